@@ -1,0 +1,48 @@
+# People and CI call the same targets; every target sets up what it needs.
+PYTHON ?= python3
+BIN := .venv/bin
+
+export PREFECT_SERVER_ANALYTICS_ENABLED = false
+export GX_ANALYTICS_ENABLED = false
+export DVC_NO_ANALYTICS = 1
+export RAY_USAGE_STATS_ENABLED = 0
+export MLFLOW_DISABLE_TELEMETRY = true
+export HF_HUB_DISABLE_TELEMETRY = 1
+
+.PHONY: help setup train test lint format bench up down
+.DEFAULT_GOAL := help
+
+help:  ## Show the targets.
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/installed  ## Install the locked environment into .venv (once).
+
+.venv/installed: requirements.lock pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --requirement requirements.lock
+	$(BIN)/pip install --quiet --no-deps --editable .
+	@touch $@
+
+train: setup  ## Pull, check, prepare, train, evaluate, gate and promote the starter workload.
+	@$(BIN)/retrain train vit
+
+test: setup  ## Run every test.
+	$(BIN)/python -m pytest
+
+lint: setup  ## Check style (ruff) and types (mypy, strict).
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup  ## Rewrite the code in the house style.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup  ## Run the benchmarks side by side with what a user would write instead.
+	$(BIN)/python -m benchmarks
+
+up: setup  ## Start the Prefect server, a worker with the deployments, and the MLflow UI.
+	@$(BIN)/retrain up
+
+down: setup  ## Stop what `make up` started.
+	@$(BIN)/retrain down

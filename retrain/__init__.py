@@ -1,0 +1,15 @@
+"""What every step shares: the config, the artifacts, the cache, the registry, the console."""
+
+import os
+
+# A tool that trains on private data phones nobody. Set before any of the libraries is imported;
+# a value that the user has set stands.
+for _switch, _off in {
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "GX_ANALYTICS_ENABLED": "false",
+    "DVC_NO_ANALYTICS": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+}.items():
+    os.environ.setdefault(_switch, _off)

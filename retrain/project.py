@@ -1,0 +1,84 @@
+"""Where a clone of the project keeps its things."""
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from retrain.errors import UsageError
+
+PARAMS = "params.yaml"
+
+
+@dataclass(frozen=True)
+class Project:
+    """A clone of the project: its root, and the places below it.
+
+    Attributes:
+        root: The folder that holds `params.yaml`, absolute.
+    """
+
+    root: Path
+
+    @property
+    def params(self) -> Path:
+        """The workloads' parameters."""
+        return self.root / PARAMS
+
+    @property
+    def state(self) -> Path:
+        """What runs leave behind, except for MLflow's own files; ignored by git and DVC."""
+        return self.root / ".retrain"
+
+    @property
+    def store(self) -> Path:
+        """The artifacts of the steps: `RETRAIN_STORE`, or a folder of the project."""
+        return Path(os.environ.get("RETRAIN_STORE") or self.state / "store").absolute()
+
+    @property
+    def logs(self) -> Path:
+        """One log file per run, with what the libraries have to say."""
+        return self.state / "logs"
+
+    @property
+    def tracking_uri(self) -> str:
+        """MLflow's store: `MLFLOW_TRACKING_URI`, or the SQLite file that its command line takes."""
+        return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.root / 'mlflow.db'}"
+
+    def git(self, *arguments: str) -> str:
+        """Runs git in the project.
+
+        Returns:
+            What it printed, stripped.
+
+        Raises:
+            ValueError: Git failed; the message is git's own.
+        """
+        done = subprocess.run(["git", *arguments], cwd=self.root, capture_output=True, text=True)
+        if done.returncode:
+            raise ValueError(f"git {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout.strip()
+
+    def commit(self) -> str | None:
+        """The commit that is checked out, with `+dirty` behind it when files differ from it."""
+        try:
+            commit = self.git("rev-parse", "HEAD")
+            return commit + ("+dirty" if self.git("status", "--porcelain", "-uno") else "")
+        except (ValueError, FileNotFoundError):
+            return None
+
+
+def find_project(start: Path | None = None) -> Project:
+    """Finds the project that a folder lies in.
+
+    Args:
+        start: The folder to look from; the working directory when None.
+
+    Raises:
+        UsageError: Neither the folder nor one above it holds `params.yaml`.
+    """
+    start = (start or Path.cwd()).absolute()
+    for folder in (start, *start.parents):
+        if (folder / PARAMS).is_file():
+            return Project(folder)
+    raise UsageError(f"No {PARAMS} in {start} or above it: run this inside a clone of the project.")

@@ -1,0 +1,342 @@
+"""`params.yaml` as frozen, typed, strict config: the only reader of it.
+
+A workload is one entry under `workloads`. Unknown keys and wrong types are refused with the
+place and what would have been right; nothing is coerced.
+"""
+
+import difflib
+import importlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from retrain.errors import UsageError
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Positive = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """A part of a workload: frozen, no unknown keys, no coercion of types."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Split(Section):
+    """How images are split where the data comes without that split.
+
+    An image's content decides its split, so that it stays there when the data grows.
+    """
+
+    val: Fraction = 0.1
+    test: Fraction = 0.2
+
+
+class Data(Section):
+    """Which images.
+
+    Attributes:
+        path: A path under the project's `data/` (versioned by DVC); or any folder, file or fsspec
+            URL elsewhere, or a data set on the Hugging Face hub (`format: hub`).
+        format: `folders` is a folder per class, with or without a folder per split above it.
+        image_column: The Parquet column with the image: a struct of `bytes` and `path`, or bytes.
+        label_column: The Parquet column with the class: a name, or a whole number.
+    """
+
+    path: str
+    format: Literal["auto", "parquet", "folders", "hub"] = "auto"
+    image_column: str = "image"
+    label_column: str = "label"
+    split: Split = Split()
+
+
+class Checks(Section):
+    """What the data must be like before a model is trained on it.
+
+    Attributes:
+        labels: The only classes there may be; those of the training split when None.
+        min_images_per_class: Over all splits. Train and test need at least one of each class.
+        min_side: Of the shorter side, in pixels.
+        max_side: Of the longer side, in pixels.
+        max_bad_fraction: Bad images up to this fraction are set aside instead of stopping the run.
+    """
+
+    labels: tuple[str, ...] | None = None
+    min_images_per_class: Positive = 10
+    min_side: Positive = 8
+    max_side: Positive = 10_000
+    max_bad_fraction: Fraction = 0.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _labels_as_tuple(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(values.get("labels"), list):
+            return values | {"labels": tuple(values["labels"])}
+        return values
+
+
+class Images(Section):
+    """What an image becomes before the model sees it.
+
+    Attributes:
+        size: Height and width in pixels.
+        channels: 1 is grey, 3 is RGB.
+        resize: `crop` scales the shorter side to `size` and cuts the middle out; `stretch` does
+            not keep the proportions.
+    """
+
+    size: Positive = 224
+    channels: Literal[1, 3] = 3
+    resize: Literal["crop", "stretch"] = "crop"
+
+
+class Model(BaseModel):
+    """Which network: a family in `models/`, and that family's own settings beside its name."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+    family: str
+
+
+class Augment(Section):
+    """Random changes of the training images, drawn anew for each epoch.
+
+    Attributes:
+        flip: Mirror half of the images left to right.
+        shift: Move by up to this many pixels in both directions, filling with the edge.
+    """
+
+    flip: bool = False
+    shift: Annotated[int, Field(ge=0)] = 0
+
+
+class Train(Section):
+    """How the model is trained.
+
+    Attributes:
+        batch_size: Images per optimizer step, over all workers.
+        lr: The peak learning rate.
+        warmup: The fraction of all steps in which the learning rate rises.
+        schedule: How it falls after that: `cosine` to 0; `one_cycle` starts at a 25th of the peak
+            and ends near 0 (Smith and Topin, 2018).
+        clip_norm: The largest gradient norm; 0 is no clipping.
+    """
+
+    epochs: Positive = 20
+    batch_size: Positive = 64
+    lr: Annotated[float, Field(gt=0)] = 1e-3
+    weight_decay: Annotated[float, Field(ge=0)] = 0.05
+    warmup: Fraction = 0.1
+    schedule: Literal["cosine", "one_cycle"] = "cosine"
+    clip_norm: Annotated[float, Field(ge=0)] = 1.0
+    label_smoothing: Fraction = 0.0
+    precision: Literal["fp32", "bf16"] = "fp32"
+    augment: Augment = Augment()
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+class Scale(Section):
+    """On how much the training runs.
+
+    Attributes:
+        workers: 0 trains in the run's own process; 2 and up is data-parallel over Ray workers,
+            each with a GPU where the cluster has enough of them.
+        checkpoint_seconds: A checkpoint is written after every epoch and at most this many seconds
+            after the last one.
+        max_failures: How often lost workers are replaced before the training fails.
+    """
+
+    workers: Annotated[int, Field(ge=0)] = 0
+    checkpoint_seconds: Annotated[float, Field(gt=0)] = 60.0
+    max_failures: Annotated[int, Field(ge=0)] = 2
+
+
+class Evaluate(Section):
+    """How the model is evaluated.
+
+    Attributes:
+        batch_size: Images per forward pass.
+    """
+
+    batch_size: Positive = 256
+
+
+class Gate(Section):
+    """When a model may go to production. The metrics are those of `evaluate`.
+
+    Attributes:
+        min: Metrics that must reach a bound, by name: `{accuracy: 0.9}`.
+        max: Metrics that must not exceed a bound, by name: `{log_loss: 0.5}`.
+        metric: The metric that is compared with the champion's, on the same test split.
+        margin: By how much the metric must be better than the champion's.
+    """
+
+    min: dict[str, float] = {}
+    max: dict[str, float] = {}
+    metric: str = "accuracy"
+    margin: Annotated[float, Field(ge=0)] = 0.0
+
+
+class Workload(Section):
+    """One model to keep trained: an entry under `workloads` in `params.yaml`."""
+
+    name: str
+    data: Data
+    checks: Checks = Checks()
+    images: Images = Images()
+    model: Model
+    train: Train = Train()
+    scale: Scale = Scale()
+    evaluate: Evaluate = Evaluate()
+    gate: Gate = Gate()
+
+    def flat(self) -> dict[str, Any]:
+        """Every parameter by its dotted name: `{"train.lr": 0.001, …}`, in order."""
+        return flatten(self.model_dump(mode="json"))
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, with dotted names; an empty mapping stays a value."""
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def workload_names(params: Path) -> list[str]:
+    """The names of the workloads in a `params.yaml`."""
+    return list(_read(params))
+
+
+def load_workload(params: Path, name: str, overrides: Mapping[str, Any] | None = None) -> Workload:
+    """Reads one workload.
+
+    Args:
+        params: The file `params.yaml`.
+        name: An entry under its `workloads`.
+        overrides: Values that replace the file's, by dotted name: `{"train.lr": 0.0005}`.
+
+    Raises:
+        UsageError: The file is missing or no YAML, or the name, a key or a value is wrong.
+    """
+    workloads = _read(params)
+    if name not in workloads:
+        raise UsageError(f"No workload {name!r} in {params.name}.{_did_you_mean(name, workloads)}")
+    tree = workloads[name]
+    for dotted, value in (overrides or {}).items():
+        _set(tree, dotted, value)
+    try:
+        workload = Workload.model_validate({"name": name} | tree)
+        family_settings(workload.model)
+    except ValidationError as error:
+        raise UsageError(_explain(error, name)) from None
+    return workload
+
+
+def family_settings(model: Model) -> BaseModel:
+    """The settings of a model as its family declares them.
+
+    The family owns them (`Settings` in its module), so that a new family is one new module; that
+    is why it is looked up by name here.
+
+    Raises:
+        UsageError: There is no such family.
+        ValidationError: A setting is unknown or of the wrong type.
+    """
+    families = [path.stem for path in (Path(__file__).parents[1] / "models").glob("[a-z]*.py")]
+    try:
+        module = importlib.import_module(f"models.{model.family}")
+        settings: type[BaseModel] = module.Settings
+    except (ModuleNotFoundError, AttributeError):
+        raise UsageError(
+            f"model.family: no family {model.family!r} in models/."
+            f"{_did_you_mean(model.family, families)}"
+        ) from None
+    return settings.model_validate(model.model_dump(exclude={"family"}))
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """One `--set` of the command line.
+
+    Args:
+        text: `train.lr=1e-3`; the value is read as YAML 1.2, as in `params.yaml`.
+
+    Raises:
+        UsageError: There is no `=`, or the value is no YAML.
+    """
+    dotted, equals, value = text.partition("=")
+    if not equals or not dotted:
+        raise UsageError(f"--set {text}: write it as key=value, such as train.lr=1e-3.")
+    try:
+        return dotted, _yaml().load(value)
+    except YAMLError as error:
+        raise UsageError(f"--set {text}: {value!r} is no YAML value ({_one_line(error)}).") from None
+
+
+def _yaml() -> YAML:
+    # Pure is YAML 1.2, as DVC reads the same file: 1e-3 is a number and `no` is a word.
+    return YAML(typ="safe", pure=True)
+
+
+def _read(params: Path) -> dict[str, Any]:
+    try:
+        tree = _yaml().load(params.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"No file {params}.") from None
+    except YAMLError as error:
+        raise UsageError(f"{params.name} is no YAML: {_one_line(error)}") from None
+    workloads = tree.get("workloads") if isinstance(tree, dict) else None
+    if not isinstance(workloads, dict) or not all(isinstance(w, dict) for w in workloads.values()):
+        raise UsageError(f"{params.name} needs `workloads:` with a mapping for each workload.")
+    return workloads
+
+
+def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
+    *above, last = dotted.split(".")
+    for name in above:
+        tree = tree.setdefault(name, {})
+        if not isinstance(tree, dict):
+            raise UsageError(f"{dotted}: {name} is a value, it has nothing below it.")
+    tree[last] = value
+
+
+def _explain(error: ValidationError, workload: str) -> str:
+    """A line for each thing that is wrong with a workload."""
+    lines = []
+    for fault in error.errors():
+        place = ".".join(str(part) for part in fault["loc"])
+        if fault["type"] == "extra_forbidden":
+            known = _known_keys(error.title, fault["loc"][:-1])
+            lines.append(f"{place}: no such key.{_did_you_mean(str(fault['loc'][-1]), known)}")
+        elif fault["type"] == "missing":
+            lines.append(f"{place}: missing.")
+        else:
+            said = fault["msg"].replace("Input should be", "should be")
+            lines.append(f"{place}: {said}, is {fault['input']!r}.")
+    return f"workload {workload}: " + "\n".join(lines)
+
+
+def _known_keys(title: str, place: tuple[int | str, ...]) -> list[str]:
+    model: Any = Workload if title == "Workload" else None
+    for part in place:
+        model = model.model_fields[part].annotation if model else None
+    return list(model.model_fields) if model else []
+
+
+def _did_you_mean(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    if close:
+        return f" Did you mean {close[0]!r}?"
+    return f" There are: {', '.join(sorted(known))}." if known else ""
+
+
+def _one_line(error: Exception) -> str:
+    return re.sub(r"\s+", " ", str(error)).strip()

@@ -1,0 +1,1 @@
+"""One room per step of the training flow, named by its verb."""
