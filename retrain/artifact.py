@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
 from retrain.project import Project
-from retrain.step import REPORT, Facts, Input, Plan, Step, Workspace, digest_of
+from retrain.step import REPORT, Input, Plan, Step, Workspace, digest_of
 from retrain.workload import Workload
 
 MANIFEST = "manifest.json"
@@ -27,7 +28,7 @@ class Artifact:
         step: The step's name.
         key: The key of the plan that made it.
         digest: SHA-256 (hex) over its files, without those in `report/`, and its facts.
-        folder: Where its files are.
+        folder: Where its files are; the empty path for a step that leaves none.
         facts: A few things about it that later steps need; the same for the same key.
         made: When and by whom: `run` (Prefect flow run), `time` (ISO 8601, UTC), `seconds`,
             `commit`, `workload`.
@@ -57,9 +58,7 @@ class Store:
             return None
         folder = self.folder(step, key)
         manifest = json.loads((folder / MANIFEST).read_text())
-        return Artifact(
-            step, key, manifest["digest"], folder, manifest["facts"], manifest["made"]
-        )
+        return Artifact(step, key, manifest["digest"], folder, manifest["facts"], manifest["made"])
 
     def damage(self, step: str, key: str) -> str | None:
         """Says what is wrong with an artifact by the names and sizes of its files, or None."""
@@ -160,6 +159,25 @@ def make(
     return made
 
 
+def record(
+    step: Step, plan: Plan, workload: Workload, inputs: Sequence[Input], origin: Origin
+) -> dict[str, Any]:
+    """Runs a step that leaves no files, such as one that asks the registry.
+
+    Returns:
+        The fields of its artifact: step, key, digest, facts, made.
+
+    Raises:
+        ValueError: As the step does.
+    """
+    with TemporaryDirectory() as folder:
+        workspace = Workspace(Path(folder), Path(folder), plan.key, workload.name, origin.project)
+        manifest = write(step, plan, workload, inputs, workspace, origin)
+    return {"step": step.name, "key": plan.key} | {
+        name: manifest[name] for name in ("digest", "facts", "made")
+    }
+
+
 def write(
     step: Step,
     plan: Plan,
@@ -167,11 +185,11 @@ def write(
     inputs: Sequence[Input],
     workspace: Workspace,
     origin: Origin,
-) -> tuple[str, Facts]:
+) -> dict[str, Any]:
     """Runs a step in a workspace and writes the manifest, last, into its folder.
 
     Returns:
-        The digest of the output, and its facts.
+        The manifest.
 
     Raises:
         ValueError: As the step does.
@@ -179,18 +197,11 @@ def write(
     began = monotonic()
     facts = step.run(workload, inputs, workspace)
     files = list_files(workspace.folder)
-    digest = digest_of(
-        {
-            "facts": facts,
-            "files": {
-                file["path"]: file["sha256"]
-                for file in files
-                if not file["path"].startswith(f"{REPORT}/")
-            },
-        }
-    )
+    contents = {
+        file["path"]: file["sha256"] for file in files if not file["path"].startswith(f"{REPORT}/")
+    }
     manifest = {
-        "digest": digest,
+        "digest": digest_of({"facts": facts, "files": contents}),
         "facts": facts,
         "made": {
             "run": origin.run,
@@ -203,7 +214,7 @@ def write(
         "files": files,
     }
     write_json(workspace.folder / MANIFEST, manifest)
-    return digest, facts
+    return manifest
 
 
 def list_files(folder: Path) -> list[dict[str, Any]]:

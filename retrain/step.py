@@ -37,6 +37,26 @@ class Input(Protocol):
 
 
 @dataclass(frozen=True)
+class DataVersion:
+    """Which version of the data a run uses.
+
+    Attributes:
+        digest: DVC's hash; or a digest of the content, for data that is not under DVC.
+        tracked: Whether it is under DVC.
+        revision: The git revision that it was asked for by; None is the working tree.
+    """
+
+    digest: str
+    tracked: bool
+    revision: str | None = None
+
+    @property
+    def step(self) -> str:
+        """Its name as an input of `pull`."""
+        return "data"
+
+
+@dataclass(frozen=True)
 class Workspace:
     """What a step has to work with beside its inputs.
 
@@ -74,6 +94,7 @@ class Step:
             on. A parameter of a section that is not named must not change the output.
         inputs: The names of the earlier steps whose outputs it is given.
         libraries: The distributions whose version changes the output.
+        runs_model: Whether it runs the code of the workload's model family.
         cached: Whether the same key gives the same output. False for what looks at the registry.
     """
 
@@ -82,6 +103,7 @@ class Step:
     reads: tuple[str, ...]
     inputs: tuple[str, ...]
     libraries: tuple[str, ...] = ()
+    runs_model: bool = False
     cached: bool = True
 
     def run(self, workload: Workload, inputs: Sequence[Input], workspace: Workspace) -> Facts:
@@ -123,7 +145,7 @@ def plan(step: Step, workload: Workload, inputs: Sequence[Input]) -> Plan:
     """Says what a step's output will depend on."""
     assert tuple(each.step for each in inputs) == step.inputs, (step.name, inputs)
     modules = [step.function.__module__]
-    if "model" in step.reads:
+    if step.runs_model:
         modules.append(f"models.{workload.model.family}")
     return Plan(
         step=step.name,
@@ -139,7 +161,7 @@ def plan(step: Step, workload: Workload, inputs: Sequence[Input]) -> Plan:
 
 
 def difference(before: Plan, now: Plan) -> str:
-    """What makes a step's output another one, in words: `train.lr 0.001 -> 0.0005`."""
+    """Says why a step's output may be another one than before: `train.lr 0.001 -> 0.0005`."""
     said = [
         f"{name} {_show(before.config.get(name))} -> {_show(now.config.get(name))}"
         for name in sorted({*before.config, *now.config})

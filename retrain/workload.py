@@ -7,9 +7,9 @@ place and what would have been right; nothing is coerced.
 import difflib
 import importlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from ruamel.yaml import YAML
@@ -19,6 +19,7 @@ from retrain.errors import UsageError
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[int, Field(ge=1)]
+Kind = TypeVar("Kind", bound=BaseModel)
 
 
 class Section(BaseModel):
@@ -233,34 +234,9 @@ def load_workload(params: Path, name: str, overrides: Mapping[str, Any] | None =
     tree = workloads[name]
     for dotted, value in (overrides or {}).items():
         _set(tree, dotted, value)
-    try:
-        workload = Workload.model_validate({"name": name} | tree)
-        family_settings(workload.model)
-    except ValidationError as error:
-        raise UsageError(_explain(error, name)) from None
+    workload = _validate(Workload, {"name": name} | tree, name)
+    _validate(_settings(workload.model.family), workload.model.model_dump(exclude={"family"}), name)
     return workload
-
-
-def family_settings(model: Model) -> BaseModel:
-    """The settings of a model as its family declares them.
-
-    The family owns them (`Settings` in its module), so that a new family is one new module; that
-    is why it is looked up by name here.
-
-    Raises:
-        UsageError: There is no such family.
-        ValidationError: A setting is unknown or of the wrong type.
-    """
-    families = [path.stem for path in (Path(__file__).parents[1] / "models").glob("[a-z]*.py")]
-    try:
-        module = importlib.import_module(f"models.{model.family}")
-        settings: type[BaseModel] = module.Settings
-    except (ModuleNotFoundError, AttributeError):
-        raise UsageError(
-            f"model.family: no family {model.family!r} in models/."
-            f"{_did_you_mean(model.family, families)}"
-        ) from None
-    return settings.model_validate(model.model_dump(exclude={"family"}))
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -278,7 +254,9 @@ def parse_override(text: str) -> tuple[str, Any]:
     try:
         return dotted, _yaml().load(value)
     except YAMLError as error:
-        raise UsageError(f"--set {text}: {value!r} is no YAML value ({_one_line(error)}).") from None
+        raise UsageError(
+            f"--set {text}: {value!r} is no YAML value ({_one_line(error)})."
+        ) from None
 
 
 def _yaml() -> YAML:
@@ -308,34 +286,50 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
     tree[last] = value
 
 
-def _explain(error: ValidationError, workload: str) -> str:
-    """A line for each thing that is wrong with a workload."""
-    lines = []
-    for fault in error.errors():
-        place = ".".join(str(part) for part in fault["loc"])
-        if fault["type"] == "extra_forbidden":
-            known = _known_keys(error.title, fault["loc"][:-1])
-            lines.append(f"{place}: no such key.{_did_you_mean(str(fault['loc'][-1]), known)}")
-        elif fault["type"] == "missing":
-            lines.append(f"{place}: missing.")
-        else:
-            said = fault["msg"].replace("Input should be", "should be")
-            lines.append(f"{place}: {said}, is {fault['input']!r}.")
-    return f"workload {workload}: " + "\n".join(lines)
+def _settings(family: str) -> type[BaseModel]:
+    """The class of a family's settings.
+
+    The family owns them (`Settings` in its module), so that a new family is one new module; that
+    is why it is looked up by name here.
+    """
+    folder = Path(__file__).parents[1] / "models"
+    families = [path.stem for path in folder.glob("*.py") if "class Settings" in path.read_text()]
+    if family not in families:
+        raise UsageError(
+            f"model.family: no {family!r} in models/.{_did_you_mean(family, families)}"
+        )
+    settings: type[BaseModel] = importlib.import_module(f"models.{family}").Settings
+    return settings
 
 
-def _known_keys(title: str, place: tuple[int | str, ...]) -> list[str]:
-    model: Any = Workload if title == "Workload" else None
-    for part in place:
-        model = model.model_fields[part].annotation if model else None
-    return list(model.model_fields) if model else []
+def _validate(kind: type[Kind], tree: Mapping[str, Any], workload: str) -> Kind:
+    try:
+        return kind.model_validate(tree)
+    except ValidationError as error:
+        prefix = "" if issubclass(kind, Workload) else "model."
+        lines = [_explain(fault, kind, prefix) for fault in error.errors()]
+        raise UsageError(f"workload {workload}: " + "\n".join(lines)) from None
 
 
-def _did_you_mean(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
+def _explain(fault: Any, kind: type[BaseModel], prefix: str) -> str:
+    """What is wrong at one place of a workload, and what would be right."""
+    place = prefix + ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "missing":
+        return f"{place}: missing."
+    if fault["type"] != "extra_forbidden":
+        said = fault["msg"].replace("Input should be", "should be")
+        return f"{place}: {said}, is {fault['input']!r}."
+    *above, last = fault["loc"]
+    for part in above:
+        kind = kind.model_fields[part].annotation
+    return f"{place}: no such key.{_did_you_mean(last, kind.model_fields)}"
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, known := sorted(known), n=1)
     if close:
         return f" Did you mean {close[0]!r}?"
-    return f" There are: {', '.join(sorted(known))}." if known else ""
+    return f" There are: {', '.join(known)}." if known else ""
 
 
 def _one_line(error: Exception) -> str:

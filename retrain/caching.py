@@ -1,0 +1,96 @@
+"""A step as a Prefect task: cached by its key, retried where another try can help.
+
+Prefect's record of the task is kept in the artifact's own folder, `<step>/<key>/result.json`:
+without the folder there is no hit.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prefect import Task
+from prefect.cache_policies import NO_CACHE, CachePolicy
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.tasks import exponential_backoff
+
+from retrain.artifact import RESULT, Origin, Store, make, record
+from retrain.step import Input, Plan, Step
+from retrain.workload import Workload
+
+RETRIES = 2
+BACKOFF_SECONDS = 2.0
+
+# Raised when something outside is away for a while: a network, a worker, a locked database.
+_PASSING_MODULES = ("botocore", "dvc", "mlflow", "ray", "requests", "sqlalchemy", "urllib3")
+
+
+@dataclass
+class ByKey(CachePolicy):
+    """The key of the step's plan, as a path in the store."""
+
+    def compute_key(
+        self,
+        task_ctx: Any,
+        inputs: dict[str, Any],
+        flow_parameters: dict[str, Any],
+        **kwargs: Any,
+    ) -> str | None:
+        """Says where Prefect keeps the task's record."""
+        plan: Plan = inputs["plan"]
+        return f"{plan.step}/{plan.key}/{RESULT}"
+
+
+def as_task(step: Step, store: Store) -> Task[..., Any]:
+    """The Prefect task of a step.
+
+    It takes `plan`, `workload`, `inputs`, `origin` and `refresh`, and returns the step's record as
+    JSON-able values. A step that is cached leaves its artifact in the store.
+    """
+
+    def run(
+        plan: Plan, workload: Workload, inputs: Sequence[Input], origin: Origin, refresh: bool
+    ) -> dict[str, Any]:
+        if not step.cached:
+            return record(step, plan, workload, inputs, origin)
+        made = make(store, step, plan, workload, inputs, origin, refresh=refresh)
+        return {"step": made.step, "key": made.key, "digest": made.digest}
+
+    return Task(
+        run,
+        name=step.name,
+        task_run_name=step.name,
+        retries=RETRIES,
+        retry_delay_seconds=exponential_backoff(BACKOFF_SECONDS),
+        retry_jitter_factor=0.5,
+        retry_condition_fn=_may_pass,
+        cache_policy=ByKey() if step.cached else NO_CACHE,
+        persist_result=step.cached,
+        result_storage=store.root if step.cached else None,
+        result_serializer="json" if step.cached else None,
+    )
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether another try can help: never after a verdict on data, config or a model."""
+    chain = list(_causes(error))
+    if any(isinstance(each, ValueError | AssertionError | TypeError) for each in chain):
+        return False
+    return any(
+        isinstance(each, OSError) or type(each).__module__.split(".")[0] in _PASSING_MODULES
+        for each in chain
+    )
+
+
+def _may_pass(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
+    error = state.result(raise_on_failure=False)
+    return isinstance(error, BaseException) and may_pass(error)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An error and all that it says it comes from; Ray Train's holds those of its workers."""
+    yield error
+    workers = getattr(error, "worker_failures", None)
+    inner = list(workers.values()) if isinstance(workers, dict) else []
+    for each in [error.__cause__, getattr(error, "cause", None), *inner]:
+        if isinstance(each, BaseException) and each is not error:
+            yield from _causes(each)

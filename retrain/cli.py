@@ -1,0 +1,221 @@
+"""`retrain`: the project's command line.
+
+Exit codes: 0 success (a model that the gate rejects is no failure), 1 a run that failed, 2 wrong
+usage. With `--json`, standard output holds one JSON document and nothing else.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import socket
+import sys
+import time
+import tomllib
+import traceback
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from retrain import console
+from retrain.errors import UsageError
+from retrain.project import Project, find_project
+from retrain.workload import load_workload, parse_override, workload_names
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; see `retrain --help`.
+
+    Returns:
+        The exit code.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        project = find_project()
+        code: int = options.command(project, options)
+        return code
+    except UsageError as error:
+        return _refuse(options, error, 2)
+    except KeyboardInterrupt:
+        return _refuse(options, "Interrupted.", 130)
+    except Exception as error:
+        return _refuse(options, error, 1)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="retrain", description="Keep an image classifier trained."
+    )
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    def command(name: str, function: Any, help_: str, *, workload: bool) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=help_, description=help_)
+        sub.set_defaults(command=function)
+        sub.add_argument("--json", action="store_true", help="print one JSON document")
+        sub.add_argument(
+            "--debug",
+            action="store_true",
+            default=argparse.SUPPRESS,
+            help="show the traceback of an error",
+        )
+        if workload:
+            sub.add_argument("workload", help="an entry of params.yaml")
+        return sub
+
+    train = command("train", _train, "Run the train flow for a workload.", workload=True)
+    train.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="overrides",
+        help="replace a parameter, such as train.lr=1e-3 (repeatable)",
+    )
+    train.add_argument("--data-rev", metavar="REV", help="use the data of this git revision")
+    train.add_argument("--refresh", action="store_true", help="take nothing from the cache")
+    command("status", _status, "Show what is in production.", workload=False)
+    command("history", _history, "Show what was promoted or rejected, and why.", workload=True)
+    command("why", _why, "Show why each step of the last run ran or was cached.", workload=True)
+    command("up", _up, "Start the Prefect server, a worker and the MLflow UI.", workload=False)
+    command("down", _down, "Stop what `up` started.", workload=False)
+    return parser
+
+
+def _train(project: Project, options: argparse.Namespace) -> int:
+    overrides = dict(parse_override(text) for text in options.overrides)
+    # Refused before anything is started, and at once.
+    load_workload(project.params, options.workload, overrides)
+    use_prefect(project)
+    log = project.logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{options.workload}.log"
+    with console.on_screen(log, to_stderr=options.json) as screen:
+        try:
+            from flows.train import train
+            from retrain import summary
+
+            done = train(options.workload, overrides, options.data_rev, options.refresh)
+        except Exception:
+            traceback.print_exc()  # into the log file
+            screen.print(f"What the libraries said: {log}", highlight=False)
+            raise
+        if not options.json:
+            console.closing(done, summary.verdict(done))
+    if options.json:
+        _print_json(done)
+    return 0
+
+
+def _status(project: Project, options: argparse.Namespace) -> int:
+    from retrain import registry, summary
+
+    shown = []
+    for name in workload_names(project.params):
+        champion = registry.champion(project, name)
+        last = summary.last_run(project, name)
+        shown.append(
+            {
+                "workload": name,
+                "champion": champion and champion.public(),
+                "last_run": last,
+            }
+        )
+    if options.json:
+        _print_json(shown)
+    else:
+        console.status(shown)
+    return 0
+
+
+def _history(project: Project, options: argparse.Namespace) -> int:
+    from retrain import registry
+
+    load_workload(project.params, options.workload)
+    events = [dataclasses.asdict(event) for event in registry.history(project, options.workload)]
+    if options.json:
+        _print_json(events)
+    else:
+        console.history(options.workload, events)
+    return 0
+
+
+def _why(project: Project, options: argparse.Namespace) -> int:
+    from retrain import summary
+
+    load_workload(project.params, options.workload)
+    last = summary.last_run(project, options.workload)
+    if last is None:
+        raise ValueError(
+            f"{options.workload} has not been run here yet: retrain train {options.workload}"
+        )
+    if options.json:
+        _print_json(last["steps"])
+    else:
+        console.why(last)
+    return 0
+
+
+def _up(project: Project, options: argparse.Namespace) -> int:
+    from retrain import services
+
+    started = [dataclasses.asdict(service) for service in services.up(project)]
+    if options.json:
+        _print_json(started)
+    else:
+        for service in started:
+            print(f"{service['name']:<8} {service['url'] or ''}  (pid {service['pid']})")
+    return 0
+
+
+def _down(project: Project, options: argparse.Namespace) -> int:
+    from retrain import services
+
+    stopped = services.down(project)
+    if options.json:
+        _print_json(stopped)
+    else:
+        print("Stopped: " + ", ".join(stopped) if stopped else "Nothing was running.")
+    return 0
+
+
+def use_prefect(project: Project) -> None:
+    """Uses the Prefect server of `make up` when it answers, else one inside this process.
+
+    A server that the user names in `PREFECT_API_URL` is used as it is. To be called before Prefect
+    is imported.
+    """
+    os.chdir(project.root)  # where Prefect reads prefect.toml
+    os.environ.setdefault("PREFECT_HOME", str(project.state / "prefect"))
+    if "PREFECT_API_URL" not in os.environ and not _answers(_server_address(project)):
+        os.environ["PREFECT_API_URL"] = ""  # wins over prefect.toml
+    # The screen is ours; records go to the log file and to the server.
+    os.environ.setdefault("PREFECT_LOGGING_EXTRA_LOGGERS", "retrain")
+
+
+def _server_address(project: Project) -> tuple[str, int]:
+    url = urlsplit(tomllib.loads((project.root / "prefect.toml").read_text())["api"]["url"])
+    assert url.hostname and url.port
+    return url.hostname, url.port
+
+
+def _answers(address: tuple[str, int]) -> bool:
+    try:
+        with socket.create_connection(address, timeout=0.5):
+            return True
+    except OSError:
+        return False
+
+
+def _refuse(options: argparse.Namespace, error: Exception | str, code: int) -> int:
+    if options.debug and isinstance(error, Exception):
+        traceback.print_exception(error)
+    said = str(error).strip() or type(error).__name__
+    print(f"retrain: {said}", file=sys.stderr)
+    return code
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""What a run did and why, as one document: printed, kept, and shown in Prefect."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from time import monotonic
+from typing import Any
+
+from retrain.artifact import write_json
+from retrain.project import Project
+from retrain.run import Run
+from retrain.step import REPORT
+
+Document = dict[str, Any]
+
+
+@contextmanager
+def kept(run: Run) -> Iterator[None]:
+    """Keeps a run's document when the run has ended, whether it succeeded or failed."""
+    try:
+        yield
+    except Exception as error:
+        _keep(run.origin.project, document(run) | {"error": str(error)})
+        raise
+    _keep(run.origin.project, document(run))
+
+
+def last_run(project: Project, workload: str) -> Document | None:
+    """The document of a workload's last run; None before the first."""
+    try:
+        text = (project.state / "runs" / workload / "latest.json").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    kept_document: Document = json.loads(text)
+    return kept_document
+
+
+def document(run: Run) -> Document:
+    """A run as JSON-able values; parts that it did not get to are None."""
+    facts = {name: dict(made.facts) for name, made in run.artifacts.items()}
+    decision = facts.get("gate")
+    champion = decision.pop("champion") if decision else None
+    validated = facts.get("validate", {})
+    return {
+        "workload": run.workload.name,
+        "run": run.origin.run,
+        "seconds": round(monotonic() - run.began, 3),
+        "data": {
+            "version": run.version.digest,
+            "tracked": run.version.tracked,
+            "revision": run.version.revision,
+            "path": run.workload.data.path,
+            "rows": validated.get("rows"),
+            "quarantined": validated.get("quarantined"),
+        },
+        "steps": [asdict(outcome) for outcome in run.outcomes],
+        "metrics": facts.get("evaluate", {}).get("metrics"),
+        "champion": champion,
+        "decision": decision,
+        "model": facts.get("promote"),
+        "look": _where_to_look(run),
+    }
+
+
+def published(run: Run) -> Document:
+    """Shows a run's document in Prefect: the decision, a summary, and where to look.
+
+    Returns:
+        The document.
+    """
+    from prefect.artifacts import create_markdown_artifact, create_table_artifact
+
+    shown = document(run)
+    name = run.workload.name.lower().replace("_", "-")
+    create_table_artifact(
+        key=f"{name}-decision",
+        table=[
+            {"rule": rule["rule"], "value": round(rule["value"], 4), "passed": rule["passed"]}
+            for rule in shown["decision"]["rules"]
+        ],
+        description=verdict(shown),
+    )
+    create_markdown_artifact(key=f"{name}-summary", markdown=markdown(shown))
+    return shown
+
+
+def verdict(shown: Mapping[str, Any]) -> str:
+    """What was decided about the model, in one sentence."""
+    decision, model, champion = shown["decision"], shown["model"], shown["champion"]
+    if decision["verdict"] == "champion already":
+        return f"This very model is the champion already (version {champion['version']})."
+    if decision["passed"]:
+        over = f" over version {champion['version']}" if champion else ": the first"
+        return f"{model['name']} version {model['version']} is the champion now{over}."
+    reasons = "; ".join(
+        f"{rule['rule']} is {rule['value']:.4f}" for rule in decision["rules"] if not rule["passed"]
+    )
+    stays = f"version {champion['version']} stays champion" if champion else "there is no champion"
+    return f"{model['name']} version {model['version']} is rejected ({reasons}); {stays}."
+
+
+def markdown(shown: Mapping[str, Any]) -> str:
+    """A run's document for reading."""
+    theirs = (shown["champion"] or {}).get("metrics", {})
+    rows = shown["data"]["rows"]
+    lines = [
+        f"# {shown['workload']}: {verdict(shown)}",
+        "",
+        f"Data `{shown['data']['version']}`: "
+        + ", ".join(f"{count} {split}" for split, count in rows.items())
+        + f"; {shown['data']['quarantined']} set aside.",
+        "",
+        "| metric | challenger | champion |",
+        "|---|---|---|",
+        *(
+            f"| {metric} | {value:.4f} | {_number(theirs.get(metric))} |"
+            for metric, value in shown["metrics"].items()
+        ),
+        "",
+        "| step | | why | seconds |",
+        "|---|---|---|---|",
+        *(
+            f"| {step['step']} | {'cached' if step['cached'] else 'ran'} | {step['why']} "
+            f"| {step['seconds']:.1f} |"
+            for step in shown["steps"]
+        ),
+        "",
+        *(f"- {name}: `{place}`" for name, place in shown["look"].items()),
+    ]
+    return "\n".join(lines)
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"  # noqa: RUF001  an en dash for nothing
+
+
+def _keep(project: Project, shown: Document) -> None:
+    folder = project.state / "runs" / str(shown["workload"])
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / f"{shown['run']}.json", shown)
+    write_json(folder / "latest.json", shown)
+
+
+def _where_to_look(run: Run) -> dict[str, str]:
+    """Places for a person to go on from, by name."""
+    look = {}
+    validated, trained = run.artifacts.get("validate"), run.artifacts.get("train")
+    scores = run.artifacts.get("evaluate")
+    if validated:
+        look["Data Docs"] = str(validated.folder / REPORT / "data_docs" / "index.html")
+    if scores:
+        look["plots"] = str(scores.folder / REPORT)
+    if trained and (trained.folder / REPORT / "mlflow.json").is_file():
+        tracked = json.loads((trained.folder / REPORT / "mlflow.json").read_text())
+        look["MLflow run"] = tracked["run_id"]
+    return look

@@ -1,0 +1,28 @@
+"""What tests share: one Ray for the whole session, and projects in temporary folders."""
+
+import os
+
+import pytest
+
+import retrain  # noqa: F401  telemetry off, before any library is imported
+
+os.environ.setdefault("PREFECT_LOGGING_LEVEL", "ERROR")
+
+
+@pytest.fixture(scope="session")
+def ray_session():
+    """Ray, started once for all tests that need it."""
+    from retrain import cluster
+
+    cluster.connect()
+    yield
+    cluster.disconnect()
+
+
+@pytest.fixture(scope="session")
+def prefect_session():
+    """A Prefect server with a database of its own, started once for all tests that need it."""
+    from prefect.testing.utilities import prefect_test_harness
+
+    with prefect_test_harness():
+        yield
