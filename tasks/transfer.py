@@ -1,0 +1,49 @@
+"""Moving files from where data is to where a step wants it."""
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+THREADS = 16  # they wait for disks and networks
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The path of a file in a folder.
+
+    Raises:
+        ValueError: The name, which came from elsewhere, leads out of the folder.
+    """
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"The data has a file with the name {name!r}, which is not taken.")
+    return folder / path
+
+
+def each(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Calls a function with each item, in threads; the results in the items' order."""
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(function, items))
+
+
+@contextmanager
+def reaching(fault: str) -> Iterator[None]:
+    """Makes one error of the many that storage libraries raise: another try may help."""
+    try:
+        yield
+    except ValueError:
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise ConnectionError(f"{fault} ({said})") from error
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copies a file's content, making the folders above the target."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
