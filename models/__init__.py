@@ -1,0 +1,108 @@
+"""The families of networks, one module each, behind one small interface.
+
+A family's module has:
+
+- `Settings`: its settings in `params.yaml`, beside `family`. A frozen pydantic model, which can be
+  read without importing torch.
+- `build(settings, shape, classes)`: a new network; `torch.manual_seed` decides its weights.
+- `rebuild(description)`: a network as it was saved, its weights still to be loaded. It needs
+  nothing but the description.
+
+A network is a `torch.nn.Module` that takes uint8 images (N, H, W, C) on its own device, normalises
+them itself, and returns float32 logits (N, classes). Its `description` is a JSON-able mapping.
+"""
+
+import importlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from models.network import Network
+
+WEIGHTS = "model.safetensors"
+MODEL = "model.json"
+LABELS = "labels.json"
+IMAGES = "images.json"
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A trained network, with what its inputs and outputs mean.
+
+    Attributes:
+        module: The network, on the CPU and in evaluation mode.
+        labels: The class names, by index of the logits.
+        images: What an image was made into before training: `size`, `channels` and `resize`.
+    """
+
+    module: "Network"
+    labels: tuple[str, ...]
+    images: Mapping[str, Any]
+
+
+def build(
+    family: str, settings: Mapping[str, Any], shape: tuple[int, int, int], classes: int
+) -> "Network":
+    """Makes a new network.
+
+    Args:
+        family: A module of this package.
+        settings: As that family's `Settings` declare them.
+        shape: Height, width and channels of the images.
+        classes: How many there are.
+
+    Raises:
+        ValueError: The settings do not go with the shape of the images.
+    """
+    module = importlib.import_module(f"models.{family}")
+    built: Network = module.build(module.Settings.model_validate(settings), shape, classes)
+    return built
+
+
+def save(
+    module: "Network",
+    folder: Path,
+    *,
+    family: str,
+    settings: Mapping[str, Any],
+    labels: Sequence[str],
+    images: Mapping[str, Any],
+) -> None:
+    """Writes a network and all that `load` needs; the same weights give the same bytes.
+
+    Args:
+        module: The network.
+        folder: Made if it is not there.
+        family: A module of this package.
+        settings: Those that the network was built with; kept for the reader.
+        labels: The class names, by index of the logits.
+        images: `size`, `channels` and `resize`.
+    """
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: value.contiguous().cpu() for name, value in module.state_dict().items()}
+    save_file(weights, folder / WEIGHTS)
+    model = {"family": family, "settings": dict(settings), "network": module.description}
+    _write(folder / MODEL, model)
+    _write(folder / LABELS, list(labels))
+    _write(folder / IMAGES, dict(images))
+
+
+def load(folder: Path) -> Classifier:
+    """Reads a network that `save` wrote."""
+    from safetensors.torch import load_file
+
+    model = json.loads((folder / MODEL).read_text(encoding="utf-8"))
+    module: Network = importlib.import_module(f"models.{model['family']}").rebuild(model["network"])
+    module.load_state_dict(load_file(folder / WEIGHTS))
+    labels = json.loads((folder / LABELS).read_text(encoding="utf-8"))
+    images = json.loads((folder / IMAGES).read_text(encoding="utf-8"))
+    return Classifier(module.eval(), tuple(labels), images)
+
+
+def _write(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")

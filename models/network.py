@@ -1,0 +1,53 @@
+"""What every network does around the one it wraps: pixels in, normalised, logits out."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Network(nn.Module):
+    """An image classifier of `transformers` that takes images as they are stored.
+
+    Attributes:
+        description: What rebuilds it, except for the weights.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        classifier: nn.Module,
+        config: Mapping[str, Any],
+        mean: Sequence[float],
+        std: Sequence[float],
+    ) -> None:
+        """Wraps a classifier.
+
+        Args:
+            classifier: Takes float32 (N, C, H, W); what it returns has `logits` (N, classes).
+            config: What rebuilds the classifier, except for its weights; JSON-able.
+            mean: Of each channel; subtracted from pixels in [0, 1].
+            std: Of each channel; what they are then divided by.
+        """
+        super().__init__()
+        self.classifier = classifier
+        self.description = {"config": dict(config), "mean": list(mean), "std": list(std)}
+        # In units of the stored pixels, so that scaling to [0, 1] costs no pass of its own.
+        self.register_buffer("mean", 255 * torch.tensor(mean).view(-1, 1, 1), persistent=False)
+        self.register_buffer("std", 255 * torch.tensor(std).view(-1, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Classifies images.
+
+        Args:
+            images: uint8 (N, H, W, C).
+
+        Returns:
+            Logits, float32 (N, classes).
+        """
+        pixels = (images.permute(0, 3, 1, 2) - self.mean) / self.std
+        logits: Tensor = self.classifier(pixels).logits
+        return logits.float()

@@ -1,0 +1,232 @@
+"""Vision Transformer (Dosovitskiy et al., 2021): from a config, or from pretrained weights."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+if TYPE_CHECKING:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    from models.network import Network
+
+Positive = Annotated[int, Field(ge=1)]
+
+HALF = (0.5,)  # mean and standard deviation for pixels in [0, 1]
+# Of a config of `transformers`: where it came from, rather than what it is.
+NOT_KEPT = (
+    "_name_or_path",
+    "architectures",
+    "dtype",
+    "id2label",
+    "label2id",
+    "transformers_version",
+)
+
+
+class Settings(BaseModel):
+    """A ViT's settings in `params.yaml`.
+
+    Attributes:
+        pretrained: A model on the Hugging Face hub, or a folder that holds one; a relative path is
+            below the project. Its head is replaced, and it brings its own sizes.
+        patch_size: Side of a patch in pixels; it divides `images.size`.
+        hidden_size: Width of a token's representation; `heads` divides it.
+        layers: Transformer blocks.
+        heads: Attention heads in each block.
+        mlp_ratio: Width of a block's MLP, in `hidden_size`s.
+        dropout: Of the blocks' outputs and of the attention.
+        initializer_range: Standard deviation of the first weights; `1 / sqrt(hidden_size)` when
+            None, which keeps a layer's output as large as its input (LeCun et al., 1998). The 0.02
+            of `transformers` is made for widths near 768; a narrow network learns badly from it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    pretrained: str | None = None
+    patch_size: Positive = 16
+    hidden_size: Positive = 384
+    layers: Positive = 12
+    heads: Positive = 6
+    mlp_ratio: Annotated[float, Field(gt=0)] = 4.0
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    initializer_range: Annotated[float, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> "Settings":
+        if self.pretrained is not None:
+            own = sorted(self.model_fields_set - {"pretrained", "dropout"})
+            if own:
+                raise ValueError(f"pretrained brings its own sizes: leave out {', '.join(own)}")
+        elif self.hidden_size % self.heads:
+            raise ValueError(f"heads {self.heads} does not divide hidden_size {self.hidden_size}")
+        return self
+
+
+def build(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Network":
+    """Makes a new network, with random weights or pretrained ones.
+
+    Args:
+        settings: Which one.
+        shape: Height (= width), width and channels of the images.
+        classes: How many there are.
+
+    Raises:
+        ValueError: The settings do not go with the images, or there is no such pretrained model.
+        OSError: The hub cannot be reached.
+    """
+    if settings.pretrained is not None:
+        return _fine_tuned(settings.pretrained, settings.dropout, shape, classes)
+    size, _, channels = shape
+    if size % settings.patch_size:
+        raise ValueError(
+            f"model.patch_size {settings.patch_size} does not divide images.size {size}."
+        )
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(
+        image_size=size,
+        num_channels=channels,
+        patch_size=settings.patch_size,
+        hidden_size=settings.hidden_size,
+        num_hidden_layers=settings.layers,
+        num_attention_heads=settings.heads,
+        intermediate_size=round(settings.hidden_size * settings.mlp_ratio),
+        hidden_dropout_prob=settings.dropout,
+        attention_probs_dropout_prob=settings.dropout,
+        initializer_range=settings.initializer_range or settings.hidden_size**-0.5,
+        num_labels=classes,
+    )
+    return _network(ViTForImageClassification(config), HALF, HALF)
+
+
+def rebuild(description: Mapping[str, Any]) -> "Network":
+    """Makes a network as it was saved, its weights still to be loaded."""
+    from transformers import ViTConfig, ViTForImageClassification
+
+    classifier = ViTForImageClassification(ViTConfig(**description["config"]))
+    return _network(classifier, description["mean"], description["std"])
+
+
+def _network(
+    classifier: "ViTForImageClassification", mean: Sequence[float], std: Sequence[float]
+) -> "Network":
+    from models.network import Network
+
+    config = classifier.config.to_diff_dict()
+    for incidental in NOT_KEPT:
+        config.pop(incidental, None)
+    config["num_labels"] = classifier.num_labels
+    channels = config["num_channels"]
+    if len(mean) != channels:  # one value for all of them
+        mean, std = [mean[0]] * channels, [std[0]] * channels
+    return Network(classifier, config, mean, std)
+
+
+def _fine_tuned(name: str, dropout: float, shape: tuple[int, int, int], classes: int) -> "Network":
+    """A pretrained network with a new head."""
+    import torch
+    from transformers import ViTConfig, ViTForImageClassification
+
+    with _quiet(), _explained(name):
+        given, _ = ViTConfig.get_config_dict(name)
+        if given.get("model_type") != ViTConfig.model_type:
+            raise ValueError(
+                f"model.pretrained: {name} is a {given.get('model_type', 'model without a type')}, "
+                "not a vit."
+            )
+        config = ViTConfig.from_dict(
+            given,
+            num_labels=classes,
+            hidden_dropout_prob=dropout,
+            attention_probs_dropout_prob=dropout,
+        )
+        _check_shape(name, config, shape)
+        classifier = ViTForImageClassification.from_pretrained(
+            name, config=config, dtype=torch.float32, ignore_mismatched_sizes=True
+        )
+        mean, std = _normalisation(name)
+    # A head for as many classes as ours is loaded too; but its classes are not ours.
+    head = torch.nn.Linear(config.hidden_size, classes)
+    torch.nn.init.trunc_normal_(head.weight, std=config.initializer_range)
+    torch.nn.init.zeros_(head.bias)
+    classifier.classifier = head
+    return _network(classifier, mean, std)
+
+
+def _check_shape(name: str, config: "ViTConfig", shape: tuple[int, int, int]) -> None:
+    theirs = config.image_size
+    height, width = (theirs, theirs) if isinstance(theirs, int) else theirs
+    if (height, width) != shape[:2]:
+        raise ValueError(
+            f"model.pretrained: {name} takes images of {height} x {width} pixels, "
+            f"but images.size is {shape[0]}."
+        )
+    if config.num_channels != shape[2]:
+        raise ValueError(
+            f"model.pretrained: {name} takes images of {config.num_channels} channels, "
+            f"but images.channels is {shape[2]}."
+        )
+
+
+def _normalisation(name: str) -> tuple[Sequence[float], Sequence[float]]:
+    """The mean and the standard deviation that a pretrained network was trained with."""
+    from transformers.image_processing_base import ImageProcessingMixin
+
+    try:
+        given, _ = ImageProcessingMixin.get_image_processor_dict(name)
+    except OSError as error:
+        if _is_out_of_reach(error):
+            raise
+        return HALF, HALF  # the model was published without
+    if not given.get("do_normalize", True):
+        return (0.0,), (1.0,)
+    return given.get("image_mean", HALF), given.get("image_std", HALF)
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Says in one line what is wrong with the name of a pretrained model."""
+    try:
+        yield
+    except OSError as error:
+        if _is_out_of_reach(error):
+            raise OSError(
+                f"model.pretrained: there is no folder {name}, and the Hugging Face hub cannot be "
+                "reached."
+            ) from error
+        raise ValueError(
+            f"model.pretrained: {name} is neither a folder with a model nor one on the Hugging "
+            f"Face hub: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def _is_out_of_reach(error: OSError) -> bool:
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    cause = error.__cause__
+    return isinstance(cause, LocalEntryNotFoundError | HfHubHTTPError) and not isinstance(
+        cause, RepositoryNotFoundError | RevisionNotFoundError
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps the progress bar and the report of the loading off the console."""
+    from transformers.utils import logging
+
+    verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bar:
+            logging.enable_progress_bar()

@@ -1,0 +1,201 @@
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from models.image import inspect, to_array
+
+RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255,) * 3, (0,) * 3
+
+
+def encode(image, format="PNG", **options):
+    buffer = io.BytesIO()
+    image.save(buffer, format, **options)
+    return buffer.getvalue()
+
+
+def photo(width=40, height=30):
+    """Smooth and without symmetry, as a lossy codec likes it."""
+    y, x = np.mgrid[:height, :width]
+    return Image.fromarray(
+        np.stack([x * 255 // width, y * 255 // height, (x + y) % 256], axis=-1).astype(np.uint8)
+    )
+
+
+def first_pixel(data, channels=3):
+    image = Image.open(io.BytesIO(data))
+    return tuple(to_array(data, image.width, channels, "stretch")[0, 0].tolist())
+
+
+def palette(transparent: bool):
+    image = Image.new("P", (4, 4), 1)
+    image.putpalette([*BLACK, *GREEN, *RED])
+    return encode(image, transparency=1) if transparent else encode(image)
+
+
+@pytest.mark.parametrize(
+    ("data", "mode", "pixel"),
+    [
+        (encode(Image.new("1", (4, 4), 1)), "1", WHITE),
+        (encode(Image.new("L", (4, 4), 77)), "L", (77, 77, 77)),
+        (encode(Image.new("L", (4, 4), 77), transparency=77), "L", WHITE),
+        (encode(Image.new("LA", (4, 4), (77, 255))), "LA", (77, 77, 77)),
+        (encode(Image.new("LA", (4, 4), (77, 0))), "LA", WHITE),
+        (palette(transparent=False), "P", GREEN),
+        (palette(transparent=True), "P", WHITE),
+        (encode(Image.new("RGB", (4, 4), RED)), "RGB", RED),
+        (encode(Image.new("RGB", (4, 4), RED), transparency=RED), "RGB", WHITE),
+        (encode(Image.new("RGBA", (4, 4), (*BLUE, 255))), "RGBA", BLUE),
+        (encode(Image.new("RGBA", (4, 4), (*BLACK, 0))), "RGBA", WHITE),
+        (encode(Image.new("RGBA", (4, 4), (*BLACK, 51))), "RGBA", (204, 204, 204)),
+        (encode(Image.new("CMYK", (4, 4), (0, 255, 255, 0)), "TIFF"), "CMYK", RED),
+        (encode(Image.new("YCbCr", (4, 4), (76, 85, 255)), "TIFF"), "YCbCr", (254, 0, 0)),
+        (encode(Image.new("I;16", (4, 4), 65_535)), "I;16", WHITE),
+        (encode(Image.new("I;16", (4, 4), 257 * 80)), "I;16", (80, 80, 80)),
+        (encode(Image.new("I;16", (4, 4), 300)), "I;16", (1, 1, 1)),
+        (encode(Image.new("I;16", (4, 4), 300), transparency=300), "I;16", WHITE),
+        (encode(Image.new("I;16B", (4, 4), 257 * 80), "TIFF"), "I;16B", (80, 80, 80)),
+        (encode(Image.new("I", (4, 4), 257 * 80), "TIFF"), "I", (80, 80, 80)),
+        (encode(Image.new("I", (4, 4), 257 * 80), "PPM"), "I", (80, 80, 80)),
+        (encode(Image.new("F", (4, 4), 0.2), "TIFF"), "F", (51, 51, 51)),
+    ],
+)
+def test_every_mode_comes_out_as_it_looks(data, mode, pixel):
+    assert inspect(data).mode == mode
+    assert first_pixel(data) == pixel
+
+
+def test_sixteen_bit_colours_are_scaled():
+    # Pillow writes no such file, so it is put together here.
+    def chunk(kind, body):
+        checksum = struct.pack(">I", zlib.crc32(kind + body))
+        return struct.pack(">I", len(body)) + kind + body + checksum
+
+    header = struct.pack(">IIBBBBB", 1, 1, 16, 2, 0, 0, 0)
+    pixel = zlib.compress(b"\0" + struct.pack(">HHH", 65_535, 257 * 80, 0))
+    chunks = chunk(b"IHDR", header) + chunk(b"IDAT", pixel) + chunk(b"IEND", b"")
+    assert first_pixel(b"\x89PNG\r\n\x1a\n" + chunks) == (255, 80, 0)
+
+
+@pytest.mark.parametrize("value", [-1, 65_536])
+def test_whole_numbers_beyond_sixteen_bits_are_refused(value):
+    with pytest.raises(ValueError, match=f"values from {value} to {value}"):
+        inspect(encode(Image.new("I", (4, 4), value), "TIFF"))
+
+
+def test_floats_beyond_one_and_no_numbers_are_refused():
+    with pytest.raises(ValueError, match="not from 0 to 1"):
+        inspect(encode(Image.new("F", (4, 4), 200.0), "TIFF"))
+    with pytest.raises(ValueError, match="not from 0 to 1"):
+        inspect(encode(Image.new("F", (4, 4), float("nan")), "TIFF"))
+
+
+def test_a_cmyk_jpeg_keeps_its_colours():
+    # JPEGs of this kind hold inverted values, as Adobe's programs write them.
+    cmyk = encode(Image.new("CMYK", (16, 16), (0, 255, 255, 0)), "JPEG", quality=95)
+    assert inspect(cmyk).mode == "CMYK"
+    assert np.abs(np.subtract(first_pixel(cmyk), RED)).max() <= 3
+
+
+def test_grey_is_the_luma_of_the_colours_and_three_channels_repeat_a_grey():
+    assert first_pixel(encode(Image.new("RGB", (4, 4), (100, 150, 200))), channels=1) == (141,)
+    assert first_pixel(encode(Image.new("L", (4, 4), 9)), channels=3) == (9, 9, 9)
+
+
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "AVIF"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_exif_orientation_is_applied(format, orientation):
+    upright = photo()
+    undone = {  # what a camera held that way would have stored
+        1: upright,
+        2: upright.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
+        3: upright.transpose(Image.Transpose.ROTATE_180),
+        4: upright.transpose(Image.Transpose.FLIP_TOP_BOTTOM),
+        5: upright.transpose(Image.Transpose.TRANSPOSE),
+        6: upright.transpose(Image.Transpose.ROTATE_90),
+        7: upright.transpose(Image.Transpose.TRANSVERSE),
+        8: upright.transpose(Image.Transpose.ROTATE_270),
+    }[orientation]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encode(undone, format, exif=exif, quality=95)
+    found = inspect(data)
+    assert (found.width, found.height) == upright.size
+    expected = to_array(encode(upright), 30, 3, "stretch").astype(int)
+    assert np.abs(to_array(data, 30, 3, "stretch") - expected).mean() < 4
+
+
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF"])
+def test_every_format_decodes_and_a_truncated_file_does_not(format):
+    data = encode(photo(), format)
+    assert to_array(data, 16, 3, "crop").shape == (16, 16, 3)
+    for end in (len(data) // 2, 20, 3):
+        with pytest.raises(ValueError, match=r".+"):
+            inspect(data[:end])
+        with pytest.raises(ValueError, match=r".+"):
+            to_array(data[:end], 16, 3, "crop")
+
+
+def test_what_is_no_image_is_refused():
+    with pytest.raises(ValueError, match=r"^empty$"):
+        inspect(b"")
+    with pytest.raises(ValueError, match="not an image"):
+        inspect(b"<html>404</html>")
+    with pytest.raises(ValueError, match="not an image"):  # would start Ghostscript
+        inspect(encode(photo(), "EPS"))
+
+
+@pytest.mark.parametrize("side", [11, 40])
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_a_decompression_bomb_is_refused(monkeypatch, side):
+    # Pillow itself only warns of up to twice as many pixels as its limit.
+    data = encode(photo(side, side))
+    inspect(data)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(ValueError, match="pixels"):
+        inspect(data)
+
+
+def test_an_image_of_the_right_size_keeps_its_pixels():
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
+    for resize in ("crop", "stretch"):
+        assert np.array_equal(to_array(encode(Image.fromarray(pixels)), 8, 3, resize), pixels)
+
+
+def test_crop_takes_the_middle_and_stretch_takes_all():
+    pixels = np.zeros((8, 24, 3), np.uint8)
+    pixels[:, :8], pixels[:, 8:16], pixels[:, 16:] = RED, GREEN, BLUE
+    wide, tall = Image.fromarray(pixels), Image.fromarray(pixels.transpose(1, 0, 2))
+    for image in (wide, tall):
+        cropped = to_array(encode(image), 8, 3, "crop")
+        assert (cropped == GREEN).all()
+    stretched = to_array(encode(wide), 12, 3, "stretch")
+    assert stretched.shape == (12, 12, 3)
+    assert [tuple(stretched[6, x]) for x in (1, 6, 10)] == [RED, GREEN, BLUE]
+
+
+def test_crop_is_scaling_the_shorter_side_and_cutting_the_middle_out():
+    wide = photo(60, 20).resize((10 * 3, 10), Image.Resampling.BICUBIC)
+    expected = np.asarray(wide)[:, 10:20]
+    assert np.array_equal(to_array(encode(photo(60, 20)), 10, 3, "crop"), expected)
+
+
+def test_making_an_image_smaller_is_antialiased():
+    stripes = np.zeros((64, 64), np.uint8)
+    stripes[:, ::2] = 255
+    small = to_array(encode(Image.fromarray(stripes)), 8, 1, "crop")
+    assert small.shape == (8, 8, 1)
+    assert np.abs(small.astype(int) - 127).max() < 12
+
+
+def test_a_small_image_is_made_larger():
+    assert (to_array(encode(Image.new("L", (2, 2), 9)), 8, 1, "crop") == 9).all()
+
+
+def test_of_an_animation_the_first_picture_is_taken():
+    frames = [Image.new("RGB", (4, 4), colour) for colour in (RED, BLUE)]
+    data = encode(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    assert first_pixel(data) == RED
