@@ -57,5 +57,5 @@ def train(
         scores = run(EVALUATE, model, images)
         champion = score_champion(run, data, checked, images, scores)
         decision = run(GATE, scores, champion)
-        run(PROMOTE, model, scores, decision)
+        run(PROMOTE, version, model, scores, decision)
     return summary.published(run)

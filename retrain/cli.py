@@ -11,13 +11,12 @@ import os
 import socket
 import sys
 import time
-import tomllib
 import traceback
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from retrain import console
+from retrain import console, services
 from retrain.errors import UsageError
 from retrain.project import Project, find_project
 from retrain.workload import load_workload, parse_override, workload_names
@@ -108,22 +107,31 @@ def _train(project: Project, options: argparse.Namespace) -> int:
 def _status(project: Project, options: argparse.Namespace) -> int:
     from retrain import registry, summary
 
-    shown = []
+    shown: list[dict[str, Any]] = []
     for name in workload_names(project.params):
         champion = registry.champion(project, name)
         last = summary.last_run(project, name)
         shown.append(
-            {
-                "workload": name,
-                "champion": champion and champion.public(),
-                "last_run": last,
-            }
+            {"workload": name, "champion": champion and champion.public(), "last_run": last}
         )
     if options.json:
         _print_json(shown)
-    else:
-        console.status(shown)
+        return 0
+    columns = ("workload", "champion", "accuracy", "registered", "last run")
+    console.table(columns, [_status_row(**each) for each in shown])
     return 0
+
+
+def _status_row(
+    workload: str, champion: dict[str, Any] | None, last_run: dict[str, Any] | None
+) -> tuple[Any, ...]:
+    from retrain import summary
+
+    said = summary.outcome(last_run) if last_run else "not run here yet"
+    if champion is None:
+        return workload, "none", None, None, said
+    accuracy = f"{champion['metrics']['accuracy']:.4f}"
+    return workload, f"version {champion['version']}", accuracy, champion["created"], said
 
 
 def _history(project: Project, options: argparse.Namespace) -> int:
@@ -133,8 +141,19 @@ def _history(project: Project, options: argparse.Namespace) -> int:
     events = [dataclasses.asdict(event) for event in registry.history(project, options.workload)]
     if options.json:
         _print_json(events)
-    else:
-        console.history(options.workload, events)
+        return 0
+    rows = [
+        (
+            event["time"],
+            event["action"],
+            event["version"],
+            event["previous"],
+            event["verdict"],
+            "\n".join(f"{rule['rule']}: {rule['value']:.4f}" for rule in event["rules"]),
+        )
+        for event in events
+    ]
+    console.table(("time", "action", "version", "champion before", "verdict", "rules"), rows)
     return 0
 
 
@@ -155,8 +174,6 @@ def _why(project: Project, options: argparse.Namespace) -> int:
 
 
 def _up(project: Project, options: argparse.Namespace) -> int:
-    from retrain import services
-
     started = [dataclasses.asdict(service) for service in services.up(project)]
     if options.json:
         _print_json(started)
@@ -167,8 +184,6 @@ def _up(project: Project, options: argparse.Namespace) -> int:
 
 
 def _down(project: Project, options: argparse.Namespace) -> int:
-    from retrain import services
-
     stopped = services.down(project)
     if options.json:
         _print_json(stopped)
@@ -185,21 +200,14 @@ def use_prefect(project: Project) -> None:
     """
     os.chdir(project.root)  # where Prefect reads prefect.toml
     os.environ.setdefault("PREFECT_HOME", str(project.state / "prefect"))
-    if "PREFECT_API_URL" not in os.environ and not _answers(_server_address(project)):
+    if "PREFECT_API_URL" not in os.environ and not _answers(services.server_api(project)):
         os.environ["PREFECT_API_URL"] = ""  # wins over prefect.toml
-    # The screen is ours; records go to the log file and to the server.
-    os.environ.setdefault("PREFECT_LOGGING_EXTRA_LOGGERS", "retrain")
 
 
-def _server_address(project: Project) -> tuple[str, int]:
-    url = urlsplit(tomllib.loads((project.root / "prefect.toml").read_text())["api"]["url"])
-    assert url.hostname and url.port
-    return url.hostname, url.port
-
-
-def _answers(address: tuple[str, int]) -> bool:
+def _answers(url: str) -> bool:
+    address = urlsplit(url)
     try:
-        with socket.create_connection(address, timeout=0.5):
+        with socket.create_connection((address.hostname, address.port), timeout=0.5):
             return True
     except OSError:
         return False

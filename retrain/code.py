@@ -29,6 +29,7 @@ def code_digests(modules: Iterable[str]) -> dict[str, str]:
         if name in digests:
             continue
         source = _source(name)
+        assert source is not None, f"{name} has no source"
         tree = ast.parse(source.read_text(encoding="utf-8"))
         is_package = source.name == "__init__.py"
         waiting += _imports(tree, name if is_package else name.rpartition(".")[0])
@@ -36,10 +37,14 @@ def code_digests(modules: Iterable[str]) -> dict[str, str]:
     return dict(sorted(digests.items()))
 
 
-def _source(name: str) -> Path:
-    spec = importlib.util.find_spec(name)
-    assert spec is not None and spec.origin is not None, f"{name} has no source"
-    return Path(spec.origin)
+def _source(name: str) -> Path | None:
+    """The file of a module, found without importing anything; None when there is none."""
+    package, *parts = name.split(".")
+    spec = importlib.util.find_spec(package)
+    assert spec is not None and spec.submodule_search_locations, f"{package} is no package"
+    place = Path(spec.submodule_search_locations[0], *parts)
+    candidates = (place / "__init__.py", place.with_suffix(".py"))
+    return next((path for path in candidates if path.is_file()), None)
 
 
 def _imports(tree: ast.Module, package: str) -> Iterator[str]:
@@ -56,15 +61,8 @@ def _imports(tree: ast.Module, package: str) -> Iterator[str]:
         else:
             continue
         for name in names:
-            if name.split(".")[0] in FOLLOWED and _is_module(name):
+            if name.split(".")[0] in FOLLOWED and _source(name):
                 yield name
-
-
-def _is_module(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # its parent is a module, not a package
-        return False
 
 
 def _meaning(tree: ast.Module) -> str:

@@ -1,8 +1,8 @@
 """What a person sees of a run: a line per step, a live bar while training, and the verdict.
 
-On the command line, `on_screen` gives the screen to this module and everything that the libraries
-print goes to the log file. The same lines are log records of the logger `retrain`, which is all that
-a Prefect worker shows of them.
+On the command line, `on_screen` gives the screen to this module, and all that the libraries print
+goes to the log file. The same lines are log records of the logger `retrain`, which is all that a
+Prefect worker shows of them.
 """
 
 import logging
@@ -17,14 +17,17 @@ from typing import Any, TextIO
 
 from rich.box import SIMPLE
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress as Bar, SpinnerColumn, TextColumn
 from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
 logger = logging.getLogger("retrain")
+logger.setLevel(logging.INFO)  # Prefect takes only what the logger itself lets through
 
 PLAIN_LINE_SECONDS = 5.0
+WIDTH = 110  # where no terminal tells one: tables in a CI log are not cut at 80
 
 
 @dataclass(frozen=True)
@@ -88,8 +91,7 @@ def on_screen(log: Path, *, to_stderr: bool) -> Iterator[Console]:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logging.getLogger().addHandler(handler)
         logging.captureWarnings(True)
-        # A width of its own when no terminal tells one: tables in a CI log are not cut at 80.
-        _screen.console = Console(file=screen, width=None if screen.isatty() else 110)
+        _screen.console = Console(file=screen, width=None if screen.isatty() else WIDTH)
         try:
             yield _screen.console
         finally:
@@ -108,7 +110,8 @@ def say(line: str | Table) -> None:
     if isinstance(line, str) and line:
         logger.info(Text.from_markup(line).plain.strip())
     if _screen.console:
-        _screen.console.print(line, highlight=False)
+        # A path stays whole, to be copied, however narrow the screen.
+        _screen.console.print(line, highlight=False, soft_wrap=isinstance(line, str))
 
 
 @contextmanager
@@ -124,8 +127,11 @@ def running(step: str) -> Iterator[None]:
 
 def ended(step: str, cached: bool, why: str, seconds: float) -> None:
     """Shows the line of a step that has ended."""
-    verb = "cached" if cached else "ran"
-    say(f"{step:<20} {verb:<7} {seconds:6.1f} s  {why}")
+    say(escape(_line(step, cached, why, seconds)))
+
+
+def _line(step: str, cached: bool, why: str, seconds: float) -> str:
+    return f"{step:<20} {'cached' if cached else 'ran':<7} {seconds:6.1f} s  {why}"
 
 
 @contextmanager
@@ -170,7 +176,7 @@ def closing(shown: Mapping[str, Any], verdict: str) -> None:
     table.add_column(f"champion{version}", justify="right")
     for metric, value in shown["metrics"].items():
         theirs = champion["metrics"].get(metric)
-        table.add_row(metric, f"{value:.4f}", "" if theirs is None else f"{theirs:.4f}")
+        table.add_row(metric, number(value), number(theirs))
     say(table)
     for rule in shown["decision"]["rules"]:
         mark = "[green]passed[/]" if rule["passed"] else "[red]failed[/]"
@@ -182,21 +188,28 @@ def closing(shown: Mapping[str, Any], verdict: str) -> None:
         say(f"The data at {shown['data']['path']} is not under DVC; this run keeps a copy of it.")
     say("")
     for name, place in shown["look"].items():
-        say(f"{name:<10} {place}")
+        say(escape(f"{name:<10} {place}"))
     say(f"{'took':<10} {shown['seconds']:.1f} s")
 
 
+def number(value: float | None) -> str:
+    """A metric as it is shown: a count as it is, others with four decimals."""
+    if value is None:
+        return ""
+    return str(value) if isinstance(value, int) else f"{value:.4f}"
+
+
 def why(shown: Mapping[str, Any]) -> None:
-    """Shows why each step of a run ran or was taken from the cache."""
+    """Prints why each step of a run ran or was taken from the cache."""
     for step in shown["steps"]:
-        ended(step["step"], step["cached"], step["why"], step["seconds"])
+        print(_line(step["step"], step["cached"], step["why"], step["seconds"]))
     if "error" in shown:
-        say(f"It failed: {shown['error']}")
+        print(f"It failed: {shown['error']}")
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Shows rows under column names; None is an empty cell."""
+    """Prints rows under column names; None is an empty cell."""
     drawn = Table(*columns, box=SIMPLE, pad_edge=False)
     for row in rows:
         drawn.add_row(*("" if cell is None else str(cell) for cell in row))
-    say(drawn)
+    Console(width=None if sys.stdout.isatty() else WIDTH).print(drawn, highlight=False)

@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from prefect.utilities.annotations import quote
 
@@ -106,7 +107,7 @@ class Run:
     ) -> Artifact:
         # Quoted, so that Prefect does not search all of it for futures.
         task = as_task(step, self.store).with_options(refresh_cache=self.refresh)
-        result = task(
+        result: dict[str, Any] = task(  # type: ignore[assignment]  # a flow that is not async
             plan=quote(now),
             workload=quote(workload),
             inputs=quote(inputs),

@@ -172,11 +172,13 @@ def difference(before: Plan, now: Plan) -> str:
         for name in now.inputs
         if before.inputs.get(name) != now.inputs[name]
     ]
-    said += [
-        f"code of {name}"
+    code = [
+        name
         for name in sorted({*before.code, *now.code})
         if before.code.get(name) != now.code.get(name)
     ]
+    if code:
+        said.append(f"code of {' and '.join(code)}")
     said += [
         f"{name} {before.libraries.get(name)} -> {now.libraries[name]}"
         for name in now.libraries

@@ -4,10 +4,12 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from retrain.artifact import write_json
+from retrain.console import number
 from retrain.project import Project
 from retrain.run import Run
 from retrain.step import REPORT
@@ -100,6 +102,11 @@ def verdict(shown: Mapping[str, Any]) -> str:
     return f"{model['name']} version {model['version']} is rejected ({reasons}); {stays}."
 
 
+def outcome(shown: Mapping[str, Any]) -> str:
+    """How a run ended, in one sentence, for one that failed too."""
+    return f"failed: {shown['error']}" if "error" in shown else verdict(shown)
+
+
 def markdown(shown: Mapping[str, Any]) -> str:
     """A run's document for reading."""
     theirs = (shown["champion"] or {}).get("metrics", {})
@@ -114,7 +121,7 @@ def markdown(shown: Mapping[str, Any]) -> str:
         "| metric | challenger | champion |",
         "|---|---|---|",
         *(
-            f"| {metric} | {value:.4f} | {_number(theirs.get(metric))} |"
+            f"| {metric} | {number(value)} | {number(theirs.get(metric))} |"
             for metric, value in shown["metrics"].items()
         ),
         "",
@@ -131,10 +138,6 @@ def markdown(shown: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"  # noqa: RUF001  an en dash for nothing
-
-
 def _keep(project: Project, shown: Document) -> None:
     folder = project.state / "runs" / str(shown["workload"])
     folder.mkdir(parents=True, exist_ok=True)
@@ -148,10 +151,16 @@ def _where_to_look(run: Run) -> dict[str, str]:
     validated, trained = run.artifacts.get("validate"), run.artifacts.get("train")
     scores = run.artifacts.get("evaluate")
     if validated:
-        look["Data Docs"] = str(validated.folder / REPORT / "data_docs" / "index.html")
+        look["Data Docs"] = _near(run, validated.folder / REPORT / "data_docs" / "index.html")
     if scores:
-        look["plots"] = str(scores.folder / REPORT)
+        look["plots"] = _near(run, scores.folder / REPORT)
     if trained and (trained.folder / REPORT / "mlflow.json").is_file():
         tracked = json.loads((trained.folder / REPORT / "mlflow.json").read_text())
         look["MLflow run"] = tracked["run_id"]
     return look
+
+
+def _near(run: Run, place: Path) -> str:
+    """A path from the project's root, if it lies below it."""
+    root = run.origin.project.root
+    return str(place.relative_to(root) if place.is_relative_to(root) else place)

@@ -9,7 +9,7 @@ import importlib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from ruamel.yaml import YAML
@@ -321,7 +321,7 @@ def _explain(fault: Any, kind: type[BaseModel], prefix: str) -> str:
         return f"{place}: {said}, is {fault['input']!r}."
     *above, last = fault["loc"]
     for part in above:
-        kind = kind.model_fields[part].annotation
+        kind = cast(type[BaseModel], kind.model_fields[part].annotation)
     return f"{place}: no such key.{_did_you_mean(last, kind.model_fields)}"
 
 

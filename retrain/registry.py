@@ -1,0 +1,376 @@
+"""The model registry: which versions of a model there are, which one is champion, and why.
+
+A workload is one registered model of MLflow, under its name. The alias `champion` says which
+version is in production. Moving an alias leaves no trace in MLflow, so every decision is also
+written to a ledger: a tag of the registered model each, so that all who share the registry share
+its history.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlparse
+
+from retrain import tracking
+from retrain.project import Project
+from retrain.step import digest_of
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import LoggedModel
+    from mlflow.entities.model_registry import ModelVersion as MlflowVersion, RegisteredModel
+
+CHAMPION = "champion"
+MODEL = "artifacts/model"  # where a packaged model has the files that `models.save` wrote
+WEIGHTS = "model.safetensors"
+LEDGER = "retrain.ledger."
+MAX_TAG = 5000  # characters; what MLflow's database keeps of a registered model's tag
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model that may be registered.
+
+    Attributes:
+        name: The workload's.
+        weights: SHA-256 (hex) of the weights.
+        train_digest: Digest of the output of `train` that it is: weights, labels, image size.
+        images: `size`, `channels` and `resize` of the images that it takes.
+        metrics: Of its evaluation when it was registered, by name.
+        data: The version of the data that it was trained on, where it is known.
+        commit: The git commit that trained it, where it is known.
+        run_id: The MLflow run of its training.
+    """
+
+    name: str
+    weights: str
+    train_digest: str
+    images: Mapping[str, Any]
+    metrics: Mapping[str, float]
+    data: str | None
+    commit: str | None
+    run_id: str
+
+
+@dataclass(frozen=True)
+class ModelVersion(Candidate):
+    """A model in the registry.
+
+    Attributes:
+        version: From 1.
+        aliases: `champion`, if it is, and what people have added.
+        verdict: Of the gate, when it was last decided on; None before that.
+        created: When it was registered (ISO 8601, UTC).
+    """
+
+    version: int
+    aliases: tuple[str, ...]
+    verdict: str | None
+    created: str
+
+    def public(self) -> dict[str, Any]:
+        """All of it as JSON-able values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Event:
+    """A decision about a version, as the ledger has it.
+
+    Attributes:
+        action: What became of the version; `promoted` moved the alias `champion` to it.
+        version: Which it was.
+        previous: The champion until then.
+        verdict: Of the gate.
+        rules: Of the gate, each with its words, value, bound and whether it passed.
+        data: The version of the data.
+        commit: The git commit whose code decided.
+        run: The Prefect flow run that decided.
+        time: ISO 8601, UTC.
+    """
+
+    action: Literal["promoted", "rejected"]
+    version: int
+    previous: int | None
+    verdict: str
+    rules: tuple[Mapping[str, Any], ...]
+    data: str | None
+    commit: str | None
+    run: str | None
+    time: str
+
+    def same_decision(self, other: "Event") -> bool:
+        """Whether both decide the same on the same grounds, whoever decided it and when."""
+        aside = {"commit": None, "run": None, "time": None}
+        return asdict(self) | aside == asdict(other) | aside
+
+
+def now() -> str:
+    """The time for an event: ISO 8601, UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@contextmanager
+def locked(project: Project) -> Iterator[None]:
+    """Holds off other runs of this clone while one looks at the registry and changes it."""
+    from filelock import FileLock
+
+    project.state.mkdir(parents=True, exist_ok=True)
+    with FileLock(project.state / ".registry.lock"):
+        yield
+
+
+def champion(project: Project, name: str) -> ModelVersion | None:
+    """The version in production; None when there is none.
+
+    Raises:
+        ValueError: It was not registered by this project, so nothing is known of it.
+    """
+    client = tracking.client(project)
+    model = _registered(client, name)
+    if model is None or CHAMPION not in model.aliases:
+        return None
+    return _read(client.get_model_version(name, model.aliases[CHAMPION]), model)
+
+
+def find_version(project: Project, name: str, train_digest: str) -> ModelVersion | None:
+    """The version that a training's output was registered as; None when it was not."""
+    client = tracking.client(project)
+    model = _registered(client, name)
+    wanted = f"name = '{name}' AND tags.`retrain.train_digest` = '{train_digest}'"
+    found = client.search_model_versions(wanted) if model else []
+    return _read(found[0], model) if model and found else None
+
+
+def history(project: Project, name: str) -> list[Event]:
+    """The ledger of a workload, oldest decision first."""
+    model = _registered(tracking.client(project), name)
+    return [event for _, event in _ledger(model)] if model else []
+
+
+def register(project: Project, candidate: Candidate, package: Path) -> ModelVersion:
+    """Uploads a model and makes it a version, which no alias points to yet.
+
+    After a kill in the middle, the same call goes on with what was uploaded.
+
+    Args:
+        project: Whose registry.
+        candidate: What is known of the model.
+        package: A folder as `mlflow.pyfunc.save_model` writes it, with the model in `MODEL`.
+    """
+    from mlflow.exceptions import MlflowException
+    from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
+
+    client = tracking.client(project)
+    uploaded = _upload(client, candidate, package)
+    if _registered(client, candidate.name) is None:
+        try:
+            client.create_registered_model(candidate.name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # someone else was as quick
+                raise
+    known = asdict(candidate)
+    tags = {
+        f"retrain.{name}": value if isinstance(value, str) else _compact(value)
+        for name, value in known.items()
+        if name not in ("name", "run_id") and value is not None
+    }
+    created = client.create_model_version(
+        candidate.name,
+        # Not `models:/<id>`: MLflow's store looks that up at the process's global address.
+        source=uploaded.artifact_location,
+        run_id=candidate.run_id,
+        tags=tags,
+        model_id=uploaded.model_id,
+    )
+    # By this tag the run's page leads to the version, as after `mlflow.register_model`.
+    link = _compact([{"name": candidate.name, "version": created.version}])
+    client.set_logged_model_tags(uploaded.model_id, {MLFLOW_MODEL_VERSIONS: link})
+    model = _registered(client, candidate.name)
+    assert model is not None
+    return _read(created, model)
+
+
+def record(project: Project, version: ModelVersion, event: Event) -> ModelVersion:
+    """Writes a decision to the ledger and carries it out.
+
+    The ledger comes first and the alias last: after a kill in between, the same decision finds
+    itself in the ledger and the rest is done then. Recorded again it changes nothing.
+
+    Raises:
+        ValueError: The decision does not fit into a tag.
+    """
+    client = tracking.client(project)
+    model = _registered(client, version.name)
+    assert model is not None
+    ledger = _ledger(model)
+    # The last word on this version, unless the champion has changed since.
+    last = [
+        said for _, said in ledger if said.version == event.version or said.action == "promoted"
+    ]
+    if not last or not last[-1].same_decision(event):
+        number = ledger[-1][0] + 1 if ledger else 1
+        _append(client, version.name, number, event)
+    number_text = str(version.version)
+    client.set_model_version_tag(version.name, number_text, "retrain.verdict", event.verdict)
+    client.update_model_version(version.name, number_text, _describe(version, event))
+    if event.action == "promoted":
+        client.set_registered_model_alias(version.name, CHAMPION, number_text)
+    model = _registered(client, version.name)
+    assert model is not None
+    return _read(client.get_model_version(version.name, number_text), model)
+
+
+def download(project: Project, version: ModelVersion) -> Path:
+    """Brings a version's model to this machine.
+
+    Returns:
+        A folder whose `model/` is as `models.save` wrote it.
+
+    Raises:
+        ValueError: The weights are gone, or are not those that were registered.
+    """
+    from mlflow.artifacts import download_artifacts
+
+    client = tracking.client(project)
+    uri = client.get_model_version_download_uri(version.name, str(version.version))
+    source = f"{uri}/{MODEL}"
+    if urlparse(uri).scheme in ("", "file"):
+        model = Path(download_artifacts(source))  # in place
+    else:
+        model = project.state / "champions" / version.train_digest / "model"
+        if not model.exists():
+            partial = model.parent.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            download_artifacts(source, dst_path=str(partial), tracking_uri=project.tracking_uri)
+            partial.replace(model.parent)
+    if digest_of_weights(model) != version.weights:
+        raise ValueError(
+            f"{source} does not hold the weights that {version.name} version {version.version} "
+            "was registered with; somebody changed them."
+        )
+    return model.parent
+
+
+def digest_of_weights(model: Path) -> str:
+    """SHA-256 (hex) of the weights in a folder that `models.save` wrote."""
+    with (model / WEIGHTS).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _registered(client: "MlflowClient", name: str) -> "RegisteredModel | None":
+    """The registered model with its aliases and tags; None when there is none."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return client.get_registered_model(name)
+    except MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            return None
+        raise
+
+
+def _read(version: "MlflowVersion", model: "RegisteredModel") -> ModelVersion:
+    tags = {
+        name.removeprefix("retrain."): value
+        for name, value in version.tags.items()
+        if name.startswith("retrain.")
+    }
+    if "train_digest" not in tags:
+        raise ValueError(
+            f"Version {version.version} of the registered model {version.name} was not registered "
+            f"by Retrain. Give the alias {CHAMPION!r} to one that was."
+        )
+    number = int(version.version)
+    return ModelVersion(
+        name=version.name,
+        weights=tags["weights"],
+        train_digest=tags["train_digest"],
+        images=json.loads(tags["images"]),
+        metrics=json.loads(tags["metrics"]),
+        data=tags.get("data"),
+        commit=tags.get("commit"),
+        run_id=version.run_id,
+        version=number,
+        aliases=tuple(sorted(a for a, of in model.aliases.items() if int(of) == number)),
+        verdict=tags.get("verdict"),
+        created=datetime.fromtimestamp(version.creation_timestamp / 1000, UTC).isoformat(
+            timespec="seconds"
+        ),
+    )
+
+
+def _upload(client: "MlflowClient", candidate: Candidate, package: Path) -> "LoggedModel":
+    """Puts a packaged model into the run of its training, once."""
+    from mlflow.entities import LoggedModelOutput, LoggedModelStatus
+    from mlflow.models import Model
+
+    experiment = client.get_run(candidate.run_id).info.experiment_id
+    found = client.search_logged_models(
+        [experiment],
+        f"source_run_id = '{candidate.run_id}' "
+        f"AND tags.`retrain.train_digest` = '{candidate.train_digest}'",
+    )
+    if found:
+        model = found[0]
+    else:
+        model = client.create_logged_model(
+            experiment,
+            candidate.name,
+            candidate.run_id,
+            tags={"retrain.train_digest": candidate.train_digest},
+        )
+        client.log_outputs(candidate.run_id, [LoggedModelOutput(model.model_id, step=0)])
+    if model.status != LoggedModelStatus.READY:
+        description = Model.load(package)
+        description.model_id = model.model_id
+        description.run_id = candidate.run_id
+        description.save(package / "MLmodel")
+        client.log_model_artifacts(model.model_id, str(package))
+        model = client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+    return model
+
+
+def _ledger(model: "RegisteredModel") -> list[tuple[int, Event]]:
+    """The numbered events of a registered model, in order."""
+    events = []
+    for key, value in sorted(model.tags.items()):
+        if key.startswith(LEDGER):
+            said = json.loads(value)
+            said["rules"] = tuple(said["rules"])
+            number = int(key.removeprefix(LEDGER).partition("-")[0])
+            events.append((number, Event(**said)))
+    return events
+
+
+def _append(client: "MlflowClient", name: str, number: int, event: Event) -> None:
+    value = _compact(asdict(event))
+    if len(value) > MAX_TAG:
+        raise ValueError(
+            f"The decision on {name} has {len(event.rules)} rules; that is more than the registry "
+            f"can keep ({len(value)} of {MAX_TAG} characters)."
+        )
+    # With a digest behind the number, two machines that write at once do not overwrite each other.
+    client.set_registered_model_tag(name, f"{LEDGER}{number:06d}-{digest_of(value)[:8]}", value)
+
+
+def _describe(version: ModelVersion, event: Event) -> str:
+    """What MLflow's page of the version says of it (Markdown)."""
+    lines = [f"**{event.action.capitalize()}** on {event.time[:10]}: {event.verdict}.", ""]
+    for rule in event.rules:
+        mark = "passed" if rule["passed"] else "**failed**"
+        lines.append(f"- {rule['rule']}: is {rule['value']:.4f}, {mark}")
+    lines += ["", "| metric | test split |", "|---|---|"]
+    lines += [f"| {metric} | {value:.4f} |" for metric, value in sorted(version.metrics.items())]
+    return "\n".join(lines)
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)

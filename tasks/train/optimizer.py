@@ -1,0 +1,68 @@
+"""The optimizer and its learning rate."""
+
+from math import cos, pi
+from typing import TYPE_CHECKING, Any
+
+from retrain.workload import Train
+
+if TYPE_CHECKING:
+    import torch
+
+# Of one_cycle, as in torch.optim.lr_scheduler.OneCycleLR.
+START_DIVISOR = 25.0
+END_DIVISOR = 25.0 * 1e4
+
+
+def make_optimizer(module: "torch.nn.Module", recipe: Train) -> "torch.optim.AdamW":
+    """AdamW (Loshchilov and Hutter, 2019), without decay of biases and of norms' weights."""
+    import torch
+
+    parameters = [each for each in module.parameters() if each.requires_grad]
+    groups: list[dict[str, Any]] = [
+        {"params": [each for each in parameters if each.ndim > 1]},
+        {"params": [each for each in parameters if each.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=recipe.lr, weight_decay=recipe.weight_decay, fused=True)
+
+
+def learning_rate(step: int, steps: int, recipe: Train) -> float:
+    """The learning rate of a step, from the step alone: a resumed training needs no memory of it.
+
+    Args:
+        step: From 0.
+        steps: Of the whole training.
+        recipe: Its peak, its warm-up and its schedule.
+    """
+    warmup = recipe.warmup * steps
+    if recipe.schedule == "one_cycle":
+        # The peak is at a whole step and the end at the last one, as in PyTorch.
+        rising = warmup - 1
+        start, end = recipe.lr / START_DIVISOR, recipe.lr / END_DIVISOR
+        if step < rising:
+            return _anneal(start, recipe.lr, step / rising)
+        return _anneal(recipe.lr, end, (step - rising) / (steps - 1 - rising))
+    if step < warmup:
+        return recipe.lr * (step + 1) / (warmup + 1)
+    return _anneal(recipe.lr, 0.0, (step - warmup) / (steps - warmup))
+
+
+def clip_gradients(module: "torch.nn.Module", largest: float) -> "torch.Tensor":
+    """Scales the gradients down if their norm, over all parameters, is too large.
+
+    Args:
+        module: Its parameters have gradients.
+        largest: The norm that they may have; any if 0.
+
+    Returns:
+        The norm that they had.
+    """
+    from torch.nn.utils import clip_grad_norm_, get_total_norm
+
+    if largest:
+        return clip_grad_norm_(module.parameters(), largest)
+    return get_total_norm([each.grad for each in module.parameters() if each.grad is not None])
+
+
+def _anneal(start: float, end: float, fraction: float) -> float:
+    """Half a cosine wave from one value to another."""
+    return end + (start - end) * (1 + cos(pi * fraction)) / 2

@@ -1,0 +1,119 @@
+"""A clone of the project, as a user has it, with everything it leaves behind in a folder."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).parents[2]
+
+# Small, and quick to train; every other parameter is as shipped.
+QUICK = {
+    "train.epochs": 2,
+    "model.layers": 1,
+    "model.hidden_size": 32,
+    "gate.min": "{}",
+}
+
+
+@dataclass(frozen=True)
+class Clone:
+    """A clone of the project.
+
+    Attributes:
+        root: Where it is.
+        api: The Prefect server that its runs use; empty for one inside each run.
+    """
+
+    root: Path
+    api: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Ours, with the clone's own code in front, and none of our places."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "MLFLOW_"))}
+        return kept | {
+            "PREFECT_API_URL": self.api,
+            "PYTHONPATH": str(self.root),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        }
+
+    def run(self, *command: str, code: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
+        """Runs a command in the clone and checks its exit code."""
+        done = subprocess.run(
+            command, cwd=self.root, env=self.environment | more, capture_output=True, text=True
+        )
+        assert done.returncode == code, f"{command}: {done.stdout}\n{done.stderr}"
+        return done
+
+    def retrain(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Runs the project's command line."""
+        return self.run(sys.executable, "-m", "retrain.cli", *arguments, code=code)
+
+    def train(self, *arguments: str, quick: Mapping[str, Any] = QUICK) -> dict[str, Any]:
+        """Runs the flow; returns its document."""
+        sets = [word for key, value in quick.items() for word in ("--set", f"{key}={value}")]
+        done = self.retrain("train", "vit", "--json", *sets, *arguments)
+        document: dict[str, Any] = json.loads(done.stdout)
+        return document
+
+    def edit(self, file: str, old: str, new: str) -> None:
+        """Replaces a piece of a file, which must be there."""
+        path = self.root / file
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+
+
+def make_clone(root: Path, api: str) -> Clone:
+    """Clones the project as it stands here, committed or not."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, root / name)
+    clone = Clone(root, api)
+    clone.run("git", "init", "-q", "-b", "main")
+    clone.run("git", "add", "-A")
+    clone.run("git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "start")
+    return clone
+
+
+@pytest.fixture(scope="session")
+def prefect_api(prefect_session) -> str:
+    """The address of the tests' Prefect server."""
+    from prefect.settings import PREFECT_API_URL
+
+    return str(PREFECT_API_URL.value())
+
+
+def ran(document: Mapping[str, Any]) -> list[str]:
+    """The steps before the gate that ran, by name."""
+    steps = [step for step in document["steps"] if step["step"] not in ("gate", "promote")]
+    return [step["step"] for step in steps if not step["cached"]]
+
+
+def draw_photos(root: Path, classes: int = 3, each: int = 12, size: int = 24) -> Path:
+    """A folder per class of PNG images, a stripe in another place for each class."""
+    rng = np.random.default_rng(0)
+    for label in range(classes):
+        folder = root / f"class-{label}"
+        folder.mkdir(parents=True, exist_ok=True)
+        for number in range(each):
+            pixels = rng.integers(0, 60, (size, size, 3), dtype=np.uint8)
+            start = label * size // classes
+            pixels[:, start : start + size // classes] += 180
+            Image.fromarray(pixels).save(folder / f"{number}.png")
+    return root

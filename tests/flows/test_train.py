@@ -1,0 +1,172 @@
+"""The whole flow on the starter data, shortened: what is cached, and what is not."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.flows.conftest import QUICK, draw_photos, make_clone, ran
+
+BEFORE_THE_GATE = ["pull", "validate", "preprocess", "train", "evaluate"]
+NOT_NEEDED = {"torch", "ray", "transformers", "great_expectations", "dvc", "sklearn"}
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory, prefect_api):
+    return make_clone(tmp_path_factory.mktemp("clone"), prefect_api)
+
+
+@pytest.fixture(scope="module")
+def first(clone):
+    return clone.train()
+
+
+def test_a_first_run_runs_everything_and_promotes(clone, first):
+    assert ran(first) == BEFORE_THE_GATE
+    assert [step["step"] for step in first["steps"]] == [*BEFORE_THE_GATE, "gate", "promote"]
+    assert first["data"]["rows"] == {"train": 1237, "val": 200, "test": 360}
+    assert first["data"]["tracked"]
+    assert first["decision"]["verdict"] == "first"
+    assert first["model"]["version"] == 1
+    assert first["model"]["aliases"] == ["champion"]
+    for step in first["steps"][:5]:
+        assert (Path(step["path"]) / "manifest.json").is_file()
+    assert (clone.root / first["look"]["Data Docs"]).is_file()
+
+
+def test_a_second_run_is_cached_imports_nothing_heavy_and_registers_nothing(clone, first):
+    program = (
+        "import sys; from retrain.cli import main; code = main(sys.argv[1:]);"
+        "print(*sorted({name.split('.')[0] for name in sys.modules}), file=sys.stderr)"
+    )
+    words = [w for k, v in QUICK.items() for w in ("--set", f"{k}={v}")]
+    done = clone.run(sys.executable, "-c", program, "train", "vit", *words)
+    assert set(done.stderr.split()) & NOT_NEEDED == set()
+    again = clone.train()
+    assert ran(again) == []
+    assert again["decision"]["verdict"] == "champion already"
+    assert again["model"] == first["model"]
+
+
+def test_a_comment_changes_nothing(clone, first):
+    clone.edit("models/vit.py", "class Settings", "# A comment.\nclass Settings")
+    assert ran(clone.train()) == []
+
+
+def test_a_changed_parameter_runs_training_and_what_follows(clone, first):
+    again = clone.train("--set", "train.lr=0.0007")
+    assert ran(again)[:2] == ["train", "evaluate"]
+    why = {step["step"]: step["why"] for step in again["steps"]}
+    assert why["train"] == "train.lr 0.003 -> 0.0007"
+    assert again["model"]["digest"] != first["model"]["digest"]
+    assert again["decision"]["champion"] if "champion" in again["decision"] else again["champion"]
+
+
+def test_a_deleted_output_is_made_again_and_nothing_after_it_runs(clone, first):
+    clone.train()
+    trained = next(step for step in first["steps"] if step["step"] == "train")
+    shutil.rmtree(trained["path"])
+    again = clone.train()
+    assert ran(again) == ["train"]
+    assert next(s for s in again["steps"] if s["step"] == "train")["digest"] == trained["digest"]
+
+
+def test_changed_logic_of_the_model_runs_training_and_what_follows(clone, first):
+    source = (clone.root / "models" / "vit.py").read_text()
+    clone.edit("models/vit.py", "def build(", "def unused() -> int:\n    return 1\n\n\ndef build(")
+    again = clone.train()
+    assert ran(again) == ["train"]  # the weights are the same, so nothing after it
+    (clone.root / "models" / "vit.py").write_text(source)
+    assert ran(clone.train()) == []
+
+
+def test_another_version_of_the_data_runs_everything(clone, first):
+    clone.run("dvc", "pull", "-q")
+    (clone.root / "data" / "digits" / "val.parquet").unlink()
+    clone.run("dvc", "add", "-q", "data")
+    again = clone.train()
+    assert ran(again)[:5] == BEFORE_THE_GATE
+    assert again["data"]["rows"]["train"] + again["data"]["rows"]["val"] == 1237
+    old = clone.train("--data-rev", "HEAD")
+    assert ran(old) == []
+    assert old["data"]["version"] == first["data"]["version"]
+
+
+def test_a_folder_of_images_is_trained_on(clone, tmp_path):
+    photos = draw_photos(tmp_path / "photos")
+    done = clone.train(
+        "--set", f"data.path={photos}", "--set", "images.channels=3", "--set", "images.size=8"
+    )
+    assert not done["data"]["tracked"]
+    assert sum(done["data"]["rows"].values()) == 36
+
+
+def test_images_that_do_not_decode_stop_the_run_and_leave_nothing(clone, tmp_path):
+    photos = draw_photos(tmp_path / "photos")
+    (photos / "class-0" / "3.png").write_bytes(b"no image")
+    done = clone.retrain("train", "vit", "--set", f"data.path={photos}", code=1)
+    assert "class-0/3.png" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list((clone.root / ".retrain" / "store").rglob("*.partial"))
+
+
+def test_a_rejected_model_is_no_failure_and_the_champion_stays(clone, first):
+    before = clone.train()
+    done = clone.train("--set", "gate.min={accuracy: 0.999}", "--set", "train.seed=5")
+    assert not done["decision"]["passed"]
+    assert done["model"]["aliases"] == []
+    assert clone.train()["model"] == before["model"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["train", "vti"], 2, "Did you mean 'vit'?"),
+        (["train", "vit", "--set", "train.epoch=3"], 2, "Did you mean 'epochs'?"),
+        (["train", "vit", "--set", "train.epochs=three"], 2, "valid integer"),
+        (["train", "vit", "--data-rev", "nowhere"], 2, "nowhere"),
+        (["train", "vit", "--set", "data.path=/nowhere"], 2, "/nowhere"),
+        (["train"], 2, "workload"),
+        (["why", "vti"], 2, "Did you mean 'vit'?"),
+    ],
+)
+def test_wrong_usage_is_one_clear_line(clone, arguments, code, said):
+    done = clone.retrain(*arguments, code=code)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_remote_that_is_gone_fails_with_one_clear_line(tmp_path, prefect_api):
+    clone = make_clone(tmp_path, prefect_api)
+    shutil.rmtree(clone.root / ".dvc" / "starter")
+    done = clone.retrain("train", "vit", code=1)
+    assert "starter" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_status_history_and_why_tell_of_the_runs(clone, first):
+    clone.train()
+    import json
+
+    status = json.loads(clone.retrain("status", "--json").stdout)
+    assert status[0]["champion"]["version"] >= 1
+    events = json.loads(clone.retrain("history", "vit", "--json").stdout)
+    assert events[0]["verdict"] == "first"
+    why = json.loads(clone.retrain("why", "vit", "--json").stdout)
+    assert [step["step"] for step in why][:5] == BEFORE_THE_GATE
+    for command in (["status"], ["history", "vit"], ["why", "vit"]):
+        assert "vit" in clone.retrain(*command).stdout or command[0] == "why"
+
+
+def test_a_run_without_a_server_brings_its_own(tmp_path_factory):
+    clone = make_clone(tmp_path_factory.mktemp("alone"), api="")
+    done = clone.train()
+    assert done["decision"]["verdict"] == "first"
+
+
+def test_nothing_was_left_running_by_a_run(clone, first):
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    assert str(clone.root) not in listed.stdout

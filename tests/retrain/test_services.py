@@ -1,0 +1,211 @@
+"""The servers as `make up` starts them, in a project with a small flow, on free ports."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from time import monotonic, sleep
+
+import psutil
+import pytest
+
+from retrain import background, services
+from retrain.errors import UsageError
+from retrain.project import Project
+
+ROOT = Path(__file__).parents[2]
+
+FLOW = """
+import os, time
+from prefect import flow
+from retrain import console
+
+@flow(name="small")
+def small(seconds: float = 0):
+    console.say(f"[b]said[/] in {os.getcwd()}")
+    time.sleep(seconds)
+"""
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def make_project(folder, environment):
+    """A project with the settings and the deployment of this one, but another flow and ports."""
+    port = free_port()
+    settings = (ROOT / "prefect.toml").read_text()
+    assert ":4200/" in settings
+    (folder / "prefect.toml").write_text(settings.replace(":4200/", f":{port}/"))
+    deployments = (ROOT / "prefect.yaml").read_text()
+    assert "flows/train.py:train" in deployments
+    deployments = deployments.replace("flows/train.py:train", "small.py:small")
+    deployments = deployments.replace("workload: vit", "seconds: 0")
+    (folder / "prefect.yaml").write_text(deployments)
+    (folder / "small.py").write_text(FLOW)
+    (folder / "params.yaml").write_text("workloads: {}\n")
+    for name in ("PREFECT_API_URL", "PREFECT_HOME", "PREFECT_LOGGING_LEVEL", "MLFLOW_TRACKING_URI"):
+        environment.delenv(name, raising=False)
+    environment.setenv("MLFLOW_PORT", str(free_port()))
+    return Project(folder)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A project whose services run."""
+    with pytest.MonkeyPatch.context() as environment:
+        made = make_project(tmp_path_factory.mktemp("project"), environment)
+        services.up(made)
+        yield made
+        services.down(made)
+
+
+@pytest.fixture
+def api(project):
+    url = services.server_api(project)
+
+    def call(path, body=None):
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            f"{url}/{path}", data, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request) as answer:
+            return json.load(answer)
+
+    return call
+
+
+def pids(project):
+    return {service.name: service.pid for service in services.running(project)}
+
+
+def until(true, seconds=30.0):
+    deadline = monotonic() + seconds
+    while not (found := true()):
+        assert monotonic() < deadline
+        sleep(0.1)
+    return found
+
+
+def test_all_that_listens_is_on_loopback(project):
+    leaders = [psutil.Process(pid) for pid in pids(project).values()]
+    listening = [
+        connection.laddr
+        for leader in leaders
+        for process in (leader, *leader.children(recursive=True))
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert len(listening) >= 2
+    assert {address.ip for address in listening} == {"127.0.0.1"}
+
+
+def test_the_deployment_is_registered_as_prefect_yaml_says(api):
+    deployment = api("deployments/name/small/vit")
+    assert deployment["global_concurrency_limit"]["limit"] == 1
+    assert deployment["concurrency_options"]["collision_strategy"] == "ENQUEUE"
+    assert deployment["schedules"][0]["schedule"]["cron"] == "0 3 * * 1"
+
+
+def test_the_next_runs_of_the_schedule_are_planned(api):
+    planned = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
+    runs = until(lambda: api("flow_runs/filter", planned))
+    assert all(run["auto_scheduled"] for run in runs)
+
+
+def test_a_run_started_in_the_project_is_watched_to_its_end_with_what_it_says(project):
+    done = subprocess.run(
+        [sys.executable, "-m", "prefect", "deployment", "run", "small/vit", "--watch"],
+        cwd=project.root,  # where prefect.toml names the server
+        env=os.environ | {"COLUMNS": "500"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"said in {project.root}" in done.stdout
+
+
+def test_the_mlflow_ui_shows_the_plots_of_a_run(project):
+    import mlflow
+
+    client = mlflow.MlflowClient(project.tracking_uri)
+    place = project.root / "mlruns" / "small"
+    experiment = client.create_experiment("small", artifact_location=str(place))
+    run = client.create_run(experiment).info.run_id
+    client.log_text(run, "a plot", "plots/plot.txt")
+    url = f"http://127.0.0.1:{os.environ['MLFLOW_PORT']}"
+    query = f"path=plots/plot.txt&run_uuid={run}"
+    with urllib.request.urlopen(f"{url}/get-artifact?{query}") as answer:
+        assert answer.read() == b"a plot"
+
+
+def test_up_leaves_alone_what_runs_and_brings_back_a_killed_worker(project, api):
+    deployment = api("deployments/name/small/vit")["id"]
+    run = api(f"deployments/{deployment}/create_flow_run", {"parameters": {"seconds": 300}})["id"]
+    until(lambda: api(f"flow_runs/{run}")["state"]["type"] == "RUNNING")
+    before = pids(project)
+    of_the_run = psutil.Process(before["worker"]).children(recursive=True)
+    assert of_the_run
+    os.kill(before["worker"], signal.SIGKILL)
+    until(lambda: "worker" not in pids(project))
+
+    assert services.up(project) == services.running(project)
+
+    after = pids(project)
+    assert after.keys() == before.keys()
+    assert {name for name in after if after[name] != before[name]} == {"worker"}
+    assert not any(process.is_running() for process in of_the_run)
+    assert api(f"flow_runs/{run}")["state"]["type"] == "CRASHED"
+    assert api("deployments/name/small/vit")["global_concurrency_limit"]["active_slots"] == 0
+
+
+def test_up_refuses_another_address_for_what_runs(project, monkeypatch):
+    monkeypatch.setenv("MLFLOW_PORT", str(free_port()))
+    with pytest.raises(UsageError, match=r"MLflow UI runs at .*make down"):
+        services.up(project)
+
+
+def test_down_leaves_nothing_alive(project):
+    leaders = [psutil.Process(pid) for pid in pids(project).values()]
+    processes = [
+        process for leader in leaders for process in (leader, *leader.children(recursive=True))
+    ]
+    assert set(services.down(project)) == {"prefect", "mlflow", "worker"}
+    assert not any(process.is_running() for process in processes)
+    assert services.running(project) == []
+    assert services.down(project) == []
+
+
+def test_a_taken_port_is_refused_before_anything_is_started(tmp_path, monkeypatch):
+    project = make_project(tmp_path, monkeypatch)
+    stranger = socket.create_server(("127.0.0.1", int(os.environ["MLFLOW_PORT"])))
+    with stranger, pytest.raises(ValueError, match=r"Port .* MLflow UI, is used .*MLFLOW_PORT"):
+        services.up(project)
+    assert not project.logs.exists()
+
+
+def test_a_service_that_cannot_start_is_reported_and_the_others_are_stopped(tmp_path, monkeypatch):
+    project = make_project(tmp_path, monkeypatch)
+    shutil.copy(ROOT / "params.yaml", tmp_path / "mlflow.db")  # no SQLite file
+    stopped = []
+    stop = background.stop
+    monkeypatch.setattr(background, "stop", lambda each: stop(stopped.append(s) or s for s in each))
+    with pytest.raises(ValueError, match=r"(?s)MLflow UI ended at its start.*not a database"):
+        services.up(project)
+    assert {service.name for service in stopped} == {"prefect", "mlflow"}
+    assert not any(background.is_alive(service) for service in stopped)
+    assert services.running(project) == []
+
+
+def test_a_server_on_another_machine_is_never_started_here(tmp_path, monkeypatch):
+    project = make_project(tmp_path, monkeypatch)
+    monkeypatch.setenv("PREFECT_API_URL", "http://prefect.example:4200/api")
+    with pytest.raises(UsageError, match=r"prefect\.example"):
+        services.up(project)
