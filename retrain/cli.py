@@ -87,15 +87,15 @@ def _train(project: Project, options: argparse.Namespace) -> int:
     load_workload(project.params, options.workload, overrides)
     use_prefect(project)
     log = project.logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{options.workload}.log"
-    with console.on_screen(log, to_stderr=options.json) as screen:
+    with console.on_screen(log, to_stderr=options.json):
         try:
             from flows.train import train
             from retrain import summary
 
             done = train(options.workload, overrides, options.data_rev, options.refresh)
-        except Exception:
+        except Exception as error:
             traceback.print_exc()  # into the log file
-            screen.print(f"What the libraries said: {log}", highlight=False)
+            error.add_note(f"More is in {log}")
             raise
         if not options.json:
             console.closing(done, summary.verdict(done))
@@ -216,8 +216,9 @@ def _answers(url: str) -> bool:
 def _refuse(options: argparse.Namespace, error: Exception | str, code: int) -> int:
     if options.debug and isinstance(error, Exception):
         traceback.print_exception(error)
-    said = str(error).strip() or type(error).__name__
-    print(f"retrain: {said}", file=sys.stderr)
+    print(f"retrain: {str(error).strip() or type(error).__name__}", file=sys.stderr)
+    if code == 1:
+        print(*getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
     return code
 
 

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -152,12 +153,13 @@ def training_progress() -> Iterator[Callable[[Progress], None]]:
 
 def _plain_lines() -> Callable[[Progress], None]:
     last = monotonic()
+    context = copy_context()  # training has a thread of its own; Prefect asks whose line it is
 
     def show(now: Progress) -> None:
         nonlocal last
         if monotonic() - last >= PLAIN_LINE_SECONDS:
             last = monotonic()
-            say(f"  {now}")
+            context.run(say, f"  {now}")
 
     return show
 

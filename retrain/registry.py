@@ -1,9 +1,7 @@
 """The model registry: which versions of a model there are, which one is champion, and why.
 
 A workload is one registered model of MLflow, under its name. The alias `champion` says which
-version is in production. Moving an alias leaves no trace in MLflow, so every decision is also
-written to a ledger: a tag of the registered model each, so that all who share the registry share
-its history.
+version is in production; the ledger says how it came to that.
 """
 
 import hashlib
@@ -14,12 +12,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
-from retrain import tracking
+from retrain import ledger, tracking
+from retrain.ledger import Event
 from retrain.project import Project
-from retrain.step import digest_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -29,8 +27,6 @@ if TYPE_CHECKING:
 CHAMPION = "champion"
 MODEL = "artifacts/model"  # where a packaged model has the files that `models.save` wrote
 WEIGHTS = "model.safetensors"
-LEDGER = "retrain.ledger."
-MAX_TAG = 5000  # characters; what MLflow's database keeps of a registered model's tag
 
 
 @dataclass(frozen=True)
@@ -79,43 +75,6 @@ class ModelVersion(Candidate):
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class Event:
-    """A decision about a version, as the ledger has it.
-
-    Attributes:
-        action: What became of the version; `promoted` moved the alias `champion` to it.
-        version: Which it was.
-        previous: The champion until then.
-        verdict: Of the gate.
-        rules: Of the gate, each with its words, value, bound and whether it passed.
-        data: The version of the data.
-        commit: The git commit whose code decided.
-        run: The Prefect flow run that decided.
-        time: ISO 8601, UTC.
-    """
-
-    action: Literal["promoted", "rejected"]
-    version: int
-    previous: int | None
-    verdict: str
-    rules: tuple[Mapping[str, Any], ...]
-    data: str | None
-    commit: str | None
-    run: str | None
-    time: str
-
-    def same_decision(self, other: "Event") -> bool:
-        """Whether both decide the same on the same grounds, whoever decided it and when."""
-        aside = {"commit": None, "run": None, "time": None}
-        return asdict(self) | aside == asdict(other) | aside
-
-
-def now() -> str:
-    """The time for an event: ISO 8601, UTC."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
 @contextmanager
 def locked(project: Project) -> Iterator[None]:
     """Holds off other runs of this clone while one looks at the registry and changes it."""
@@ -151,7 +110,7 @@ def find_version(project: Project, name: str, train_digest: str) -> ModelVersion
 def history(project: Project, name: str) -> list[Event]:
     """The ledger of a workload, oldest decision first."""
     model = _registered(tracking.client(project), name)
-    return [event for _, event in _ledger(model)] if model else []
+    return [event for _, event in ledger.read(model)] if model else []
 
 
 def register(project: Project, candidate: Candidate, package: Path) -> ModelVersion:
@@ -209,22 +168,21 @@ def record(project: Project, version: ModelVersion, event: Event) -> ModelVersio
     client = tracking.client(project)
     model = _registered(client, version.name)
     assert model is not None
-    ledger = _ledger(model)
+    written = ledger.read(model)
     # The last word on this version, unless the champion has changed since.
-    last = [
-        said for _, said in ledger if said.version == event.version or said.action == "promoted"
-    ]
-    if not last or not last[-1].same_decision(event):
-        number = ledger[-1][0] + 1 if ledger else 1
-        _append(client, version.name, number, event)
-    number_text = str(version.version)
-    client.set_model_version_tag(version.name, number_text, "retrain.verdict", event.verdict)
-    client.update_model_version(version.name, number_text, _describe(version, event))
-    if event.action == "promoted":
-        client.set_registered_model_alias(version.name, CHAMPION, number_text)
+    related = [said for _, said in written if said.version == event.version or said.promotes]
+    is_written = bool(related) and related[-1].same_decision(event)
+    if not is_written:
+        ledger.append(client, version.name, written[-1][0] + 1 if written else 1, event)
+    number = str(version.version)
+    if not (is_written and version.verdict == event.verdict):
+        client.update_model_version(version.name, number, _describe(version, event))
+        client.set_model_version_tag(version.name, number, "retrain.verdict", event.verdict)
+    if event.promotes and CHAMPION not in version.aliases:
+        client.set_registered_model_alias(version.name, CHAMPION, number)
     model = _registered(client, version.name)
     assert model is not None
-    return _read(client.get_model_version(version.name, number_text), model)
+    return _read(client.get_model_version(version.name, number), model)
 
 
 def download(project: Project, version: ModelVersion) -> Path:
@@ -237,12 +195,17 @@ def download(project: Project, version: ModelVersion) -> Path:
         ValueError: The weights are gone, or are not those that were registered.
     """
     from mlflow.artifacts import download_artifacts
+    from mlflow.utils.file_utils import local_file_uri_to_path
 
     client = tracking.client(project)
     uri = client.get_model_version_download_uri(version.name, str(version.version))
     source = f"{uri}/{MODEL}"
     if urlparse(uri).scheme in ("", "file"):
-        model = Path(download_artifacts(source))  # in place
+        model = Path(local_file_uri_to_path(source))
+        if not (model / WEIGHTS).is_file():
+            raise ValueError(
+                f"The weights of {version.name} version {version.version} are gone from {source}."
+            )
     else:
         model = project.state / "champions" / version.train_digest / "model"
         if not model.exists():
@@ -336,29 +299,6 @@ def _upload(client: "MlflowClient", candidate: Candidate, package: Path) -> "Log
         client.log_model_artifacts(model.model_id, str(package))
         model = client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
     return model
-
-
-def _ledger(model: "RegisteredModel") -> list[tuple[int, Event]]:
-    """The numbered events of a registered model, in order."""
-    events = []
-    for key, value in sorted(model.tags.items()):
-        if key.startswith(LEDGER):
-            said = json.loads(value)
-            said["rules"] = tuple(said["rules"])
-            number = int(key.removeprefix(LEDGER).partition("-")[0])
-            events.append((number, Event(**said)))
-    return events
-
-
-def _append(client: "MlflowClient", name: str, number: int, event: Event) -> None:
-    value = _compact(asdict(event))
-    if len(value) > MAX_TAG:
-        raise ValueError(
-            f"The decision on {name} has {len(event.rules)} rules; that is more than the registry "
-            f"can keep ({len(value)} of {MAX_TAG} characters)."
-        )
-    # With a digest behind the number, two machines that write at once do not overwrite each other.
-    client.set_registered_model_tag(name, f"{LEDGER}{number:06d}-{digest_of(value)[:8]}", value)
 
 
 def _describe(version: ModelVersion, event: Event) -> str:

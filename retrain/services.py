@@ -211,7 +211,8 @@ def _deploy(project: Project, api: str) -> None:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    if done.returncode:
+    # An entry that is not as it should be is skipped, and the exit code is 0 if others are left.
+    if done.returncode or "Skipping" in done.stdout:
         last = "\n".join(done.stdout.splitlines()[-LOG_LINES:])
         raise ValueError(f"The deployments of prefect.yaml were refused:\n{last}")
 

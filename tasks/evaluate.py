@@ -4,12 +4,13 @@ The same function scores the challenger and the champion. A model's classes and 
 matched by name: the champion may have been trained when there were fewer of them.
 """
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import models
+from retrain import registry, tracking
 from retrain.artifact import Artifact, write_json
 from retrain.step import REPORT, Facts, Step, Workspace
 from retrain.workload import Evaluate
@@ -41,7 +42,7 @@ def evaluate(
     """
     model = trained.folder / "model"
     prepared = open_prepared(images.folder)
-    known = tuple(json.loads((model / "labels.json").read_text(encoding="utf-8")))
+    known = tuple(json.loads((model / models.LABELS).read_text(encoding="utf-8")))
     outputs = probabilities(model, images.folder, SPLIT, evaluation.batch_size, ROWS_AT_ONCE)
     predictions = _keep_predictions(
         outputs, known, prepared, workspace.folder / "predictions.parquet"
@@ -58,9 +59,7 @@ def evaluate(
         workspace.report,
     )
     _track(trained, metrics, workspace)
-    with (model / "model.safetensors").open("rb") as weights:
-        sha256 = hashlib.file_digest(weights, "sha256").hexdigest()
-    return {"metrics": metrics, "weights": sha256}
+    return {"metrics": metrics, "weights": registry.digest_of_weights(model)}
 
 
 def _keep_predictions(
@@ -144,8 +143,6 @@ def _track(trained: Artifact, metrics: dict[str, float], workspace: Workspace) -
     record = trained.folder / REPORT / "mlflow.json"
     if not record.exists():  # a champion that was taken from the registry
         return
-    from retrain import tracking
-
     run_id = json.loads(record.read_text())["run_id"]
     named = {f"test_{name}": value for name, value in metrics.items()}
     tracking.log_metrics(workspace.project, run_id, named)

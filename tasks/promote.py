@@ -11,12 +11,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from retrain import registry, tracking
+import models
+from retrain import ledger, registry, tracking
 from retrain.artifact import MANIFEST, Artifact
-from retrain.registry import Candidate, Event, ModelVersion
+from retrain.ledger import Event
+from retrain.registry import Candidate, ModelVersion
 from retrain.step import REPORT, DataVersion, Facts, Step, Workspace
 
-MODELS = Path(__file__).parents[1] / "models"
+MODELS = Path(models.__file__).parent
 # What the served model imports. Without it MLflow would find that out by loading the model.
 REQUIREMENTS = (
     "mlflow", "numpy", "pandas", "pillow", "pydantic", "safetensors", "torch", "transformers",
@@ -58,7 +60,7 @@ def promote(
             data=data.digest,
             commit=project.commit(),
             run=decision.made.get("run"),
-            time=registry.now(),
+            time=ledger.now(),
         )
         return _facts(registry.record(project, version, event))
 
@@ -88,7 +90,7 @@ def _register(
         name=workspace.workload,
         weights=weights,
         train_digest=trained.digest,
-        images=json.loads((model / "images.json").read_text(encoding="utf-8")),
+        images=json.loads((model / models.IMAGES).read_text(encoding="utf-8")),
         metrics=scores.facts["metrics"],
         data=data.digest,
         commit=trained.made.get("commit"),
@@ -152,7 +154,7 @@ def _example(model: Path) -> bytes:
     import numpy as np
     from PIL import Image
 
-    side = json.loads((model / "images.json").read_text(encoding="utf-8"))["size"]
+    side = json.loads((model / models.IMAGES).read_text(encoding="utf-8"))["size"]
     gradient = np.linspace(0, 255, side).astype(np.uint8)
     encoded = io.BytesIO()
     Image.fromarray(np.tile(gradient, (side, 1))).save(encoded, "PNG")

@@ -200,4 +200,5 @@ STEP = Step(
     reads=("model", "train", "scale.workers"),
     inputs=("preprocess",),
     libraries=("numpy", "safetensors", "torch", "transformers"),
+    runs_model=True,
 )

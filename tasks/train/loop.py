@@ -114,7 +114,7 @@ def train(job: Job) -> dict[str, Any]:
     loss_of = torch.nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bf16")
     meter = Meter(job.scratch / FILE, recipe.epochs, steps, batches.share * workers, step)
-    saved = monotonic()
+    saved = ended = monotonic()
 
     for epoch in range(len(history), recipe.epochs):
         began, first, epoch_end = monotonic(), step, (epoch + 1) * batches.per_epoch
@@ -153,8 +153,9 @@ def train(job: Job) -> dict[str, Any]:
             "val_accuracy": val_accuracy,
             "lr": lr,
             "images_per_second": (step - first) * batches.share * workers / (trained - began),
-            "seconds": monotonic() - began,
+            "seconds": monotonic() - ended,  # with the last epoch's checkpoint
         }
+        ended = monotonic()
         history.append(dict(this))
         if best is None or _score(this) > _score(best["epoch"]):
             weights = {name: value.cpu().clone() for name, value in network.state_dict().items()}

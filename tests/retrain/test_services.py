@@ -13,21 +13,30 @@ from time import monotonic, sleep
 
 import psutil
 import pytest
+from ruamel.yaml import YAML
 
 from retrain import background, services
 from retrain.errors import UsageError
 from retrain.project import Project
+from retrain.workload import workload_names
 
 ROOT = Path(__file__).parents[2]
 
 FLOW = """
-import os, time
+import os, threading, time
 from prefect import flow
 from retrain import console
+
+console.PLAIN_LINE_SECONDS = 0
 
 @flow(name="small")
 def small(seconds: float = 0):
     console.say(f"[b]said[/] in {os.getcwd()}")
+    with console.training_progress() as show:
+        now = console.Progress(1, 2, 0.5, 100.0, 0.1, 1.0)
+        trainer = threading.Thread(target=show, args=(now,))
+        trainer.start()
+        trainer.join()
     time.sleep(seconds)
 """
 
@@ -55,6 +64,15 @@ def make_project(folder, environment):
         environment.delenv(name, raising=False)
     environment.setenv("MLFLOW_PORT", str(free_port()))
     return Project(folder)
+
+
+def test_every_deployment_runs_a_workload_and_one_run_at_a_time():
+    deployments = YAML(typ="safe").load(ROOT / "prefect.yaml")["deployments"]
+    workloads = workload_names(ROOT / "params.yaml")
+    assert deployments
+    for deployment in deployments:
+        assert deployment["parameters"]["workload"] in workloads
+        assert deployment["concurrency_limit"] == {"limit": 1, "collision_strategy": "ENQUEUE"}
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +148,7 @@ def test_a_run_started_in_the_project_is_watched_to_its_end_with_what_it_says(pr
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"said in {project.root}" in done.stdout
+    assert "epoch 1/2" in done.stdout
 
 
 def test_the_mlflow_ui_shows_the_plots_of_a_run(project):
@@ -164,6 +183,18 @@ def test_up_leaves_alone_what_runs_and_brings_back_a_killed_worker(project, api)
     assert not any(process.is_running() for process in of_the_run)
     assert api(f"flow_runs/{run}")["state"]["type"] == "CRASHED"
     assert api("deployments/name/small/vit")["global_concurrency_limit"]["active_slots"] == 0
+
+
+def test_a_refused_deployment_is_reported_and_what_runs_is_left_alone(project):
+    before = services.running(project)
+    file = project.root / "prefect.yaml"
+    good = file.read_text()
+    bad = good.split("deployments:\n")[1].replace("limit: 1", "limit: many")
+    file.write_text(good + bad.replace("name: vit", "name: other"))
+    with pytest.raises(ValueError, match=r"(?s)prefect.yaml were refused.*concurrency_limit"):
+        services.up(project)
+    file.write_text(good)
+    assert services.running(project) == before
 
 
 def test_up_refuses_another_address_for_what_runs(project, monkeypatch):

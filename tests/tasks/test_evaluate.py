@@ -1,5 +1,8 @@
 import json
+import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -8,7 +11,8 @@ from PIL import Image
 from sklearn.metrics import accuracy_score
 
 from retrain import tracking
-from retrain.artifact import list_files
+from retrain.artifact import Artifact, list_files
+from retrain.project import Project
 from retrain.workload import Evaluate
 from tasks.evaluate import evaluate
 from tests.tasks.trained import (
@@ -20,7 +24,6 @@ from tests.tasks.trained import (
     write_prepared,
 )
 
-pytestmark = pytest.mark.usefixtures("ray_session")
 ROWS = 45
 HISTORY = [
     {
@@ -33,22 +36,43 @@ HISTORY = [
 ]
 
 
-def run(tmp_path: Path, trained, images, name: str = "evaluate"):
-    place = workspace(tmp_path / name, tmp_path)
+@dataclass(frozen=True)
+class Scored:
+    """An evaluation that has been run."""
+
+    trained: Artifact
+    images: Artifact
+    folder: Path
+    facts: dict[str, Any]
+    run_id: str
+    project: Project
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory, ray_session):
+    """A model as `train` leaves it, with its history and its MLflow run, and its evaluation."""
+    root = tmp_path_factory.mktemp("scored")
+    project = Project(root)
+    trained = write_model(root / "train")
+    run_id = tracking.start_run(project, "toy", "key", {}, "digest").run_id
+    report = trained.folder / "report"
+    report.mkdir()
+    (report / "history.json").write_text(json.dumps(HISTORY))
+    (report / "mlflow.json").write_text(json.dumps({"run_id": run_id}))
+    images = write_prepared(root / "images", ROWS)
+    folder, facts = run(root / "evaluate", trained, images, project)
+    return Scored(trained, images, folder, facts, run_id, project)
+
+
+def run(folder: Path, trained: Artifact, images: Artifact, project: Project):
+    place = workspace(folder, project.root)
     return place.folder, evaluate(Evaluate(batch_size=16), trained, images, place)
 
 
-@pytest.fixture
-def images(tmp_path):
-    return write_prepared(tmp_path / "images", ROWS)
+def test_predictions_and_metrics_are_those_of_the_network(scored):
+    expected = plain_probabilities(scored.trained.folder / "model", pixels(ROWS), 16)
 
-
-def test_predictions_and_metrics_are_those_of_the_network(tmp_path, images):
-    trained = write_model(tmp_path / "train")
-    folder, facts = run(tmp_path, trained, images)
-    expected = plain_probabilities(trained.folder / "model", pixels(ROWS), 16)
-
-    table = pq.read_table(folder / "predictions.parquet")
+    table = pq.read_table(scored.folder / "predictions.parquet")
     assert table["path"].to_pylist() == [f"{row}.png" for row in range(ROWS)]
     assert table["label"].to_pylist() == [LABELS[row % 4] for row in range(ROWS)]
     assert np.array_equal(np.stack(table["probabilities"].to_numpy()), expected)
@@ -56,40 +80,40 @@ def test_predictions_and_metrics_are_those_of_the_network(tmp_path, images):
     assert np.array_equal(table["confidence"].to_numpy(), expected.max(1))
     assert json.loads(table.schema.metadata[b"labels"]) == list(LABELS)
 
-    assert facts["weights"] == trained.facts["weights"]
-    assert facts["metrics"] == json.loads((folder / "metrics.json").read_text())
+    metrics = scored.facts["metrics"]
+    assert scored.facts["weights"] == scored.trained.facts["weights"]
+    assert metrics == json.loads((scored.folder / "metrics.json").read_text())
     accuracy = accuracy_score(np.arange(ROWS) % 4, expected.argmax(1))
-    assert facts["metrics"]["accuracy"] == pytest.approx(accuracy)
-    assert len(json.loads((folder / "per_class.json").read_text())) == len(LABELS)
-    lines = (folder / "confusion.csv").read_text().splitlines()
+    assert metrics["accuracy"] == pytest.approx(accuracy)
+    assert metrics["rows"] == ROWS
+    assert len(json.loads((scored.folder / "per_class.json").read_text())) == len(LABELS)
+    lines = (scored.folder / "confusion.csv").read_text().splitlines()
     assert lines[0] == '"actual","predicted"'
     assert lines[1] == f'"ant","{LABELS[expected[0].argmax()]}"'
     assert len(lines) == ROWS + 1
 
 
-def test_the_same_inputs_give_the_same_bytes(tmp_path, images):
-    trained = write_model(tmp_path / "train")
-    outputs = []
-    for name in ("once", "again"):
-        folder, facts = run(tmp_path, trained, images, name)
-        files = [file for file in list_files(folder) if not file["path"].startswith("report/")]
-        outputs.append((facts, files))
-    assert outputs[0] == outputs[1]
+def test_the_same_model_gives_the_same_bytes_wherever_it_comes_from(scored, tmp_path):
+    # As the registry keeps it: the model alone.
+    shutil.copytree(scored.trained.folder / "model", tmp_path / "champion" / "model")
+    champion = replace(scored.trained, folder=tmp_path / "champion")
+    folder, facts = run(tmp_path / "again", champion, scored.images, scored.project)
+    assert facts == scored.facts
+    assert _files(folder) == _files(scored.folder)
 
 
-def test_a_champion_whose_labels_stand_in_another_order_is_scored_by_name(tmp_path, images):
-    trained = write_model(tmp_path / "train")
-    _, expected = run(tmp_path, trained, images, "challenger")
+def test_a_champion_whose_labels_stand_in_another_order_is_scored_by_name(scored, tmp_path):
     # The same network, its outputs and their names turned round together.
     turned = write_model(tmp_path / "turned", labels=LABELS[::-1])
-    _turn_outputs(trained.folder / "model", turned.folder / "model")
-    _, facts = run(tmp_path, turned, images, "champion")
-    assert facts["metrics"] == pytest.approx(expected["metrics"])
+    _turn_outputs(scored.trained.folder / "model", turned.folder / "model")
+    _, facts = run(tmp_path / "evaluate", turned, scored.images, scored.project)
+    assert facts["metrics"] == pytest.approx(scored.facts["metrics"])
 
 
-def test_a_class_that_the_champion_does_not_know_is_counted_as_wrong(tmp_path, images):
-    trained = write_model(tmp_path / "train", labels=("ant", "cat", "bee", "newt"))
-    folder, facts = run(tmp_path, trained, images)
+def test_a_class_that_the_champion_does_not_know_is_counted_as_wrong(scored, tmp_path):
+    known = ("ant", "cat", "bee", "newt")
+    trained = write_model(tmp_path / "train", labels=known)
+    folder, facts = run(tmp_path / "evaluate", trained, scored.images, scored.project)
     per_class = {row["label"]: row for row in json.loads((folder / "per_class.json").read_text())}
     assert set(per_class) == set(LABELS)
     assert per_class["dog"]["recall"] == 0
@@ -98,44 +122,38 @@ def test_a_class_that_the_champion_does_not_know_is_counted_as_wrong(tmp_path, i
     right = sum(row["label"] == row["prediction"] for row in said)
     assert facts["metrics"]["accuracy"] == pytest.approx(right / ROWS)
     likelihood = [
-        row["probabilities"][("ant", "cat", "bee").index(row["label"])]
-        if row["label"] != "dog"
-        else np.finfo(np.float32).eps
+        row["probabilities"][known.index(row["label"])] if row["label"] in known else 0
         for row in said
     ]
-    assert facts["metrics"]["log_loss"] == pytest.approx(-np.log(likelihood).mean())
+    smallest = np.finfo(np.float32).eps
+    expected = -np.log(np.clip(likelihood, smallest, 1 - smallest)).mean()
+    assert facts["metrics"]["log_loss"] == pytest.approx(expected)
 
 
-def test_plots_are_drawn_for_people(tmp_path, images):
-    trained = write_model(tmp_path / "train")
-    (trained.folder / "report").mkdir()
-    (trained.folder / "report" / "history.json").write_text(json.dumps(HISTORY))
-    folder, _ = run(tmp_path, trained, images)
-    drawn = {path.stem for path in (folder / "report").glob("*.png")}
-    assert drawn == {
+def test_plots_are_drawn_for_people(scored):
+    plots = list((scored.folder / "report").glob("*.png"))
+    assert {path.stem for path in plots} == {
         "confusion_matrix",
         "learning_curves",
         "predictions",
         "reliability",
         "worst_mistakes",
     }
-    for path in (folder / "report").glob("*.png"):
+    for path in plots:
         with Image.open(path) as picture:
             assert len(picture.getcolors(1 << 24)) > 20, f"{path.name} is blank"
 
 
-def test_scores_and_plots_are_added_to_the_run_of_the_training(tmp_path, images):
-    trained = write_model(tmp_path / "train")
-    project = workspace(tmp_path / "unused", tmp_path).project
-    tracked = tracking.start_run(project, "toy", "key", {}, "digest")
-    (trained.folder / "report").mkdir()
-    (trained.folder / "report" / "mlflow.json").write_text(json.dumps({"run_id": tracked.run_id}))
-    _, facts = run(tmp_path, trained, images)
-    client = tracking.client(project)
-    logged = client.get_run(tracked.run_id).data.metrics
-    assert logged["test_accuracy"] == facts["metrics"]["accuracy"]
-    files = [file.path for file in client.list_artifacts(tracked.run_id, "evaluate")]
+def test_scores_and_plots_are_added_to_the_run_of_the_training(scored):
+    client = tracking.client(scored.project)
+    logged = client.get_run(scored.run_id).data.metrics
+    assert logged["test_accuracy"] == scored.facts["metrics"]["accuracy"]
+    files = [file.path for file in client.list_artifacts(scored.run_id, "evaluate")]
     assert "evaluate/confusion_matrix.png" in files
+
+
+def _files(folder: Path) -> list[dict[str, Any]]:
+    return [file for file in list_files(folder) if not file["path"].startswith("report/")]
 
 
 def _turn_outputs(source: Path, target: Path) -> None:

@@ -73,8 +73,3 @@ def test_calibration_compares_confidence_with_accuracy_in_bins():
     assert bins.accuracy == pytest.approx([0.5, 1.0])
     assert bins.confidence == pytest.approx([0.62, 0.98])
     assert bins.error == pytest.approx(0.5 * 0.12 + 0.5 * 0.02)
-
-
-def test_a_confidence_on_the_edge_belongs_to_the_bin_below():
-    said = predictions([0, 0], [0, 0], confidence=[0.2, 0.19])  # 0.2 is the edge of bins 3 and 4
-    assert len(calibration_bins(said).share) == 1

@@ -1,0 +1,89 @@
+"""Three ways in, one result: the command line, DVC, and a deployment on the project's server."""
+
+import json
+import socket
+import sys
+
+import pytest
+from ruamel.yaml import YAML
+
+from tests.flows.conftest import QUICK, make_clone
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory, prefect_api):
+    """A clone whose `params.yaml` is quick, as DVC and the server read nothing else."""
+    clone = make_clone(tmp_path_factory.mktemp("clone"), prefect_api)
+    path, yaml = clone.root / "params.yaml", YAML()
+    tree = yaml.load(path.read_text())
+    for dotted, value in QUICK.items():
+        section, name = dotted.split(".")
+        tree["workloads"]["vit"][section][name] = {} if value == "{}" else value
+    with path.open("w") as file:
+        yaml.dump(tree, file)
+    return clone
+
+
+@pytest.fixture(scope="module")
+def first(clone):
+    """A run from the command line."""
+    return clone.train(quick={})
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_dvc_trains_the_same_model_and_registers_nothing_twice(clone, first):
+    clone.run("dvc", "repro", "-q")
+    build = clone.root / "build" / "vit"
+    records = {
+        step: json.loads((build / step / "record.json").read_text())
+        for step in ("pull", "validate", "preprocess", "train", "evaluate", "gate", "promote")
+    }
+    for step in first["steps"][:5]:
+        assert records[step["step"]]["digest"] == step["digest"], step["step"]
+    assert records["train"]["facts"]["weights"] == first["model"]["digest"]
+    assert records["gate"]["facts"]["verdict"] == "champion already"
+    assert records["promote"]["facts"] == first["model"]
+
+    shown = json.loads(clone.run("dvc", "metrics", "show", "--json").stdout)
+    metrics = shown[""]["data"]["build/vit/evaluate/metrics.json"]["data"]
+    assert metrics["accuracy"] == first["metrics"]["accuracy"]
+    clone.run("dvc", "plots", "show", "-q")
+    assert (clone.root / "dvc_plots" / "index.html").is_file()
+    diff = json.loads(clone.run("dvc", "params", "diff", "--json", "--all").stdout)
+    assert diff["params.yaml"]["workloads.vit.train.epochs"]["new"] == QUICK["train.epochs"]
+
+
+def test_dvc_runs_again_only_what_asks_something_outside(clone, first):
+    done = clone.run("dvc", "repro")
+    assert "Stage 'train@vit' didn't change, skipping" in done.stdout
+    assert "Stage 'evaluate@vit' didn't change, skipping" in done.stdout
+    assert "Running stage 'gate@vit'" in done.stdout
+
+
+def test_a_deployment_trains_the_same_model(clone, first):
+    ports = {
+        "PREFECT_API_URL": f"http://127.0.0.1:{free_port()}/api",
+        "MLFLOW_PORT": str(free_port()),
+    }
+    cli = (sys.executable, "-m", "retrain.cli")
+    try:
+        clone.run(*cli, "up", **ports)
+        deployment = ("prefect", "deployment", "run", "train/vit")
+        clone.run(*deployment, "--param", "refresh=true", "--watch", **ports)
+        last = json.loads(clone.retrain("status", "--json").stdout)[0]["last_run"]
+        assert last["run"] != first["run"]
+        assert not any(step["cached"] for step in last["steps"])
+        assert last["model"] == first["model"]
+        assert last["decision"]["verdict"] == "champion already"
+        bad = clone.run(
+            *deployment, "--param", 'overrides={"train.epoch": 3}', "--watch", code=1, **ports
+        )
+        assert "Did you mean 'epochs'?" in bad.stdout + bad.stderr
+    finally:
+        clone.run(*cli, "down", **ports)

@@ -1,0 +1,168 @@
+import base64
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from time import monotonic, sleep
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from retrain import tracking
+from retrain.artifact import Artifact
+from retrain.project import Project
+from retrain.step import DataVersion
+from tasks.promote import promote
+from tests.tasks.trained import LABELS, pixels, plain_probabilities, png, workspace, write_model
+
+IMAGES = [png(image) for image in pixels(5)]
+SECONDS_TO_START = 120
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A project whose champion is a network that was not trained."""
+    root = tmp_path_factory.mktemp("project")
+    project = Project(root)
+    trained = write_model(root / "train")
+    run_id = tracking.start_run(project, "toy", trained.key, {}, "digest").run_id
+    (root / "train" / "report").mkdir()
+    (root / "train" / "report" / "mlflow.json").write_text(json.dumps({"run_id": run_id}))
+    metrics = {"metrics": {"accuracy": 0.5}, "weights": trained.facts["weights"]}
+    scores = Artifact("evaluate", "k", "d", Path(), metrics)
+    facts = {"passed": True, "verdict": "first", "rules": [], "champion": None}
+    decision = Artifact("gate", "k", "d", Path(), facts)
+    data = DataVersion("data-1", tracked=True)
+    promote(data, trained, scores, decision, workspace(root / "promote", root))
+    return project
+
+
+@pytest.fixture(scope="module")
+def expected(project):
+    """What the network says of the images: float32 (images, classes)."""
+    return plain_probabilities(project.root / "train" / "model", pixels(len(IMAGES)), 5)
+
+
+@pytest.fixture
+def champion(project, monkeypatch):
+    """The champion, loaded as a user of MLflow does."""
+    import mlflow
+
+    monkeypatch.setattr(sys, "path", list(sys.path))  # MLflow puts the model's code in front
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", project.tracking_uri)
+    return mlflow.pyfunc.load_model("models:/toy@champion")
+
+
+def check(answers: list[dict], expected: np.ndarray) -> None:
+    assert [answer["label"] for answer in answers] == [LABELS[best] for best in expected.argmax(1)]
+    for answer, row in zip(answers, expected, strict=True):
+        assert list(answer["probabilities"]) == list(LABELS)
+        assert list(answer["probabilities"].values()) == pytest.approx(row.tolist(), abs=1e-6)
+
+
+def test_the_champion_says_in_python_what_the_evaluation_said(champion, expected):
+    answers = champion.predict(pd.DataFrame({"image": IMAGES}))
+    assert list(answers.columns) == ["label", "probabilities"]
+    check(answers.to_dict("records"), expected)
+
+
+def test_many_images_are_taken_in_batches(champion, expected, monkeypatch):
+    module = sys.modules[type(champion.unwrap_python_model()).__module__]
+    monkeypatch.setattr(module, "BATCH_SIZE", 2)
+    check(champion.predict(pd.DataFrame({"image": IMAGES})).to_dict("records"), expected)
+
+
+def test_an_image_that_does_not_decode_is_named_by_its_row(champion, monkeypatch):
+    module = sys.modules[type(champion.unwrap_python_model()).__module__]
+    monkeypatch.setattr(module, "BATCH_SIZE", 2)
+    with pytest.raises(Exception, match="row 3: the image does not decode"):
+        champion.predict(pd.DataFrame({"image": [*IMAGES[:3], b"no image"]}))
+
+
+def test_no_images_give_no_answers(champion):
+    empty = pd.DataFrame({"image": pd.Series([], dtype=object)})
+    assert list(champion.predict(empty).columns) == ["label", "probabilities"]
+
+
+def test_the_signature_says_what_goes_in_and_comes_out(champion):
+    assert champion.metadata.get_input_schema().to_dict() == [
+        {"type": "binary", "name": "image", "required": True}
+    ]
+    assert [field["name"] for field in champion.metadata.get_output_schema().to_dict()] == [
+        "label",
+        "probabilities",
+    ]
+    example = champion.input_example
+    assert len(champion.predict(example)) == 1
+
+
+@pytest.fixture(scope="module")
+def server(project, tmp_path_factory):
+    """`mlflow models serve` of the champion; gives its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    programs = Path(sys.executable).parent
+    command = ["mlflow", "models", "serve", "-m", "models:/toy@champion", "--env-manager", "local"]
+    place = tmp_path_factory.mktemp("elsewhere")  # where none of our packages lies
+    log = place / "log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [programs / command[0], *command[1:], "--host", "127.0.0.1", "--port", str(port)],
+            cwd=place,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=os.environ
+            | {
+                "MLFLOW_TRACKING_URI": project.tracking_uri,
+                "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+            },
+        )
+    address = f"http://127.0.0.1:{port}"
+    try:
+        end = monotonic() + SECONDS_TO_START
+        while not _answers(address):
+            assert process.poll() is None, log.read_text()
+            assert monotonic() < end, log.read_text()
+            sleep(0.1)
+        yield address
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _answers(address: str) -> bool:
+    try:
+        with urlopen(f"{address}/ping", timeout=5):
+            return True
+    except (URLError, OSError):
+        return False
+
+
+def post(address: str, document: dict) -> tuple[int, dict]:
+    body = json.dumps(document).encode()
+    request = Request(f"{address}/invocations", body, {"Content-Type": "application/json"})
+    try:
+        with urlopen(request, timeout=60) as response:
+            return response.status, json.load(response)
+    except HTTPError as error:
+        return error.code, json.load(error)
+
+
+def test_a_server_answers_images_in_json(server, expected):
+    records = [{"image": base64.b64encode(image).decode()} for image in IMAGES]
+    code, answer = post(server, {"dataframe_records": records})
+    assert code == 200
+    check(answer["predictions"], expected)
+
+
+def test_a_server_tells_the_caller_which_image_does_not_decode(server):
+    records = [{"image": base64.b64encode(image).decode()} for image in (IMAGES[0], b"no image")]
+    code, answer = post(server, {"dataframe_records": records})
+    assert code == 400
+    assert "row 1: the image does not decode" in answer["message"]
