@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+export DO_NOT_TRACK = 1
 export PREFECT_SERVER_ANALYTICS_ENABLED = false
 export GX_ANALYTICS_ENABLED = false
 export DVC_NO_ANALYTICS = 1

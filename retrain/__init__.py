@@ -5,6 +5,7 @@ import os
 # A tool that trains on private data phones nobody. Set before any of the libraries is imported;
 # a value that the user has set stands.
 for _switch, _off in {
+    "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "GX_ANALYTICS_ENABLED": "false",
     "DVC_NO_ANALYTICS": "1",

@@ -8,13 +8,11 @@ import argparse
 import dataclasses
 import json
 import os
-import socket
 import sys
 import time
 import traceback
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 from retrain import console, services
 from retrain.errors import UsageError
@@ -174,12 +172,14 @@ def _why(project: Project, options: argparse.Namespace) -> int:
 
 
 def _up(project: Project, options: argparse.Namespace) -> int:
-    started = [dataclasses.asdict(service) for service in services.up(project)]
+    before = services.running(project)
+    now = services.up(project)
     if options.json:
-        _print_json(started)
-    else:
-        for service in started:
-            print(f"{service['name']:<8} {service['url'] or ''}  (pid {service['pid']})")
+        _print_json([dataclasses.asdict(service) for service in now])
+        return 0
+    for service in now:
+        state = "runs already" if service in before else "started"
+        print(f"{service.name:<8} {state:<13} {service.url or ''}")
     return 0
 
 
@@ -193,24 +193,16 @@ def _down(project: Project, options: argparse.Namespace) -> int:
 
 
 def use_prefect(project: Project) -> None:
-    """Uses the Prefect server of `make up` when it answers, else one inside this process.
+    """Uses the Prefect server of `make up` if it runs, else one that this process brings along.
 
     A server that the user names in `PREFECT_API_URL` is used as it is. To be called before Prefect
     is imported.
     """
     os.chdir(project.root)  # where Prefect reads prefect.toml
     os.environ.setdefault("PREFECT_HOME", str(project.state / "prefect"))
-    if "PREFECT_API_URL" not in os.environ and not _answers(services.server_api(project)):
+    runs = any(service.name == "prefect" for service in services.running(project))
+    if "PREFECT_API_URL" not in os.environ and not runs:
         os.environ["PREFECT_API_URL"] = ""  # wins over prefect.toml
-
-
-def _answers(url: str) -> bool:
-    address = urlsplit(url)
-    try:
-        with socket.create_connection((address.hostname, address.port), timeout=0.5):
-            return True
-    except OSError:
-        return False
 
 
 def _refuse(options: argparse.Namespace, error: Exception | str, code: int) -> int:

@@ -91,24 +91,22 @@ def server_api(project: Project) -> str:
 
     It is where Prefect's own command line looks for it: `PREFECT_API_URL`, else `api.url` in
     `prefect.toml`.
-
-    Raises:
-        UsageError: It is on another machine.
     """
     url = os.environ.get("PREFECT_API_URL")
     if not url:
         settings = tomllib.loads((project.root / "prefect.toml").read_text(encoding="utf-8"))
         url = str(settings["api"]["url"])
-    if urlsplit(url).hostname not in (HOST, "localhost") or not urlsplit(url).port:
-        raise UsageError(
-            f"The Prefect server is configured as {url}, and one is only ever started here on "
-            f"http://{HOST}:PORT/api: unset PREFECT_API_URL, or mend prefect.toml."
-        )
     return url.rstrip("/")
 
 
 def _prefect_server(api: str) -> Program:
-    port = str(urlsplit(api).port)
+    address = urlsplit(api)
+    if address.hostname not in (HOST, "localhost") or not address.port:
+        raise UsageError(
+            f"The Prefect server is configured as {api}, and one is only ever started here on "
+            f"http://{HOST}:PORT/api: unset PREFECT_API_URL, or mend prefect.toml."
+        )
+    port = str(address.port)
     return Program(
         name="prefect",
         title="Prefect server",

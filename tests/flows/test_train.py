@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.flows.conftest import QUICK, draw_photos, make_clone, ran
+from retrain.workload import workload_names
+from tests.flows.conftest import QUICK, ROOT, draw_photos, make_clone, ran
 
 BEFORE_THE_GATE = ["pull", "validate", "preprocess", "train", "evaluate"]
 NOT_NEEDED = {"torch", "ray", "transformers", "great_expectations", "dvc", "sklearn"}
@@ -160,6 +161,13 @@ def test_status_history_and_why_tell_of_the_runs(clone, first):
     assert "version 1" in clone.retrain("status").stdout
     assert "promoted" in clone.retrain("history", "vit").stdout
     assert "train                cached" in clone.retrain("why", "vit").stdout
+
+
+@pytest.mark.parametrize("workload", workload_names(ROOT / "params.yaml"))
+def test_every_shipped_workload_runs(clone, workload):
+    words = ["--set", "train.epochs=1", "--set", "gate.min={}"]
+    done = json.loads(clone.retrain("train", workload, "--json", *words).stdout)
+    assert done["model"]["version"] >= 1
 
 
 def test_a_run_without_a_server_brings_its_own(tmp_path_factory):

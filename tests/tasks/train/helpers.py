@@ -1,0 +1,78 @@
+"""Prepared images that a small network learns in seconds, and a place to train it."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retrain.artifact import Artifact
+from retrain.project import Project
+from retrain.step import Facts, Workspace
+from retrain.workload import Model, Scale, Train
+from tasks.prepared import shard_name
+from tasks.train import train
+
+LABELS = ("left", "right", "top")
+SMALL = Model(family="vit", patch_size=4, hidden_size=16, layers=1, heads=2)  # type: ignore[call-arg]
+KEY = "c0ffee" * 10
+
+
+def write_prepared(folder: Path, rows: int = 96, val: int = 33) -> Path:
+    """uint8 (rows, 8, 8, 1): noise, with the half that names the class brighter."""
+    random = np.random.default_rng(0)
+    for split, count in (("train", rows), ("val", val), ("test", 9)):
+        (folder / split).mkdir(parents=True)
+        labels = random.integers(0, len(LABELS), count)
+        images = random.integers(0, 156, (count, 8, 8, 1), np.uint8)
+        for image, label in zip(images, labels, strict=True):
+            bright = (np.s_[:, :4], np.s_[:, 4:], np.s_[:4])[label]
+            image[bright] += 60
+        half = count // 2
+        for number, shard in enumerate((images[:half], images[half:])):
+            np.save(folder / split / shard_name(number), shard)
+        np.save(folder / split / "labels.npy", labels)
+    (folder / "labels.json").write_text(json.dumps(LABELS))
+    (folder / "images.json").write_text(json.dumps({"size": 8, "channels": 1, "resize": "crop"}))
+    return folder
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training left."""
+
+    facts: Facts
+    folder: Path
+    project: Project
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        return json.loads((self.folder / "report" / "history.json").read_text())
+
+    @property
+    def run_id(self) -> str:
+        return json.loads((self.folder / "report" / "mlflow.json").read_text())["run_id"]
+
+    def model_files(self) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in (self.folder / "model").iterdir()}
+
+
+def run(
+    root: Path,
+    images: Path,
+    recipe: Train,
+    *,
+    model: Model = SMALL,
+    scale: Scale | None = None,
+    output: str = "output",
+) -> Trained:
+    """Runs the step; in the same root again, as a retry of it."""
+    folder, scratch = root / output, root / "scratch"
+    folder.mkdir(parents=True)
+    scratch.mkdir(exist_ok=True)
+    project = Project(root)
+    workspace = Workspace(folder, scratch, KEY, "sides", project)
+    artifact = Artifact("preprocess", "k", "ab" * 32, images, {})
+    facts = train(model, recipe, scale or Scale(), artifact, workspace)
+    return Trained(facts, folder, project)

@@ -1,0 +1,126 @@
+"""A training that is interrupted goes on where it was and ends with the same bits."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from retrain import tracking
+from retrain.workload import Augment, Scale, Train
+from tasks.train import checkpoint
+from tests.tasks.train.helpers import SMALL, run, write_prepared
+
+ROOT = Path(__file__).parents[3]
+RECIPE = Train(epochs=4, batch_size=16, lr=0.01, augment=Augment(shift=1, flip=True))
+PER_EPOCH = 6
+DROPOUT = SMALL.model_copy(update={"dropout": 0.1})
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, images):
+    return run(tmp_path_factory.mktemp("undisturbed"), images, RECIPE, model=DROPOUT)
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.fixture
+def interrupted(images, tmp_path, monkeypatch):
+    """A training that was stopped before step 15, in its third epoch."""
+    from tasks.train import loop
+
+    learning_rate = loop.learning_rate
+
+    def failing(step, steps, recipe):
+        if step == 2 * PER_EPOCH + 3:
+            raise Interrupted
+        return learning_rate(step, steps, recipe)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "learning_rate", failing)
+        with pytest.raises(Interrupted):
+            run(tmp_path, images, RECIPE, model=DROPOUT, output="interrupted")
+    return tmp_path
+
+
+def test_it_goes_on_from_the_last_checkpoint(interrupted, undisturbed, images, steps):
+    resumed = run(interrupted, images, RECIPE, model=DROPOUT)
+    assert steps == list(range(2 * PER_EPOCH, 4 * PER_EPOCH))
+    assert resumed.facts == undisturbed.facts
+    assert resumed.model_files() == undisturbed.model_files()
+    assert [epoch["train_loss"] for epoch in resumed.history] == [
+        epoch["train_loss"] for epoch in undisturbed.history
+    ]
+
+
+@pytest.mark.parametrize("damage", ["cut short", "a flipped bit"])
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
+    interrupted, undisturbed, images, steps, damage
+):
+    newest = max((interrupted / "scratch" / checkpoint.FOLDER).glob("*.pt"))
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content[:-100] if damage == "cut short" else content)
+    resumed = run(interrupted, images, RECIPE, model=DROPOUT)
+    assert steps == list(range(PER_EPOCH, 4 * PER_EPOCH))
+    assert resumed.facts == undisturbed.facts
+
+
+def test_a_training_that_was_over_is_not_repeated(undisturbed, images, steps):
+    again = run(undisturbed.project.root, images, RECIPE, model=DROPOUT, output="again")
+    assert steps == []
+    assert again.facts == undisturbed.facts
+
+
+def test_mlflow_has_one_run_and_each_epoch_once(interrupted, images):
+    client = tracking.client(run(interrupted, images, RECIPE, model=DROPOUT).project)
+    [experiment] = [each for each in client.search_experiments() if each.name == "sides"]
+    [only] = client.search_runs([experiment.experiment_id])
+    assert only.info.status == "FINISHED"
+    logged = client.get_metric_history(only.info.run_id, "train_loss")
+    assert [metric.step for metric in logged] == [1, 2, 3, 4]
+
+
+def test_the_last_two_checkpoints_are_kept(undisturbed):
+    kept = sorted((undisturbed.project.root / "scratch" / checkpoint.FOLDER).iterdir())
+    assert [int(path.name.split("-")[0]) for path in kept] == [3 * PER_EPOCH, 4 * PER_EPOCH]
+
+
+LONG = Train(epochs=2, batch_size=8, lr=0.003, augment=Augment(shift=1))
+LONG_PER_EPOCH = 400
+
+
+def train_long(root: Path) -> None:
+    """What the subprocess runs: it checkpoints after every step."""
+    run(root, root / "images", LONG, model=DROPOUT, scale=Scale(checkpoint_seconds=1e-9))
+
+
+def test_a_killed_training_goes_on_in_the_middle_of_an_epoch(tmp_path, steps):
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    images = write_prepared(killed / "images", rows=LONG_PER_EPOCH * LONG.batch_size)
+    program = (
+        "import pathlib, sys; from tests.tasks.train.test_resume import train_long;"
+        "train_long(pathlib.Path(sys.argv[1]))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(killed)],
+        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    checkpoints = killed / "scratch" / checkpoint.FOLDER
+    while not any(int(path.name.split("-")[0]) > 20 for path in checkpoints.glob("*.pt")):
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    reached = int(max(checkpoints.glob("*.pt")).name.split("-")[0])
+    assert 0 < reached < LONG_PER_EPOCH
+
+    resumed = run(killed, images, LONG, model=DROPOUT, output="resumed")
+    assert steps == list(range(reached, LONG.epochs * LONG_PER_EPOCH))
+    undisturbed = run(whole, images, LONG, model=DROPOUT)
+    assert resumed.facts == undisturbed.facts
+    assert resumed.model_files() == undisturbed.model_files()
