@@ -200,9 +200,9 @@ def use_prefect(project: Project) -> None:
     """
     os.chdir(project.root)  # where Prefect reads prefect.toml
     os.environ.setdefault("PREFECT_HOME", str(project.state / "prefect"))
-    runs = any(service.name == "prefect" for service in services.running(project))
-    if "PREFECT_API_URL" not in os.environ and not runs:
-        os.environ["PREFECT_API_URL"] = ""  # wins over prefect.toml
+    server = next((each for each in services.running(project) if each.name == "prefect"), None)
+    # Wins over prefect.toml; an empty one is no server.
+    os.environ.setdefault("PREFECT_API_URL", f"{server.url}/api" if server else "")
 
 
 def _refuse(options: argparse.Namespace, error: Exception | str, code: int) -> int:

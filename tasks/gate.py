@@ -4,15 +4,17 @@ The champion is scored on the same test split as the challenger, whatever data a
 was trained on, so that both figures mean the same.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+import models
 from retrain import registry
 from retrain.artifact import Artifact, Origin
 from retrain.errors import UsageError
 from retrain.step import Facts, Input, Step, Workspace, digest_of
-from retrain.workload import Gate, Images, Workload
+from retrain.workload import Gate, Images, Model, Workload
 from tasks import evaluate, preprocess
 
 # Of the metrics of `evaluate`, those that are better when they are lower.
@@ -78,10 +80,13 @@ def score_champion(
         return Champion(None, None, {})
     if champion.weights == scores.facts["weights"]:
         return Champion(champion.version, champion.weights, scores.facts["metrics"])
-    theirs = run.workload.model_copy(update={"images": Images(**champion.images)})
+    folder = registry.download(run.origin.project, champion)
+    family = json.loads((folder / "model" / models.MODEL).read_text(encoding="utf-8"))["family"]
+    theirs = run.workload.model_copy(
+        update={"images": Images(**champion.images), "model": Model(family=family)}
+    )
     if theirs.images != run.workload.images:
         images = run(preprocess.STEP, pulled, validated, workload=theirs, of="champion")
-    folder = registry.download(run.origin.project, champion)
     trained = Artifact("train", "", champion.train_digest, folder, {})
     evaluated = run(evaluate.STEP, trained, images, workload=theirs, of="champion")
     return Champion(champion.version, champion.weights, evaluated.facts["metrics"])

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+
+from benchmarks.flow import copy_project
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,16 +77,8 @@ class Clone:
 
 def make_clone(root: Path, api: str) -> Clone:
     """Clones the project as it stands here, committed or not."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    for name in filter(None, listed.stdout.split("\0")):
-        if (ROOT / name).is_file():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, root / name)
+    copy_project(root)
     clone = Clone(root, api)
-    clone.run("git", "init", "-q", "-b", "main")
     clone.run("git", "add", "-A")
     clone.run("git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "start")
     return clone

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from retrain.artifact import Artifact
 from retrain.project import Project
@@ -15,7 +16,7 @@ from tasks.prepared import shard_name
 from tasks.train import train
 
 LABELS = ("left", "right", "top")
-SMALL = Model(family="vit", patch_size=4, hidden_size=16, layers=1, heads=2)  # type: ignore[call-arg]
+SMALL = Model(family="vit", patch_size=4, hidden_size=16, layers=1, heads=2)
 KEY = "c0ffee" * 10
 
 
@@ -68,6 +69,7 @@ def run(
     output: str = "output",
 ) -> Trained:
     """Runs the step; in the same root again, as a retry of it."""
+    torch.set_num_threads(1)  # such a network gains nothing from more, and loses on a busy machine
     folder, scratch = root / output, root / "scratch"
     folder.mkdir(parents=True)
     scratch.mkdir(exist_ok=True)

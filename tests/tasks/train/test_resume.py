@@ -24,7 +24,7 @@ def undisturbed(tmp_path_factory, images):
     return run(tmp_path_factory.mktemp("undisturbed"), images, RECIPE, model=DROPOUT)
 
 
-class Interrupted(Exception):
+class InterruptedTrainingError(Exception):
     pass
 
 
@@ -37,12 +37,12 @@ def interrupted(images, tmp_path, monkeypatch):
 
     def failing(step, steps, recipe):
         if step == 2 * PER_EPOCH + 3:
-            raise Interrupted
+            raise InterruptedTrainingError
         return learning_rate(step, steps, recipe)
 
     with monkeypatch.context() as patched:
         patched.setattr(loop, "learning_rate", failing)
-        with pytest.raises(Interrupted):
+        with pytest.raises(InterruptedTrainingError):
             run(tmp_path, images, RECIPE, model=DROPOUT, output="interrupted")
     return tmp_path
 

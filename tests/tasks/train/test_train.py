@@ -90,8 +90,8 @@ def test_fewer_images_than_a_batch_make_one_batch(tmp_path, steps):
 
 
 def test_a_training_that_diverges_says_to_lower_the_learning_rate(images, tmp_path):
-    with pytest.raises(ValueError, match=r"diverged in epoch 1: .* Lower train\.lr \(it is 1e\+30\)"):
-        run(tmp_path, images, Train(epochs=2, batch_size=16, lr=1e30, schedule="one_cycle"))
+    with pytest.raises(ValueError, match=r"diverged in epoch 1: .* Lower train\.lr"):
+        run(tmp_path, images, Train(epochs=2, batch_size=16, lr=1e30))
 
 
 def test_what_does_not_go_with_the_images_is_the_users_to_mend(images, tmp_path):

@@ -1,0 +1,83 @@
+import dataclasses
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import models
+
+ROOT = Path(__file__).parents[2]
+TINY = {"patch_size": 4, "hidden_size": 16, "layers": 1, "heads": 2}
+IMAGES = {"size": 8, "channels": 3, "resize": "crop"}
+LABELS = ["2", "10", "ä"]
+
+
+def tiny(seed=0):
+    torch.manual_seed(seed)
+    return models.build("vit", TINY, (8, 8, 3), len(LABELS))
+
+
+def save(module, folder):
+    models.save(module, folder, family="vit", settings=TINY, labels=LABELS, images=IMAGES)
+
+
+def pixels(count=5):
+    random = torch.Generator().manual_seed(1)
+    return torch.randint(0, 256, (count, 8, 8, 3), dtype=torch.uint8, generator=random)
+
+
+def test_a_saved_network_answers_as_before(tmp_path):
+    module = tiny().eval()
+    save(module, tmp_path / "model")
+    loaded = models.load(tmp_path / "model")
+    assert not loaded.module.training
+    assert loaded.labels == tuple(LABELS)
+    assert loaded.images == IMAGES
+    with torch.inference_mode():
+        assert torch.equal(loaded.module(pixels()), module(pixels()))
+
+
+def test_the_same_weights_give_the_same_bytes(tmp_path):
+    for number in range(2):
+        save(tiny(), tmp_path / str(number))
+    for name in (models.WEIGHTS, models.MODEL, models.LABELS, models.IMAGES):
+        digests = {
+            hashlib.sha256((tmp_path / str(number) / name).read_bytes()).hexdigest()
+            for number in range(2)
+        }
+        assert len(digests) == 1, name
+
+
+def test_the_bytes_are_the_same_in_another_process(tmp_path):
+    save(tiny(), tmp_path / "here")
+    program = (
+        "import pathlib, sys; from tests.models.test_models import save, tiny;"
+        "save(tiny(), pathlib.Path(sys.argv[1]))"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "there")], cwd=ROOT, check=True)
+    for path in (tmp_path / "here").iterdir():
+        assert path.read_bytes() == (tmp_path / "there" / path.name).read_bytes(), path.name
+
+
+def test_other_weights_give_other_bytes(tmp_path):
+    save(tiny(0), tmp_path / "0")
+    save(tiny(1), tmp_path / "1")
+    first, other = ((tmp_path / name / models.WEIGHTS).read_bytes() for name in "01")
+    assert first != other
+
+
+def test_a_classifier_is_frozen(tmp_path):
+    save(tiny(), tmp_path)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        models.load(tmp_path).labels = ()
+
+
+def test_settings_are_read_without_torch():
+    program = "import models.vit, sys; print({'torch', 'transformers'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,132 @@
+import socket
+import subprocess
+
+import pytest
+
+from retrain import tracking
+from retrain.project import Project
+
+PARAMS = {"train.lr": 0.001, "model.family": "vit", "model.pretrained": None}
+EPOCHS = [
+    {
+        "epoch": number, "train_loss": 1 / number, "val_loss": 2 / number, "val_accuracy": 0.5,
+        "lr": 0.001, "images_per_second": 100.0, "seconds": 1.0,
+    }
+    for number in range(1, 4)
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    return Project(tmp_path_factory.mktemp("project"))
+
+
+def start(project, key, workload="digits"):
+    return tracking.start_run(project, workload, key, PARAMS, "ab" * 32)
+
+
+def test_an_unfinished_run_is_found_again_by_its_key(project):
+    first = start(project, "one")
+    assert start(project, "one") == first
+    tracking.end_run(project, first.run_id, "FAILED")
+    assert start(project, "one") == first
+    assert tracking.client(project).get_run(first.run_id).info.status == "RUNNING"
+
+
+def test_a_finished_run_is_left_alone(project):
+    first = start(project, "two")
+    tracking.end_run(project, first.run_id, "FINISHED")
+    again = start(project, "two")
+    assert again.run_id != first.run_id
+    assert tracking.client(project).get_run(first.run_id).info.status == "FINISHED"
+
+
+def test_another_key_is_another_run_of_the_same_experiment(project):
+    first, other = start(project, "three"), start(project, "four")
+    assert first.run_id != other.run_id
+    assert first.experiment_id == other.experiment_id
+    assert start(project, "three", "faces").experiment_id != first.experiment_id
+
+
+def test_a_run_says_what_it_was_made_of(project, tmp_path):
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    subprocess.run(
+        ["git", *identity, "commit", "-q", "--allow-empty", "-m", "first"],
+        cwd=tmp_path, check=True,
+    )  # fmt: skip
+    of_repository = Project(tmp_path)
+    run_id = start(of_repository, "five").run_id
+    run = tracking.client(of_repository).get_run(run_id)
+    assert run.data.params == {
+        "train.lr": "0.001", "model.family": "vit", "model.pretrained": "None"
+    }  # fmt: skip
+    assert run.data.tags["mlflow.source.git.commit"] == of_repository.commit()
+    [used] = run.inputs.dataset_inputs
+    assert (used.dataset.name, used.dataset.digest) == ("digits", ("ab" * 32)[:36])
+    assert used.dataset.source == '{"digest": "' + "ab" * 32 + '"}'
+
+
+def test_artifacts_lie_below_the_project_whatever_the_working_directory(
+    project, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    run_id = start(project, "six", "elsewhere").run_id
+    folder = tmp_path / "report"
+    folder.mkdir()
+    (folder / "plot.txt").write_text("a plot")
+    assert tracking.log_artifacts(project, run_id, folder, "evaluate")
+    kept = project.root / "mlruns" / "elsewhere" / run_id / "artifacts" / "evaluate" / "plot.txt"
+    assert kept.read_text() == "a plot"
+    assert {path.name for path in tmp_path.iterdir()} == {"report"}
+
+
+def test_epochs_are_logged_at_their_numbers(project):
+    run_id = start(project, "seven").run_id
+    assert tracking.epochs_logged(project, run_id) == 0
+    tracking.log_epochs(project, run_id, EPOCHS[:2])
+    assert tracking.epochs_logged(project, run_id) == 2
+    tracking.log_epochs(project, run_id, EPOCHS[2:])
+    logged = tracking.client(project).get_metric_history(run_id, "val_loss")
+    assert {metric.step: metric.value for metric in logged} == {1: 2.0, 2: 1.0, 3: 2 / 3}
+
+
+def test_hundreds_of_epochs_can_be_logged_at_once(project):
+    run_id = start(project, "eight").run_id
+    epochs = [EPOCHS[0] | {"epoch": number} for number in range(1, 351)]
+    tracking.log_epochs(project, run_id, epochs)
+    assert tracking.epochs_logged(project, run_id) == 350
+
+
+def test_metrics_are_logged_to_a_finished_run_too(project):
+    run_id = start(project, "nine").run_id
+    tracking.end_run(project, run_id, "FINISHED")
+    assert tracking.log_metrics(project, run_id, {"test_accuracy": 0.9})
+    assert tracking.client(project).get_run(run_id).data.metrics == {"test_accuracy": 0.9}
+
+
+@pytest.mark.parametrize("gone", ["deleted", "never there"])
+def test_a_run_that_is_gone_is_no_error(project, tmp_path, gone, caplog):
+    run_id = "0" * 32
+    if gone == "deleted":
+        run_id = start(project, "ten").run_id
+        tracking.client(project).delete_run(run_id)
+    assert not tracking.log_metrics(project, run_id, {"test_accuracy": 0.9})
+    assert not tracking.log_artifacts(project, run_id, tmp_path, "evaluate")
+    assert run_id in caplog.text
+
+
+def test_a_deleted_experiment_is_taken_back(project):
+    first = start(project, "eleven", "deleted")
+    tracking.client(project).delete_experiment(first.experiment_id)
+    assert start(project, "twelve", "deleted").experiment_id == first.experiment_id
+
+
+def test_a_server_that_is_gone_is_said_in_seconds(project, monkeypatch):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    with pytest.raises(ConnectionError, match=f"MLflow at http://127.0.0.1:{port}"):
+        start(project, "thirteen")

@@ -1,0 +1,103 @@
+import threading
+import time
+
+import pytest
+import torch
+
+from retrain.console import Progress
+from tasks.train import progress
+from tasks.train.progress import Meter, followed
+
+EPOCH = {"epoch": 1, "val_loss": 0.5}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(progress, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
+
+
+def wait_for(condition):
+    until = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+def test_what_the_meter_measures_is_shown(tmp_path):
+    shown = []
+    meter = Meter(tmp_path / "progress", epochs=2, steps=20, batch=8, step=10)
+    with followed(tmp_path / "progress", shown.append, lambda history: None):
+        meter.epoch_begins(10, 0.0)
+        time.sleep(0.02)
+        meter.tick(15, torch.tensor(10.0), [EPOCH])
+        wait_for(lambda: shown)
+    [now] = {each.fraction: each for each in shown}.values()
+    assert (now.epoch, now.epochs, now.fraction, now.loss) == (2, 2, 0.75, 2.0)
+    assert 0 < now.images_per_second <= 5 * 8 / 0.02
+    assert now.seconds_left >= 0.02
+
+
+def test_the_meter_does_not_write_at_every_step(tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "TICK_SECONDS", 60.0)
+    meter = Meter(tmp_path / "progress", epochs=1, steps=10, batch=8, step=0)
+    meter.tick(1, torch.tensor(1.0), [])
+    assert not (tmp_path / "progress").exists()
+
+
+def test_epochs_are_logged_while_the_training_runs_and_at_its_end(tmp_path):
+    logged = []
+    meter = Meter(tmp_path / "progress", epochs=2, steps=20, batch=8, step=0)
+    with followed(tmp_path / "progress", lambda now: None, logged.append):
+        meter.write(10, 1.0, [EPOCH])
+        wait_for(lambda: logged)
+        meter.write(20, 1.0, [EPOCH, EPOCH])
+    assert logged[0] == [EPOCH]
+    assert logged[-1] == [EPOCH, EPOCH]
+
+
+def test_a_log_that_fails_for_a_while_is_tried_again(tmp_path):
+    tries = []
+
+    def log(history):
+        tries.append(len(history))
+        if len(tries) < 3:
+            raise ConnectionError("away")
+
+    meter = Meter(tmp_path / "progress", epochs=2, steps=20, batch=8, step=0)
+    with followed(tmp_path / "progress", lambda now: None, log):
+        meter.write(10, 1.0, [EPOCH])
+        wait_for(lambda: len(tries) == 1)
+        meter.write(11, 0.9, [EPOCH])
+        wait_for(lambda: len(tries) == 2)
+    assert tries == [1, 1, 1]
+
+
+def test_a_log_that_still_fails_at_the_end_fails_the_step(tmp_path):
+    def log(history):
+        raise ConnectionError("away")
+
+    meter = Meter(tmp_path / "progress", epochs=1, steps=10, batch=8, step=0)
+    with (
+        pytest.raises(ConnectionError, match="away"),
+        followed(tmp_path / "progress", lambda now: None, log),
+    ):
+        meter.write(10, 1.0, [EPOCH])
+
+
+def test_an_error_of_the_training_ends_the_following(tmp_path):
+    before = threading.active_count()
+    with (
+        pytest.raises(ValueError, match="diverged"),
+        followed(tmp_path / "progress", lambda now: None, lambda history: None),
+    ):
+        raise ValueError("diverged")
+    assert threading.active_count() == before
+
+
+def test_the_progress_is_what_the_console_takes(tmp_path):
+    shown = []
+    meter = Meter(tmp_path / "progress", epochs=3, steps=30, batch=8, step=0)
+    with followed(tmp_path / "progress", shown.append, lambda history: None):
+        meter.write(30, 0.1, [EPOCH] * 3)
+    assert shown[-1] == Progress(3, 3, 1.0, 0.0, 0.1, 0.0)

@@ -1,0 +1,71 @@
+"""Two workers on Ray: the same training as in one process, also when a worker is killed."""
+
+import threading
+import time
+
+import pytest
+import torch
+from safetensors.torch import load
+
+import models
+from retrain.workload import Augment, Scale, Train
+from tasks.train import checkpoint
+from tests.tasks.train.helpers import run, write_prepared
+
+RECIPE = Train(epochs=2, batch_size=16, lr=0.003, augment=Augment(shift=1))
+STEPS = 300
+SCALE = Scale(workers=2, checkpoint_seconds=0.1)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    return write_prepared(
+        tmp_path_factory.mktemp("many") / "images", rows=STEPS // 2 * RECIPE.batch_size
+    )
+
+
+@pytest.fixture(scope="module")
+def two_workers(ray_session, tmp_path_factory, many):
+    return run(tmp_path_factory.mktemp("two"), many, RECIPE, scale=SCALE)
+
+
+def test_two_workers_train_as_one_process_does(two_workers, many, tmp_path):
+    alone = run(tmp_path, many, RECIPE)
+    assert two_workers.facts["val_accuracy"] > 0.9
+    for epoch, other in zip(two_workers.history, alone.history, strict=True):
+        assert epoch["train_loss"] == pytest.approx(other["train_loss"], rel=1e-3)
+        assert epoch["val_loss"] == pytest.approx(other["val_loss"], rel=1e-3)
+    ours, theirs = (load(each.model_files()[models.WEIGHTS]) for each in (two_workers, alone))
+    for name, value in ours.items():
+        # Softmax does not see the keys' bias: its gradient is rounding error, which Adam scales up.
+        if not name.endswith("k_proj.bias"):
+            assert torch.allclose(value, theirs[name], atol=1e-3), name
+
+
+def test_a_killed_worker_is_replaced_and_the_training_ends_the_same(two_workers, many, tmp_path):
+    killed = []
+    checkpoints = tmp_path / "scratch" / checkpoint.FOLDER
+    killer = threading.Thread(target=kill_a_worker, args=(checkpoints, killed), daemon=True)
+    killer.start()
+    trained = run(tmp_path, many, RECIPE, scale=SCALE)
+    assert killed, "the training was over before a worker could be killed"
+    assert trained.facts == two_workers.facts
+    assert trained.model_files() == two_workers.model_files()
+
+
+def kill_a_worker(checkpoints, killed):
+    """Kills one of the training workers of this process's Ray, after the first checkpoint."""
+    import psutil
+
+    while not list(checkpoints.glob("*.pt")):
+        time.sleep(0.01)
+    for process in psutil.Process().children(recursive=True):
+        if "RayTrainWorker" in " ".join(process.cmdline()):
+            process.kill()
+            killed.append(process.pid)
+            return
+
+
+def test_a_training_that_diverges_ends_on_all_workers(ray_session, many, tmp_path):
+    with pytest.raises(ValueError, match=r"diverged in epoch 1"):
+        run(tmp_path, many, RECIPE.model_copy(update={"lr": 1e30}), scale=SCALE)
