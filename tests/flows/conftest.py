@@ -12,18 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from ruamel.yaml import YAML
 
 from benchmarks.flow import copy_project
 
 ROOT = Path(__file__).parents[2]
 
-# Small, and quick to train; every other parameter is as shipped.
-QUICK = {
-    "train.epochs": 2,
-    "model.layers": 1,
-    "model.hidden_size": 32,
-    "gate.min": "{}",
-}
+# What every workload of a clone is changed to; all else is as shipped.
+QUICK = {"train": {"epochs": 2}, "gate": {"min": {}}}
 
 
 @dataclass(frozen=True)
@@ -60,10 +56,9 @@ class Clone:
         """Runs the project's command line."""
         return self.run(sys.executable, "-m", "retrain.cli", *arguments, code=code)
 
-    def train(self, *arguments: str, quick: Mapping[str, Any] = QUICK) -> dict[str, Any]:
+    def train(self, *arguments: str, workload: str = "vit") -> dict[str, Any]:
         """Runs the flow; returns its document."""
-        sets = [word for key, value in quick.items() for word in ("--set", f"{key}={value}")]
-        done = self.retrain("train", "vit", "--json", *sets, *arguments)
+        done = self.retrain("train", workload, "--json", *arguments)
         document: dict[str, Any] = json.loads(done.stdout)
         return document
 
@@ -76,11 +71,18 @@ class Clone:
 
 
 def make_clone(root: Path, api: str) -> Clone:
-    """Clones the project as it stands here, committed or not."""
+    """Clones the project as it stands here, committed or not, with short trainings."""
     copy_project(root)
     clone = Clone(root, api)
     clone.run("git", "add", "-A")
     clone.run("git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "start")
+    path, yaml = root / "params.yaml", YAML()
+    tree = yaml.load(path.read_text())
+    for workload in tree["workloads"].values():
+        for section, values in QUICK.items():
+            workload[section].update(values)
+    with path.open("w") as file:
+        yaml.dump(tree, file)
     return clone
 
 
@@ -90,6 +92,18 @@ def prefect_api(prefect_session) -> str:
     from prefect.settings import PREFECT_API_URL
 
     return str(PREFECT_API_URL.value())
+
+
+@pytest.fixture(scope="session")
+def clone(tmp_path_factory, prefect_api) -> Clone:
+    """One clone for all tests; each leaves its code and parameters as they were."""
+    return make_clone(tmp_path_factory.mktemp("clone"), prefect_api)
+
+
+@pytest.fixture(scope="session")
+def first(clone) -> dict[str, Any]:
+    """The clone's first run."""
+    return clone.train()
 
 
 def ran(document: Mapping[str, Any]) -> list[str]:
