@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from contextlib import chdir
+from contextlib import chdir, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
 # Gradients are looked at this often. On a GPU, a look waits until it has done all before.
 STEPS_BETWEEN_LOOKS = 50
+
+# Forward FLOPs of a step below which one CPU thread is used. On two idle cores, two threads gained
+# 5 to 20 % there and 45 % at 6.6 GFLOP; where another program had one of the cores they made a step
+# 10 to 100 times slower, since the threads of a small kernel mostly wait for each other.
+SMALL_STEP = 1e9
 
 START: dict[str, Any] = {"step": 0, "loss_sum": 0.0, "history": [], "best": None}
 
@@ -82,7 +87,7 @@ def train(job: Job) -> dict[str, Any]:
 
     recipe, device = job.recipe, get_device()
     rank, workers = get_context().get_world_rank(), get_context().get_world_size()
-    _set_up(device, get_context().get_local_world_size())
+    _set_up(device)
 
     data = open_prepared(job.images)
     images, val = data.split("train"), data.split("val")
@@ -96,6 +101,9 @@ def train(job: Job) -> dict[str, Any]:
     before = checkpoint.load(job.scratch) or START
     if before["step"]:
         network.load_state_dict(before["network"])
+    if device.type == "cpu":
+        sharing = get_context().get_local_world_size()
+        torch.set_num_threads(_threads(network, data.shape, batches.share, sharing))
     module = prepare_model(network)  # on the device; with several workers, inside DDP
     optimizer = make_optimizer(network, recipe)
     if before["step"]:
@@ -112,18 +120,21 @@ def train(job: Job) -> dict[str, Any]:
         return monotonic()
 
     loss_of = torch.nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bf16")
-    meter = Meter(job.scratch / FILE, recipe.epochs, steps, batches.share * workers, step)
+    bf16 = recipe.precision == "bf16"
+    autocast = torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext()
+    generator = _generator(device)
+    batch = batches.share * workers
+    meter = Meter(job.scratch / FILE, recipe.epochs, steps, batch, step, float(loss_sum))
     saved = ended = monotonic()
 
     for epoch in range(len(history), recipe.epochs):
         began, first, epoch_end = monotonic(), step, (epoch + 1) * batches.per_epoch
-        meter.epoch_begins(step, float(loss_sum))
+        meter.go_on()
         module.train()
         for rows in batches.epoch(epoch)[step - epoch_end :]:
             x = batches.augment(_to(device, images.images[rows]), recipe.augment, step)
             y = labels[_to(device, rows)]
-            torch.manual_seed(batches.network_seed(step))
+            generator.manual_seed(batches.network_seed(step))
             with autocast:
                 loss = loss_of(module(x), y)
             optimizer.zero_grad()
@@ -137,22 +148,24 @@ def train(job: Job) -> dict[str, Any]:
             step += 1
 
             if step % STEPS_BETWEEN_LOOKS == 0 or step == epoch_end:
-                _check(norm, epoch, recipe)
+                _check_finite(norm, epoch, recipe)
             if rank == 0:
                 meter.tick(step, loss_sum, history)
                 if monotonic() - saved > job.checkpoint_seconds and step < epoch_end:
                     saved = save()
         trained = monotonic()
+        meter.pause(float(loss_sum))
 
         with autocast:
             val_loss, val_accuracy = validate(network, val, batches, device)
+        _check_finite(val_loss, epoch, recipe)
         this: Epoch = {
             "epoch": epoch + 1,
             "train_loss": float(_sum_over_workers(loss_sum)) / workers / batches.per_epoch,
-            "val_loss": val_loss,
+            "val_loss": float(val_loss),
             "val_accuracy": val_accuracy,
             "lr": lr,
-            "images_per_second": (step - first) * batches.share * workers / (trained - began),
+            "images_per_second": (step - first) * batch / (trained - began),
             "seconds": monotonic() - ended,  # with the last epoch's checkpoint
         }
         ended = monotonic()
@@ -163,10 +176,10 @@ def train(job: Job) -> dict[str, Any]:
         loss_sum.zero_()
         if rank == 0:
             saved = save()
-            meter.write(step, this["train_loss"], history)
 
     assert best is not None
     if rank == 0:
+        meter.write(step, history[-1]["train_loss"], history)
         network.load_state_dict(best["weights"])
         models.save(
             network,
@@ -182,7 +195,7 @@ def train(job: Job) -> dict[str, Any]:
 
 def validate(
     network: "torch.nn.Module", split: PreparedSplit, batches: Batches, device: "torch.device"
-) -> tuple[float, float]:
+) -> tuple["Tensor", float]:
     """Evaluates a network on a split, each worker on its part.
 
     Returns:
@@ -203,19 +216,48 @@ def validate(
             loss_sum += torch.nn.functional.cross_entropy(logits, y, reduction="sum")
             hits += (logits.argmax(1) == y).sum()
     loss_sum, hits = _sum_over_workers(loss_sum), _sum_over_workers(hits)
-    return float(loss_sum) / len(split), float(hits) / len(split)
+    return loss_sum / len(split), float(hits) / len(split)
 
 
-def _set_up(device: "torch.device", workers_here: int) -> None:
-    """Makes a repeated training give the same bits, and shares the cores out to the workers."""
+def _threads(
+    network: "torch.nn.Module", shape: tuple[int, int, int], images: int, sharing: int
+) -> int:
+    """How many CPU threads a worker uses: its share of the cores, or one for a small step.
+
+    Args:
+        network: Counted on one image.
+        shape: Of an image: height, width and channels.
+        images: Of a step, on this worker.
+        sharing: Workers on this machine.
+    """
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    network.eval()
+    with FlopCounterMode(display=False) as counter, torch.inference_mode():
+        network(torch.zeros((1, *shape), dtype=torch.uint8))
+    if counter.get_total_flops() * images < SMALL_STEP:
+        return 1
+    return max(1, (os.cpu_count() or 1) // sharing)
+
+
+def _set_up(device: "torch.device") -> None:
+    """Makes a repeated training give the same bits."""
     import torch
 
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    elif workers_here > 1:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers_here))
+
+
+def _generator(device: "torch.device") -> "torch.Generator":
+    """What dropout draws from. `torch.manual_seed` would seed every kind of device, slowly."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.default_generators[device.index]
+    return torch.default_generator
 
 
 def _to(device: "torch.device", array: "NDArray[np.generic]") -> "Tensor":
@@ -242,10 +284,10 @@ def _score(epoch: Epoch) -> tuple[float, float]:
     return epoch["val_accuracy"], -epoch["val_loss"]
 
 
-def _check(norm: "Tensor", epoch: int, recipe: Train) -> None:
-    # All workers have the same gradients here, so that all of them stop.
-    if not norm.isfinite():
+def _check_finite(value: "Tensor", epoch: int, recipe: Train) -> None:
+    """Stops a training that is past hope; on all workers, for the value is the same on each."""
+    if not value.isfinite():
         raise ValueError(
-            f"The training diverged in epoch {epoch + 1}: the gradients are no longer finite. "
+            f"The training diverged in epoch {epoch + 1}: its numbers are no longer finite. "
             f"Lower train.lr (it is {recipe.lr:g}) or raise train.warmup."
         )

@@ -31,8 +31,10 @@ Epoch = Mapping[str, Any]  # what `history.json` says of one
 class Meter:
     """Measures a training from inside and writes what it finds, a few times a second."""
 
-    def __init__(self, file: Path, epochs: int, steps: int, batch: int, step: int) -> None:
-        """Starts to measure.
+    def __init__(
+        self, file: Path, epochs: int, steps: int, batch: int, step: int, loss_sum: float
+    ) -> None:
+        """Starts to measure, in a pause.
 
         Args:
             file: What it writes.
@@ -40,16 +42,24 @@ class Meter:
             steps: Optimizer steps of the whole training.
             batch: Images of a step, over all workers.
             step: Where the training starts; more than 0 if it was resumed.
+            loss_sum: The losses of the epoch until there, added up.
         """
         self._file = file
         self._epochs, self._steps, self._batch = epochs, steps, batch
         self._first, self._began = step, monotonic()
-        self._last, self._looked, self._loss = step, self._began, 0.0
+        # When it last looked, in time spent training, and what it found.
+        self._looked = self._paused = self._began
+        self._last, self._loss = step, loss_sum
         self._images_per_second = 0.0
 
-    def epoch_begins(self, step: int, loss_sum: float) -> None:
-        """Leaves out what lies between two epochs, and the compilation before the first."""
-        self._last, self._looked, self._loss = step, monotonic(), loss_sum
+    def go_on(self) -> None:
+        """Ends a pause, between two epochs."""
+        self._looked += monotonic() - self._paused
+
+    def pause(self, loss_sum: float) -> None:
+        """Ends an epoch, with its losses, added up; the next one's start from 0."""
+        self._paused = monotonic()
+        self._loss -= loss_sum
 
     def tick(self, step: int, loss_sum: "Tensor", history: Sequence[Epoch]) -> None:
         """Writes how far the training is, unless it has just done so.

@@ -1,3 +1,4 @@
+import json
 import threading
 import time
 
@@ -26,11 +27,11 @@ def wait_for(condition):
 
 def test_what_the_meter_measures_is_shown(tmp_path):
     shown = []
-    meter = Meter(tmp_path / "progress", epochs=2, steps=20, batch=8, step=10)
+    meter = Meter(tmp_path / "progress", epochs=2, steps=20, batch=8, step=10, loss_sum=3.0)
     with followed(tmp_path / "progress", shown.append, lambda history: None):
-        meter.epoch_begins(10, 0.0)
+        meter.go_on()
         time.sleep(0.02)
-        meter.tick(15, torch.tensor(10.0), [EPOCH])
+        meter.tick(15, torch.tensor(13.0), [EPOCH])
         wait_for(lambda: shown)
     [now] = {each.fraction: each for each in shown}.values()
     assert (now.epoch, now.epochs, now.fraction, now.loss) == (2, 2, 0.75, 2.0)
@@ -40,14 +41,32 @@ def test_what_the_meter_measures_is_shown(tmp_path):
 
 def test_the_meter_does_not_write_at_every_step(tmp_path, monkeypatch):
     monkeypatch.setattr(progress, "TICK_SECONDS", 60.0)
-    meter = Meter(tmp_path / "progress", epochs=1, steps=10, batch=8, step=0)
+    meter = Meter(tmp_path / "progress", epochs=1, steps=10, batch=8, step=0, loss_sum=0.0)
     meter.tick(1, torch.tensor(1.0), [])
     assert not (tmp_path / "progress").exists()
 
 
+def test_a_window_reaches_over_short_epochs_without_the_pauses_between_them(tmp_path, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(progress, "TICK_SECONDS", 1.0)
+    monkeypatch.setattr(progress, "monotonic", lambda: clock[0])
+    meter = Meter(tmp_path / "progress", epochs=3, steps=6, batch=8, step=0, loss_sum=0.0)
+    for epoch in range(3):
+        meter.go_on()
+        for step in (1, 2):
+            clock[0] += 0.3
+            meter.tick(2 * epoch + step, torch.tensor(2.0 * step), [EPOCH] * epoch)
+        meter.pause(4.0)
+        clock[0] += 100
+    written = json.loads((tmp_path / "progress").read_text())["progress"]
+    assert written["fraction"] == pytest.approx(4 / 6)
+    assert written["images_per_second"] == pytest.approx(8 / 0.3)
+    assert written["loss"] == pytest.approx(2.0)
+
+
 def test_epochs_are_logged_while_the_training_runs_and_at_its_end(tmp_path):
     logged = []
-    meter = Meter(tmp_path / "progress", epochs=2, steps=20, batch=8, step=0)
+    meter = Meter(tmp_path / "progress", epochs=2, steps=20, batch=8, step=0, loss_sum=0.0)
     with followed(tmp_path / "progress", lambda now: None, logged.append):
         meter.write(10, 1.0, [EPOCH])
         wait_for(lambda: logged)
@@ -64,7 +83,7 @@ def test_a_log_that_fails_for_a_while_is_tried_again(tmp_path):
         if len(tries) < 3:
             raise ConnectionError("away")
 
-    meter = Meter(tmp_path / "progress", epochs=2, steps=20, batch=8, step=0)
+    meter = Meter(tmp_path / "progress", epochs=2, steps=20, batch=8, step=0, loss_sum=0.0)
     with followed(tmp_path / "progress", lambda now: None, log):
         meter.write(10, 1.0, [EPOCH])
         wait_for(lambda: len(tries) == 1)
@@ -77,7 +96,7 @@ def test_a_log_that_still_fails_at_the_end_fails_the_step(tmp_path):
     def log(history):
         raise ConnectionError("away")
 
-    meter = Meter(tmp_path / "progress", epochs=1, steps=10, batch=8, step=0)
+    meter = Meter(tmp_path / "progress", epochs=1, steps=10, batch=8, step=0, loss_sum=0.0)
     with (
         pytest.raises(ConnectionError, match="away"),
         followed(tmp_path / "progress", lambda now: None, log),
@@ -97,7 +116,7 @@ def test_an_error_of_the_training_ends_the_following(tmp_path):
 
 def test_the_progress_is_what_the_console_takes(tmp_path):
     shown = []
-    meter = Meter(tmp_path / "progress", epochs=3, steps=30, batch=8, step=0)
+    meter = Meter(tmp_path / "progress", epochs=3, steps=30, batch=8, step=0, loss_sum=0.0)
     with followed(tmp_path / "progress", shown.append, lambda history: None):
         meter.write(30, 0.1, [EPOCH] * 3)
     assert shown[-1] == Progress(3, 3, 1.0, 0.0, 0.1, 0.0)

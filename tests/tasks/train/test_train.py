@@ -116,3 +116,7 @@ def test_a_pretrained_folder_is_below_the_project(images, tmp_path):
     model = Model(family="vit", pretrained="starting-points/tiny")
     trained = run(tmp_path, images, RECIPE.model_copy(update={"epochs": 1}), model=model)
     assert str(tmp_path).encode() not in b"".join(trained.model_files().values())
+
+
+def test_a_small_network_leaves_the_other_cores_alone(trained):
+    assert torch.get_num_threads() == 1

@@ -1,0 +1,1 @@
+"""Benchmarks: what the project does, measured beside what one would write instead."""

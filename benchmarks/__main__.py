@@ -1,0 +1,10 @@
+"""Runs every benchmark: `make bench`."""
+
+import sys
+
+from benchmarks import flow, train_throughput
+
+for benchmark in (train_throughput, flow):
+    print(f"\n{benchmark.__name__}", flush=True)
+    sys.argv = [benchmark.__name__]  # each with its defaults
+    benchmark.main()
