@@ -2,10 +2,10 @@
 
     python -m benchmarks.train_throughput --rounds 5
 
-Each round runs the real step (checkpoints, progress, MLflow, changes of the images, validation) and
-a bare PyTorch loop over tensors in memory, in turns, in one process: the same network, optimizer,
-clipping, schedule, batch size, epochs and threads. The bare loop shuffles with `torch.randperm`,
-validates after each epoch, and does nothing else; it does not change images.
+Each round runs the real step (images on disk, checkpoints, progress, MLflow) and a bare PyTorch
+loop over tensors in memory, in turns, in one process: the same network, recipe, batch, epochs and
+threads. The bare loop shuffles with `torch.randperm`, changes the images with the step's function,
+validates after each epoch, and does nothing else.
 
 - training: images/s from an epoch's first batch to its last
 - epoch: images/s from an epoch's end to the next one's: with validation, and in the step with the
@@ -35,6 +35,7 @@ from retrain.step import Workspace
 from retrain.workload import Workload, load_workload
 from tasks.prepared import Prepared, open_prepared, shard_name
 from tasks.train import train
+from tasks.train.batches import Batches
 from tasks.train.optimizer import learning_rate, make_optimizer
 
 
@@ -153,6 +154,7 @@ def run_bare(workload: Workload, data: Prepared) -> Speed:
     optimizer = make_optimizer(network, recipe)
     loss_of = torch.nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
     batches = len(x) // recipe.batch_size
+    augment = Batches(len(x), recipe.batch_size, recipe.seed, rank=0, workers=1).augment
     step = 0
     training, epochs = [], []
     for _ in range(recipe.epochs):
@@ -161,7 +163,7 @@ def run_bare(workload: Workload, data: Prepared) -> Speed:
         order = torch.randperm(len(x))
         for first in range(0, batches * recipe.batch_size, recipe.batch_size):
             rows = order[first : first + recipe.batch_size]
-            loss = loss_of(network(x[rows]), y[rows])
+            loss = loss_of(network(augment(x[rows], recipe.augment, step)), y[rows])
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(network.parameters(), recipe.clip_norm)

@@ -56,9 +56,5 @@ def test_a_deployment_trains_the_same_model(clone, first):
         assert not any(step["cached"] for step in last["steps"])
         assert last["model"] == first["model"]
         assert last["decision"]["verdict"] == "champion already"
-        bad = clone.run(
-            *deployment, "--param", 'overrides={"train.epoch": 3}', "--watch", code=1, **ports
-        )
-        assert "Did you mean 'epochs'?" in bad.stdout + bad.stderr
     finally:
         clone.run(*cli, "down", **ports)
