@@ -5,6 +5,8 @@
 Each round copies the project's files to a new folder, so that the store, the MLflow database and
 Prefect's home are empty, and runs `retrain train vit` there twice, each time with the Prefect
 server that a run without one brings along. Wall time of the whole command, in seconds.
+
+Result of 2026-11-21, two cores: first 38.1 s, second 8.6 s (medians of 2 rounds).
 """
 
 import argparse

@@ -13,6 +13,9 @@ validates after each epoch, and does nothing else.
 
 The first epoch of each training is left out as warm-up. A training counts with the median of its
 epochs, and a kind of loop with the median of its trainings.
+
+Result of 2026-11-21, two cores, 5 rounds: training 0.934 of the bare loop for the shipped workload
+(one thread), 0.987 for 192 x 6 (two threads); epochs 0.874 and 0.973.
 """
 
 import argparse
