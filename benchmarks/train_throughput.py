@@ -4,8 +4,8 @@
 
 Each round runs the real step (images on disk, checkpoints, progress, MLflow) and a bare PyTorch
 loop over tensors in memory, in turns, in one process: the same network, recipe, batch, epochs and
-threads. The bare loop shuffles with `torch.randperm`, changes the images with the step's function,
-validates after each epoch, and does nothing else.
+threads (as many as the step chooses). The bare loop shuffles with `torch.randperm`, changes the
+images with the step's function, validates after each epoch, and does nothing else.
 
 - training: images/s from an epoch's first batch to its last
 - epoch: images/s from an epoch's end to the next one's: with validation, and in the step with the
@@ -14,8 +14,8 @@ validates after each epoch, and does nothing else.
 The first epoch of each training is left out as warm-up. A training counts with the median of its
 epochs, and a kind of loop with the median of its trainings.
 
-Result of 2026-11-21, two cores, 5 rounds: training 0.934 of the bare loop for the shipped workload
-(one thread), 0.987 for 192 x 6 (two threads); epochs 0.874 and 0.973.
+Result of 2026-11-21, two cores, 5 rounds: training 0.959 of the bare loop for the shipped workload
+(one thread), 1.026 for 192 x 6 (two threads); epochs 0.902 and 1.011.
 """
 
 import argparse
