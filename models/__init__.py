@@ -4,6 +4,7 @@ A family's module has:
 
 - `Settings`: its settings in `params.yaml`, beside `family`. A frozen pydantic model, which can be
   read without importing torch.
+- `flops(settings, shape)`: of a forward pass over one image; without importing torch either.
 - `build(settings, shape, classes)`: a new network; `torch.manual_seed` decides its weights.
 - `rebuild(description)`: a network as it was saved, its weights still to be loaded. It needs
   nothing but the description.
@@ -60,6 +61,13 @@ def build(
     module = importlib.import_module(f"models.{family}")
     built: Network = module.build(module.Settings.model_validate(settings), shape, classes)
     return built
+
+
+def flops(family: str, settings: Mapping[str, Any], shape: tuple[int, int, int]) -> float:
+    """Floating-point operations of a forward pass over one image; the arguments are `build`'s."""
+    module = importlib.import_module(f"models.{family}")
+    counted: float = module.flops(module.Settings.model_validate(settings), shape)
+    return counted
 
 
 def save(

@@ -39,6 +39,26 @@ class Network(nn.Module):
         self.register_buffer("mean", 255 * torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", 255 * torch.tensor(std).view(-1, 1, 1), persistent=False)
 
+    def prefer_attention(self, device: str, precision: str) -> str | None:
+        """Chooses the implementation of the attention that trains fastest.
+
+        On CPUs, PyTorch's fused attention has a slow backward pass in bfloat16: a ViT 192 x 6 with
+        65 tokens trained 1.7 times as fast with the plain matrix products. In fp32 they are equal.
+
+        Args:
+            device: `cpu` or `cuda`.
+            precision: `fp32` or `bf16`.
+
+        Returns:
+            Its name in `transformers`; None for a network without attention.
+        """
+        classifier: Any = self.classifier
+        if not getattr(classifier, "_supports_sdpa", False):
+            return None
+        chosen = "eager" if (device, precision) == ("cpu", "bf16") else "sdpa"
+        classifier.set_attn_implementation(chosen)
+        return chosen
+
     def forward(self, images: Tensor) -> Tensor:
         """Classifies images.
 

@@ -64,6 +64,27 @@ class Settings(BaseModel):
         return self
 
 
+def flops(settings: Settings, shape: tuple[int, int, int]) -> float:
+    """How much a forward pass over one image takes, without what is small beside its products.
+
+    Args:
+        settings: Of the network; one that is pretrained counts as infinitely large, because its
+            sizes are not known before it is there, and no one publishes small ones.
+        shape: Height, width and channels of the images.
+
+    Returns:
+        Floating-point operations; a multiplication with its addition is two.
+    """
+    if settings.pretrained is not None:
+        return float("inf")
+    height, width, channels = shape
+    patches = (height // settings.patch_size) * (width // settings.patch_size)
+    tokens, hidden = patches + 1, settings.hidden_size
+    block = tokens * hidden * (4 + 2 * settings.mlp_ratio) * hidden + 2 * tokens**2 * hidden
+    embedding = patches * settings.patch_size**2 * channels * hidden
+    return 2 * (settings.layers * block + embedding)
+
+
 def build(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Network":
     """Makes a new network, with random weights or pretrained ones.
 

@@ -16,6 +16,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from retrain.errors import UsageError
+from retrain.numerics import precision
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[int, Field(ge=1)]
@@ -126,6 +127,12 @@ class Train(Section):
         schedule: How it falls after that: `cosine` to 0; `one_cycle` starts at a 25th of the peak
             and ends near 0 (Smith and Topin, 2018).
         clip_norm: The largest gradient norm; 0 is no clipping.
+        micro_batch: Images of a worker's part of a batch that go through the network at once, for a
+            batch that does not fit into a GPU; all of them when None. The step is the same, but for
+            rounding.
+        precision: Of the matrix products; `auto` is bf16 where `retrain.numerics` finds that it
+            pays. Weights and optimizer are fp32 in any case.
+        compile: Whether `torch.compile` is used; `auto` where a training on a GPU is long enough.
     """
 
     epochs: Positive = 20
@@ -136,7 +143,9 @@ class Train(Section):
     schedule: Literal["cosine", "one_cycle"] = "cosine"
     clip_norm: Annotated[float, Field(ge=0)] = 1.0
     label_smoothing: Fraction = 0.0
-    precision: Literal["fp32", "bf16"] = "fp32"
+    micro_batch: Positive | None = None
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    compile: Literal["auto"] | bool = "auto"
     augment: Augment = Augment()
     seed: Annotated[int, Field(ge=0)] = 0
 
@@ -147,12 +156,16 @@ class Scale(Section):
     Attributes:
         workers: 0 trains in the run's own process; 2 and up is data-parallel over Ray workers,
             each with a GPU where the cluster has enough of them.
-        checkpoint_seconds: A checkpoint is written after every epoch and at most this many seconds
-            after the last one.
+        memory_gb: How much each worker may hold of the training images, in 10^9 bytes. If all of
+            them fit, each epoch has an order of its own over all images; else, one over parts of
+            this size (another order, so another model).
+        checkpoint_seconds: A checkpoint is written after every epoch that took a second, and at
+            most this many seconds after the last one.
         max_failures: How often lost workers are replaced before the training fails.
     """
 
     workers: Annotated[int, Field(ge=0)] = 0
+    memory_gb: Annotated[float, Field(gt=0)] = 4.0
     checkpoint_seconds: Annotated[float, Field(gt=0)] = 60.0
     max_failures: Annotated[int, Field(ge=0)] = 2
 
@@ -162,9 +175,11 @@ class Evaluate(Section):
 
     Attributes:
         batch_size: Images per forward pass.
+        precision: As in `train`.
     """
 
     batch_size: Positive = 256
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
 
 
 class Gate(Section):
@@ -218,7 +233,7 @@ def workload_names(params: Path) -> list[str]:
 
 
 def load_workload(params: Path, name: str, overrides: Mapping[str, Any] | None = None) -> Workload:
-    """Reads one workload.
+    """Reads one workload. Where its precision is `auto`, it is decided here, for this machine.
 
     Args:
         params: The file `params.yaml`.
@@ -235,8 +250,11 @@ def load_workload(params: Path, name: str, overrides: Mapping[str, Any] | None =
     for dotted, value in (overrides or {}).items():
         _set(tree, dotted, value)
     workload = _validate(Workload, {"name": name} | tree, name)
-    _validate(_settings(workload.model.family), workload.model.model_dump(exclude={"family"}), name)
-    return workload
+    family = _family(workload.model.family)
+    given = workload.model.model_dump(exclude={"family"})
+    settings = _validate(family.Settings, given, name)
+    shape = (workload.images.size, workload.images.size, workload.images.channels)
+    return _with_precision(workload, family.flops(settings, shape))
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -286,20 +304,33 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
     tree[last] = value
 
 
-def _settings(family: str) -> type[BaseModel]:
-    """The class of a family's settings.
+def _family(name: str) -> Any:
+    """The module of a family.
 
-    The family owns them (`Settings` in its module), so that a new family is one new module; that
-    is why it is looked up by name here.
+    The family owns its settings (`Settings` in its module), so that a new family is one new module;
+    that is why it is looked up by name here.
     """
     folder = Path(__file__).parents[1] / "models"
     families = [path.stem for path in folder.glob("*.py") if "class Settings" in path.read_text()]
-    if family not in families:
-        raise UsageError(
-            f"model.family: no {family!r} in models/.{_did_you_mean(family, families)}"
-        )
-    settings: type[BaseModel] = importlib.import_module(f"models.{family}").Settings
-    return settings
+    if name not in families:
+        raise UsageError(f"model.family: no {name!r} in models/.{_did_you_mean(name, families)}")
+    return importlib.import_module(f"models.{name}")
+
+
+def _with_precision(workload: Workload, flops: float) -> Workload:
+    """Decides the precision where it is left open.
+
+    Args:
+        workload: Read and found right.
+        flops: Of a forward pass of its network over one image.
+    """
+    sections: dict[str, Train | Evaluate] = {"train": workload.train, "evaluate": workload.evaluate}
+    decided = {
+        name: section.model_copy(update={"precision": precision(flops * section.batch_size)})
+        for name, section in sections.items()
+        if section.precision == "auto"
+    }
+    return workload.model_copy(update=decided)
 
 
 def _validate(kind: type[Kind], tree: Mapping[str, Any], workload: str) -> Kind:

@@ -3,6 +3,8 @@
 - `labels.json`: the class names by index
 - `images.json`: `size`, `channels` and `resize`: what every image was made into
 - `<split>/images-00000.npy` and on: uint8 (N, H, W, C) each, one after the other in row order
+- or, of the training split, `images-00000.jpegs`, the same images as JPEG files one after the
+  other, and `images-00000.ends.npy`, int64 (N,), where each of them ends
 - `<split>/labels.npy`: int64 (rows,), the index of each row's class
 - `<split>/rows.parquet`: path, label, sha256, file, row: where each row comes from
 
@@ -10,11 +12,17 @@ The splits are train, val and test, and none is empty.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from models.image import to_array
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,38 +32,42 @@ if TYPE_CHECKING:
 LABELS = "labels.json"
 IMAGES = "images.json"
 ROWS = "rows.parquet"
+PIXELS, JPEGS, ENDS = ".npy", ".jpegs", ".ends.npy"  # suffixes of a shard's files
 
 
 def shard_name(number: int) -> str:
     """The file name of a split's shard, counted from 0; the names sort in row order."""
-    return f"images-{number:05d}.npy"
+    return f"images-{number:05d}{PIXELS}"
 
 
 class Shards:
-    """The images of a split, left on disk: only the rows that are asked for are read."""
+    """The images of a split as pixels, left on disk: only the rows that are asked for are read.
+
+    The files are read and not mapped: a mapped file counts as memory of each process that reads it,
+    up to all of it.
+    """
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        """Opens the shards.
+        """Looks at the shards.
 
         Args:
             paths: `.npy` files of uint8 (N, H, W, C), at least one, in row order.
         """
         import numpy as np
 
-        self._shards: list[NDArray[np.uint8]] = [np.load(path, mmap_mode="r") for path in paths]
-        self._ends = np.cumsum([len(shard) for shard in self._shards])
+        shards = [np.load(path, mmap_mode="r") for path in paths]
+        self._paths = paths
+        self._offsets: list[int] = [shard.offset for shard in shards]
+        self._ends = np.cumsum([len(shard) for shard in shards])
+        height, width, channels = shards[0].shape[1:]
+        self.shape: tuple[int, int, int] = (height, width, channels)
+        self.bytes_per_image: float = height * width * channels
 
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Height, width and channels of every image."""
-        height, width, channels = self._shards[0].shape[1:]
-        return height, width, channels
-
     def __getitem__(self, rows: "NDArray[np.int64]") -> "NDArray[np.uint8]":
-        """Copies images into memory.
+        """Reads images into memory; fastest for rows that follow each other on disk.
 
         Args:
             rows: int64 (n,), row indices of the split, from 0, in any order.
@@ -65,14 +77,159 @@ class Shards:
         """
         import numpy as np
 
-        assert not len(rows) or rows.min() >= 0, "a negative row would be taken from a shard's end"
         images = np.empty((len(rows), *self.shape), np.uint8)
-        owners = np.searchsorted(self._ends, rows, side="right")
-        for owner in np.unique(owners):
-            shard = self._shards[owner]
-            mine = np.flatnonzero(owners == owner)
-            images[mine] = shard[rows[mine] - (self._ends[owner] - len(shard))]
+        size = int(self.bytes_per_image)
+        target = images.reshape(-1).data
+        for shard, runs in _runs(rows, self._ends):
+            with self._paths[shard].open("rb") as file:
+                for place, first, count in runs:
+                    part = target[place * size : (place + count) * size]
+                    _read(file.fileno(), part, self._offsets[shard] + first * size)
         return images
+
+    load = __getitem__
+
+
+class JpegShards:
+    """The images of a split as JPEG files, left on disk."""
+
+    def __init__(self, paths: Sequence[Path], shape: tuple[int, int, int]) -> None:
+        """Looks at the shards.
+
+        Args:
+            paths: The `.jpegs` files, at least one, in row order.
+            shape: Height, width and channels of every image.
+        """
+        import numpy as np
+
+        self._paths = paths
+        self._ends = np.cumsum([len(np.load(_ends_of(path), mmap_mode="r")) for path in paths])
+        self.shape = shape
+        self.bytes_per_image: float = sum(path.stat().st_size for path in paths) / len(self)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, rows: "NDArray[np.int64]") -> "NDArray[np.uint8]":
+        """Reads and decodes images; see `Shards`."""
+        return self.load(rows)[slice(None)]
+
+    def load(self, rows: "NDArray[np.int64]") -> "Jpegs":
+        """Reads images into memory as they are.
+
+        Args:
+            rows: int64 (n,), row indices of the split, from 0, in any order.
+        """
+        import numpy as np
+
+        sizes = np.empty(len(rows), np.int64)
+        found = [(shard, list(runs)) for shard, runs in _runs(rows, self._ends)]
+        bounds = {}
+        for shard, runs in found:
+            bounds[shard] = np.concatenate(([0], np.load(_ends_of(self._paths[shard]))))
+            for place, first, count in runs:
+                sizes[place : place + count] = np.diff(bounds[shard][first : first + count + 1])
+        ends = np.cumsum(sizes)
+        content = np.empty(int(ends[-1]) if len(rows) else 0, np.uint8)
+        target = content.data
+        for shard, runs in found:
+            with self._paths[shard].open("rb") as file:
+                for place, first, count in runs:
+                    start, stop = ends[place] - sizes[place], ends[place + count - 1]
+                    _read(file.fileno(), target[start:stop], int(bounds[shard][first]))
+        return Jpegs(content, ends, self.shape)
+
+
+@dataclass(frozen=True)
+class Jpegs:
+    """Images in memory as JPEG files, which are decoded when they are asked for.
+
+    Attributes:
+        content: uint8, the files one after the other.
+        ends: int64 (n,), where each of them ends.
+        shape: Height, width and channels of every image.
+    """
+
+    content: "NDArray[np.uint8]"
+    ends: "NDArray[np.int64]"
+    shape: tuple[int, int, int]
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, places: "NDArray[np.int64] | slice") -> "NDArray[np.uint8]":
+        """Decodes images, several at a time.
+
+        Args:
+            places: int64 (m,), in any order, or a slice.
+
+        Returns:
+            uint8 (m, H, W, C), in the order of `places`.
+        """
+        import numpy as np
+
+        places = np.arange(len(self))[places]
+        images = np.empty((len(places), *self.shape), np.uint8)
+        height, _, channels = self.shape
+
+        def decode(number: int, place: int) -> None:
+            start = self.ends[place - 1] if place else 0
+            file = self.content[start : self.ends[place]].tobytes()
+            images[number] = to_array(file, height, channels, "stretch")
+
+        # The decoder lets other threads run.
+        list(_decoders().map(decode, range(len(places)), places.tolist()))
+        return images
+
+
+@cache
+def _decoders() -> ThreadPoolExecutor:
+    from joblib import cpu_count
+
+    return ThreadPoolExecutor(cpu_count(), "decoder")
+
+
+def _ends_of(path: Path) -> Path:
+    return path.with_suffix(ENDS)
+
+
+def _runs(
+    rows: "NDArray[np.int64]", ends: "NDArray[np.int64]"
+) -> "Iterator[tuple[int, Iterator[tuple[int, int, int]]]]":
+    """Cuts rows into runs that lie together both in a shard and among the rows.
+
+    Args:
+        rows: int64 (n,), of all shards.
+        ends: int64 (shards,), where the rows of each end.
+
+    Yields:
+        A shard, and its runs: the place of the first row among the rows, its number in the shard,
+        and how many follow.
+    """
+    import numpy as np
+
+    if not len(rows):
+        return
+    assert rows.min() >= 0 and rows.max() < ends[-1], "a row that is not there"
+    order = np.argsort(rows, kind="stable")
+    ascending = rows[order]
+    owners = np.searchsorted(ends, ascending, side="right")
+    together = (np.diff(ascending) == 1) & (np.diff(order) == 1) & (np.diff(owners) == 0)
+    firsts = np.flatnonzero(np.concatenate(([True], ~together)))
+    counts = np.diff(np.append(firsts, len(rows)))
+    starts = np.concatenate(([0], ends))[owners[firsts]]
+    columns = (owners[firsts], order[firsts], ascending[firsts] - starts, counts)
+    runs = zip(*(column.tolist() for column in columns), strict=True)
+    for shard, of_shard in groupby(runs, key=itemgetter(0)):
+        yield shard, (run[1:] for run in of_shard)
+
+
+def _read(file: int, target: memoryview, offset: int) -> None:
+    """Fills a piece of memory from a place in a file."""
+    while target:
+        read = os.preadv(file, [target], offset)
+        assert read, "a shard is shorter than it says"
+        target, offset = target[read:], offset + read
 
 
 @dataclass(frozen=True)
@@ -80,12 +237,12 @@ class PreparedSplit:
     """One split: the same row has the same place in all of it.
 
     Attributes:
-        images: The pixels.
+        images: Left on disk.
         labels: int64 (rows,), class indices.
         folder: Where it lies.
     """
 
-    images: Shards
+    images: Shards | JpegShards
     labels: "NDArray[np.int64]"
     folder: Path
 
@@ -124,7 +281,11 @@ class Prepared:
         import numpy as np
 
         folder = self.folder / name
-        shards = Shards(sorted(folder.glob("images-*.npy")))
+        shards: Shards | JpegShards
+        if jpegs := sorted(folder.glob(f"images-*{JPEGS}")):
+            shards = JpegShards(jpegs, self.shape)
+        else:
+            shards = Shards(sorted(folder.glob(f"images-*{PIXELS}")))
         return PreparedSplit(shards, np.load(folder / "labels.npy"), folder)
 
 

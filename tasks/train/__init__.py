@@ -1,7 +1,7 @@
 """Trains the network with Ray Train, in this process or on workers, and tracks it in MLflow.
 
 - `loop.py` is the training loop
-- `batches.py`, `optimizer.py`, `checkpoint.py` and `progress.py` are its parts
+- `batches.py`, `ingest.py`, `optimizer.py`, `checkpoint.py` and `progress.py` are its parts
 """
 
 import hashlib
@@ -45,8 +45,9 @@ def train(
         workspace: Its scratch holds the checkpoints.
 
     Returns:
-        `weights` (SHA-256 of the weights' file), `parameters` (how many), and `best_epoch`,
-        `val_accuracy` and `val_loss` of the epoch that is kept.
+        `weights` (SHA-256 of the weights' file), `parameters` (how many), `numerics` (`precision`,
+        `attention` and whether `compiled`), and `best_epoch`, `val_accuracy` and `val_loss` of the
+        epoch that is kept.
 
     Raises:
         ValueError: The parameters do not go together or with the images, or training diverged.
@@ -68,9 +69,10 @@ def train(
         output=workspace.folder / MODEL,
         root=workspace.project.root,
         checkpoint_seconds=scale.checkpoint_seconds,
+        memory_gb=scale.memory_gb,
     )
     params = flatten({"model": model.model_dump(), "train": recipe.model_dump()})
-    params["scale.workers"] = scale.workers
+    params |= {"scale.workers": scale.workers, "scale.memory_gb": scale.memory_gb}
     with _tracked(workspace, params, images.digest) as run:
         with (
             console.training_progress() as show,
@@ -88,6 +90,7 @@ def train(
     return {
         "weights": hashlib.sha256(weights).hexdigest(),
         "parameters": result["parameters"],
+        "numerics": result["numerics"],
         "best_epoch": best["epoch"],
         "val_accuracy": best["val_accuracy"],
         "val_loss": best["val_loss"],
@@ -197,7 +200,7 @@ def _own_interrupt_handler() -> Iterator[None]:
 STEP = Step(
     "train",
     train,
-    reads=("model", "train", "scale.workers"),
+    reads=("model", "train", "scale.workers", "scale.memory_gb"),
     inputs=("preprocess",),
     libraries=("numpy", "safetensors", "torch", "transformers"),
     runs_model=True,

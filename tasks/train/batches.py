@@ -19,6 +19,19 @@ SHUFFLE, AUGMENT, NETWORK = range(3)
 
 
 @dataclass(frozen=True)
+class Windows:
+    """How an epoch goes through images of which only a part is in memory.
+
+    Attributes:
+        batches: Of a window: the batches whose images are in memory together.
+        block: Images that lie together on disk and stay together until they are in memory.
+    """
+
+    batches: int
+    block: int
+
+
+@dataclass(frozen=True)
 class Batches:
     """The part of every batch that one worker trains on.
 
@@ -30,6 +43,7 @@ class Batches:
         seed: Of the order and of the changes.
         rank: Which worker this is, from 0.
         workers: How many there are.
+        windows: None when any image can be had at any time.
     """
 
     rows: int
@@ -37,6 +51,7 @@ class Batches:
     seed: int
     rank: int
     workers: int
+    windows: Windows | None = None
 
     @property
     def per_epoch(self) -> int:
@@ -51,6 +66,11 @@ class Batches:
     def epoch(self, epoch: int) -> "NDArray[np.int64]":
         """This worker's part of an epoch, in an order of its own.
 
+        With windows, the blocks are shuffled, and then the images of each window. An image meets
+        others than those beside it on disk only within a window: the larger, the closer this is to
+        the order without windows, in which any image can be anywhere. These are the orders
+        QUASI_RANDOM and RANDOM of FFCV (Leclerc et al., 2023).
+
         Args:
             epoch: From 0.
 
@@ -59,7 +79,17 @@ class Batches:
         """
         import numpy as np
 
-        order = np.random.default_rng((self.seed, SHUFFLE, epoch)).permutation(self.rows)
+        random = np.random.default_rng((self.seed, SHUFFLE, epoch))
+        if self.windows is None:
+            order = random.permutation(self.rows)
+        else:
+            block = self.windows.block
+            firsts = block * random.permutation(-(-self.rows // block))
+            order = (firsts[:, None] + np.arange(block)).reshape(-1)
+            order = order[order < self.rows]
+            images = self.windows.batches * self.size
+            for first in range(0, self.rows, images):
+                random.shuffle(order[first : first + images])
         used = self.per_epoch * self.share * self.workers
         return order[:used].reshape(self.per_epoch, self.workers, self.share)[:, self.rank]
 
@@ -92,9 +122,9 @@ class Batches:
         flat = images.flatten(1, 2)
         return flat.gather(1, pixels.flatten(1)[:, :, None].expand(flat.shape)).view(images.shape)
 
-    def network_seed(self, step: int) -> int:
-        """What the network's own random choices (dropout) of a step are drawn from."""
+    def network_seeds(self, epoch: int) -> list[int]:
+        """What the network's own random choices (dropout) are drawn from, by batch of an epoch."""
         import numpy as np
 
-        seeds = np.random.SeedSequence((self.seed, NETWORK, step, self.rank))
-        return int(seeds.generate_state(1, np.uint64)[0])
+        seeds = np.random.SeedSequence((self.seed, NETWORK, epoch, self.rank))
+        return [int(seed) for seed in seeds.generate_state(self.per_epoch, np.uint64)]

@@ -2,33 +2,36 @@
 
 import os
 from collections.abc import Mapping
-from contextlib import chdir, nullcontext
+from contextlib import AbstractContextManager, chdir, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import models
+from retrain.numerics import LARGE
 from retrain.workload import Train
 from tasks.prepared import PreparedSplit, open_prepared
 from tasks.train import checkpoint
 from tasks.train.batches import Batches
+from tasks.train.ingest import Ingest, in_order, windows
 from tasks.train.optimizer import clip_gradients, learning_rate, make_optimizer
 from tasks.train.progress import FILE, Epoch, Meter
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
-    from numpy.typing import NDArray
     from torch import Tensor
 
 # Gradients are looked at this often. On a GPU, a look waits until it has done all before.
 STEPS_BETWEEN_LOOKS = 50
 
-# Forward FLOPs of a step below which one CPU thread is used. On two idle cores, two threads gained
-# 5 to 20 % there and 45 % at 6.6 GFLOP; where another program had one of the cores they made a step
-# 10 to 100 times slower, since the threads of a small kernel mostly wait for each other.
-SMALL_STEP = 1e9
+# A checkpoint takes milliseconds, and so does an epoch of a very small training: less than this is
+# trained again rather than kept.
+SECONDS_WORTH_A_CHECKPOINT = 1.0
+
+# FLOPs of a training from which it is compiled on a GPU: minutes of a fast one, where compiling
+# takes about one. On a CPU it took 25 to 65 s to gain 10 % and needs a C++ compiler.
+WORTH_COMPILING = 1e17
 
 START: dict[str, Any] = {"step": 0, "loss_sum": 0.0, "history": [], "best": None}
 
@@ -46,6 +49,7 @@ class Job:
         output: Where the trained network is written to.
         root: Of the project; relative paths in the settings start there.
         checkpoint_seconds: The longest time between two checkpoints.
+        memory_gb: For images that each worker may hold.
     """
 
     family: str
@@ -56,6 +60,7 @@ class Job:
     output: Path
     root: Path
     checkpoint_seconds: float
+    memory_gb: float
 
 
 def work(config: Mapping[str, Job]) -> dict[str, Any]:
@@ -65,9 +70,9 @@ def work(config: Mapping[str, Job]) -> dict[str, Any]:
         config: The job, under `job`.
 
     Returns:
-        `history` (one mapping for each epoch), `best` (the one that is kept) and `parameters`; or
-        `error`, which is the user's to mend. It is not raised because Ray would start the workers
-        again.
+        `history` (one mapping for each epoch), `best` (the one that is kept), `parameters` and
+        `numerics` (how it was calculated); or `error`, which is the user's to mend. It is not
+        raised because Ray would start the workers again.
     """
     try:
         return train(config["job"])
@@ -91,8 +96,10 @@ def train(job: Job) -> dict[str, Any]:
 
     data = open_prepared(job.images)
     images, val = data.split("train"), data.split("val")
-    labels = torch.from_numpy(images.labels).to(device)
-    batches = Batches(len(images), recipe.batch_size, recipe.seed, rank, workers)
+    batches = Batches(
+        len(images), recipe.batch_size, recipe.seed, rank, workers,
+        windows(images.images, job.memory_gb, recipe.batch_size),
+    )  # fmt: skip
     steps = batches.per_epoch * recipe.epochs
 
     torch.manual_seed(recipe.seed)
@@ -101,13 +108,22 @@ def train(job: Job) -> dict[str, Any]:
     before = checkpoint.load(job.scratch) or START
     if before["step"]:
         network.load_state_dict(before["network"])
+    flops = models.flops(job.family, job.settings, data.shape)
     if device.type == "cpu":
         sharing = get_context().get_local_world_size()
-        torch.set_num_threads(_threads(network, data.shape, batches.share, sharing))
+        torch.set_num_threads(_threads(flops * batches.share, sharing))
+    numerics = {
+        "precision": recipe.precision,
+        "attention": network.prefer_attention(device.type, recipe.precision),
+        "compiled": _is_compiled(recipe, device, 3 * flops * batches.share * steps),
+    }
     module = prepare_model(network)  # on the device; with several workers, inside DDP
+    if numerics["compiled"]:
+        module = torch.compile(module)
     optimizer = make_optimizer(network, recipe)
     if before["step"]:
         optimizer.load_state_dict(before["optimizer"])
+    ingest = Ingest(images, batches, device)
     step: int = before["step"]
     loss_sum = torch.tensor(before["loss_sum"], device=device)
     history: list[dict[str, Any]] = list(before["history"])
@@ -120,31 +136,28 @@ def train(job: Job) -> dict[str, Any]:
         return monotonic()
 
     loss_of = torch.nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
-    bf16 = recipe.precision == "bf16"
-    autocast = torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext()
+    autocast = _autocast(device, recipe)
     generator = _generator(device)
     batch = batches.share * workers
     meter = Meter(job.scratch / FILE, recipe.epochs, steps, batch, step, float(loss_sum))
     saved = ended = monotonic()
 
     for epoch in range(len(history), recipe.epochs):
-        began, first, epoch_end = monotonic(), step, (epoch + 1) * batches.per_epoch
+        began, first, epoch_begin = monotonic(), step, epoch * batches.per_epoch
+        epoch_end = epoch_begin + batches.per_epoch
+        seeds = batches.network_seeds(epoch)
         meter.go_on()
         module.train()
-        for rows in batches.epoch(epoch)[step - epoch_end :]:
-            x = batches.augment(_to(device, images.images[rows]), recipe.augment, step)
-            y = labels[_to(device, rows)]
-            generator.manual_seed(batches.network_seed(step))
-            with autocast:
-                loss = loss_of(module(x), y)
+        for x, y in ingest.epoch(epoch, step - epoch_begin):
+            generator.manual_seed(seeds[step - epoch_begin])
             optimizer.zero_grad()
-            loss.backward()
+            x = batches.augment(x, recipe.augment, step)
+            loss_sum += _backward(module, loss_of, x, y, autocast, recipe.micro_batch)
             norm = clip_gradients(network, recipe.clip_norm)
             lr = learning_rate(step, steps, recipe)
             for group in optimizer.param_groups:
                 group["lr"] = lr
             optimizer.step()
-            loss_sum += loss.detach()
             step += 1
 
             if step % STEPS_BETWEEN_LOOKS == 0 or step == epoch_end:
@@ -174,7 +187,8 @@ def train(job: Job) -> dict[str, Any]:
             weights = {name: value.cpu().clone() for name, value in network.state_dict().items()}
             best = {"epoch": dict(this), "weights": weights}
         loss_sum.zero_()
-        if rank == 0:
+        worth = min(SECONDS_WORTH_A_CHECKPOINT, job.checkpoint_seconds)
+        if rank == 0 and (monotonic() - saved > worth or step == steps):
             saved = save()
 
     assert best is not None
@@ -190,7 +204,48 @@ def train(job: Job) -> dict[str, Any]:
             images=data.images,
         )
     parameters = sum(each.numel() for each in network.parameters())
-    return {"history": history, "best": best["epoch"], "parameters": parameters}
+    return {
+        "history": history,
+        "best": best["epoch"],
+        "parameters": parameters,
+        "numerics": numerics,
+    }
+
+
+def _backward(
+    module: "torch.nn.Module",
+    loss_of: "torch.nn.Module",
+    images: "Tensor",
+    labels: "Tensor",
+    autocast: AbstractContextManager[Any],
+    micro_batch: int | None,
+) -> "Tensor":
+    """Adds up the gradients of a batch, a part of it at a time.
+
+    Returns:
+        The mean loss of the worker's part of the batch.
+    """
+    if micro_batch is None or micro_batch >= len(images):
+        with autocast:
+            loss = loss_of(module(images), labels)
+        loss.backward()
+        detached: Tensor = loss.detach()
+        return detached
+    import torch
+
+    total = torch.zeros((), device=images.device)
+    parts = list(
+        zip(torch.split(images, micro_batch), torch.split(labels, micro_batch), strict=True)
+    )
+    for number, (x, y) in enumerate(parts, 1):
+        # Workers exchange their gradients once, with the last part.
+        alone = getattr(module, "no_sync", nullcontext) if number < len(parts) else nullcontext
+        with alone():
+            with autocast:
+                loss = loss_of(module(x), y) * (len(x) / len(images))
+            loss.backward()
+        total += loss.detach()
+    return total
 
 
 def validate(
@@ -201,44 +256,47 @@ def validate(
     Returns:
         The mean cross-entropy (nats, without label smoothing) and the accuracy.
     """
-    import numpy as np
     import torch
 
-    mine = np.arange(batches.rank, len(split), batches.workers)
+    share = -(-len(split) // batches.workers)
+    mine = range(len(split))[batches.rank * share :][:share]
     loss_sum = torch.zeros((), device=device)
     hits = torch.zeros((), device=device)
     network.eval()
     with torch.inference_mode():
-        for first in range(0, len(mine), batches.share):
-            rows = mine[first : first + batches.share]
-            y = _to(device, split.labels[rows])
-            logits = network(_to(device, split.images[rows]))
-            loss_sum += torch.nn.functional.cross_entropy(logits, y, reduction="sum")
-            hits += (logits.argmax(1) == y).sum()
+        for images, labels in in_order(split, mine, batches.share, device):
+            logits = network(images)
+            loss_sum += torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+            hits += (logits.argmax(1) == labels).sum()
     loss_sum, hits = _sum_over_workers(loss_sum), _sum_over_workers(hits)
     return loss_sum / len(split), float(hits) / len(split)
 
 
-def _threads(
-    network: "torch.nn.Module", shape: tuple[int, int, int], images: int, sharing: int
-) -> int:
+def _threads(flops: float, sharing: int) -> int:
     """How many CPU threads a worker uses: its share of the cores, or one for a small step.
 
     Args:
-        network: Counted on one image.
-        shape: Of an image: height, width and channels.
-        images: Of a step, on this worker.
+        flops: Of a step's forward pass, on this worker.
         sharing: Workers on this machine.
     """
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
+    from joblib import cpu_count
 
-    network.eval()
-    with FlopCounterMode(display=False) as counter, torch.inference_mode():
-        network(torch.zeros((1, *shape), dtype=torch.uint8))
-    if counter.get_total_flops() * images < SMALL_STEP:
-        return 1
-    return max(1, (os.cpu_count() or 1) // sharing)
+    # On two idle cores, two threads gained 5 to 20 % with a small step and 45 % at 6.6 GFLOP; where
+    # another program had one of the cores they made a small step 10 to 100 times slower.
+    return 1 if flops < LARGE else max(1, cpu_count() // sharing)
+
+
+def _is_compiled(recipe: Train, device: "torch.device", flops: float) -> bool:
+    """Whether the network is compiled.
+
+    Args:
+        recipe: May say it.
+        device: Where it is trained.
+        flops: Of this worker's whole training.
+    """
+    if recipe.compile == "auto":
+        return device.type == "cuda" and flops >= WORTH_COMPILING
+    return recipe.compile
 
 
 def _set_up(device: "torch.device") -> None:
@@ -251,6 +309,15 @@ def _set_up(device: "torch.device") -> None:
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
+def _autocast(device: "torch.device", recipe: Train) -> AbstractContextManager[Any]:
+    import torch
+
+    assert recipe.precision != "auto", "retrain.workload decides it"
+    if recipe.precision == "bf16":
+        return torch.autocast(device.type, torch.bfloat16)
+    return nullcontext()
+
+
 def _generator(device: "torch.device") -> "torch.Generator":
     """What dropout draws from. `torch.manual_seed` would seed every kind of device, slowly."""
     import torch
@@ -258,16 +325,6 @@ def _generator(device: "torch.device") -> "torch.Generator":
     if device.type == "cuda":
         return torch.cuda.default_generators[device.index]
     return torch.default_generator
-
-
-def _to(device: "torch.device", array: "NDArray[np.generic]") -> "Tensor":
-    """A tensor of an array; on its way to a GPU, the work there goes on."""
-    import torch
-
-    tensor = torch.from_numpy(array)
-    if device.type == "cuda":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor
 
 
 def _sum_over_workers(value: "Tensor") -> "Tensor":

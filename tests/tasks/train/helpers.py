@@ -70,6 +70,8 @@ def run(
 ) -> Trained:
     """Runs the step; in the same root again, as a retry of it."""
     torch.set_num_threads(1)  # such a network gains nothing from more, and loses on a busy machine
+    if recipe.precision == "auto":  # decided when a workload is read
+        recipe = recipe.model_copy(update={"precision": "fp32"})
     folder, scratch = root / output, root / "scratch"
     folder.mkdir(parents=True)
     scratch.mkdir(exist_ok=True)

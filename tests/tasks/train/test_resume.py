@@ -16,6 +16,7 @@ from tests.tasks.train.helpers import SMALL, run, write_prepared
 ROOT = Path(__file__).parents[3]
 RECIPE = Train(epochs=4, batch_size=16, lr=0.01, augment=Augment(shift=1, flip=True))
 PER_EPOCH = 6
+OFTEN = Scale(checkpoint_seconds=1e-9)  # after every step
 DROPOUT = SMALL.model_copy(update={"dropout": 0.1})
 
 
@@ -30,7 +31,7 @@ class InterruptedTrainingError(Exception):
 
 @pytest.fixture
 def interrupted(images, tmp_path, monkeypatch):
-    """A training that was stopped before step 15, in its third epoch."""
+    """A training that was stopped before step 15, in its third epoch, with a checkpoint of each."""
     from tasks.train import loop
 
     learning_rate = loop.learning_rate
@@ -43,13 +44,13 @@ def interrupted(images, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(loop, "learning_rate", failing)
         with pytest.raises(InterruptedTrainingError):
-            run(tmp_path, images, RECIPE, model=DROPOUT, output="interrupted")
+            run(tmp_path, images, RECIPE, model=DROPOUT, scale=OFTEN, output="interrupted")
     return tmp_path
 
 
 def test_it_goes_on_from_the_last_checkpoint(interrupted, undisturbed, images, steps):
     resumed = run(interrupted, images, RECIPE, model=DROPOUT)
-    assert steps == list(range(2 * PER_EPOCH, 4 * PER_EPOCH))
+    assert steps == list(range(2 * PER_EPOCH + 3, 4 * PER_EPOCH))
     assert resumed.facts == undisturbed.facts
     assert resumed.model_files() == undisturbed.model_files()
     assert [epoch["train_loss"] for epoch in resumed.history] == [
@@ -66,7 +67,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     content[len(content) // 2] ^= 1
     newest.write_bytes(content[:-100] if damage == "cut short" else content)
     resumed = run(interrupted, images, RECIPE, model=DROPOUT)
-    assert steps == list(range(PER_EPOCH, 4 * PER_EPOCH))
+    assert steps == list(range(2 * PER_EPOCH + 2, 4 * PER_EPOCH))
     assert resumed.facts == undisturbed.facts
 
 
@@ -85,9 +86,12 @@ def test_mlflow_has_one_run_and_each_epoch_once(interrupted, images):
     assert [metric.step for metric in logged] == [1, 2, 3, 4]
 
 
-def test_the_last_two_checkpoints_are_kept(undisturbed):
-    kept = sorted((undisturbed.project.root / "scratch" / checkpoint.FOLDER).iterdir())
-    assert [int(path.name.split("-")[0]) for path in kept] == [3 * PER_EPOCH, 4 * PER_EPOCH]
+def test_the_last_two_checkpoints_are_kept(interrupted):
+    kept = sorted((interrupted / "scratch" / checkpoint.FOLDER).iterdir())
+    assert [int(path.name.split("-")[0]) for path in kept] == [
+        2 * PER_EPOCH + 2,
+        2 * PER_EPOCH + 3,
+    ]
 
 
 LONG = Train(epochs=2, batch_size=8, lr=0.003, augment=Augment(shift=1))
@@ -96,7 +100,7 @@ LONG_PER_EPOCH = 400
 
 def train_long(root: Path) -> None:
     """What the subprocess runs: it checkpoints after every step."""
-    run(root, root / "images", LONG, model=DROPOUT, scale=Scale(checkpoint_seconds=1e-9))
+    run(root, root / "images", LONG, model=DROPOUT, scale=OFTEN)
 
 
 def test_a_killed_training_goes_on_in_the_middle_of_an_epoch(tmp_path, steps):

@@ -1,0 +1,150 @@
+"""Brings the images of every batch from disk to the device, before the step that needs them.
+
+Prepared images are read by position and never streamed: no plan runs in the training loop, and a
+training can go on at any batch of any epoch. Images that fit `scale.memory_gb` are read once and
+kept. Of more than that, a window of the epoch's batches is in memory while the next one is read.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from tasks.ahead import ahead
+from tasks.prepared import JpegShards, PreparedSplit, Shards
+from tasks.train.batches import Batches, Windows
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+# What is read at once when not all images fit into memory: large enough for a disk or a network to
+# be as fast as it can, small enough for a window to hold many, so that it is well mixed.
+BLOCK_BYTES = 2**20
+
+# Batches that are made ready before they are needed, where a thread of its own does it.
+BATCHES_AHEAD = 3
+
+Batch = tuple["Tensor", "Tensor"]
+
+
+def windows(images: Shards | JpegShards, memory_gb: float, batch_size: int) -> Windows | None:
+    """Says how a training goes through images that are more than the memory it may use.
+
+    It depends on all images and not on a worker's share, so that any number of workers trains on
+    the same batches.
+
+    Returns:
+        None when all images fit.
+    """
+    budget = memory_gb * 1e9
+    if len(images) * images.bytes_per_image <= budget:
+        return None
+    return Windows(
+        # Two are in memory: the one that is trained on, and the next.
+        batches=max(1, int(budget / 2 / images.bytes_per_image / batch_size)),
+        block=max(1, int(BLOCK_BYTES / images.bytes_per_image)),
+    )
+
+
+class Ingest:
+    """One worker's part of the batches of a split."""
+
+    def __init__(self, split: PreparedSplit, batches: Batches, device: "torch.device") -> None:
+        """Reads the images, if all fit into memory.
+
+        Args:
+            split: What to train on.
+            batches: Which images make up each batch.
+            device: Where the batches are needed.
+        """
+        import numpy as np
+
+        self._split, self._batches, self._device = split, batches, device
+        everything = np.arange(len(split)) if batches.windows is None else None
+        self._held = None if everything is None else split.images.load(everything)
+
+    def epoch(self, epoch: int, first: int) -> Iterator[Batch]:
+        """The batches of an epoch.
+
+        Args:
+            epoch: From 0.
+            first: The batch of the epoch to begin with, from 0.
+
+        Yields:
+            uint8 (share, H, W, C) and int64 (share,), images and labels, on the device.
+        """
+        rows = self._batches.epoch(epoch)
+        if self._held is not None:
+            yield from self._ready(self._held, rows[first:], rows[first:])
+            return
+        assert self._batches.windows is not None
+        size = self._batches.windows.batches
+        ends = range(size, len(rows) + size, size)
+        # The first one may be begun in the middle.
+        cut = [rows[max(first, end - size) : end] for end in ends if end > first]
+        for loaded, places, in_window in ahead(self._load, cut, results=1):
+            yield from self._ready(loaded, places, in_window)
+
+    def _load(self, rows: "NDArray[np.int64]") -> tuple[Any, "NDArray[np.int64]", Any]:
+        """Reads the images of a window in the order in which they are on disk."""
+        import numpy as np
+
+        order = np.argsort(rows, axis=None)
+        places = np.empty(rows.size, np.int64)
+        places[order] = np.arange(rows.size)
+        return self._split.images.load(rows.reshape(-1)[order]), places.reshape(rows.shape), rows
+
+    def _ready(
+        self, loaded: Any, places: "NDArray[np.int64]", rows: "NDArray[np.int64]"
+    ) -> Iterator[Batch]:
+        """Makes batches of images in memory.
+
+        Args:
+            loaded: Gives uint8 (n, H, W, C) for int64 (n,).
+            places: int64 (batches, share), of each image in what is loaded.
+            rows: int64 (batches, share), of each image in the split.
+        """
+
+        def gather(number: int) -> Batch:
+            return (
+                _tensor(loaded[places[number]], self._device),
+                _tensor(self._split.labels[rows[number]], self._device),
+            )
+
+        yield from _on_device(gather, len(rows), self._split, self._device)
+
+
+def in_order(
+    split: PreparedSplit, rows: range, size: int, device: "torch.device"
+) -> Iterator[Batch]:
+    """Successive rows of a split in batches as `Ingest.epoch` gives them; the last has the rest."""
+    import numpy as np
+
+    def read(number: int) -> Batch:
+        some = np.asarray(rows[number * size : (number + 1) * size], np.int64)
+        return _tensor(split.images[some], device), _tensor(split.labels[some], device)
+
+    yield from _on_device(read, -(-len(rows) // size), split, device)
+
+
+def _on_device(
+    make: Any, count: int, split: PreparedSplit, device: "torch.device"
+) -> Iterator[Batch]:
+    """Numbered batches on the device, made by a thread of their own where that pays.
+
+    It does on a GPU, which would wait for the copies, and for images that must be decoded. For a
+    copy within memory, two threads in one Python cost more than they save.
+    """
+    apart = device.type == "cuda" or isinstance(split.images, JpegShards)
+    batches = ahead(make, range(count), BATCHES_AHEAD) if apart else map(make, range(count))
+    for images, labels in batches:
+        yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+
+
+def _tensor(array: "NDArray[np.generic]", device: "torch.device") -> "Tensor":
+    """A tensor of an array, from which a GPU can copy while it works."""
+    import torch
+
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory() if device.type == "cuda" else tensor
