@@ -27,6 +27,11 @@ def connect() -> None:
         )
 
 
+def is_remote() -> bool:
+    """Whether work is for more machines than this one: those of the cluster of `RAY_ADDRESS`."""
+    return bool(os.environ.get("RAY_ADDRESS"))
+
+
 def quiet() -> None:
     """Keeps Ray's progress bars and hints off the console; its log records go on."""
     os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")

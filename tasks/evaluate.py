@@ -15,7 +15,7 @@ from retrain.artifact import Artifact, write_json
 from retrain.step import REPORT, Facts, Step, Workspace
 from retrain.workload import Evaluate
 from tasks import plots
-from tasks.inference import probabilities
+from tasks.inference import Job, probabilities
 from tasks.metrics import Predictions, per_class, summarise
 from tasks.prepared import ROWS, Prepared, open_prepared
 
@@ -43,7 +43,8 @@ def evaluate(
     model = trained.folder / "model"
     prepared = open_prepared(images.folder)
     known = tuple(json.loads((model / models.LABELS).read_text(encoding="utf-8")))
-    outputs = probabilities(model, images.folder, SPLIT, evaluation.batch_size, ROWS_AT_ONCE)
+    job = Job(model, images.folder, SPLIT, evaluation.batch_size, evaluation.precision)
+    outputs = probabilities(job, ROWS_AT_ONCE)
     predictions = _keep_predictions(
         outputs, known, prepared, workspace.folder / "predictions.parquet"
     )

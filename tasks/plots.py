@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from tasks.prepared import Shards
+    from tasks.prepared import JpegShards, Shards
 
 BLUE, ORANGE, GREEN, RED, GREY = "#1f6f9f", "#d9822b", "#2f7d4f", "#b3261e", "#8a8f98"
 STYLE = {
@@ -35,7 +35,7 @@ NAME_LENGTH = 12
 
 def draw(
     predictions: Predictions,
-    images: "Shards",
+    images: "Shards | JpegShards",
     history: Sequence[Mapping[str, Any]] | None,
     folder: Path,
 ) -> None:
@@ -158,7 +158,7 @@ def _learning_curves(history: Sequence[Mapping[str, Any]]) -> "Figure":
 
 
 def _grid(
-    predictions: Predictions, images: "Shards", rows: "NDArray[np.int64]", title: str
+    predictions: Predictions, images: "Shards | JpegShards", rows: "NDArray[np.int64]", title: str
 ) -> "Figure":
     """Images with their true and predicted classes."""
     from matplotlib.figure import Figure

@@ -20,6 +20,10 @@ OFTEN = Scale(checkpoint_seconds=1e-9)  # after every step
 DROPOUT = SMALL.model_copy(update={"dropout": 0.1})
 
 
+# 96 images of 64 bytes: in windows of two batches.
+FEW_IN_MEMORY = Scale(checkpoint_seconds=1e-9, memory_gb=96 * 64 * 0.7 / 1e9)
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory, images):
     return run(tmp_path_factory.mktemp("undisturbed"), images, RECIPE, model=DROPOUT)
@@ -56,6 +60,32 @@ def test_it_goes_on_from_the_last_checkpoint(interrupted, undisturbed, images, s
     assert [epoch["train_loss"] for epoch in resumed.history] == [
         epoch["train_loss"] for epoch in undisturbed.history
     ]
+
+
+@pytest.mark.parametrize("stopped_at", [7, 8, 9, 15, 17])
+def test_images_that_are_read_in_windows_are_gone_on_with_in_any_of_them(
+    images, tmp_path, monkeypatch, steps, stopped_at
+):
+    from tasks.train import loop
+
+    noting = loop.learning_rate
+
+    def failing(step, steps, recipe):
+        if step == stopped_at:
+            raise InterruptedTrainingError
+        return noting(step, steps, recipe)
+
+    recipe = RECIPE.model_copy(update={"precision": "bf16", "epochs": 3})
+    whole = run(tmp_path / "whole", images, recipe, model=DROPOUT, scale=FEW_IN_MEMORY)
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "learning_rate", failing)
+        with pytest.raises(InterruptedTrainingError):
+            run(tmp_path, images, recipe, model=DROPOUT, scale=FEW_IN_MEMORY, output="stopped")
+    steps.clear()
+    resumed = run(tmp_path, images, recipe, model=DROPOUT, scale=FEW_IN_MEMORY)
+    assert steps == list(range(stopped_at, 3 * PER_EPOCH))
+    assert resumed.facts == whole.facts
+    assert resumed.model_files() == whole.model_files()
 
 
 @pytest.mark.parametrize("damage", ["cut short", "a flipped bit"])

@@ -118,5 +118,23 @@ def test_a_pretrained_folder_is_below_the_project(images, tmp_path):
     assert str(tmp_path).encode() not in b"".join(trained.model_files().values())
 
 
-def test_a_small_network_leaves_the_other_cores_alone(trained):
+def test_a_small_network_leaves_the_other_cores_alone(images, tmp_path):
+    run(tmp_path, images, RECIPE.model_copy(update={"epochs": 1}))
     assert torch.get_num_threads() == 1
+
+
+def test_a_batch_in_parts_takes_the_same_steps(images, tmp_path):
+    whole = run(tmp_path / "whole", images, RECIPE)
+    parts = run(tmp_path / "parts", images, RECIPE.model_copy(update={"micro_batch": 5}))
+    assert parts.model_files() != whole.model_files()  # sums in another order
+    for ours, theirs in zip(parts.history, whole.history, strict=True):
+        assert ours["train_loss"] == pytest.approx(theirs["train_loss"], rel=1e-3)
+        assert ours["val_loss"] == pytest.approx(theirs["val_loss"], rel=1e-3)
+
+
+def test_how_it_was_calculated_is_recorded(images, tmp_path):
+    once = RECIPE.model_copy(update={"epochs": 1})
+    fp32 = run(tmp_path / "fp32", images, once)
+    assert fp32.facts["numerics"] == {"precision": "fp32", "attention": "sdpa", "compiled": False}
+    bf16 = run(tmp_path / "bf16", images, once.model_copy(update={"precision": "bf16"}))
+    assert bf16.facts["numerics"] == {"precision": "bf16", "attention": "eager", "compiled": False}

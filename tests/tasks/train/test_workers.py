@@ -14,7 +14,9 @@ from tests.tasks.train.helpers import run, write_prepared
 
 RECIPE = Train(epochs=2, batch_size=16, lr=0.003, augment=Augment(shift=1))
 STEPS = 300
-SCALE = Scale(workers=2, checkpoint_seconds=0.1)
+# Memory for a fifth of the images.
+ALONE = Scale(checkpoint_seconds=0.1, memory_gb=STEPS // 2 * 16 * 64 / 5 / 1e9)
+SCALE = ALONE.model_copy(update={"workers": 2})
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +32,7 @@ def two_workers(ray_session, tmp_path_factory, many):
 
 
 def test_two_workers_train_as_one_process_does(two_workers, many, tmp_path):
-    alone = run(tmp_path, many, RECIPE)
+    alone = run(tmp_path, many, RECIPE, scale=ALONE)
     assert two_workers.facts["val_accuracy"] > 0.9
     for epoch, other in zip(two_workers.history, alone.history, strict=True):
         assert epoch["train_loss"] == pytest.approx(other["train_loss"], rel=1e-3)

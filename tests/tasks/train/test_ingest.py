@@ -1,0 +1,159 @@
+"""The images that reach the training, from memory and through windows."""
+
+import functools
+import json
+import operator
+
+import numpy as np
+import pytest
+import simplejpeg
+import torch
+
+from tasks.prepared import open_prepared, shard_name
+from tasks.train.batches import Batches, Windows
+from tasks.train.ingest import Ingest, in_order, windows
+
+CPU = torch.device("cpu")
+ROWS, SIZE = 53, 8
+WINDOWS = Windows(batches=3, block=5)
+
+
+@pytest.fixture(scope="module")
+def split(tmp_path_factory):
+    """Every pixel of an image is the number of its row, and so is its label."""
+    folder = tmp_path_factory.mktemp("prepared")
+    (folder / "train").mkdir()
+    images = np.repeat(np.arange(ROWS, dtype=np.uint8), SIZE * SIZE * 3)
+    for number, shard in enumerate(np.split(images.reshape(ROWS, SIZE, SIZE, 3), [20, 21, 40])):
+        np.save(folder / "train" / shard_name(number), shard)
+    np.save(folder / "train" / "labels.npy", np.arange(ROWS))
+    (folder / "labels.json").write_text(json.dumps(["a", "b"]))
+    (folder / "images.json").write_text(json.dumps({"size": SIZE, "channels": 3, "resize": "crop"}))
+    return open_prepared(folder).split("train")
+
+
+def batches(**changes):
+    return Batches(**{"rows": ROWS, "size": 4, "seed": 0, "rank": 0, "workers": 1} | changes)
+
+
+def rows_of(epoch):
+    """The row numbers of the batches, after a look at whether images and labels belong together."""
+    rows = []
+    for images, labels in epoch:
+        assert images.dtype == torch.uint8 and labels.dtype == torch.int64
+        assert torch.equal(images, labels.to(torch.uint8)[:, None, None, None].expand_as(images))
+        rows.append(labels.tolist())
+    return rows
+
+
+@pytest.mark.parametrize("order", [None, WINDOWS])
+def test_batches_are_those_of_the_order(split, order):
+    which = batches(windows=order)
+    ingest = Ingest(split, which, CPU)
+    for epoch in range(2):
+        assert rows_of(ingest.epoch(epoch, 0)) == which.epoch(epoch).tolist()
+
+
+@pytest.mark.parametrize("order", [None, WINDOWS])
+@pytest.mark.parametrize("first", range(14))
+def test_an_epoch_goes_on_at_any_batch(split, order, first):
+    which = batches(windows=order)
+    assert rows_of(Ingest(split, which, CPU).epoch(1, first)) == which.epoch(1)[first:].tolist()
+
+
+@pytest.mark.parametrize("order", [None, WINDOWS])
+def test_any_number_of_workers_trains_on_the_same_batches(split, order):
+    alone = rows_of(Ingest(split, batches(windows=order), CPU).epoch(0, 0))
+    for workers in (2, 4):
+        shares = [
+            rows_of(Ingest(split, batches(windows=order, rank=r, workers=workers), CPU).epoch(0, 0))
+            for r in range(workers)
+        ]
+        assert [
+            functools.reduce(operator.iadd, parts, []) for parts in zip(*shares, strict=True)
+        ] == alone
+
+
+def test_an_epoch_through_windows_has_every_row_once_and_stays_in_its_windows():
+    which = batches(rows=1000, size=10, windows=Windows(batches=10, block=7))
+    order = which.epoch(0)
+    assert np.array_equal(np.sort(order, axis=None), np.arange(1000))
+    for window in np.split(order, 10):
+        blocks = {row // 7 for row in window.ravel().tolist()}
+        assert len(blocks) <= 100 / 7 + 2  # whole blocks, but for the two at its ends
+    assert not np.array_equal(order, which.epoch(1))
+    assert not np.array_equal(
+        np.sort(order[:10], axis=None), np.sort(which.epoch(1)[:10], axis=None)
+    )
+
+
+def test_what_fits_the_memory_has_no_windows_and_what_does_not_stays_within_it(split):
+    stored = ROWS * SIZE * SIZE * 3
+    assert windows(split.images, stored / 1e9, batch_size=4) is None
+    found = windows(split.images, stored / 2 / 1e9, batch_size=4)
+    held = 2 * found.batches * 4 * SIZE * SIZE * 3
+    assert 0.6 * stored / 2 < held <= stored / 2
+
+
+def test_only_two_windows_are_read_at_a_time(split, monkeypatch):
+    read = []
+    load = type(split.images).load
+
+    def noting(self, rows):
+        read.append(rows)
+        return load(self, rows)
+
+    monkeypatch.setattr(type(split.images), "load", noting)
+    epoch = Ingest(split, batches(windows=WINDOWS), CPU).epoch(0, 0)
+    for _ in range(WINDOWS.batches):
+        next(epoch)
+    epoch.close()
+    assert [len(rows) for rows in read] == [12, 12]
+    assert all(np.array_equal(rows, np.sort(rows)) for rows in read)
+
+
+def test_rows_in_order_come_in_batches_with_the_rest_at_the_end(split):
+    found = rows_of(in_order(split, range(3, 53), 20, CPU))
+    assert [len(batch) for batch in found] == [20, 20, 10]
+    assert functools.reduce(operator.iadd, found, []) == list(range(3, 53))
+
+
+@pytest.fixture(scope="module")
+def jpegs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("jpegs")
+    (folder / "train").mkdir()
+    images = np.random.default_rng(0).integers(0, 256, (ROWS, SIZE, SIZE, 3), np.uint8)
+    files = [simplejpeg.encode_jpeg(image, 95, colorsubsampling="444") for image in images]
+    for number, (first, stop) in enumerate([(0, 30), (30, ROWS)]):
+        (folder / "train" / f"images-{number:05d}.jpegs").write_bytes(b"".join(files[first:stop]))
+        ends = np.cumsum([len(file) for file in files[first:stop]])
+        np.save(folder / "train" / f"images-{number:05d}.ends.npy", ends)
+    np.save(folder / "train" / "labels.npy", np.arange(ROWS))
+    (folder / "labels.json").write_text(json.dumps(["a", "b"]))
+    (folder / "images.json").write_text(json.dumps({"size": SIZE, "channels": 3, "resize": "crop"}))
+    decoded = np.stack([simplejpeg.decode_jpeg(file) for file in files])
+    return open_prepared(folder).split("train"), decoded
+
+
+@pytest.mark.parametrize("order", [None, WINDOWS])
+def test_images_stored_as_jpeg_are_decoded_on_the_way(jpegs, order):
+    split, decoded = jpegs
+    which = batches(windows=order)
+    epoch = Ingest(split, which, CPU).epoch(0, 2)
+    for (images, labels), rows in zip(epoch, which.epoch(0)[2:], strict=True):
+        assert np.array_equal(images.numpy(), decoded[rows])
+        assert labels.tolist() == rows.tolist()
+
+
+def test_jpegs_count_with_what_they_take_on_disk(jpegs):
+    split, _decoded = jpegs
+    stored = sum(path.stat().st_size for path in split.folder.glob("*.jpegs"))
+    assert split.images.bytes_per_image * ROWS == pytest.approx(stored)
+    assert windows(split.images, stored / 1e9, 4) is None
+    assert windows(split.images, (stored - 1) / 1e9, 4) is not None
+
+
+@pytest.mark.parametrize("rows", [[52, 0, 30], [29, 30, 31], [5], []])
+def test_jpegs_are_read_in_the_order_that_was_asked_for(jpegs, rows):
+    split, decoded = jpegs
+    assert np.array_equal(split.images[np.array(rows, np.int64)], decoded[rows])
