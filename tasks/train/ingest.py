@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-# What is read at once when not all images fit into memory: large enough for a disk or a network to
-# be as fast as it can, small enough for a window to hold many, so that it is well mixed.
+# What is read at once when not all images fit into memory: so much that a disk or a network is as
+# fast as it can be, but so little that a window is of many blocks, and thus well mixed.
 BLOCK_BYTES = 2**20
+BLOCKS_PER_WINDOW = 32
 
 # Batches that are made ready before they are needed, where a thread of its own does it.
 BATCHES_AHEAD = 3
@@ -40,11 +41,10 @@ def windows(images: Shards | JpegShards, memory_gb: float, batch_size: int) -> W
     budget = memory_gb * 1e9
     if len(images) * images.bytes_per_image <= budget:
         return None
-    return Windows(
-        # Two are in memory: the one that is trained on, and the next.
-        batches=max(1, int(budget / 2 / images.bytes_per_image / batch_size)),
-        block=max(1, int(BLOCK_BYTES / images.bytes_per_image)),
-    )
+    # Two are in memory: the one that is trained on, and the next.
+    batches = max(1, int(budget / 2 / images.bytes_per_image / batch_size))
+    fast, mixed = BLOCK_BYTES / images.bytes_per_image, batches * batch_size / BLOCKS_PER_WINDOW
+    return Windows(batches, block=max(1, int(min(fast, mixed))))
 
 
 class Ingest:

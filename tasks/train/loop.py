@@ -111,7 +111,7 @@ def train(job: Job) -> dict[str, Any]:
     flops = models.flops(job.family, job.settings, data.shape)
     if device.type == "cpu":
         sharing = get_context().get_local_world_size()
-        torch.set_num_threads(_threads(flops * batches.share, sharing))
+        torch.set_num_threads(threads_for(flops * batches.share, sharing))
     numerics = {
         "precision": recipe.precision,
         "attention": network.prefer_attention(device.type, recipe.precision),
@@ -272,7 +272,7 @@ def validate(
     return loss_sum / len(split), float(hits) / len(split)
 
 
-def _threads(flops: float, sharing: int) -> int:
+def threads_for(flops: float, sharing: int) -> int:
     """How many CPU threads a worker uses: its share of the cores, or one for a small step.
 
     Args:

@@ -1,0 +1,279 @@
+"""The ways to train that are compared: the project's step, and what one would write instead.
+
+Each trains the same network with the same recipe on the same images and says how many images per
+second it went through, epoch by epoch.
+"""
+
+import json
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import models
+from retrain.artifact import Artifact
+from retrain.project import Project
+from retrain.step import Workspace
+from retrain.workload import Workload
+from tasks.prepared import Prepared, open_prepared, shard_name
+from tasks.train import train
+from tasks.train.batches import Batches
+from tasks.train.optimizer import learning_rate, make_optimizer
+
+ROWS_PER_SHARD = 1000
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Images per second, medians over a training's epochs but the first.
+
+    Attributes:
+        training: From an epoch's first batch to its last.
+        epoch: From an epoch's end to the next one's: with validation, and with whatever else is
+            done between two epochs.
+    """
+
+    training: float
+    epoch: float
+
+
+def prepare(folder: Path, workload: Workload, rows: int) -> Path:
+    """Writes random images as `preprocess` does; what is in them does not change the speed."""
+    random = np.random.default_rng(0)
+    shape = (workload.images.size, workload.images.size, workload.images.channels)
+    for split, count in (("train", rows), ("val", rows // 6)):
+        (folder / split).mkdir(parents=True)
+        for number, first in enumerate(range(0, count, ROWS_PER_SHARD)):
+            size = (min(ROWS_PER_SHARD, count - first), *shape)
+            shard = random.integers(0, 256, size, dtype=np.uint8)
+            np.save(folder / split / shard_name(number), shard)
+        np.save(folder / split / "labels.npy", random.integers(0, 10, count))
+    (folder / "labels.json").write_text(json.dumps([str(number) for number in range(10)]))
+    images = workload.images.model_dump(include={"size", "channels", "resize"})
+    (folder / "images.json").write_text(json.dumps(images))
+    return folder
+
+
+def step(workload: Workload, images: Path) -> Speed:
+    """The project's step, from an empty workspace: checkpoints, progress and MLflow included."""
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        output, scratch = root / "output", root / "scratch"
+        output.mkdir()
+        scratch.mkdir()
+        train(
+            workload.model,
+            workload.train,
+            workload.scale,
+            Artifact("preprocess", "benchmark", "benchmark", images, {}),
+            Workspace(output, scratch, "benchmark", workload.name, Project(root)),
+        )
+        history = json.loads((output / "report" / "history.json").read_text())[1:]
+    rows = open_prepared(images).split("train")
+    trained = len(rows) // workload.train.batch_size * workload.train.batch_size
+    return Speed(
+        statistics.median(epoch["images_per_second"] for epoch in history),
+        statistics.median(trained / epoch["seconds"] for epoch in history),
+    )
+
+
+def bare(workload: Workload, images: Path) -> Speed:
+    """A plain loop over tensors in memory, shuffled with `torch.randperm`."""
+    data, batch = open_prepared(images), workload.train.batch_size
+    x, y = tensors(data, "train")
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        order = torch.randperm(len(x))
+        for first in range(0, len(x) // batch * batch, batch):
+            rows = order[first : first + batch]
+            yield x[rows], y[rows]
+
+    return _by_hand(workload, data, batches)
+
+
+def ideal_loader(workload: Workload, images: Path) -> Speed:
+    """The plain loop on one batch again and again: what no loader can be faster than."""
+    data, batch = open_prepared(images), workload.train.batch_size
+    x, y = tensors(data, "train")
+    one = x[:batch].clone(), y[:batch].clone()
+    return _by_hand(workload, data, lambda: iter([one] * (len(x) // batch)))
+
+
+def ray_data(workload: Workload, images: Path) -> Speed:
+    """The plain loop, fed by a plan of Ray Data that is run anew for each epoch."""
+    import pyarrow as pa
+    import ray.data
+
+    from retrain import cluster
+
+    cluster.connect()
+    data, batch = open_prepared(images), workload.train.batch_size
+    x, y = tensors(data, "train")
+    pixels = [image.numpy().tobytes() for image in x]
+    table = ray.data.from_arrow(pa.table({"image": pixels, "label": y.numpy()}))
+
+    def decode(rows: dict[str, Any]) -> dict[str, Any]:
+        flat = np.frombuffer(b"".join(rows["image"]), np.uint8)
+        return {"image": flat.reshape(-1, *data.shape), "label": rows["label"]}
+
+    dataset = table.repartition(8).materialize()
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        plan = dataset.map_batches(decode, batch_size=batch)
+        for rows in plan.iter_torch_batches(
+            batch_size=batch, drop_last=True, local_shuffle_buffer_size=len(x) // 2
+        ):
+            yield rows["image"], rows["label"]
+
+    return _by_hand(workload, data, batches)
+
+
+def hf_trainer(workload: Workload, images: Path) -> Speed:
+    """The Trainer of `transformers` with its own loader."""
+    from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+
+    data, recipe = open_prepared(images), workload.train
+    network = build(workload, data)
+    splits = {name: tensors(data, name) for name in ("train", "val")}
+    loss_of = torch.nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
+    augment = _augment(workload, len(splits["train"][0]))
+    marks: dict[str, list[float]] = {"begin": [], "trained": [], "end": []}
+
+    class WithLoss(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+            logits = self.network(augment(images) if self.training else images)
+            return {"loss": loss_of(logits, labels), "logits": logits}
+
+    class Clock(TrainerCallback):  # type: ignore[misc]  # transformers is not typed for us
+        def on_epoch_begin(self, *_: Any, **__: Any) -> None:
+            marks["begin"].append(monotonic())
+
+        def on_epoch_end(self, *_: Any, **__: Any) -> None:
+            marks["trained"].append(monotonic())
+
+        def on_evaluate(self, *_: Any, **__: Any) -> None:
+            marks["end"].append(monotonic())
+
+    def collate(rows: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+        x, y = zip(*rows, strict=True)
+        return {"images": torch.stack(x), "labels": torch.stack(y)}
+
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            folder,
+            num_train_epochs=recipe.epochs,
+            per_device_train_batch_size=recipe.batch_size,
+            per_device_eval_batch_size=recipe.batch_size,
+            learning_rate=recipe.lr,
+            weight_decay=recipe.weight_decay,
+            max_grad_norm=recipe.clip_norm,
+            lr_scheduler_type="cosine",
+            dataloader_drop_last=True,
+            eval_strategy="epoch",
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=not torch.cuda.is_available(),
+            bf16=recipe.precision == "bf16",
+            log_level="error",
+        )
+        trainer = Trainer(
+            WithLoss(),
+            arguments,
+            data_collator=collate,
+            train_dataset=torch.utils.data.TensorDataset(*splits["train"]),
+            eval_dataset=torch.utils.data.TensorDataset(*splits["val"]),
+            callbacks=[Clock()],
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    trained = len(splits["train"][0]) // recipe.batch_size * recipe.batch_size
+    each = list(zip(*marks.values(), strict=True))[1:]
+    return Speed(
+        statistics.median(trained / (last - begin) for begin, last, _ in each),
+        statistics.median(trained / (end - begin) for begin, _, end in each),
+    )
+
+
+def tensors(data: Prepared, split: str) -> tuple[Tensor, Tensor]:
+    """All images, uint8 (n, H, W, C), and labels, int64 (n,), of a split, in memory."""
+    opened = data.split(split)
+    images = opened.images[np.arange(len(opened))]
+    return torch.from_numpy(images), torch.from_numpy(opened.labels)
+
+
+def build(workload: Workload, data: Prepared) -> Any:
+    """The workload's network, with the same first weights in every way of training."""
+    torch.manual_seed(workload.train.seed)
+    settings = workload.model.model_dump(exclude={"family"})
+    return models.build(workload.model.family, settings, data.shape, len(data.labels))
+
+
+def _augment(workload: Workload, rows: int) -> Callable[[Tensor], Tensor]:
+    """The step's own changes of the images, counting the steps itself."""
+    recipe = workload.train
+    batches = Batches(rows, recipe.batch_size, recipe.seed, rank=0, workers=1)
+    steps = iter(range(2**31))
+    return lambda images: batches.augment(images, recipe.augment, next(steps))
+
+
+def _by_hand(
+    workload: Workload, data: Prepared, batches: Callable[[], Iterator[tuple[Tensor, Tensor]]]
+) -> Speed:
+    """The loop that one would write by hand.
+
+    Args:
+        workload: What is trained.
+        data: The images; those of `val` are in memory.
+        batches: Gives those of an epoch, anew at each call.
+    """
+    recipe = workload.train
+    network = build(workload, data)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    network.to(device)
+    optimizer = make_optimizer(network, recipe)
+    loss_of = torch.nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
+    rows = len(data.split("train"))
+    per_epoch = rows // recipe.batch_size
+    augment = _augment(workload, rows)
+    val_x, val_y = (each.to(device) for each in tensors(data, "val"))
+    bf16 = recipe.precision == "bf16"
+    autocast = torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext()
+    count, training, epochs = 0, [], []
+    for _ in range(recipe.epochs):
+        began = monotonic()
+        network.train()
+        for x, y in batches():
+            x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+            with autocast:
+                loss = loss_of(network(augment(x)), y)
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(network.parameters(), recipe.clip_norm)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(count, per_epoch * recipe.epochs, recipe)
+            optimizer.step()
+            count += 1
+        loss.item()  # a GPU has to be waited for
+        training.append(per_epoch * recipe.batch_size / (monotonic() - began))
+        network.eval()
+        with torch.inference_mode(), autocast:
+            for first in range(0, len(val_x), recipe.batch_size):
+                part = slice(first, first + recipe.batch_size)
+                logits = network(val_x[part])
+                torch.nn.functional.cross_entropy(logits, val_y[part]).item()
+                (logits.argmax(1) == val_y[part]).sum().item()
+        epochs.append(per_epoch * recipe.batch_size / (monotonic() - began))
+    return Speed(statistics.median(training[1:]), statistics.median(epochs[1:]))
