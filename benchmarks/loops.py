@@ -21,7 +21,7 @@ from torch import Tensor
 import models
 from retrain.artifact import Artifact
 from retrain.project import Project
-from retrain.step import Workspace
+from retrain.step import Facts, Workspace
 from retrain.workload import Workload
 from tasks.prepared import Prepared, open_prepared, shard_name
 from tasks.train import train
@@ -62,21 +62,26 @@ def prepare(folder: Path, workload: Workload, rows: int) -> Path:
     return folder
 
 
-def step(workload: Workload, images: Path) -> Speed:
-    """The project's step, from an empty workspace: checkpoints, progress and MLflow included."""
+def run_step(workload: Workload, images: Path) -> tuple[Facts, list[dict[str, Any]]]:
+    """Runs the project's step from an empty workspace; returns its facts and its history."""
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         output, scratch = root / "output", root / "scratch"
         output.mkdir()
         scratch.mkdir()
-        train(
+        facts = train(
             workload.model,
             workload.train,
             workload.scale,
             Artifact("preprocess", "benchmark", "benchmark", images, {}),
             Workspace(output, scratch, "benchmark", workload.name, Project(root)),
         )
-        history = json.loads((output / "report" / "history.json").read_text())[1:]
+        return facts, json.loads((output / "report" / "history.json").read_text())
+
+
+def step(workload: Workload, images: Path) -> Speed:
+    """The project's step: checkpoints, progress and MLflow included."""
+    history = run_step(workload, images)[1][1:]
     rows = open_prepared(images).split("train")
     trained = len(rows) // workload.train.batch_size * workload.train.batch_size
     return Speed(

@@ -1,0 +1,121 @@
+"""How fast two workers train, against bare DDP with torchrun.
+
+    python -m benchmarks.two_workers --rounds 3
+
+Each round trains the ViT 192 x 6 of `train_throughput` in both ways, in turns, on random images in
+fp32: the same network, recipe, global batch and one thread for each of two CPU workers (gloo).
+
+- step: the project's, with `scale.workers: 2` on Ray Train, with checkpoints, progress and MLflow
+- bare: a loop over tensors in memory inside `DistributedDataParallel`, started by torchrun
+
+The figures are images/s from an epoch's first batch to its last, over both workers; the median of a
+training's epochs but the first, and of the rounds. Start-up, which is seconds for torchrun and more
+for Ray, is no part of it.
+
+Result of 2026-11-21: see `README.md` beside this file.
+"""
+
+import argparse
+import json
+import logging
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import torch
+from torch.distributed import destroy_process_group, get_rank, init_process_group
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks import loops
+from benchmarks.train_throughput import FP32, MIDDLING
+from retrain import cluster
+from retrain.project import find_project
+from retrain.workload import Workload, load_workload
+from tasks.prepared import open_prepared
+from tasks.train.batches import Batches
+from tasks.train.optimizer import learning_rate, make_optimizer
+
+ROWS = 1024
+WORKERS = 2
+
+
+def main() -> None:
+    """Runs the rounds and prints the medians and their ratio."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--bare", type=Path, help="images, as a process of torchrun")
+    options = parser.parse_args()
+    workload = load_workload(
+        find_project().params, "vit", MIDDLING | FP32 | {"scale.workers": WORKERS}
+    )
+    if options.bare:
+        bare(workload, options.bare)
+        return
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
+    found: dict[str, list[float]] = {"step": [], "bare": []}
+    with tempfile.TemporaryDirectory() as folder:
+        images = loops.prepare(Path(folder) / "images", workload, ROWS)
+        cluster.connect()
+        for number in range(options.rounds):
+            for way in sorted(found, reverse=number % 2 == 0):
+                speed = loops.step(workload, images).training if way == "step" else start(images)
+                found[way].append(speed)
+    step, by_hand = (statistics.median(found[way]) for way in ("step", "bare"))
+    print(f"{WORKERS} workers, {options.rounds} rounds: step {step:.1f}", end=", ")
+    print(f"torchrun {by_hand:.1f} images/s, ratio {step / by_hand:.3f}")
+
+
+def start(images: Path) -> float:
+    """Trains with torchrun; returns images/s."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node", str(WORKERS), "-m", "benchmarks.two_workers"),
+            *("--bare", str(images)),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return float(found["images_per_second"])
+
+
+def bare(workload: Workload, images: Path) -> None:
+    """The loop of one process of torchrun; the first one prints its result."""
+    init_process_group("gloo")
+    torch.set_num_threads(1)
+    recipe, rank = workload.train, get_rank()
+    data = open_prepared(images)
+    x, y = loops.tensors(data, "train")
+    network = DistributedDataParallel(loops.build(workload, data))
+    optimizer = make_optimizer(network, recipe)
+    loss_of = torch.nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
+    share, per_epoch = recipe.batch_size // WORKERS, len(x) // recipe.batch_size
+    batches = Batches(len(x), recipe.batch_size, recipe.seed, rank, WORKERS)
+    speeds, step = [], 0
+    for epoch in range(recipe.epochs):
+        began = monotonic()
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(epoch))
+        for number in range(per_epoch):
+            rows = order[number * recipe.batch_size :][rank * share :][:share]
+            loss = loss_of(network(batches.augment(x[rows], recipe.augment, step)), y[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(network.parameters(), recipe.clip_norm)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(step, per_epoch * recipe.epochs, recipe)
+            optimizer.step()
+            step += 1
+        speeds.append(per_epoch * recipe.batch_size / (monotonic() - began))
+    if rank == 0:
+        print(json.dumps({"images_per_second": statistics.median(speeds[1:])}))
+    destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
