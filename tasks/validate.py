@@ -15,6 +15,7 @@ from models.image import inspect
 from retrain.errors import RejectedDataError
 from retrain.step import Step
 from tasks import expectations
+from tasks.accepted import ACCEPTED, schema
 from tasks.parallel import run_tasks
 from tasks.source import SPLITS, Piece, Source, open_source
 from tasks.splits import assign_splits, find_shared
@@ -34,9 +35,8 @@ EXAMPLES = 5
 def validate(data: "Data", checks: "Checks", pulled: "Artifact", workspace: "Workspace") -> "Facts":
     """Checks every image, every class and every split.
 
-    Writes `images.parquet`, the accepted images: split, path, label, file, row, width, height,
-    mode, bytes, sha256, sorted by split, file and row; `quarantined.parquet`, the bad ones, with
-    the reason; and `report/data_docs/`.
+    Writes `images.parquet`, the accepted images, as `tasks/accepted.py` has it;
+    `quarantined.parquet`, the bad ones, with the reason; and `report/data_docs/`.
 
     Returns:
         `rows` of each split, and how many images were `quarantined`.
@@ -50,10 +50,10 @@ def validate(data: "Data", checks: "Checks", pulled: "Artifact", workspace: "Wor
     import pyarrow as pa
 
     source = open_source(data, pulled)
-    table = pa.concat_tables(run_tasks(partial(_inspect, source), source.units()))
+    units = list(enumerate(source.units()))
+    table = pa.concat_tables(run_tasks(partial(_inspect, source), units))
     sides = {pa.int32(): pd.Int32Dtype()}  # else, a missing one would make floats of them all
     images = assign_splits(table.to_pandas(types_mapper=sides.get), data.split)
-    images = images.sort_values(["split", "file", "row"], ignore_index=True)
 
     examination = expectations.Examination(workspace.report / "data_docs")
     trained = images["label"][images["split"] == "train"].dropna().unique()
@@ -77,7 +77,7 @@ def validate(data: "Data", checks: "Checks", pulled: "Artifact", workspace: "Wor
     ) + examination.check("splits", expectations.count_splits(accepted), expectations.split_rules())
     examination.write_docs()
 
-    _write(accepted, workspace.folder / "images.parquet")
+    _write(accepted, workspace.folder / ACCEPTED)
     _write(quarantined, workspace.folder / "quarantined.parquet")
     if len(quarantined) / len(images) > checks.max_bad_fraction or lacking:
         raise RejectedDataError(_reject(images, bad, lacking, checks, workspace))
@@ -88,13 +88,15 @@ def validate(data: "Data", checks: "Checks", pulled: "Artifact", workspace: "Wor
     }
 
 
-def _inspect(source: Source, unit: Sequence[Piece]) -> "pa.Table":
-    """A row for each image of a unit, with `error` where it does not decode."""
+def _inspect(source: Source, unit: tuple[int, Sequence[Piece]]) -> "pa.Table":
+    """A row for each image of a numbered unit, with `error` where it does not decode."""
     import pyarrow as pa
 
+    number, pieces = unit
     rows = []
-    for raw in source.read(unit):
+    for raw in source.read(pieces):
         row = {
+            "unit": number,
             "split": raw.split,
             "path": raw.path,
             "label": raw.label,
@@ -109,38 +111,20 @@ def _inspect(source: Source, unit: Sequence[Piece]) -> "pa.Table":
         except ValueError as error:
             row["error"] = str(error)
         rows.append(row)
-    return pa.Table.from_pylist(rows, schema=_schema().append(pa.field("error", pa.string())))
-
-
-def _schema() -> "pa.Schema":
-    """The columns that say what an image is."""
-    import pyarrow as pa
-
-    return pa.schema(
-        {
-            "split": pa.string(),
-            "path": pa.string(),
-            "label": pa.string(),
-            "file": pa.string(),
-            "row": pa.int64(),
-            "width": pa.int32(),
-            "height": pa.int32(),
-            "mode": pa.string(),
-            "bytes": pa.int64(),
-            "sha256": pa.string(),
-        }
-    )
+    return pa.Table.from_pylist(rows, schema=schema().append(pa.field("error", pa.string())))
 
 
 def _write(images: "pd.DataFrame", path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = _schema()
+    columns = schema()
     if "reason" in images:
-        schema = schema.append(pa.field("reason", pa.string()))
-    table = pa.Table.from_pandas(images, schema, preserve_index=False)
-    pq.write_table(table.replace_schema_metadata(None), path)
+        columns = columns.append(pa.field("reason", pa.string()))
+    with pq.ParquetWriter(path, columns) as writer:
+        for _, rows in images.groupby("unit", sort=True):
+            table = pa.Table.from_pandas(rows, columns, preserve_index=False)
+            writer.write_table(table.replace_schema_metadata(None))
 
 
 def _reject(
@@ -188,5 +172,5 @@ STEP = Step(
     validate,
     reads=("data.image_column", "data.label_column", "data.split", "checks"),
     inputs=("pull",),
-    libraries=("pillow", "pyarrow"),
+    libraries=("pillow", "pyarrow", "simplejpeg"),
 )
