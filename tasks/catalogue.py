@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from retrain.workload import Checks
 
+COLUMNS = ("split", "label", "error", "width", "height", "sha256")  # of what is added
+BATCH = 1024  # rows that are Python's objects at a time
+
 _TABLES = """
 CREATE TABLE images (
     image INTEGER PRIMARY KEY, split TEXT, label TEXT, error TEXT, width INTEGER, height INTEGER,
@@ -64,10 +67,13 @@ class Catalogue(AbstractContextManager["Catalogue"]):
 
         Args:
             first: The number of the first one; they are numbered in order.
-            images: With columns split, label, error, width, height, sha256.
+            images: With the `COLUMNS`.
         """
-        names = ("split", "label", "error", "width", "height", "sha256")
-        rows = zip(*(images[name].to_pylist() for name in names), strict=True)
+        rows = (
+            row
+            for batch in images.select(COLUMNS).to_batches(BATCH)
+            for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        )
         with self._database:
             self._database.executemany(
                 "INSERT INTO images VALUES (?1, ?2, ?3, ?4, ?5, ?6, min(?5, ?6), max(?5, ?6), ?7,"

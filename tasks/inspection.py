@@ -23,18 +23,18 @@ BATCH = 1024  # rows that are Python's objects at a time; in Arrow they are a te
 
 
 @dataclass(frozen=True)
-class Unit:
-    """One task.
+class Job:
+    """What one task does.
 
     Attributes:
-        number: Its place in `Source.units()`.
-        pieces: What it reads.
+        number: The unit's place in `Source.units()`.
+        unit: What it reads.
         path: The file about its images: the columns of `tasks.accepted`, the split as the data's
             names tell it, and `error`, why an image does not decode.
     """
 
     number: int
-    pieces: tuple[Piece, ...]
+    unit: tuple[Piece, ...]
     path: Path
 
 
@@ -48,14 +48,14 @@ def inspect_units(source: Source, folder: Path) -> list[Path]:
         ValueError: The data cannot be read.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    units = [
-        Unit(number, pieces, folder / f"{number:06d}.parquet")
-        for number, pieces in enumerate(source.units())
+    jobs = [
+        Job(number, unit, folder / f"{number:06d}.parquet")
+        for number, unit in enumerate(source.units())
     ]
-    missing = [unit for unit in units if not unit.path.exists()]
+    missing = [job for job in jobs if not job.path.exists()]
     if missing:
         run_tasks(partial(_inspect, source), missing)
-    return [unit.path for unit in units]
+    return [job.path for job in jobs]
 
 
 def schema() -> "pa.Schema":
@@ -65,20 +65,20 @@ def schema() -> "pa.Schema":
     return accepted.schema().append(pa.field("error", pa.string()))
 
 
-def _inspect(source: Source, unit: Unit) -> None:
+def _inspect(source: Source, job: Job) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    partial_file = unit.path.with_suffix(".partial")
+    partial_file = job.path.with_suffix(".partial")
     with pq.ParquetWriter(partial_file, schema()) as writer:
         rows: list[dict[str, object]] = []
-        for image in source.read(unit.pieces):
-            rows.append(_row(unit.number, image))
+        for image in source.read(job.unit):
+            rows.append(_row(job.number, image))
             if len(rows) == BATCH:
                 writer.write_batch(pa.RecordBatch.from_pylist(rows, schema()))
                 rows.clear()
         writer.write_batch(pa.RecordBatch.from_pylist(rows, schema()))
-    partial_file.replace(unit.path)
+    partial_file.replace(job.path)
 
 
 def _row(unit: int, image: RawImage) -> dict[str, object]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from retrain.errors import RejectedDataError
 from retrain.step import Step
 from tasks import accepted, expectations
-from tasks.catalogue import Catalogue
+from tasks.catalogue import COLUMNS, Catalogue
 from tasks.inspection import inspect_units
 from tasks.source import SPLITS, open_source
 from tasks.splits import assign_splits
@@ -70,23 +70,27 @@ class _Units:
     present: frozenset[str]
     fractions: "Split"
 
-    def __iter__(self) -> "Iterator[tuple[int, pa.Table]]":
+    def read(self, columns: Sequence[str]) -> "Iterator[tuple[int, pa.Table]]":
         """The number of each unit's first image, and a table of its images with their splits."""
-        import pyarrow.parquet as pq
-
         first = 0
         for file in self.files:
-            images = assign_splits(pq.read_table(file), self.present, self.fractions)
+            images = assign_splits(_read(file, columns), self.present, self.fractions)
             yield first, images
             first += len(images)
 
 
-def _splits_present(files: Sequence[Path]) -> frozenset[str]:
+def _read(file: Path, columns: Sequence[str]) -> "pa.Table":
     import pyarrow.parquet as pq
 
+    # With threads, or read ahead, it would be no faster: only take more memory.
+    with pq.ParquetFile(file, pre_buffer=False) as parquet:
+        return parquet.read(columns, use_threads=False)
+
+
+def _splits_present(files: Sequence[Path]) -> frozenset[str]:
     found: set[str | None] = set()
     for file in files:
-        found.update(pq.read_table(file, columns=["split"])["split"].unique().to_pylist())
+        found.update(_read(file, ["split"])["split"].unique().to_pylist())
     return frozenset(split for split in found if split is not None)
 
 
@@ -94,7 +98,7 @@ def _judge(
     units: _Units, checks: "Checks", catalogue: Catalogue, workspace: "Workspace"
 ) -> "Facts":
     total = 0
-    for first, images in units:
+    for first, images in units.read(COLUMNS):
         catalogue.add(first, images)
         total = first + len(images)
     catalogue.find_unknown(checks)
@@ -145,7 +149,7 @@ def _write(
         pq.ParquetWriter(folder / accepted.ACCEPTED, columns) as good_writer,
         pq.ParquetWriter(folder / QUARANTINED, columns.append(reason)) as bad_writer,
     ):
-        for first, images in units:
+        for first, images in units.read(columns.names):
             reasons: dict[int, list[str]] = defaultdict(list)
             for row in catalogue.bad(first, first + len(images)):
                 place, rule = row["image"] - first, row["rule"]
@@ -153,7 +157,6 @@ def _write(
                 if len(examples[rule]) < EXAMPLES:
                     path = images["path"][place]
                     examples[rule].append(f"{row['split']} {path} ({reasons[place][-1]})")
-            images = images.select(columns.names)
             if reasons:
                 rows = images.take(list(reasons)).append_column(
                     reason, [["; ".join(each) for each in reasons.values()]]
