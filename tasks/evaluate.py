@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SPLIT = "test"
 PREDICTIONS = "predictions.parquet"
 # In memory at a time, and a row group of the Parquet file: so many rows, fewer of many classes.
-MAX_ROWS, MAX_PROBABILITIES = 16_384, 1 << 22
+MAX_ROWS, MAX_PROBABILITIES = 4096, 1 << 21
 
 
 def evaluate(
@@ -96,7 +96,8 @@ def _count(
     schema = _schema(known)
     pair = pa.schema({"actual": pa.string(), "predicted": pa.string()})
     with (
-        parquet.ParquetFile(split.folder / ROWS) as origin,
+        # By default a whole row group is read at once, and the next one ahead.
+        parquet.ParquetFile(split.folder / ROWS, pre_buffer=False, buffer_size=1 << 20) as origin,
         parquet.ParquetWriter(folder / PREDICTIONS, schema) as writer,
         # A row per image: what DVC's confusion plot counts.
         csv.CSVWriter(folder / "confusion.csv", pair) as confusion,
