@@ -16,7 +16,7 @@ from retrain.errors import RejectedDataError
 from retrain.step import Step
 from tasks import expectations
 from tasks.parallel import run_tasks
-from tasks.source import SPLITS, Piece, Source, open_source
+from tasks.source import SPLITS, Source, Unit, open_source
 from tasks.splits import assign_splits, find_shared
 
 if TYPE_CHECKING:
@@ -50,7 +50,9 @@ def validate(data: "Data", checks: "Checks", pulled: "Artifact", workspace: "Wor
     import pyarrow as pa
 
     source = open_source(data, pulled)
-    table = pa.concat_tables(run_tasks(partial(_inspect, source), source.units()))
+    units = source.units()
+    seconds = sum(unit.seconds for unit in units)
+    table = pa.concat_tables(run_tasks(partial(_inspect, source), units, seconds=seconds))
     sides = {pa.int32(): pd.Int32Dtype()}  # else, a missing one would make floats of them all
     images = assign_splits(table.to_pandas(types_mapper=sides.get), data.split)
     images = images.sort_values(["split", "file", "row"], ignore_index=True)
@@ -88,7 +90,7 @@ def validate(data: "Data", checks: "Checks", pulled: "Artifact", workspace: "Wor
     }
 
 
-def _inspect(source: Source, unit: Sequence[Piece]) -> "pa.Table":
+def _inspect(source: Source, unit: Unit) -> "pa.Table":
     """A row for each image of a unit, with `error` where it does not decode."""
     import pyarrow as pa
 
