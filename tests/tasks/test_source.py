@@ -209,7 +209,9 @@ def test_data_without_an_image_is_refused(tmp_path, format):
 
 
 def test_tasks_give_their_results_in_order(ray_session):
-    assert run_tasks(lambda item: {"twice": 2 * item}, list(range(20)), seconds=60)[7] == {"twice": 14}
+    assert run_tasks(lambda item: {"twice": 2 * item}, list(range(20)), seconds=60)[7] == {
+        "twice": 14
+    }
 
 
 def test_a_value_error_in_a_task_is_raised_as_it_is(ray_session):
