@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from retrain.step import Facts, Workspace
     from retrain.workload import Data, Images
 
-# `images.storage: auto` keeps pixels up to this many bytes of the training split. To read them needs
-# no decoding, but they are several times as large as JPEGs.
+# `images.storage: auto` keeps pixels up to this many bytes of the training split. Reading them
+# needs no decoding, but they are several times as large as JPEGs.
 MAX_PIXEL_BYTES = 100e9
 
 # What the name of a shard ends with: uint8 (rows, H, W, C); or JPEG files, one after the other, and
