@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from models.image import inspect
 from tasks import accepted
 from tasks.parallel import run_tasks
-from tasks.source import Piece, RawImage, Source
+from tasks.source import RawImage, Source, Unit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +34,7 @@ class Job:
     """
 
     number: int
-    unit: tuple[Piece, ...]
+    unit: Unit
     path: Path
 
 
@@ -54,7 +54,9 @@ def inspect_units(source: Source, folder: Path) -> list[Path]:
     ]
     missing = [job for job in jobs if not job.path.exists()]
     if missing:
-        run_tasks(partial(_inspect, source), missing)
+        run_tasks(
+            partial(_inspect, source), missing, seconds=sum(job.unit.seconds for job in missing)
+        )
     return [job.path for job in jobs]
 
 
