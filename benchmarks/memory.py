@@ -36,7 +36,7 @@ import psutil
 from retrain.artifact import Artifact
 from retrain.project import Project, find_project
 from retrain.step import Workspace
-from retrain.workload import load_workload
+from retrain.workload import load_workload, parse_override
 
 STEPS = ("validate", "preprocess", "train", "evaluate")
 OVERRIDES: dict[str, Any] = {
@@ -187,9 +187,9 @@ def run_step(name: str, folder: Path, overrides: Sequence[str]) -> None:
     step = {module.STEP.name: module.STEP for module in (validate, preprocess, train, evaluate)}[
         name
     ]
-    given = dict(each.split("=", 1) for each in overrides)
-    parsed = {key: yaml(value) for key, value in given.items()}
-    workload = load_workload(find_project().params, "vit", OVERRIDES | parsed)
+    workload = load_workload(
+        find_project().params, "vit", OVERRIDES | dict(map(parse_override, overrides))
+    )
     cluster.connect()
     workspace = Workspace(
         folder / name, folder / f"{name}-scratch", "benchmark", workload.name, Project(folder)
@@ -207,13 +207,6 @@ def output(step: str, folder: Path) -> Artifact:
         return Artifact("pull", "benchmark", "benchmark", folder, {"format": "parquet"})
     facts = json.loads((folder / f"{step}.json").read_text())
     return Artifact(step, "benchmark", "benchmark", folder / step, facts)
-
-
-def yaml(text: str) -> Any:
-    """A value as `params.yaml` would have it."""
-    from ruamel.yaml import YAML
-
-    return YAML(typ="safe").load(text)
 
 
 if __name__ == "__main__":
