@@ -3,8 +3,9 @@
     python -m benchmarks.memory --images 10000 100000 1000000
 
 Each step runs its real function in a process of its own, with Ray started before, on images of
-32 x 32 pixels: `vit` with a very small network, one epoch, and whatever `--set` says. Every 50 ms
-two figures are taken, and the highest of each is shown, in MB (10^6 bytes), with its ratio to that
+32 x 32 pixels: `vit` with a very small network, one epoch, and whatever `--set` says. What a step
+can spread over Ray it spreads, even where the images are so few that it would not. Every 50 ms two
+figures are taken, and the highest of each is shown, in MB (10^6 bytes), with its ratio to that
 of the fewest images:
 
 - driver: the process that called the step
@@ -182,8 +183,9 @@ def print_peak(step: str, count: int, peak: Peak, fewest: Peak) -> None:
 def run_step(name: str, folder: Path, overrides: Sequence[str]) -> None:
     """Runs a step on what the earlier ones left in a folder."""
     from retrain import cluster
-    from tasks import evaluate, preprocess, train, validate
+    from tasks import evaluate, parallel, preprocess, train, validate
 
+    parallel.RAY_START = parallel.RAY_PLAN = 0.0  # spreads however little work there is
     step = {module.STEP.name: module.STEP for module in (validate, preprocess, train, evaluate)}[
         name
     ]
