@@ -18,6 +18,12 @@ at it; and the unique set size counts a mapped file if one process alone maps it
 
 The images are generated, as Parquet in three splits with row groups of 1,000: JPEG files of 64
 smooth patterns, each with its number in a JPEG comment, so that no two have the same content.
+
+Result of 2026-11-21, two cores (AVX-512 without AMX), 24 GiB; driver and worker, MB:
+
+    images           10,000      100,000    1,000,000
+    validate      252   114    256   115    260   121
+    evaluate      245   381    243   385
 """
 
 import argparse
