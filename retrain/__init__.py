@@ -14,3 +14,7 @@ for _switch, _off in {
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }.items():
     os.environ.setdefault(_switch, _off)
+
+# Arrow's own allocators keep most of what they were ever given: reading by small parts, a process
+# grew to several times what it held.
+os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")

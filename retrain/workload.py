@@ -90,11 +90,15 @@ class Images(Section):
         channels: 1 is grey, 3 is RGB.
         resize: `crop` scales the shorter side to `size` and cuts the middle out; `stretch` does
             not keep the proportions.
+        storage: How the resized images of the training split are kept: `pixels`, or `jpeg` (quality
+            95, all of the colour), a fraction of the size and to be decoded in every epoch. `auto`
+            is `pixels` up to 100 GB of them. The other splits are always kept as pixels.
     """
 
     size: Positive = 224
     channels: Literal[1, 3] = 3
     resize: Literal["crop", "stretch"] = "crop"
+    storage: Literal["auto", "pixels", "jpeg"] = "auto"
 
 
 class Model(BaseModel):

@@ -7,7 +7,7 @@ matched by name: the champion may have been trained when there were fewer of the
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import models
 from retrain import registry, tracking
@@ -16,7 +16,7 @@ from retrain.step import REPORT, Facts, Step, Workspace
 from retrain.workload import Evaluate
 from tasks import plots
 from tasks.inference import Job, probabilities
-from tasks.metrics import Predictions, per_class, summarise
+from tasks.metrics import Predictions, Tally, per_class, summarise
 from tasks.prepared import ROWS, Prepared, open_prepared
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SPLIT = "test"
-ROWS_AT_ONCE = 65_536  # of probabilities in memory; also a row group of the Parquet file
+PREDICTIONS = "predictions.parquet"
+# In memory at a time, and a row group of the Parquet file: so many rows, fewer of many classes.
+MAX_ROWS, MAX_PROBABILITIES = 4096, 1 << 21
 
 
 def evaluate(
@@ -43,18 +45,17 @@ def evaluate(
     model = trained.folder / "model"
     prepared = open_prepared(images.folder)
     known = tuple(json.loads((model / models.LABELS).read_text(encoding="utf-8")))
+    chunk = max(1, min(MAX_ROWS, MAX_PROBABILITIES // len(known)))
     job = Job(model, images.folder, SPLIT, evaluation.batch_size, evaluation.precision)
-    outputs = probabilities(job, ROWS_AT_ONCE)
-    predictions = _keep_predictions(
-        outputs, known, prepared, workspace.folder / "predictions.parquet"
-    )
-    metrics = summarise(predictions)
+    outputs = probabilities(job, chunk)
+    tally, examples = _count(outputs, chunk, known, prepared, workspace.folder)
+    metrics = summarise(tally)
     write_json(workspace.folder / "metrics.json", metrics)
-    write_json(workspace.folder / "per_class.json", per_class(predictions))
-    _write_confusion(predictions, workspace.folder / "confusion.csv")
+    write_json(workspace.folder / "per_class.json", per_class(tally))
     history = trained.folder / REPORT / "history.json"
     plots.draw(
-        predictions,
+        tally,
+        examples,
         prepared.split(SPLIT).images,
         json.loads(history.read_text()) if history.exists() else None,
         workspace.report,
@@ -63,80 +64,84 @@ def evaluate(
     return {"metrics": metrics, "weights": registry.digest_of_weights(model)}
 
 
-def _keep_predictions(
+def _count(
     outputs: "Iterator[NDArray[np.float32]]",
+    chunk: int,
     known: Sequence[str],
     prepared: Prepared,
-    path: Path,
-) -> Predictions:
-    """Writes the predictions as they come, and keeps of each row what the metrics need.
+    folder: Path,
+) -> tuple[Tally, plots.Examples]:
+    """Writes the predictions as they come, and keeps what the metrics and the plots need.
 
     Args:
         outputs: float32 (n, classes of the model), in the order of the split.
+        chunk: Their length; the last may be shorter.
         known: The model's labels.
         prepared: The data.
-        path: The Parquet file.
+        folder: Where `predictions.parquet` and `confusion.csv` go.
     """
     import numpy as np
     import pyarrow as pa
-    from pyarrow import parquet
+    from pyarrow import csv, parquet
 
-    names = (*prepared.labels, *(name for name in known if name not in prepared.labels))
+    names = tuple(dict.fromkeys((*prepared.labels, *known)))
     # From a class of the model to its place among the names, and from one of the data to the
     # model's; -1 for one that the model does not know.
-    to_name = np.array([names.index(name) for name in known])
-    to_known = np.array([known.index(n) if n in known else -1 for n in prepared.labels])
+    place, place_known = (
+        {name: index for index, name in enumerate(each)} for each in (names, known)
+    )
+    to_name = np.array([place[name] for name in known])
+    to_known = np.array([place_known.get(name, -1) for name in prepared.labels])
     split = prepared.split(SPLIT)
-    rows = parquet.read_table(split.folder / ROWS, columns=["path", "sha256", "label"])
-    predicted = np.empty(len(split), np.int64)
-    confidence = np.empty(len(split), np.float32)
-    likelihood = np.empty(len(split), np.float32)
-    schema = _schema(rows.schema, known)
-    start = 0
-    with parquet.ParquetWriter(path, schema) as writer:
-        for output in outputs:
-            here = slice(start, start + len(output))
-            start += len(output)
-            best = output.argmax(axis=1)
-            predicted[here] = to_name[best]
-            confidence[here] = output.max(axis=1)
-            true = to_known[split.labels[here]]
-            given = np.take_along_axis(output, true[:, None], axis=1)[:, 0]
-            likelihood[here] = np.where(true >= 0, given, 0)
+    tally, examples = Tally(names, len(prepared.labels)), plots.Examples(len(split))
+    schema = _schema(known)
+    pair = pa.schema({"actual": pa.string(), "predicted": pa.string()})
+    with (
+        # By default a whole row group is read at once, and the next one ahead.
+        parquet.ParquetFile(split.folder / ROWS, pre_buffer=False, buffer_size=1 << 20) as origin,
+        parquet.ParquetWriter(folder / PREDICTIONS, schema) as writer,
+        # A row per image: what DVC's confusion plot counts.
+        csv.CSVWriter(folder / "confusion.csv", pair) as confusion,
+    ):
+        described = origin.iter_batches(chunk, columns=["path", "sha256", "label"])
+        for output, rows in zip(outputs, described, strict=True):
+            labels = split.labels[tally.rows : tally.rows + len(output)]
+            best, true = output.argmax(axis=1), to_known[labels]
+            likelihood = np.take_along_axis(output, true[:, None], axis=1)[:, 0]
+            predictions = Predictions(
+                labels, to_name[best], output.max(axis=1), np.where(true >= 0, likelihood, 0)
+            )
+            examples.add(tally.rows, predictions)
+            tally.add(predictions)
+            prediction = pa.DictionaryArray.from_arrays(best, list(known)).cast(pa.string())
+            probabilities = pa.FixedSizeListArray.from_arrays(output.ravel(), len(known))
             columns = [
-                *rows.slice(here.start, len(output)).columns,
-                pa.array(np.array(known, dtype=object)[best], pa.string()),
-                pa.array(confidence[here]),
-                pa.FixedSizeListArray.from_arrays(output.ravel(), len(known)).cast(
-                    schema.field("probabilities").type
-                ),
+                *rows.columns,
+                prediction,
+                pa.array(predictions.confidence),
+                probabilities.cast(schema.field("probabilities").type),
             ]
-            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
-    assert start == len(split), (start, len(split))
-    return Predictions(names, len(prepared.labels), split.labels, predicted, confidence, likelihood)
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+            confusion.write_batch(
+                pa.RecordBatch.from_arrays([rows["label"], prediction], schema=pair)
+            )
+    assert tally.rows == len(split), (tally.rows, len(split))
+    return tally, examples
 
 
-def _schema(rows: "pa.Schema", known: Sequence[str]) -> "pa.Schema":
+def _schema(known: Sequence[str]) -> "pa.Schema":
+    """The columns of the predictions."""
     import pyarrow as pa
 
-    added = [
-        pa.field("prediction", pa.string()),
-        pa.field("confidence", pa.float32()),
-        pa.field("probabilities", pa.list_(pa.float32())),
-    ]
-    return pa.schema([*rows, *added], metadata={"labels": json.dumps(list(known))})
-
-
-def _write_confusion(predictions: Predictions, path: Path) -> None:
-    """A row per image: what DVC's confusion plot counts."""
-    import pyarrow as pa
-    from pyarrow import csv
-
-    def named(classes: "NDArray[np.int64]") -> Any:
-        return pa.DictionaryArray.from_arrays(classes, list(predictions.names)).cast(pa.string())
-
-    table = {"actual": named(predictions.labels), "predicted": named(predictions.predicted)}
-    csv.write_csv(pa.table(table), path)
+    columns = {
+        "path": pa.string(),
+        "sha256": pa.string(),
+        "label": pa.string(),
+        "prediction": pa.string(),
+        "confidence": pa.float32(),
+        "probabilities": pa.list_(pa.float32()),
+    }
+    return pa.schema(columns, metadata={"labels": json.dumps(list(known))})
 
 
 def _track(trained: Artifact, metrics: dict[str, float], workspace: Workspace) -> None:
@@ -155,6 +160,6 @@ STEP = Step(
     evaluate,
     reads=("evaluate",),
     inputs=("train", "preprocess"),
-    libraries=("numpy", "pyarrow", "scikit-learn", "torch", "transformers"),
+    libraries=("numpy", "pyarrow", "torch", "transformers"),
     runs_model=True,
 )

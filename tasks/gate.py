@@ -14,7 +14,7 @@ from retrain import registry
 from retrain.artifact import Artifact, Origin
 from retrain.errors import UsageError
 from retrain.step import Facts, Input, Step, Workspace, digest_of
-from retrain.workload import Gate, Images, Model, Workload
+from retrain.workload import Gate, Model, Workload
 from tasks import evaluate, preprocess
 
 # Of the metrics of `evaluate`, those that are better when they are lower.
@@ -83,7 +83,11 @@ def score_champion(
     folder = registry.download(run.origin.project, champion)
     family = json.loads((folder / "model" / models.MODEL).read_text(encoding="utf-8"))["family"]
     theirs = run.workload.model_copy(
-        update={"images": Images(**champion.images), "model": Model(family=family)}
+        update={
+            # Its own, but stored as this run stores them.
+            "images": run.workload.images.model_copy(update=champion.images),
+            "model": Model(family=family),
+        }
     )
     if theirs.images != run.workload.images:
         images = run(preprocess.STEP, pulled, validated, workload=theirs, of="champion")

@@ -1,6 +1,8 @@
-"""Spreading a step's work on the images over Ray."""
+"""Spreading a step's work on the images over Ray, where there is enough of it."""
 
+import os
 import pickle
+import sys
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -9,21 +11,43 @@ from retrain import cluster
 T = TypeVar("T")
 R = TypeVar("R")
 
+# What Ray costs before it does anything, in seconds: a Ray of our own has to start (4 to 8), and
+# Ray Data takes so long for any plan, in a new process with its workers.
+RAY_START = 5.0
+RAY_PLAN = 1.5
 
-def run_tasks(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Runs a function on every item, spread over Ray by Ray Data.
+
+def run_tasks(function: Callable[[T], R], items: Sequence[T], *, seconds: float) -> list[R]:
+    """Runs a function on every item: one after the other, or spread over Ray by Ray Data.
+
+    It is spread where that is expected to end sooner. The results are the same.
 
     Args:
         function: Does the work on one item. What it returns should be small: files it writes
             itself.
         items: Each is a task.
+        seconds: How long one core would be busy with all of them, roughly.
 
     Returns:
         What the function returned, in the order of the items.
 
     Raises:
-        ValueError: As the function does.
+        ValueError: As the function does; of the first item that fails.
     """
+    if not _is_worth_ray(seconds):
+        return [function(item) for item in items]
+    return _run_on_ray(function, items)
+
+
+def _is_worth_ray(seconds: float) -> bool:
+    if os.environ.get("RAY_ADDRESS"):  # a cluster has cores that are not counted here
+        return seconds > RAY_START
+    connected = "ray" in sys.modules and sys.modules["ray"].is_initialized()
+    overhead = RAY_PLAN if connected else RAY_START + RAY_PLAN
+    return seconds - seconds / (os.cpu_count() or 1) > overhead
+
+
+def _run_on_ray(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
     cluster.connect()
     import pyarrow as pa
     import ray

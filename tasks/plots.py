@@ -1,10 +1,11 @@
 """The drawings of an evaluation, as PNG files for people."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.metrics import CALIBRATION_BINS, Predictions, calibration_bins
+from tasks.metrics import CALIBRATION_BINS, Predictions, Tally
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,8 +34,71 @@ GRID_ROWS, GRID_COLUMNS = 4, 8
 NAME_LENGTH = 12
 
 
+@dataclass(frozen=True)
+class Example:
+    """One prediction.
+
+    Attributes:
+        row: Of the split.
+        label: The true class.
+        predicted: The predicted one.
+        confidence: The probability of the predicted class.
+    """
+
+    row: int
+    label: int
+    predicted: int
+    confidence: float
+
+
+class Examples:
+    """The few predictions that are shown with their images.
+
+    Attributes:
+        sample: Some from all over the split.
+        worst: The most confident mistakes, the worst first; of equal ones, the first.
+    """
+
+    def __init__(self, rows: int) -> None:
+        """Chooses the rows of the sample.
+
+        Args:
+            rows: Of the split.
+        """
+        import numpy as np
+
+        count = GRID_ROWS * GRID_COLUMNS
+        self._wanted = np.linspace(0, rows - 1, min(rows, count)).astype(np.int64)
+        self.sample: list[Example] = []
+        self.worst: list[Example] = []
+
+    def add(self, first: int, predictions: Predictions) -> None:
+        """Looks through further rows.
+
+        Args:
+            first: The first of them.
+            predictions: Of these rows.
+        """
+        import numpy as np
+
+        def examples(places: "NDArray[np.int64]") -> list[Example]:
+            columns = (predictions.labels, predictions.predicted, predictions.confidence)
+            chosen = (column[places].tolist() for column in columns)
+            return [Example(*each) for each in zip((first + places).tolist(), *chosen, strict=True)]
+
+        stop = first + len(predictions.labels)
+        wanted = self._wanted[(self._wanted >= first) & (self._wanted < stop)]
+        self.sample += examples(wanted - first)
+        wrong = np.flatnonzero(predictions.labels != predictions.predicted)
+        order = np.argsort(-predictions.confidence[wrong], kind="stable")
+        candidates = self.worst + examples(wrong[order[: GRID_ROWS * GRID_COLUMNS]])
+        candidates.sort(key=lambda example: -example.confidence)
+        self.worst = candidates[: GRID_ROWS * GRID_COLUMNS]
+
+
 def draw(
-    predictions: Predictions,
+    tally: Tally,
+    examples: Examples,
     images: "Shards | JpegShards",
     history: Sequence[Mapping[str, Any]] | None,
     folder: Path,
@@ -42,31 +106,30 @@ def draw(
     """Draws everything there is to see of an evaluation.
 
     Args:
-        predictions: Of the test split.
-        images: Its images, in the same order.
+        tally: Of the test split.
+        examples: Of it.
+        images: Its images.
         history: Of the training, an entry per epoch; None when it is not known.
         folder: Where the PNG files go.
     """
-    import numpy as np
     from matplotlib import rc_context
 
-    rows = len(predictions.labels)
-    shown = min(rows, GRID_ROWS * GRID_COLUMNS)
-    sample = np.linspace(0, rows - 1, shown).astype(np.int64)
-    wrong = np.flatnonzero(~predictions.correct)
-    worst = wrong[np.argsort(-predictions.confidence[wrong], kind="stable")]
+    wrong = tally.rows - int(tally.right.sum())
     with rc_context(STYLE):
         figures = {
-            "confusion_matrix": _confusion_matrix(predictions),
-            "reliability": _reliability(predictions),
+            "confusion_matrix": _confusion_matrix(tally),
+            "reliability": _reliability(tally),
             "predictions": _grid(
-                predictions, images, sample, "Predictions (a wrong one behind the true class)"
+                tally.names,
+                images,
+                examples.sample,
+                "Predictions (a wrong one behind the true class)",
             ),
             "worst_mistakes": _grid(
-                predictions,
+                tally.names,
                 images,
-                worst[: GRID_ROWS * GRID_COLUMNS],
-                f"The most confident of {len(wrong)} mistakes in {rows} images",
+                examples.worst,
+                f"The most confident of {wrong} mistakes in {tally.rows} images",
             ),
         }
         if history:
@@ -75,14 +138,13 @@ def draw(
             figure.savefig(folder / f"{name}.png")
 
 
-def _confusion_matrix(predictions: Predictions) -> "Figure":
+def _confusion_matrix(tally: Tally) -> "Figure":
     import numpy as np
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
-    size = len(predictions.names)
-    counts = np.zeros((size, size), np.int64)
-    np.add.at(counts, (predictions.labels, predictions.predicted), 1)
+    counts = tally.confusion
+    size = len(tally.names)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     side = min(max(4.5, 0.42 * size + 2), 12)
     figure = Figure((side + 0.8, side), layout="constrained")
@@ -99,7 +161,7 @@ def _confusion_matrix(predictions: Predictions) -> "Figure":
                     color="white" if dark else "black",
                 )  # fmt: skip
     if size <= MAX_NAMED_CLASSES:
-        names = [_short(name) for name in predictions.names]
+        names = [_short(name) for name in tally.names]
         steep = max(map(len, names)) > 3
         axes.set_xticks(range(size), names, rotation=90 if steep else 0)
         axes.set_yticks(range(size), names)
@@ -111,11 +173,11 @@ def _confusion_matrix(predictions: Predictions) -> "Figure":
     return figure
 
 
-def _reliability(predictions: Predictions) -> "Figure":
+def _reliability(tally: Tally) -> "Figure":
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
-    bins = calibration_bins(predictions)
+    bins = tally.calibration
     figure = Figure((4.8, 5.2), layout="constrained")
     above, below = figure.subplots(2, sharex=True, height_ratios=(3, 1))
     above.plot((0, 1), (0, 1), color=GREY, linestyle="--", label="perfectly calibrated")
@@ -158,9 +220,10 @@ def _learning_curves(history: Sequence[Mapping[str, Any]]) -> "Figure":
 
 
 def _grid(
-    predictions: Predictions, images: "Shards | JpegShards", rows: "NDArray[np.int64]", title: str
+    names: Sequence[str], images: "Shards | JpegShards", examples: Sequence[Example], title: str
 ) -> "Figure":
     """Images with their true and predicted classes."""
+    import numpy as np
     from matplotlib.figure import Figure
 
     figure = Figure((1.35 * GRID_COLUMNS, 1.6 * GRID_ROWS + 0.6))
@@ -169,19 +232,21 @@ def _grid(
     panels = figure.subplots(GRID_ROWS, GRID_COLUMNS).ravel()
     for axes in panels:
         axes.set_axis_off()
-    for axes, row, image in zip(panels, rows, images[rows], strict=False):
-        _panel(axes, predictions, int(row), image)
+    rows = np.array([example.row for example in examples], np.int64)
+    for axes, example, image in zip(panels, examples, images[rows], strict=False):
+        _panel(axes, names, example, image)
     return figure
 
 
-def _panel(axes: "Axes", predictions: Predictions, row: int, image: "NDArray[np.uint8]") -> None:
-    true = _short(predictions.names[predictions.labels[row]])
-    said = _short(predictions.names[predictions.predicted[row]])
-    right = predictions.correct[row]
+def _panel(
+    axes: "Axes", names: Sequence[str], example: Example, image: "NDArray[np.uint8]"
+) -> None:
+    true, said = _short(names[example.label]), _short(names[example.predicted])
+    right = example.label == example.predicted
     # The colour map is for grey images; those with three channels do not look at it.
     axes.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
     axes.set_title(
-        f"{true if right else f'{true} → {said}'}   {predictions.confidence[row]:.0%}",
+        f"{true if right else f'{true} → {said}'}   {example.confidence:.0%}",
         color=GREEN if right else RED,
         fontsize=8,
         fontweight="normal",

@@ -1,31 +1,42 @@
-"""Turns the accepted images into what the model takes: uint8 arrays on disk.
+"""Turns the accepted images into what the model takes, in shards on disk.
 
-Ray Data spreads the units over tasks. A task decodes its images and writes the finished shards
-itself, so that no pixel travels through Ray's blocks. `tasks/prepared.py` has the layout.
+Each unit of the data is a task. It decodes its images and writes the finished shards itself: no
+pixel travels through Ray's blocks, and this process holds numbers only. The shards are made in
+the scratch folder: a run that was killed goes on with those that are missing.
+`tasks/prepared.py` has the layout.
 """
 
 import re
-from collections import Counter
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
-from models.image import to_array
+from models.image import to_array, to_jpeg
 from retrain.artifact import write_json
 from retrain.step import Step
+from tasks import accepted
 from tasks.parallel import run_tasks
 from tasks.prepared import IMAGES, LABELS, ROWS, shard_name
-from tasks.source import SPLITS, Piece, Source, open_source
+from tasks.source import SPLITS, Source, Unit, open_source
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from retrain.artifact import Artifact
     from retrain.step import Facts, Workspace
     from retrain.workload import Data, Images
+
+# `images.storage: auto` keeps pixels up to this many bytes of the training split. Reading them
+# needs no decoding, but they are several times as large as JPEGs.
+MAX_PIXEL_BYTES = 100e9
+
+# What the name of a shard ends with: uint8 (rows, H, W, C); or JPEG files, one after the other, and
+# beside them int64 (rows,), where each of them ends.
+PIXELS = ".npy"
+JPEGS = ".jpegs"
+ENDS = ".ends.npy"
 
 
 @dataclass(frozen=True)
@@ -34,12 +45,14 @@ class Job:
 
     Attributes:
         unit: What it reads.
-        splits: The split of each image that it prepares, by file and row.
-        shards: The file to write for each split.
+        row_group: Of the accepted images: which of them it prepares.
+        rows: How many images each of its shards gets, by split.
+        shards: The shard to write for each split; the end of its name says how.
     """
 
-    unit: tuple[Piece, ...]
-    splits: Mapping[tuple[str, int], str]
+    unit: Unit
+    row_group: int
+    rows: Mapping[str, int]
     shards: Mapping[str, Path]
 
 
@@ -57,32 +70,29 @@ def preprocess(
     Returns:
         `rows` of each split, the `classes` by index, and the `shape` (H, W, C) of an image.
     """
-    import numpy as np
-    import pandas as pd
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     source = open_source(data, pulled)
-    accepted = pd.read_parquet(validated.folder / "images.parquet")
-    in_split = {split: accepted[accepted["split"] == split] for split in SPLITS}
-    labels = sorted(in_split["train"]["label"].unique(), key=natural_order)
+    groups = accepted.row_groups(validated.folder)
+    rows = {split: sum(group.rows.get(split, 0) for group in groups) for split in SPLITS}
+    labels = sorted(accepted.labels(validated.folder, "train"), key=natural_order)
 
-    for split, rows in in_split.items():
-        folder = workspace.folder / split
-        folder.mkdir()
-        indices = rows["label"].map({label: index for index, label in enumerate(labels)})
-        np.save(folder / "labels.npy", indices.to_numpy(np.int64))
-        table = pa.Table.from_pandas(
-            rows[["path", "label", "sha256", "file", "row"]], preserve_index=False
-        )
-        pq.write_table(table.replace_schema_metadata(None), folder / ROWS)
-    run_tasks(
-        partial(_write_shards, source, images), _plan(source.units(), accepted, workspace.folder)
-    )
+    jobs = _plan(source.units(), groups, workspace.scratch, _suffixes(images, rows["train"]))
+    missing = [job for job in map(_unfinished, jobs) if job.shards]
+    for split in SPLITS:
+        (workspace.scratch / split).mkdir(parents=True, exist_ok=True)
+        (workspace.folder / split).mkdir()
+    if missing:
+        write = partial(_write_shards, source, images, validated.folder)
+        run_tasks(write, missing, seconds=sum(job.unit.seconds for job in missing))
+    for job in jobs:
+        for split, shard in job.shards.items():
+            for path in (shard, *_ends_of(shard)):
+                _publish(path, workspace.folder / split / path.name)
+    for split in SPLITS:
+        _write_rows(validated.folder, groups, split, labels, workspace.folder / split)
     write_json(workspace.folder / LABELS, labels)
-    write_json(workspace.folder / IMAGES, images.model_dump())
+    write_json(workspace.folder / IMAGES, images.model_dump(exclude={"storage"}))
     return {
-        "rows": {split: len(rows) for split, rows in in_split.items()},
+        "rows": rows,
         "classes": labels,
         "shape": [images.size, images.size, images.channels],
     }
@@ -94,43 +104,126 @@ def natural_order(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), part) if part[0] in "0123456789" else (1, 0, part) for part in parts]
 
 
-def _plan(units: Sequence[tuple[Piece, ...]], accepted: "pd.DataFrame", folder: Path) -> list[Job]:
+def _suffixes(images: "Images", train_rows: int) -> Mapping[str, str]:
+    """How the shards of each split end: what is measured on is kept exactly as it is served."""
+    size = train_rows * images.size**2 * images.channels
+    as_jpeg = images.storage == "jpeg" or (images.storage == "auto" and size > MAX_PIXEL_BYTES)
+    return dict.fromkeys(SPLITS, PIXELS) | {"train": JPEGS if as_jpeg else PIXELS}
+
+
+def _plan(
+    units: Sequence[Unit],
+    groups: Sequence[accepted.RowGroup],
+    folder: Path,
+    suffixes: Mapping[str, str],
+) -> list[Job]:
     """Says which task writes which images to which shard; the shards are in order of the units."""
-    places = zip(accepted["file"], accepted["row"], strict=True)
-    split_of = dict(zip(places, accepted["split"], strict=True))
-    shards = dict.fromkeys(SPLITS, 0)
+    count = dict.fromkeys(SPLITS, 0)
     jobs = []
-    for unit in units:
-        held = ((p.file, row) for p in unit for row in range(p.first_row, p.first_row + p.rows))
-        splits = {place: split_of[place] for place in held if place in split_of}
-        files = {}
-        for split in sorted(set(splits.values())):
-            files[split] = folder / split / shard_name(shards[split])
-            shards[split] += 1
-        if splits:
-            jobs.append(Job(unit, splits, files))
+    for group in groups:
+        shards = {}
+        for split in group.rows:
+            shard = folder / split / shard_name(count[split])
+            shards[split] = shard.with_suffix(suffixes[split])
+            count[split] += 1
+        jobs.append(Job(units[group.unit], group.number, group.rows, shards))
     return jobs
 
 
-def _write_shards(source: Source, images: "Images", job: Job) -> None:
+def _unfinished(job: Job) -> Job:
+    """What of a job is left to do."""
+    missing = {split: path for split, path in job.shards.items() if not path.exists()}
+    return Job(job.unit, job.row_group, job.rows, missing)
+
+
+def _write_shards(source: Source, images: "Images", validated: Path, job: Job) -> None:
     """Prepares the images of a job, one at a time, and writes its shards."""
     import numpy as np
 
-    counts = Counter(job.splits.values())
-    partial_files = {split: path.with_suffix(".partial") for split, path in job.shards.items()}
+    table = accepted.read(validated, job.row_group, ["file", "row", "split"])
+    columns = (table[name].to_pylist() for name in ("file", "row", "split"))
+    splits = {(file, row): split for file, row, split in zip(*columns, strict=True)}
+    ends: dict[str, list[int]] = {split: [] for split in job.shards}
     with ExitStack() as stack:
-        files = {split: stack.enter_context(p.open("wb")) for split, p in partial_files.items()}
-        for split, file in files.items():
-            shape = (counts[split], images.size, images.size, images.channels)
-            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(file, header)
+        files = {
+            split: stack.enter_context(_partial(path).open("wb"))
+            for split, path in job.shards.items()
+        }
+        for split, path in job.shards.items():
+            if path.suffix == PIXELS:
+                shape = (job.rows[split], images.size, images.size, images.channels)
+                _write_header(files[split], "|u1", shape)
         for raw in source.read(job.unit):
-            place = (raw.file, raw.row)
-            if place in job.splits:
+            split = splits.get((raw.file, raw.row), "")
+            if split in files:
                 array = to_array(raw.data, images.size, images.channels, images.resize)
-                files[job.splits[place]].write(array.tobytes())
+                file = files[split]
+                file.write(to_jpeg(array) if job.shards[split].suffix == JPEGS else array.data)
+                ends[split].append(file.tell())
     for split, path in job.shards.items():
-        partial_files[split].replace(path)
+        for ends_path in _ends_of(path):
+            with _partial(ends_path).open("wb") as file:
+                np.save(file, np.array(ends[split], np.int64))
+            _partial(ends_path).replace(ends_path)
+        _partial(path).replace(path)  # last, for it says that the shard is finished
+
+
+def _ends_of(shard: Path) -> list[Path]:
+    """The file that says where each JPEG of a shard ends, where it holds JPEGs."""
+    return [shard.with_suffix(ENDS)] if shard.suffix == JPEGS else []
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.partial")
+
+
+def _write_header(file: IO[bytes], kind: str, shape: tuple[int, ...]) -> None:
+    """Writes what a `.npy` file begins with; the values follow."""
+    import numpy as np
+
+    header = {"descr": kind, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+
+
+def _publish(shard: Path, target: Path) -> None:
+    """Puts a finished shard into the output.
+
+    It keeps its place in the scratch folder too: a run that is killed before the output is
+    published finds it there.
+    """
+    try:
+        target.hardlink_to(shard)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(shard, target)
+
+
+def _write_rows(
+    validated: Path,
+    groups: Sequence[accepted.RowGroup],
+    split: str,
+    labels: Sequence[str],
+    folder: Path,
+) -> None:
+    """Writes the labels of a split and where its rows come from, a unit at a time."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    mine = [group for group in groups if split in group.rows]
+    columns = ["path", "label", "sha256", "file", "row"]
+    schema = pa.schema([accepted.schema().field(name) for name in columns])
+    with (
+        (folder / "labels.npy").open("wb") as file,
+        pq.ParquetWriter(folder / ROWS, schema) as writer,
+    ):
+        _write_header(file, "<i8", (sum(group.rows[split] for group in mine),))
+        for group in mine:
+            table = accepted.read(validated, group.number, [*columns, "split"])
+            table = table.filter(pc.equal(table["split"], split)).select(columns)
+            writer.write_table(table)
+            indices = pc.index_in(table["label"], pa.array(labels, pa.string()))
+            file.write(indices.to_numpy().astype(np.int64).tobytes())
 
 
 STEP = Step(
@@ -138,5 +231,5 @@ STEP = Step(
     preprocess,
     reads=("data.image_column", "data.label_column", "images"),
     inputs=("pull", "validate"),
-    libraries=("numpy", "pillow", "pyarrow"),
+    libraries=("numpy", "pillow", "pyarrow", "simplejpeg"),
 )

@@ -21,7 +21,8 @@ from retrain.step import REPORT, DataVersion, Facts, Step, Workspace
 MODELS = Path(models.__file__).parent
 # What the served model imports. Without it MLflow would find that out by loading the model.
 REQUIREMENTS = (
-    "mlflow", "numpy", "pandas", "pillow", "pydantic", "safetensors", "torch", "transformers",
+    "mlflow", "numpy", "pandas", "pillow", "pydantic", "safetensors", "simplejpeg", "torch",
+    "transformers",
 )  # fmt: skip
 
 

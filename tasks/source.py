@@ -6,15 +6,21 @@ split in the name of the file or its folder (`train.parquet`, `data/test-00000-o
 """
 
 import json
-import logging
 import math
-import os
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from itertools import groupby, islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tasks.listing import (
+    ALIASES,
+    check_splits,
+    list_files,
+    only_images,
+    split_of_folder,
+    split_of_parquet,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,42 +31,58 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "val", "test")
 
-# Fewer images than this are not worth a task. More units than this gain nothing either, and
-# `preprocess` makes a file of each, which a reader holds open.
-UNIT_ROWS = 1000
-MAX_UNITS = 256
+# As many units as this spread well over a cluster. Fewer images are not worth a task of their own,
+# and with more of them the memory and the lost work of a task that is killed would grow.
+UNITS = 256
+MIN_UNIT_ROWS = 1000
+MAX_UNIT_ROWS = 16_384
 
-# The names by which the Hugging Face hub knows a split.
-_ALIASES = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("val", "validation", "valid", "dev"), "val"),
-    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
-}
-_SPLIT_WORD = re.compile(rf"(?<![a-z])(?:{'|'.join(_ALIASES)})(?![a-z])")
-
-# Files that lie beside images. Any other file is read as one, so that an image in a format that
-# is not read (a .heic, a .psd) is reported and not silently missing.
-_NO_IMAGES = frozenset(
-    {".txt", ".md", ".csv", ".tsv", ".json", ".jsonl", ".yaml", ".yml", ".xml", ".html"}
-    | {".db", ".ini", ".log", ".py", ".sh", ".zip", ".tar", ".gz"}
-)
+# What it costs one core to read and decode an image, roughly: so much for each, and so much for
+# each encoded byte. Measured with 32 x 32 and 1,500 x 1,000 JPEGs.
+SECONDS_PER_IMAGE = 50e-6
+SECONDS_PER_BYTE = 30e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The smallest part that is read at once: a Parquet file's row group, or an image file.
+    """A Parquet file's row group, or a part of a very long one.
 
     Attributes:
         file: Relative to the data, with `/`.
-        row_group: Its number; 0 for an image file.
+        row_group: Its number.
         first_row: The file's row that it begins with.
+        skip: How many rows of the row group lie before that.
         rows: How many images it holds.
     """
 
     file: str
     row_group: int
     first_row: int
+    skip: int
     rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What one task reads.
+
+    Attributes:
+        rows: How many images it holds.
+        bytes: Encoded, about.
+        pieces: Of Parquet files.
+        files: Of class folders: the names with a NUL after each. As strings of their own, the names
+            of a million images would take 100 MB more.
+    """
+
+    rows: int
+    bytes: int
+    pieces: tuple[Piece, ...] = ()
+    files: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """How long one core is busy with it, roughly."""
+        return self.rows * SECONDS_PER_IMAGE + self.bytes * SECONDS_PER_BYTE
 
 
 @dataclass(frozen=True)
@@ -102,96 +124,106 @@ class Source:
     label_column: str
     split_folders: bool
 
-    def units(self) -> list[tuple[Piece, ...]]:
+    def units(self) -> list[Unit]:
         """Cuts the data into units, in order of the files' names and of the rows in them.
 
         Raises:
             ValueError: There is nothing to read, a Parquet file has not the columns, or only some
                 files belong to a split.
         """
-        pieces = list(self._row_groups() if self.format == "parquet" else self._image_files())
-        total = sum(piece.rows for piece in pieces)
+        parts = list(self._row_groups() if self.format == "parquet" else self._image_files())
+        total = sum(part.rows for part in parts)
         if not total:
             raise ValueError(f"There are no images in data.path, read as {self.format}.")
-        enough = max(UNIT_ROWS, math.ceil(total / MAX_UNITS))
-        units: list[list[Piece]] = [[]]
+        enough = max(MIN_UNIT_ROWS, math.ceil(total / UNITS))
+        units: list[list[Unit]] = [[]]
         rows = 0
-        for piece in pieces:
-            if rows >= enough:
+        for part in parts:
+            if units[-1] and (rows >= enough or rows + part.rows > MAX_UNIT_ROWS):
                 units.append([])
                 rows = 0
-            units[-1].append(piece)
-            rows += piece.rows
-        return [tuple(unit) for unit in units]
+            units[-1].append(part)
+            rows += part.rows
+        return [_join(unit) for unit in units]
 
-    def read(self, unit: Sequence[Piece]) -> Iterator[RawImage]:
+    def read(self, unit: Unit) -> Iterator[RawImage]:
         """The images of a unit, in order; a few are in memory at a time.
 
         Raises:
             ValueError: A Parquet file is broken.
         """
-        for name, pieces in groupby(unit, key=lambda piece: piece.file):
-            if self.format == "parquet":
-                yield from self._read_parquet(name, list(pieces))
-            else:
-                yield self._read_file(name)
+        for name, pieces in groupby(unit.pieces, key=lambda piece: piece.file):
+            yield from self._read_parquet(name, pieces)
+        for name in unit.files.split("\0")[:-1]:
+            yield self._read_file(name)
 
-    def _row_groups(self) -> Iterator[Piece]:
-        files = [name for name in _list_files(self.root) if name.endswith(".parquet")]
-        _check_splits({name: _split_of_parquet(name) for name in files})
-        for name in files:
+    def _row_groups(self) -> Iterator[Unit]:
+        """The row groups; of one that would be too much for a task, parts."""
+        files = (file for file in list_files(self.root) if file[0].endswith(".parquet"))
+        for name, _ in list(check_splits(files, split_of_parquet)):
             with self._open_parquet(name) as parquet:
-                first_row = 0
-                for row_group in range(parquet.num_row_groups):
-                    rows = parquet.metadata.row_group(row_group).num_rows
-                    yield Piece(name, row_group, first_row, rows)
-                    first_row += rows
+                begin = 0
+                for number in range(parquet.num_row_groups):
+                    row_group = parquet.metadata.row_group(number)
+                    total = row_group.num_rows
+                    # To read a part is to read what lies before it too, so they are few.
+                    length = math.ceil(total / max(1, math.ceil(total / MAX_UNIT_ROWS)))
+                    for skip in range(0, total, length or 1):
+                        rows = min(length, total - skip)
+                        piece = Piece(name, number, begin + skip, skip, rows)
+                        size = row_group.total_byte_size * rows // total
+                        yield Unit(rows, size, pieces=(piece,))
+                    begin += total
 
-    def _image_files(self) -> Iterator[Piece]:
-        files: list[str] = []
-        others: list[str] = []
-        for name in _list_files(self.root):
-            suffix = PurePosixPath(name).suffix.lower()
-            (others if suffix in _NO_IMAGES else files).append(name)
-        if others:
-            logging.getLogger(__name__).info(
-                "%d files are not read as images: %s …", len(others), ", ".join(others[:5])
-            )
+    def _image_files(self) -> Iterator[Unit]:
+        """The image files, by as many as make the smallest unit."""
+        files = only_images(list_files(self.root))
         if self.split_folders:
-            _check_splits({name: _ALIASES.get(name.split("/")[0].lower()) for name in files})
-        for name in files:
-            yield Piece(name, 0, 0, 1)
+            files = check_splits(files, split_of_folder)
+        while some := list(islice(files, MIN_UNIT_ROWS)):
+            names = "".join(f"{name}\0" for name, _ in some)
+            yield Unit(len(some), sum(size for _, size in some), files=names)
 
     def _read_file(self, name: str) -> RawImage:
         folders = name.split("/")[:-1]
-        split = _ALIASES[folders.pop(0).lower()] if self.split_folders else None
+        split = split_of_folder(folders.pop(0)) if self.split_folders else None
         label = folders[0] if folders else None
         return RawImage(name, 0, name, label, split, (self.root / name).read_bytes())
 
-    def _read_parquet(self, name: str, pieces: Sequence[Piece]) -> Iterator[RawImage]:
+    def _read_parquet(self, name: str, pieces: Iterable[Piece]) -> Iterator[RawImage]:
         import pyarrow as pa
 
-        split = _split_of_parquet(name)
-        row = pieces[0].first_row
+        split = split_of_parquet(name)
         with self._open_parquet(name) as parquet:
             names = _class_names(parquet.schema_arrow, self.label_column)
-            batches = parquet.iter_batches(
-                batch_size=64,
-                row_groups=[piece.row_group for piece in pieces],
-                columns=[self.image_column, self.label_column],
-                use_threads=False,
-            )
-            try:
-                for batch in batches:
-                    images = batch[self.image_column].to_pylist()
-                    labels = batch[self.label_column].to_pylist()
-                    for image, label in zip(images, labels, strict=True):
-                        path, data = _path_and_bytes(image)
-                        path = path or f"{name}:{row}"
-                        yield RawImage(name, row, path, _label(label, names), split, data)
-                        row += 1
-            except (pa.ArrowInvalid, OSError) as error:
-                raise ValueError(f"{name} is broken after row {row}: {error}") from None
+            for piece in pieces:
+                row = piece.first_row
+                try:
+                    for batch in self._read_rows(parquet, piece):
+                        images = _path_and_bytes(batch[self.image_column])
+                        labels = batch[self.label_column].to_pylist()
+                        for (path, data), label in zip(images, labels, strict=True):
+                            path = path or f"{name}:{row}"
+                            yield RawImage(name, row, path, _label(label, names), split, data)
+                            row += 1
+                except (pa.ArrowInvalid, OSError) as error:
+                    raise ValueError(f"{name} is broken after row {row}: {error}") from None
+
+    def _read_rows(self, parquet: "pq.ParquetFile", piece: Piece) -> Iterator["pa.RecordBatch"]:
+        batches = parquet.iter_batches(
+            batch_size=64,
+            row_groups=[piece.row_group],
+            columns=[self.image_column, self.label_column],
+            use_threads=False,
+        )
+        skip, rows = piece.skip, piece.rows
+        for batch in batches:
+            part = batch.slice(min(skip, len(batch)), rows)
+            skip -= len(batch) - len(part) if skip else 0
+            rows -= len(part)
+            yield part
+            if not rows:
+                break
 
     def _open_parquet(self, name: str) -> "pq.ParquetFile":
         """Opens a file that has the columns, with the right types."""
@@ -229,40 +261,20 @@ def open_source(data: "Data", pulled: "Artifact") -> Source:
     """The images in the output of `pull`."""
     root = pulled.folder / "data"
     split_folders = any(
-        folder.name.lower() in _ALIASES and any(below.is_dir() for below in folder.iterdir())
+        folder.name.lower() in ALIASES and any(below.is_dir() for below in folder.iterdir())
         for folder in root.iterdir()
         if folder.is_dir()
     )
     return Source(root, pulled.facts["format"], data.image_column, data.label_column, split_folders)
 
 
-def _list_files(root: Path) -> list[str]:
-    """Every file below a folder that is not hidden nor in a hidden folder, by name, with `/`."""
-    files = []
-    for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        above = Path(folder).relative_to(root).as_posix()
-        prefix = "" if above == "." else f"{above}/"
-        files += [prefix + name for name in names if not name.startswith(".")]
-    return sorted(files)
-
-
-def _split_of_parquet(name: str) -> str | None:
-    """The split in a Parquet file's name, else in the name of the nearest folder that has one."""
-    for part in reversed(name.lower().removesuffix(".parquet").split("/")):
-        found = _SPLIT_WORD.search(part)
-        if found:
-            return _ALIASES[found[0]]
-    return None
-
-
-def _check_splits(splits: Mapping[str, str | None]) -> None:
-    without = [name for name, split in splits.items() if split is None]
-    if without and len(without) < len(splits):
-        raise ValueError(
-            f"{without[0]} belongs to no split, as {len(splits) - len(without)} other files do: "
-            "name it for one (train, val, test), or none."
-        )
+def _join(units: Sequence[Unit]) -> Unit:
+    return Unit(
+        sum(unit.rows for unit in units),
+        sum(unit.bytes for unit in units),
+        tuple(piece for unit in units for piece in unit.pieces),
+        "".join(unit.files for unit in units),
+    )
 
 
 def _class_names(schema: "pa.Schema", column: str) -> Sequence[str] | None:
@@ -281,10 +293,18 @@ def _label(value: str | int | None, names: Sequence[str] | None) -> str | None:
     return names[value] if 0 <= value < len(names) else str(value)
 
 
-def _path_and_bytes(image: Mapping[str, Any] | bytes | None) -> tuple[str | None, bytes]:
-    if isinstance(image, Mapping):
-        return image.get("path"), image["bytes"] or b""
-    return None, image or b""
+def _path_and_bytes(images: "pa.Array") -> Iterator[tuple[str | None, bytes]]:
+    """What a column of images holds: the path, where it has one, and the encoded bytes."""
+    import pyarrow.types as is_type
+
+    if not is_type.is_struct(images.type):
+        return ((None, data or b"") for data in images.to_pylist())
+    # Column by column: a struct as a dict takes several times as long. Where the struct itself is
+    # missing, `flatten` makes its fields missing too.
+    fields = dict(zip((field.name for field in images.type), images.flatten(), strict=True))
+    encoded = fields["bytes"].to_pylist()
+    paths = fields["path"].to_pylist() if "path" in fields else [None] * len(encoded)
+    return ((path, data or b"") for path, data in zip(paths, encoded, strict=True))
 
 
 def _holds_images(kind: "pa.DataType") -> bool:

@@ -1,53 +1,41 @@
-"""Which image belongs to which split, and which is in more than one."""
+"""Which image belongs to which split."""
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from tasks.source import SPLITS
-
 if TYPE_CHECKING:
-    import pandas as pd
+    import pyarrow as pa
 
     from retrain.workload import Split
 
 
-def assign_splits(images: "pd.DataFrame", fractions: "Split") -> "pd.DataFrame":
+def assign_splits(images: "pa.Table", present: Collection[str], fractions: "Split") -> "pa.Table":
     """Gives the images a split where the data's names tell none.
 
     A split that the data lacks is taken out of its training images, or of all of them when it has
     no splits at all. An image's SHA-256, read as a fraction of the largest one, decides: so
-    identical images stay together, and an image stays where it is when others come.
+    identical images stay together, an image stays where it is when others come, and a part of the
+    images can be split without the others.
 
     Args:
         images: With columns `sha256` and `split`, which may be missing.
+        present: The splits that any of the data's images has.
         fractions: How much of these images `val` and `test` get.
     """
-    undecided = images["split"].isna() | (images["split"] == "train")
-    place = images["sha256"].str[:13].map(lambda digits: int(digits, 16) / 16**13)
-    splits = images["split"].fillna("train")
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    splits = images["split"].fill_null("train").to_numpy()
+    undecided = splits == "train"
+    digits = "".join(pc.utf8_slice_codeunits(images["sha256"], 0, 16).to_pylist())
+    # 52 bits of them are a float64 without rounding.
+    place = (np.frombuffer(bytes.fromhex(digits), ">u8") >> 12) / 2**52
     begin = 0.0
     for name, fraction in (("test", fractions.test), ("val", fractions.val)):
-        if not (images["split"] == name).any():
+        if name not in present:
             end = begin + fraction
-            splits = splits.mask(undecided & (place >= begin) & (place < end), name)
+            splits = np.where(undecided & (place >= begin) & (place < end), name, splits)
             begin = end
-    return images.assign(split=splits)
-
-
-def find_shared(images: "pd.DataFrame") -> "pd.Series[str]":
-    """Finds the images whose content is in a split that is held out from theirs.
-
-    The copy to set aside is the one that is held out the least. Training loses one example of
-    many that way, where `test` would lose a row that this model and the one in production are
-    compared on.
-
-    Args:
-        images: With columns `split`, `sha256`, and `error` if it does not decode.
-
-    Returns:
-        The split that holds the copy to keep, by the index of `images`; missing for all others.
-    """
-    decodable = images[images["error"].isna()]
-    rank = decodable["split"].map({split: rank for rank, split in enumerate(SPLITS)})
-    highest = rank.groupby(decodable["sha256"]).transform("max")
-    shared = highest[highest > rank].map(dict(enumerate(SPLITS)))
-    return shared.reindex(images.index).astype("str")
+    column = images.schema.get_field_index("split")
+    return images.set_column(column, "split", pa.array(splits, pa.string()))

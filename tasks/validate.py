@@ -1,42 +1,42 @@
 """Checks the data before a model is trained on it, and sets single bad images aside.
 
 Every image is decoded once, spread over Ray; what is learnt about it becomes a row of a table, and
-Great Expectations judges the tables.
+Great Expectations judges the tables. Of each unit of the data there is a file, and of all images a
+database, both in the step's scratch folder: the memory does not grow with the number of images.
 """
 
-import hashlib
 import shutil
-from collections.abc import Sequence
-from functools import partial
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models.image import inspect
 from retrain.errors import RejectedDataError
 from retrain.step import Step
-from tasks import expectations
-from tasks.parallel import run_tasks
-from tasks.source import SPLITS, Piece, Source, open_source
-from tasks.splits import assign_splits, find_shared
+from tasks import accepted, expectations
+from tasks.catalogue import COLUMNS, Catalogue
+from tasks.inspection import inspect_units
+from tasks.source import SPLITS, open_source
+from tasks.splits import assign_splits
 
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
 
     from retrain.artifact import Artifact
     from retrain.step import Facts, Workspace
-    from retrain.workload import Checks, Data
+    from retrain.workload import Checks, Data, Split
     from tasks.expectations import Finding
 
+QUARANTINED = "quarantined.parquet"
 EXAMPLES = 5
 
 
 def validate(data: "Data", checks: "Checks", pulled: "Artifact", workspace: "Workspace") -> "Facts":
     """Checks every image, every class and every split.
 
-    Writes `images.parquet`, the accepted images: split, path, label, file, row, width, height,
-    mode, bytes, sha256, sorted by split, file and row; `quarantined.parquet`, the bad ones, with
-    the reason; and `report/data_docs/`.
+    Writes `images.parquet`, the accepted images, as `tasks/accepted.py` has it;
+    `quarantined.parquet`, the bad ones, with the reason; and `report/data_docs/`.
 
     Returns:
         `rows` of each split, and how many images were `quarantined`.
@@ -46,141 +46,149 @@ def validate(data: "Data", checks: "Checks", pulled: "Artifact", workspace: "Wor
             do not suffice. All that is wrong is kept in the project's state.
         ValueError: The data cannot be read.
     """
-    import pandas as pd
-    import pyarrow as pa
+    try:
+        files = inspect_units(open_source(data, pulled), workspace.scratch / "inspected")
+        units = _Units(files, _splits_present(files), data.split)
+        with Catalogue(workspace.scratch / "images.sqlite") as catalogue:
+            return _judge(units, checks, catalogue, workspace)
+    except ValueError:  # a verdict: the same data is not looked at again
+        shutil.rmtree(workspace.scratch)
+        raise
 
-    source = open_source(data, pulled)
-    table = pa.concat_tables(run_tasks(partial(_inspect, source), source.units()))
-    sides = {pa.int32(): pd.Int32Dtype()}  # else, a missing one would make floats of them all
-    images = assign_splits(table.to_pandas(types_mapper=sides.get), data.split)
-    images = images.sort_values(["split", "file", "row"], ignore_index=True)
 
-    examination = expectations.Examination(workspace.report / "data_docs")
-    trained = images["label"][images["split"] == "train"].dropna().unique()
-    bad = examination.check(
-        "images",
-        images.assign(
-            shorter_side=images[["width", "height"]].min(axis="columns"),
-            longer_side=images[["width", "height"]].max(axis="columns"),
-            also_in=find_shared(images),
-        ),
-        expectations.image_rules(checks, sorted(trained)),
-    )
-    reasons = pd.concat([finding.reasons for finding in bad] or [pd.Series(dtype=str)])
-    reasons = reasons.groupby(level=0).agg("; ".join)
-    quarantined = images.loc[reasons.index].assign(reason=reasons)
-    accepted = images.drop(reasons.index)
-    lacking = examination.check(
-        "classes",
-        expectations.count_classes(accepted, checks.labels),
-        expectations.class_rules(checks),
-    ) + examination.check("splits", expectations.count_splits(accepted), expectations.split_rules())
+@dataclass(frozen=True)
+class _Units:
+    """What was found out about the images, a table per unit.
+
+    Attributes:
+        files: As `inspect_units` gives them.
+        present: The splits that the data's names tell.
+        fractions: How large the others are.
+    """
+
+    files: Sequence[Path]
+    present: frozenset[str]
+    fractions: "Split"
+
+    def read(self, columns: Sequence[str]) -> "Iterator[tuple[int, pa.Table]]":
+        """The number of each unit's first image, and a table of its images with their splits."""
+        first = 0
+        for file in self.files:
+            images = assign_splits(_read(file, columns), self.present, self.fractions)
+            yield first, images
+            first += len(images)
+
+
+def _read(file: Path, columns: Sequence[str]) -> "pa.Table":
+    import pyarrow.parquet as pq
+
+    # With threads, or read ahead, it would be no faster: only take more memory.
+    with pq.ParquetFile(file, pre_buffer=False) as parquet:
+        return parquet.read(columns, use_threads=False)
+
+
+def _splits_present(files: Sequence[Path]) -> frozenset[str]:
+    found: set[str | None] = set()
+    for file in files:
+        found.update(_read(file, ["split"])["split"].unique().to_pylist())
+    return frozenset(split for split in found if split is not None)
+
+
+def _judge(
+    units: _Units, checks: "Checks", catalogue: Catalogue, workspace: "Workspace"
+) -> "Facts":
+    total = 0
+    for first, images in units.read(COLUMNS):
+        catalogue.add(first, images)
+        total = first + len(images)
+    catalogue.find_unknown(checks)
+    catalogue.find_shared()
+    examination = expectations.Examination(catalogue.path, workspace.report / "data_docs")
+    bad = examination.check("images", "image", expectations.image_rules(checks))
+    for finding in bad:
+        catalogue.set_aside(finding.number, finding.query)
+    catalogue.count_accepted(checks)
+    few = examination.check("classes", "label", expectations.class_rules(checks))
+    empty = examination.check("splits", "split", expectations.split_rules())
     examination.write_docs()
 
-    _write(accepted, workspace.folder / "images.parquet")
-    _write(quarantined, workspace.folder / "quarantined.parquet")
-    if len(quarantined) / len(images) > checks.max_bad_fraction or lacking:
-        raise RejectedDataError(_reject(images, bad, lacking, checks, workspace))
-    counts = accepted["split"].value_counts()
+    lines = _write(units, bad, catalogue, workspace.folder)
+    lines += [_lacking(finding, "classes", "label", catalogue) for finding in few]
+    lines += [_lacking(finding, "splits", "split", catalogue) for finding in empty]
+    quarantined = catalogue.count_bad()
+    if quarantined / total > checks.max_bad_fraction or few or empty:
+        if bad:
+            lines.append(
+                f"In all {quarantined:,} of {total:,} images are bad, {quarantined / total:.3%}; "
+                f"checks.max_bad_fraction lets {checks.max_bad_fraction:.3%} be set aside."
+            )
+        raise RejectedDataError(_reject(lines, workspace))
     return {
-        "rows": {split: int(counts[split]) for split in SPLITS},
-        "quarantined": len(quarantined),
+        "rows": {split: catalogue.rows(split) for split in SPLITS},
+        "quarantined": quarantined,
     }
 
 
-def _inspect(source: Source, unit: Sequence[Piece]) -> "pa.Table":
-    """A row for each image of a unit, with `error` where it does not decode."""
-    import pyarrow as pa
+def _write(
+    units: _Units, bad: "Sequence[Finding]", catalogue: Catalogue, folder: Path
+) -> list[str]:
+    """Writes the accepted and the bad images, a unit at a time.
 
-    rows = []
-    for raw in source.read(unit):
-        row = {
-            "split": raw.split,
-            "path": raw.path,
-            "label": raw.label,
-            "file": raw.file,
-            "row": raw.row,
-            "bytes": len(raw.data),
-            "sha256": hashlib.sha256(raw.data).hexdigest(),
-        }
-        try:
-            found = inspect(raw.data)
-            row |= {"width": found.width, "height": found.height, "mode": found.mode}
-        except ValueError as error:
-            row["error"] = str(error)
-        rows.append(row)
-    return pa.Table.from_pylist(rows, schema=_schema().append(pa.field("error", pa.string())))
-
-
-def _schema() -> "pa.Schema":
-    """The columns that say what an image is."""
-    import pyarrow as pa
-
-    return pa.schema(
-        {
-            "split": pa.string(),
-            "path": pa.string(),
-            "label": pa.string(),
-            "file": pa.string(),
-            "row": pa.int64(),
-            "width": pa.int32(),
-            "height": pa.int32(),
-            "mode": pa.string(),
-            "bytes": pa.int64(),
-            "sha256": pa.string(),
-        }
-    )
-
-
-def _write(images: "pd.DataFrame", path: Path) -> None:
+    Returns:
+        A line for each finding, with the first of its images.
+    """
+    import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = _schema()
-    if "reason" in images:
-        schema = schema.append(pa.field("reason", pa.string()))
-    table = pa.Table.from_pandas(images, schema, preserve_index=False)
-    pq.write_table(table.replace_schema_metadata(None), path)
+    reasons_of = {finding.number: finding.rule.reason for finding in bad}
+    examples: dict[int, list[str]] = defaultdict(list)
+    columns = accepted.schema()
+    reason = pa.field("reason", pa.string())
+    with (
+        pq.ParquetWriter(folder / accepted.ACCEPTED, columns) as good_writer,
+        pq.ParquetWriter(folder / QUARANTINED, columns.append(reason)) as bad_writer,
+    ):
+        for first, images in units.read(columns.names):
+            reasons: dict[int, list[str]] = defaultdict(list)
+            for row in catalogue.bad(first, first + len(images)):
+                place, rule = row["image"] - first, row["rule"]
+                reasons[place].append(reasons_of[rule](row))
+                if len(examples[rule]) < EXAMPLES:
+                    path = images["path"][place]
+                    examples[rule].append(f"{row['split']} {path} ({reasons[place][-1]})")
+            if reasons:
+                rows = images.take(list(reasons)).append_column(
+                    reason, [["; ".join(each) for each in reasons.values()]]
+                )
+                bad_writer.write_table(rows)
+            good = np.delete(np.arange(len(images)), list(reasons))
+            if len(good):
+                good_writer.write_table(images.take(good))
+    return [_line(finding, examples[finding.number]) for finding in bad]
 
 
-def _reject(
-    images: "pd.DataFrame",
-    bad: "Sequence[Finding]",
-    lacking: "Sequence[Finding]",
-    checks: "Checks",
-    workspace: "Workspace",
-) -> str:
+def _lacking(finding: "Finding", table: str, key: str, catalogue: Catalogue) -> str:
+    rows = catalogue.select(table, key, finding.query, EXAMPLES)
+    return _line(finding, [finding.rule.reason(row) for row in rows])
+
+
+def _line(finding: "Finding", examples: Sequence[str]) -> str:
+    more = finding.failed - len(examples)
+    return (
+        f"- {finding.rule.fault}: {finding.failed:,} of {finding.rows:,}: "
+        f"{', '.join(examples)}{f', and {more:,} more' if more else ''}"
+    )
+
+
+def _reject(lines: Sequence[str], workspace: "Workspace") -> str:
     """Keeps what shows why, and says it: a line for each expectation that failed."""
     kept = workspace.project.state / "rejected" / workspace.workload
     shutil.rmtree(kept, ignore_errors=True)
     shutil.copytree(workspace.report / "data_docs", kept / "data_docs")
-    shutil.copy(workspace.folder / "quarantined.parquet", kept)
-
-    lines = ["The data is rejected:"]
-    for finding in bad:
-        reasons = finding.reasons[:EXAMPLES]
-        examples = [
-            f"{image.split} {image.path} ({reason})"
-            for image, reason in zip(images.loc[reasons.index].itertuples(), reasons, strict=True)
-        ]
-        lines.append(_line(finding, examples))
-    lines += [_line(finding, list(finding.reasons[:EXAMPLES])) for finding in lacking]
-    if bad:
-        found = len(set().union(*(finding.reasons.index for finding in bad)))
-        lines.append(
-            f"In all {found:,} of {len(images):,} images are bad, {found / len(images):.3%}; "
-            f"checks.max_bad_fraction lets {checks.max_bad_fraction:.3%} be set aside."
-        )
-    lines.append(f"All of them: {kept / 'quarantined.parquet'} and {kept / 'data_docs/index.html'}")
-    return "\n".join(lines)
-
-
-def _line(finding: "Finding", examples: Sequence[str]) -> str:
-    more = len(finding.reasons) - len(examples)
-    return (
-        f"- {finding.fault}: {len(finding.reasons):,} of {finding.rows:,}: "
-        f"{', '.join(examples)}{f', and {more:,} more' if more else ''}"
-    )
+    shutil.copy(workspace.folder / QUARANTINED, kept)
+    everything = f"All of them: {kept / QUARANTINED} and {kept / 'data_docs/index.html'}"
+    return "\n".join(["The data is rejected:", *lines, everything])
 
 
 STEP = Step(
@@ -188,5 +196,5 @@ STEP = Step(
     validate,
     reads=("data.image_column", "data.label_column", "data.split", "checks"),
     inputs=("pull",),
-    libraries=("pillow", "pyarrow"),
+    libraries=("pillow", "pyarrow", "simplejpeg"),
 )

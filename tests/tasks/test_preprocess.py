@@ -96,7 +96,7 @@ def test_many_tasks_write_the_same_images_as_one_in_the_same_order(tmp_path, mon
                     row_group_size=5,
                 )
     _, one = run(tmp_path / "one", format)
-    monkeypatch.setattr(source, "UNIT_ROWS", 5)
+    monkeypatch.setattr(source, "MIN_UNIT_ROWS", 5)
     _, many = run(tmp_path / "many", format)
     assert len(list((one / "train").glob("*.npy"))) == 2
     assert len(list((many / "train").glob("*.npy"))) == 9
@@ -111,7 +111,7 @@ def test_many_tasks_write_the_same_images_as_one_in_the_same_order(tmp_path, mon
 
 
 def test_the_same_data_gives_the_same_bytes(tmp_path, monkeypatch):
-    monkeypatch.setattr(source, "UNIT_ROWS", 7)
+    monkeypatch.setattr(source, "MIN_UNIT_ROWS", 7)
     listed = []
     for name in ("one", "two"):
         write_digits(tmp_path / name / "data")

@@ -62,11 +62,11 @@ def test_units_are_whole_row_groups_of_a_thousand_images_and_few_in_number(tmp_p
     write_parquet(tmp_path / "data/a.parquet", [b"x"] * count, ["c"] * count, row_group_size=100)
     source = open_source(DATA, pulled(tmp_path, "parquet"))
     units = source.units()
-    assert [sum(piece.rows for piece in unit) for unit in units] == [1000, 1000, 500]
+    assert [unit.rows for unit in units] == [1000, 1000, 500]
     assert [image.row for unit in units for image in source.read(unit)] == list(range(count))
-    monkeypatch.setattr(source_module, "UNIT_ROWS", 1)
-    monkeypatch.setattr(source_module, "MAX_UNITS", 4)
-    assert [sum(piece.rows for piece in unit) for unit in source.units()] == [700, 700, 700, 400]
+    monkeypatch.setattr(source_module, "MIN_UNIT_ROWS", 1)
+    monkeypatch.setattr(source_module, "UNITS", 4)
+    assert [unit.rows for unit in source.units()] == [700, 700, 700, 400]
 
 
 def test_a_path_in_the_row_is_the_name_of_its_image(tmp_path):
@@ -209,7 +209,9 @@ def test_data_without_an_image_is_refused(tmp_path, format):
 
 
 def test_tasks_give_their_results_in_order(ray_session):
-    assert run_tasks(lambda item: {"twice": 2 * item}, list(range(20)))[7] == {"twice": 14}
+    assert run_tasks(lambda item: {"twice": 2 * item}, list(range(20)), seconds=60)[7] == {
+        "twice": 14
+    }
 
 
 def test_a_value_error_in_a_task_is_raised_as_it_is(ray_session):
@@ -219,4 +221,4 @@ def test_a_value_error_in_a_task_is_raised_as_it_is(ray_session):
         return item
 
     with pytest.raises(ValueError, match=r"^a.parquet is broken$"):
-        run_tasks(refuse, [0, 1, 2])
+        run_tasks(refuse, [0, 1, 2], seconds=60)

@@ -1,61 +1,67 @@
 import hashlib
 
-import pandas as pd
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from retrain.workload import Split
-from tasks.splits import assign_splits, find_shared
+from tasks.splits import assign_splits
 
 
-def table(count, splits=None, sha256=None):
+def table(count, splits=None):
     """Rows about images with distinct contents."""
-    return pd.DataFrame(
+    return pa.table(
         {
-            "sha256": sha256 or [hashlib.sha256(b"%d" % n).hexdigest() for n in range(count)],
-            "split": pd.Series(splits or [None] * count, dtype="str"),
-            "error": pd.Series([None] * count, dtype="str"),
+            "sha256": [hashlib.sha256(b"%d" % n).hexdigest() for n in range(count)],
+            "split": pa.array(splits or [None] * count, pa.string()),
         }
     )
 
 
+def assign(images, fractions):
+    """The split of each image, when there are no others."""
+    present = set(images["split"].to_pylist()) - {None}
+    return np.array(assign_splits(images, present, fractions)["split"].to_pylist())
+
+
 def test_data_without_splits_is_split_by_content_in_the_given_fractions():
-    split = assign_splits(table(10_000), Split(val=0.1, test=0.2))["split"]
-    shares = split.value_counts(normalize=True)
-    assert shares["train"] == pytest.approx(0.7, abs=0.015)
-    assert shares["val"] == pytest.approx(0.1, abs=0.015)
-    assert shares["test"] == pytest.approx(0.2, abs=0.015)
+    split = assign(table(10_000), Split(val=0.1, test=0.2))
+    assert (split == "train").mean() == pytest.approx(0.7, abs=0.015)
+    assert (split == "val").mean() == pytest.approx(0.1, abs=0.015)
+    assert (split == "test").mean() == pytest.approx(0.2, abs=0.015)
+
+
+def test_the_first_digits_of_the_content_decide():
+    digits = ["0" * 64, "3" + "0" * 63, "33333" + "0" * 59, "4" + "0" * 63, "f" * 64]
+    images = pa.table({"sha256": digits, "split": pa.nulls(5, pa.string())})
+    # 0x3 / 0x10 is 0.1875 and 0x33333 / 0x100000 just below a fifth.
+    assert list(assign(images, Split(val=0.1, test=0.2))) == [
+        *("test", "test", "test", "val", "train")
+    ]
 
 
 def test_images_keep_their_split_when_others_come():
     fractions = Split(val=0.1, test=0.2)
-    before = assign_splits(table(1_000), fractions)["split"]
-    after = assign_splits(table(3_000).iloc[::-1], fractions)["split"].sort_index()
+    before = assign(table(1_000), fractions)
+    after = assign(table(3_000).take(np.arange(3_000)[::-1]), fractions)[::-1]
     assert (after[:1_000] == before).all()
 
 
 @pytest.mark.parametrize(("given", "lacking"), [("test", "val"), ("val", "test")])
 def test_a_lacking_split_is_taken_out_of_train_alone(given, lacking):
-    named = table(4_000, ["train"] * 3_000 + [given] * 1_000)
-    split = assign_splits(named, Split(val=0.2, test=0.2))["split"]
+    split = assign(table(4_000, ["train"] * 3_000 + [given] * 1_000), Split(val=0.2, test=0.2))
     assert (split[3_000:] == given).all()
     assert set(split[:3_000]) == {"train", lacking}
     assert (split[:3_000] == lacking).mean() == pytest.approx(0.2, abs=0.025)
 
 
+def test_a_part_of_the_images_is_split_as_all_of_them_are():
+    fractions = Split(val=0.1, test=0.2)
+    images = table(1_000, ["train"] * 900 + ["test"] * 100)
+    part = assign_splits(images.slice(0, 500), {"train", "test"}, fractions)
+    assert (assign(images, fractions)[:500] == part["split"].to_numpy()).all()
+
+
 def test_given_splits_stay():
     splits = ["train"] * 50 + ["val"] * 5 + ["test"] * 5
-    assert list(assign_splits(table(60, splits), Split())["split"]) == splits
-
-
-def test_of_a_shared_image_the_copy_that_is_held_out_most_stays():
-    shared = table(
-        7,
-        ["train", "val", "test", "train", "train", "val", "train"],
-        ["a", "a", "a", "b", "b", "c", "c"],
-    )
-    assert find_shared(shared).fillna("").tolist() == ["test", "test", "", "", "", "", "val"]
-
-
-def test_images_that_do_not_decode_are_not_said_to_be_shared():
-    shared = table(2, ["train", "test"], ["a", "a"]).assign(error=["empty", "empty"])
-    assert find_shared(shared).isna().all()
+    assert list(assign(table(60, splits), Split())) == splits

@@ -61,13 +61,14 @@ def test_good_data_is_accepted_and_described(tmp_path, files):
     assert facts == {"rows": {"train": 8, "val": 4, "test": 6}, "quarantined": 0}
     rows = pq.read_table(folder / "images.parquet")
     assert rows.column_names == [
-        *("split", "path", "label", "file", "row"),
+        *("unit", "split", "path", "label", "file", "row"),
         *("width", "height", "mode", "bytes", "sha256"),
     ]
-    order = [(row["split"], row["file"], row["row"]) for row in rows.to_pylist()]
+    order = [(row["unit"], row["file"], row["row"]) for row in rows.to_pylist()]
     assert order == sorted(order)
     data = files["test/cat/0.png"]
     assert rows.to_pylist()[0] == {
+        "unit": 0,
         "split": "test",
         "path": "test/cat/0.png",
         "label": "cat",

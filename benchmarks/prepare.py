@@ -1,0 +1,188 @@
+"""How fast `preprocess` prepares images, against the pool that one would write by hand.
+
+    python -m benchmarks.prepare --cifar cifar10/test.parquet --rounds 3
+
+The data: the JPEGs of a Parquet file of CIFAR-10 (columns `image`, a struct of `bytes` and `path`,
+and `label`), as it is and as class folders, made into 64 x 64; and `--photos` JPEGs of 1,500 x
+1,000 (quality 85, 4:2:0, some 300 kB) that are mixed from those images, with noise, made into 224 x
+224.
+
+- preprocess: images/s of the real step, from its call to its return. Ray runs, and has run a
+  small plan before.
+- pool: images/s of a pool of two processes that runs already. Each reads the encoded images of a
+  part, decodes and crops them with Pillow (no draft mode), scales them (bicubic) and writes them to
+  a `.npy` file.
+- inspection: images/s of the part of `validate` that reads and decodes, for comparison.
+
+A kind counts with the median of its rounds; they take turns.
+"""
+
+import argparse
+import io
+import multiprocessing
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from multiprocessing.pool import Pool
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import simplejpeg
+from PIL import Image
+
+from retrain import cluster
+from retrain.artifact import Artifact
+from retrain.project import Project
+from retrain.step import Workspace
+from retrain.workload import Checks, Data, Images
+from tasks.inspection import inspect_units
+from tasks.prepared import open_prepared
+from tasks.preprocess import preprocess
+from tasks.source import open_source
+from tasks.validate import validate
+
+DATA = Data(path="data")
+PROCESSES = 2
+PART = 250  # files of a task of the pool
+
+
+def main() -> None:
+    """Runs the rounds and prints the medians and their ratios."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cifar", type=Path, default=Path("cifar10/test.parquet"))
+    parser.add_argument("--photos", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    if not options.cifar.is_file():
+        sys.exit(f"{options.cifar} is not there: give a Parquet file of CIFAR-10 with --cifar.")
+    with (
+        multiprocessing.get_context("spawn").Pool(PROCESSES) as pool,
+        tempfile.TemporaryDirectory() as name,
+    ):
+        root = Path(name)
+        write_data(root, options.cifar, options.photos)
+        cluster.connect()
+        for data, format, size in (
+            ("parquet", "parquet", 64),
+            ("folders", "folders", 64),
+            ("photos", "folders", 224),
+        ):
+            compare(root / data, format, Images(size=size), pool, options.rounds)
+        cluster.disconnect()
+
+
+def write_data(root: Path, cifar: Path, photos: int) -> None:
+    """Lays the three kinds of data out as `pull` does, below `<kind>/data`."""
+    table = pq.read_table(cifar)
+    (root / "parquet/data").mkdir(parents=True)
+    (root / "parquet/data/images.parquet").symlink_to(cifar.resolve())
+    rows = table["image"].combine_chunks()
+    encoded = rows.field("bytes").to_pylist()
+    labels = table["label"].to_pylist()
+    for number, (label, image) in enumerate(zip(labels, encoded, strict=True)):
+        path = root / f"folders/data/{label}/{number:05}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(image)
+    random = np.random.default_rng(0)
+    scenes = [_scene(encoded, random) for _ in range(24)]
+    for number in range(photos):
+        first, second = (scenes[index] for index in random.choice(len(scenes), 2, replace=False))
+        photo = Image.blend(first, second, random.uniform(0.2, 0.8))
+        path = root / f"photos/data/{number % 10}/{number:05}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.asarray(photo)
+        path.write_bytes(simplejpeg.encode_jpeg(pixels, quality=85, colorsubsampling="420"))
+
+
+def _scene(encoded: Sequence[bytes], random: np.random.Generator) -> Image.Image:
+    """A collage of 15 x 10 of the images, scaled up, with some noise: 1,500 x 1,000."""
+    collage = Image.new("RGB", (480, 320))
+    for number, index in enumerate(random.integers(0, len(encoded), 150)):
+        tile = Image.open(io.BytesIO(encoded[index]))
+        collage.paste(tile, (number % 15 * 32, number // 15 * 32))
+    pixels = np.asarray(collage.resize((1500, 1000), Image.Resampling.BICUBIC)).astype(np.float32)
+    pixels += random.normal(0, 8, pixels.shape).astype(np.float32)
+    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+
+
+def compare(root: Path, format: str, images: Images, pool: Pool, rounds: int) -> None:
+    """Prepares the images of a folder in turns, and prints the figures."""
+    pulled = Artifact("pull", "", "", root, {"format": format})
+    space = _workspace(root / "validated")
+    facts = validate(DATA, Checks(min_images_per_class=1), pulled, space)
+    count = sum(facts["rows"].values())
+    validated = Artifact("validate", "", "", space.folder, facts)
+    paths = sorted((root / "data").rglob("*.*"))
+
+    kinds: dict[str, Callable[[Path], Any]] = {
+        "preprocess": lambda folder: preprocess(
+            DATA, images, pulled, validated, _workspace(folder)
+        ),
+        "pool": lambda folder: run_pool(pool, paths, images.size, folder),
+        "inspection": lambda folder: inspect_units(open_source(DATA, pulled), folder),
+    }
+    seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for number in range(-1, rounds):  # the first is the warm-up
+        for kind in sorted(kinds, reverse=number % 2 == 0):  # neither is always first
+            with tempfile.TemporaryDirectory(dir=root.parent) as folder:
+                began = monotonic()
+                kinds[kind](Path(folder) / "output")
+                if number >= 0:
+                    seconds[kind].append(monotonic() - began)
+                if kind == "preprocess" and number < 0:
+                    prepared = open_prepared(Path(folder) / "output/files")
+                    assert sum(len(prepared.split(split)) for split in facts["rows"]) == count
+    speed = {kind: count / statistics.median(taken) for kind, taken in seconds.items()}
+    print(f"{count:,} images as {root.name} to {images.size} x {images.size}, {rounds} rounds")
+    for kind in kinds:
+        print(f"  {kind:<10} {speed[kind]:8,.0f} images/s")
+    print(f"  preprocess / pool {speed['preprocess'] / speed['pool']:.2f}", flush=True)
+
+
+def _workspace(root: Path) -> Workspace:
+    folder, scratch = root / "files", root / "scratch"
+    folder.mkdir(parents=True)
+    scratch.mkdir()
+    return Workspace(folder, scratch, "benchmark", "benchmark", Project(root))
+
+
+def run_pool(pool: Pool, paths: Sequence[Path], size: int, folder: Path) -> None:
+    """Prepares images as one would by hand: a row group, or some files, at a time."""
+    folder.mkdir()
+    parts: list[list[Path] | tuple[Path, int]]
+    if paths[0].suffix == ".parquet":
+        row_groups = pq.ParquetFile(paths[0]).num_row_groups
+        parts = [(paths[0], number) for number in range(row_groups)]
+    else:
+        parts = [list(paths[first : first + PART]) for first in range(0, len(paths), PART)]
+    work = partial(_write_part, size)
+    pool.starmap(
+        work, ((part, folder / f"{number}.npy") for number, part in enumerate(parts)), chunksize=1
+    )
+
+
+def _write_part(size: int, part: list[Path] | tuple[Path, int], target: Path) -> None:
+    if isinstance(part, tuple):
+        path, row_group = part
+        table = pq.ParquetFile(path).read_row_group(row_group, columns=["image"])
+        encoded = [image["bytes"] for image in table["image"].to_pylist()]
+    else:
+        encoded = [path.read_bytes() for path in part]
+    np.save(target, np.stack([_prepare(data, size) for data in encoded]))
+
+
+def _prepare(data: bytes, size: int) -> np.ndarray:
+    image = Image.open(io.BytesIO(data)).convert("RGB")
+    side = min(image.size)
+    left, top = (image.width - side) // 2, (image.height - side) // 2
+    box = (left, top, left + side, top + side)
+    return np.asarray(image.resize((size, size), Image.Resampling.BICUBIC, box=box))
+
+
+if __name__ == "__main__":
+    main()
