@@ -11,8 +11,9 @@ from retrain import cluster
 T = TypeVar("T")
 R = TypeVar("R")
 
-# What Ray costs before it does anything, in seconds: a Ray of our own has to start (4 to 8), and
-# Ray Data takes so long for any plan, in a new process with its workers.
+# What Ray costs before it does anything, in seconds, measured on two cores: a Ray of our own has to
+# start (4 to 8), and the first plan of Ray Data has to start its workers (1 to 2, where later plans
+# of the same process take 0.2).
 RAY_START = 5.0
 RAY_PLAN = 1.5
 
@@ -42,9 +43,16 @@ def run_tasks(function: Callable[[T], R], items: Sequence[T], *, seconds: float)
 def _is_worth_ray(seconds: float) -> bool:
     if os.environ.get("RAY_ADDRESS"):  # a cluster has cores that are not counted here
         return seconds > RAY_START
-    connected = "ray" in sys.modules and sys.modules["ray"].is_initialized()
-    overhead = RAY_PLAN if connected else RAY_START + RAY_PLAN
+    overhead = RAY_PLAN if _is_connected() else RAY_START + RAY_PLAN
     return seconds - seconds / (os.cpu_count() or 1) > overhead
+
+
+def _is_connected() -> bool:
+    if "ray" not in sys.modules:
+        return False
+    import ray
+
+    return bool(ray.is_initialized())
 
 
 def _run_on_ray(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
