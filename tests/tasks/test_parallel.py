@@ -55,7 +55,7 @@ def test_a_value_error_in_a_task_is_raised_as_it_is(ray_session, seconds):
 def test_a_second_core_is_worth_a_start_that_takes_less_than_it_saves(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(parallel, "_is_connected", lambda: False)
-    start = parallel.RAY_START + parallel.RAY_PLAN
+    start = parallel.RAY_START + parallel.RAY_WORKERS + parallel.RAY_PLAN
     for cores, seconds, worth in (
         (1, MUCH, False),
         (2, 1.9 * start, False),
@@ -71,3 +71,14 @@ def test_a_cluster_gets_work_that_is_worth_the_connection_whatever_this_machine_
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     assert not parallel._is_worth_ray(1.0)
     assert parallel._is_worth_ray(60.0)
+
+
+def test_less_work_is_worth_a_ray_that_runs_and_less_still_one_that_was_used(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    least = []
+    for connected, used in ((False, False), (True, False), (True, True)):
+        monkeypatch.setattr(parallel, "_is_connected", lambda connected=connected: connected)
+        monkeypatch.setattr(parallel, "_workers_started", used)
+        least.append(next(tenth for tenth in range(1000) if parallel._is_worth_ray(tenth / 10)))
+    assert least == sorted(set(least), reverse=True)
