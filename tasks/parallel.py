@@ -11,10 +11,13 @@ from retrain import cluster
 T = TypeVar("T")
 R = TypeVar("R")
 
-# What Ray costs before it does anything, in seconds: a Ray of our own has to start (4 to 8), and
-# Ray Data takes so long for any plan, in a new process with its workers.
+# What Ray costs before it does anything, in seconds, measured on two cores: a Ray of our own has to
+# start (4 to 8), and then the workers of this process's first plan (1 to 2). Any plan takes 0.2.
 RAY_START = 5.0
-RAY_PLAN = 1.5
+RAY_WORKERS = 1.5
+RAY_PLAN = 0.25
+
+_workers_started = False
 
 
 def run_tasks(function: Callable[[T], R], items: Sequence[T], *, seconds: float) -> list[R]:
@@ -42,12 +45,24 @@ def run_tasks(function: Callable[[T], R], items: Sequence[T], *, seconds: float)
 def _is_worth_ray(seconds: float) -> bool:
     if os.environ.get("RAY_ADDRESS"):  # a cluster has cores that are not counted here
         return seconds > RAY_START
-    connected = "ray" in sys.modules and sys.modules["ray"].is_initialized()
-    overhead = RAY_PLAN if connected else RAY_START + RAY_PLAN
+    overhead = RAY_PLAN
+    if not _is_connected():
+        overhead += RAY_START + RAY_WORKERS
+    elif not _workers_started:
+        overhead += RAY_WORKERS
     return seconds - seconds / (os.cpu_count() or 1) > overhead
 
 
+def _is_connected() -> bool:
+    if "ray" not in sys.modules:
+        return False
+    import ray
+
+    return bool(ray.is_initialized())
+
+
 def _run_on_ray(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    global _workers_started
     cluster.connect()
     import pyarrow as pa
     import ray
@@ -68,6 +83,7 @@ def _run_on_ray(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
         .map_batches(run, batch_size=None, batch_format="pyarrow")
         .take_all()
     )
+    _workers_started = True
     results = [
         pickle.loads(each["result"]) for each in sorted(done, key=lambda each: each["number"])
     ]

@@ -38,6 +38,8 @@ PIXELS = ".npy"
 JPEGS = ".jpegs"
 ENDS = ".ends.npy"
 
+WRITE_BYTES = 2**20  # a call of the system for each image would take as long as to decode it
+
 
 @dataclass(frozen=True)
 class Job:
@@ -146,7 +148,7 @@ def _write_shards(source: Source, images: "Images", validated: Path, job: Job) -
     ends: dict[str, list[int]] = {split: [] for split in job.shards}
     with ExitStack() as stack:
         files = {
-            split: stack.enter_context(_partial(path).open("wb"))
+            split: stack.enter_context(_partial(path).open("wb", buffering=WRITE_BYTES))
             for split, path in job.shards.items()
         }
         for split, path in job.shards.items():

@@ -1,12 +1,13 @@
 import io
+import re
 import struct
 import zlib
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps, UnidentifiedImageError
 
-from models.image import inspect, to_array
+from models.image import FORMATS, Inspection, _decode, inspect, to_array, to_jpeg
 
 RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255,) * 3, (0,) * 3
 
@@ -199,3 +200,117 @@ def test_of_an_animation_the_first_picture_is_taken():
     frames = [Image.new("RGB", (4, 4), colour) for colour in (RED, BLUE)]
     data = encode(frames[0], "GIF", save_all=True, append_images=frames[1:])
     assert first_pixel(data) == RED
+
+
+def scene(width, height):
+    """As uneven as a photo: patches of colour under a little noise."""
+    random = np.random.default_rng(width + height)
+    patches = random.integers(0, 256, (height // 20 + 2, width // 20 + 2, 3), np.uint8)
+    image = Image.fromarray(patches).resize((width, height), Image.Resampling.BICUBIC)
+    pixels = np.asarray(image) + random.normal(0, 5, (height, width, 1))
+    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+
+
+def by_pillow(data, size, channels, resize):
+    """What Pillow alone makes of an upright image."""
+    image = Image.open(io.BytesIO(data)).convert("L" if channels == 1 else "RGB")
+    box = (0, 0, *image.size)
+    if resize == "crop":
+        side = min(image.size)
+        left, top = (image.width - side) // 2, (image.height - side) // 2
+        box = (left, top, left + side, top + side)
+    return np.asarray(image.resize((size, size), Image.Resampling.BICUBIC, box=box), int).reshape(
+        size, size, channels
+    )
+
+
+@pytest.mark.parametrize("size", [(1, 1), (7, 5), (16, 2), (33, 17), (101, 57), (64, 64)])
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"quality": 30}])
+def test_a_jpeg_has_the_pixels_that_pillow_finds(size, subsampling, options):
+    data = encode(scene(*size), "JPEG", subsampling=subsampling, **options)
+    for channels in (1, 3):
+        for wanted, resize in ((size[0], "stretch"), (50, "crop")):
+            found = to_array(data, wanted, channels, resize)
+            assert np.array_equal(found, by_pillow(data, wanted, channels, resize))
+    assert inspect(data) == Inspection(*size, "RGB")
+
+
+@pytest.mark.parametrize(
+    ("data", "mode"),
+    [
+        (encode(scene(41, 23).convert("L"), "JPEG"), "L"),
+        (encode(scene(41, 23), "JPEG", keep_rgb=True), "RGB"),
+        (encode(scene(41, 23), "JPEG") + b"behind the end", "RGB"),
+        (encode(scene(41, 23), "JPEG")[:-2], "RGB"),  # without the mark of its end
+    ],
+)
+def test_an_odd_jpeg_has_the_pixels_that_pillow_finds(data, mode):
+    assert inspect(data) == Inspection(41, 23, mode)
+    for channels in (1, 3):
+        expected = by_pillow(data, 20, channels, "crop")
+        assert np.array_equal(to_array(data, 20, channels, "crop"), expected)
+
+
+@pytest.mark.parametrize("resize", ["crop", "stretch"])
+@pytest.mark.parametrize("size", [100, 50, 31, 16])
+def test_a_large_jpeg_is_decoded_smaller_and_comes_out_nearly_the_same(size, resize):
+    data = encode(scene(643, 421), "JPEG", quality=90)
+    reduction = _decode(data, 2 * size).reduction
+    assert reduction == {100: 2, 50: 4, 31: 4, 16: 8}[size]
+    for channels in (1, 3):
+        difference = np.abs(
+            to_array(data, size, channels, resize) - by_pillow(data, size, channels, resize)
+        )
+        assert difference.mean() < 1
+        assert difference.max() < 12
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_large_jpeg_is_turned_the_right_way_up(orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encode(scene(643, 421), "JPEG", quality=95, exif=exif)
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+    assert _decode(data, 100).reduction == 4
+    expected = by_pillow(encode(upright), 50, 3, "crop")
+    assert np.abs(to_array(data, 50, 3, "crop") - expected).mean() < 2
+    assert inspect(data) == Inspection(*upright.size, "RGB")
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+def test_damage_is_found_in_a_jpeg_that_is_decoded_smaller(progressive):
+    whole = encode(scene(400, 300), "JPEG", progressive=progressive)
+    random = np.random.default_rng(0)
+    refused = 0
+    for number in range(100):
+        place = int(random.integers(2, len(whole)))
+        if number % 2:
+            data = whole[:place]
+        else:
+            data = whole[:place] + bytes([random.integers(256)]) + whole[place + 1 :]
+        try:
+            Image.open(io.BytesIO(data), formats=FORMATS).load()
+            reason = None
+        except UnidentifiedImageError:
+            reason = "not an image"
+        except Exception as error:
+            reason = re.escape(str(error))
+        if reason is None:
+            inspect(data)
+            to_array(data, 20, 3, "crop")
+            continue
+        refused += 1
+        with pytest.raises(ValueError, match=reason):
+            inspect(data)
+        with pytest.raises(ValueError, match=reason):
+            to_array(data, 20, 3, "crop")
+    assert refused > 30
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_an_image_stored_as_jpeg_is_nearly_the_same(channels):
+    pixels = np.asarray(scene(48, 48)).reshape(48, 48, 3)[:, :, :channels]
+    found = to_array(to_jpeg(np.ascontiguousarray(pixels)), 48, channels, "crop")
+    assert found.shape == pixels.shape
+    assert np.abs(found.astype(int) - pixels).mean() < 2

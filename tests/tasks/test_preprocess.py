@@ -1,4 +1,9 @@
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +13,7 @@ import pytest
 from models.image import to_array
 from retrain.artifact import Artifact, list_files
 from retrain.workload import Checks, Data, Images
-from tasks import source
+from tasks import parallel, preprocess as module, source
 from tasks.prepared import open_prepared
 from tasks.preprocess import natural_order, preprocess
 from tasks.validate import validate
@@ -142,3 +147,126 @@ def test_numbers_in_names_are_ordered_as_numbers():
     assert sorted(names, key=natural_order) == [
         *("02", "2", "10", "a10b2", "a10b10", "b", "img2", "img10", "Ä", "٣")
     ]
+
+
+def test_the_bytes_are_the_same_in_this_process_and_spread_over_ray(tmp_path, monkeypatch):
+    monkeypatch.setattr(source, "MIN_UNIT_ROWS", 7)
+    listed = []
+    for worth in (False, True):
+        monkeypatch.setattr(parallel, "_is_worth_ray", lambda _, worth=worth: worth)
+        write_digits(tmp_path / str(worth) / "data")
+        listed.append(list_files(run(tmp_path / str(worth), "folders")[1]))
+    assert listed[0] == listed[1]
+
+
+def read_jpegs(folder: Path) -> list[bytes]:
+    """The files in a split's shards of JPEGs."""
+    found = []
+    for path in sorted(folder.glob("*.jpegs")):
+        ends = np.load(path.with_suffix(".ends.npy"))
+        assert ends.dtype == np.int64
+        data = path.read_bytes()
+        assert ends[-1] == len(data)
+        found += [data[begin:end] for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
+    return found
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_training_images_may_be_stored_as_jpegs(tmp_path, monkeypatch, channels):
+    monkeypatch.setattr(source, "MIN_UNIT_ROWS", 7)
+    for name in ("pixels", "jpeg"):
+        write_digits(tmp_path / name / "data")
+    size = {"size": 24, "channels": channels}
+    _, plain = run(tmp_path / "pixels", "folders", Images(**size, storage="pixels"))
+    _, folder = run(tmp_path / "jpeg", "folders", Images(**size, storage="jpeg"))
+    expected = open_prepared(plain).split("train")
+    files = read_jpegs(folder / "train")
+    assert len(files) == len(expected)
+    assert not (folder / "train/images-00000.npy").exists()
+    for data, pixels in zip(files, expected.images[np.arange(len(expected))], strict=True):
+        found = to_array(data, 24, channels, "crop")
+        assert np.abs(found.astype(int) - pixels).mean() < 3
+    same = [file for file in list_files(plain) if not file["path"].startswith("train/images")]
+    assert [file for file in list_files(folder) if "train/images" not in file["path"]] == same
+
+
+def test_large_training_splits_are_stored_as_jpegs_if_nothing_else_is_said(tmp_path, monkeypatch):
+    write_digits(tmp_path / "small/data")
+    write_digits(tmp_path / "large/data")
+    facts, small = run(tmp_path / "small", "folders")
+    assert list((small / "train").glob("images-*")) == [small / "train/images-00000.npy"]
+    monkeypatch.setattr(module, "MAX_PIXEL_BYTES", facts["rows"]["train"] * 6 * 6 * 3 - 1)
+    _, large = run(tmp_path / "large", "folders")
+    assert sorted(path.name for path in (large / "train").glob("images-*")) == [
+        "images-00000.ends.npy",
+        "images-00000.jpegs",
+    ]
+
+
+# Run in a process of its own, to be killed.
+PROGRAM = """
+import sys, time
+from pathlib import Path
+from retrain.artifact import Artifact
+from tasks import preprocess, source
+from tests.tasks.test_preprocess import DATA, IMAGES
+from tests.tasks.data import pulled, workspace
+
+def slowly(*args, decode=preprocess.to_array):
+    time.sleep(0.01)
+    return decode(*args)
+
+root = Path(sys.argv[1])
+source.MIN_UNIT_ROWS = 2
+preprocess.to_array = slowly
+preprocess.preprocess(
+    DATA,
+    IMAGES.model_copy(update={"storage": sys.argv[2]}),
+    pulled(root, "folders"),
+    Artifact("validate", "key", "digest", root / "validate", {}),
+    workspace(root, "preprocess"),
+)
+"""
+
+
+@pytest.mark.parametrize("storage", ["pixels", "jpeg"])
+def test_a_run_that_was_killed_makes_only_the_shards_that_are_missing(
+    tmp_path, monkeypatch, storage
+):
+    monkeypatch.setattr(source, "MIN_UNIT_ROWS", 2)
+    images = IMAGES.model_copy(update={"storage": storage})
+    killed, undisturbed = tmp_path / "killed", tmp_path / "undisturbed"
+    for root in (killed, undisturbed):
+        write_digits(root / "data")
+    _, expected = run(undisturbed, "folders", images)
+
+    raw, checked = pulled(killed, "folders"), workspace(killed, "validate")
+    facts = validate(DATA, CHECKS, raw, checked)
+    scratch = killed / "preprocess-scratch"
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(killed), storage],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    while len(list(scratch.glob("*/images-*"))) < 8:
+        assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    finished = {
+        path.relative_to(scratch): path.stat().st_mtime_ns
+        for path in scratch.glob("*/images-*")
+        if path.suffixes != [".ends", ".npy"]  # they are written before their shard counts
+    }
+
+    (killed / "preprocess").rename(killed / "aborted")
+    space = workspace(killed, "preprocess")
+    validated = Artifact("validate", "key", "digest", checked.folder, facts)
+    preprocess(DATA, images, raw, validated, space)
+    assert list_files(space.folder) == list_files(expected)
+    written = {
+        path: (space.folder / path).stat().st_mtime_ns
+        for path in (p.relative_to(scratch) for p in scratch.glob("*/images-*"))
+    }
+    assert len(written) > len(finished) + 5
+    assert {path: written[path] for path in finished} == finished

@@ -6,7 +6,6 @@ import pytest
 
 from retrain.workload import Data
 from tasks import source as source_module
-from tasks.parallel import run_tasks
 from tasks.source import open_source
 from tests.tasks.data import png, pulled, write_files, write_parquet
 
@@ -208,17 +207,39 @@ def test_data_without_an_image_is_refused(tmp_path, format):
         read(tmp_path, format)
 
 
-def test_tasks_give_their_results_in_order(ray_session):
-    assert run_tasks(lambda item: {"twice": 2 * item}, list(range(20)), seconds=60)[7] == {
-        "twice": 14
-    }
+def test_a_file_before_a_folder_of_nearly_its_name_comes_first(tmp_path):
+    names = ["a/1.png", "a.b/1.png", "a-b/1.png", "ab/1.png", "a/b/1.png", "a/b.png", "B/1.png"]
+    write_files(tmp_path / "data", {name: png(1) for name in names})
+    (tmp_path / "data/loop").symlink_to(tmp_path / "data")
+    assert [image.file for image in read(tmp_path, "folders")] == sorted(names)
 
 
-def test_a_value_error_in_a_task_is_raised_as_it_is(ray_session):
-    def refuse(item):
-        if item == 1:
-            raise ValueError("a.parquet is broken")
-        return item
+def test_units_of_files_are_as_many_as_spread_well_and_know_their_size(tmp_path, monkeypatch):
+    write_files(tmp_path / "data", {f"a/{number:02}": bytes(number + 1) for number in range(25)})
+    monkeypatch.setattr(source_module, "MIN_UNIT_ROWS", 3)
+    source = open_source(DATA, pulled(tmp_path, "folders"))
+    units = source.units()
+    assert [unit.rows for unit in units] == [3] * 8 + [1]
+    assert sum(unit.bytes for unit in units) == sum(range(1, 26))
+    assert [image.file for unit in units for image in source.read(unit)] == [
+        f"a/{number:02}" for number in range(25)
+    ]
+    monkeypatch.setattr(source_module, "UNITS", 4)
+    assert [unit.rows for unit in source.units()] == [9, 9, 7]
 
-    with pytest.raises(ValueError, match=r"^a.parquet is broken$"):
-        run_tasks(refuse, [0, 1, 2], seconds=60)
+
+@pytest.mark.parametrize("row_group_size", [230, 100])
+def test_a_long_row_group_is_read_in_parts(tmp_path, monkeypatch, row_group_size):
+    images = [png(number) for number in range(230)]
+    labels = [str(number) for number in range(230)]
+    write_parquet(tmp_path / "data/a.parquet", images, labels, row_group_size=row_group_size)
+    monkeypatch.setattr(source_module, "MIN_UNIT_ROWS", 10)
+    monkeypatch.setattr(source_module, "MAX_UNIT_ROWS", 90)
+    source = open_source(DATA, pulled(tmp_path, "parquet"))
+    units = source.units()
+    assert len(units) > 2
+    assert max(unit.rows for unit in units) <= 90
+    found = [image for unit in units for image in source.read(unit)]
+    assert [image.data for image in found] == images
+    assert [image.label for image in found] == labels
+    assert [image.row for image in found] == list(range(230))
