@@ -28,7 +28,7 @@ from benchmarks import loops
 from benchmarks.train_throughput import MIDDLING
 from retrain.project import find_project
 from retrain.workload import load_workload
-from tasks.evaluate import ROWS_AT_ONCE
+from tasks.evaluate import MAX_ROWS
 from tasks.inference import Job, probabilities
 from tasks.prepared import open_prepared
 
@@ -70,7 +70,7 @@ def main() -> None:
                     if way == "loop":
                         loop(model, x, batch)
                     else:
-                        for _ in probabilities(jobs[way], ROWS_AT_ONCE):
+                        for _ in probabilities(jobs[way], MAX_ROWS):
                             pass
                     found[way].append(rows / (monotonic() - began))
         speeds = {way: statistics.median(each[1:]) for way, each in found.items()}

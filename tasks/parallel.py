@@ -45,12 +45,14 @@ def run_tasks(function: Callable[[T], R], items: Sequence[T], *, seconds: float)
 def _is_worth_ray(seconds: float) -> bool:
     if os.environ.get("RAY_ADDRESS"):  # a cluster has cores that are not counted here
         return seconds > RAY_START
+    from joblib import cpu_count
+
     overhead = RAY_PLAN
     if not _is_connected():
         overhead += RAY_START + RAY_WORKERS
     elif not _workers_started:
         overhead += RAY_WORKERS
-    return seconds - seconds / (os.cpu_count() or 1) > overhead
+    return seconds - seconds / cpu_count() > overhead
 
 
 def _is_connected() -> bool:

@@ -20,7 +20,7 @@ from retrain.artifact import write_json
 from retrain.step import Step
 from tasks import accepted
 from tasks.parallel import run_tasks
-from tasks.prepared import IMAGES, LABELS, ROWS, shard_name
+from tasks.prepared import ENDS, IMAGES, JPEGS, LABELS, PIXELS, ROWS, shard_name
 from tasks.source import SPLITS, Source, Unit, open_source
 
 if TYPE_CHECKING:
@@ -31,12 +31,6 @@ if TYPE_CHECKING:
 # `images.storage: auto` keeps pixels up to this many bytes of the training split. Reading them
 # needs no decoding, but they are several times as large as JPEGs.
 MAX_PIXEL_BYTES = 100e9
-
-# What the name of a shard ends with: uint8 (rows, H, W, C); or JPEG files, one after the other, and
-# beside them int64 (rows,), where each of them ends.
-PIXELS = ".npy"
-JPEGS = ".jpegs"
-ENDS = ".ends.npy"
 
 WRITE_BYTES = 2**20  # a call of the system for each image would take as long as to decode it
 

@@ -1,8 +1,8 @@
-import os
 import subprocess
 import sys
 from pathlib import Path
 
+import joblib
 import pytest
 
 from tasks import parallel
@@ -62,20 +62,20 @@ def test_a_second_core_is_worth_a_start_that_takes_less_than_it_saves(monkeypatc
         (2, 2.1 * start, True),
         (64, 1.1 * start, True),
     ):
-        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+        monkeypatch.setattr(joblib, "cpu_count", lambda cores=cores: cores)
         assert parallel._is_worth_ray(seconds) == worth, (cores, seconds)
 
 
 def test_a_cluster_gets_work_that_is_worth_the_connection_whatever_this_machine_has(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(joblib, "cpu_count", lambda: 1)
     assert not parallel._is_worth_ray(1.0)
     assert parallel._is_worth_ray(60.0)
 
 
 def test_less_work_is_worth_a_ray_that_runs_and_less_still_one_that_was_used(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(joblib, "cpu_count", lambda: 2)
     least = []
     for connected, used in ((False, False), (True, False), (True, True)):
         monkeypatch.setattr(parallel, "_is_connected", lambda connected=connected: connected)
