@@ -20,6 +20,7 @@ def connect() -> None:
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
     else:
         ray.init(
+            address="local",  # and not one that somebody else runs on this machine
             num_cpus=max(os.cpu_count() or 1, MIN_LOGICAL_CPUS),
             include_dashboard=False,
             log_to_driver=False,

@@ -52,7 +52,7 @@ def _is_worth_ray(seconds: float) -> bool:
         overhead += RAY_START + RAY_WORKERS
     elif not _workers_started:
         overhead += RAY_WORKERS
-    return seconds - seconds / cpu_count() > overhead
+    return bool(seconds - seconds / cpu_count() > overhead)
 
 
 def _is_connected() -> bool:

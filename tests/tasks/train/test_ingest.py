@@ -1,6 +1,7 @@
 """The images that reach the training, from memory and through windows."""
 
 import json
+import time
 from itertools import chain
 
 import numpy as np
@@ -104,6 +105,7 @@ def test_only_two_windows_are_read_at_a_time(split, monkeypatch):
     epoch = Ingest(split, batches(windows=WINDOWS), CPU).epoch(0, 0)
     for _ in range(WINDOWS.batches):
         next(epoch)
+    time.sleep(0.3)  # for the thread that reads ahead
     epoch.close()
     assert [len(rows) for rows in read] == [12, 12]
     assert all(np.array_equal(rows, np.sort(rows)) for rows in read)
