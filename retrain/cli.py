@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from retrain import console, services
 from retrain.errors import UsageError
 from retrain.project import Project, find_project
 from retrain.workload import load_workload, parse_override, workload_names
@@ -70,7 +69,10 @@ def _parser() -> argparse.ArgumentParser:
         help="replace a parameter, such as train.lr=1e-3 (repeatable)",
     )
     train.add_argument("--data-rev", metavar="REV", help="use the data of this git revision")
-    train.add_argument("--refresh", action="store_true", help="take nothing from the cache")
+    train.add_argument("--run", action="store_true", help="run even if nothing has changed")
+    train.add_argument(
+        "--refresh", action="store_true", help="run every step, taking nothing from the cache"
+    )
     command("status", _status, "Show what is in production.", workload=False)
     command("history", _history, "Show what was promoted or rejected, and why.", workload=True)
     command("why", _why, "Show why each step of the last run ran or was cached.", workload=True)
@@ -82,7 +84,20 @@ def _parser() -> argparse.ArgumentParser:
 def _train(project: Project, options: argparse.Namespace) -> int:
     overrides = dict(parse_override(text) for text in options.overrides)
     # Refused before anything is started, and at once.
-    load_workload(project.params, options.workload, overrides)
+    workload = load_workload(project.params, options.workload, overrides)
+    if not (options.run or options.refresh):
+        from flows.order import unchanged
+        from retrain import summary
+
+        if same := unchanged(project, workload, options.data_rev):
+            _print_json(same) if options.json else print(summary.outcome(same))
+            return 0
+    return _run(project, overrides, options)
+
+
+def _run(project: Project, overrides: dict[str, Any], options: argparse.Namespace) -> int:
+    from retrain import console
+
     use_prefect(project)
     log = project.logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{options.workload}.log"
     with console.on_screen(log, to_stderr=options.json):
@@ -90,7 +105,9 @@ def _train(project: Project, options: argparse.Namespace) -> int:
             from flows.train import train
             from retrain import summary
 
-            done = train(options.workload, overrides, options.data_rev, options.refresh)
+            done: Any = train(
+                options.workload, overrides, options.data_rev, options.refresh, run=True
+            )
         except Exception as error:
             traceback.print_exc()  # into the log file
             error.add_note(f"More is in {log}")
@@ -103,7 +120,7 @@ def _train(project: Project, options: argparse.Namespace) -> int:
 
 
 def _status(project: Project, options: argparse.Namespace) -> int:
-    from retrain import registry, summary
+    from retrain import console, registry, summary
 
     shown: list[dict[str, Any]] = []
     for name in workload_names(project.params):
@@ -133,7 +150,7 @@ def _status_row(
 
 
 def _history(project: Project, options: argparse.Namespace) -> int:
-    from retrain import registry
+    from retrain import console, registry
 
     load_workload(project.params, options.workload)
     events = [dataclasses.asdict(event) for event in registry.history(project, options.workload)]
@@ -156,7 +173,7 @@ def _history(project: Project, options: argparse.Namespace) -> int:
 
 
 def _why(project: Project, options: argparse.Namespace) -> int:
-    from retrain import summary
+    from retrain import console, summary
 
     load_workload(project.params, options.workload)
     last = summary.last_run(project, options.workload)
@@ -172,6 +189,8 @@ def _why(project: Project, options: argparse.Namespace) -> int:
 
 
 def _up(project: Project, options: argparse.Namespace) -> int:
+    from retrain import services
+
     before = services.running(project)
     now = services.up(project)
     if options.json:
@@ -184,6 +203,8 @@ def _up(project: Project, options: argparse.Namespace) -> int:
 
 
 def _down(project: Project, options: argparse.Namespace) -> int:
+    from retrain import services
+
     stopped = services.down(project)
     if options.json:
         _print_json(stopped)
@@ -198,6 +219,8 @@ def use_prefect(project: Project) -> None:
     A server that the user names in `PREFECT_API_URL` is used as it is. To be called before Prefect
     is imported.
     """
+    from retrain import services
+
     os.chdir(project.root)  # where Prefect reads prefect.toml
     os.environ.setdefault("PREFECT_HOME", str(project.state / "prefect"))
     server = next((each for each in services.running(project) if each.name == "prefect"), None)
