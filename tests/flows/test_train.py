@@ -121,7 +121,9 @@ def test_what_happened_in_the_registry_is_noticed(clone, first):
 def test_a_run_that_failed_or_was_killed_does_not_stand(clone, first, tmp_path):
     clone.train("--run")
     assert clone.train()["unchanged"]
-    clone.retrain("train", "vit", "--set", "gate.metric=nonsense", code=2)
+    photos = draw_photos(tmp_path / "photos")
+    (photos / "class-0" / "3.png").write_bytes(b"no image")
+    clone.retrain("train", "vit", "--set", f"data.path={photos}", code=1)
     assert not clone.train()["unchanged"]
     assert clone.train()["unchanged"]
     command = [sys.executable, "-m", "retrain.cli", "train", "vit", "--set", "train.epochs=500"]

@@ -9,7 +9,7 @@ import pytest
 from retrain import registry, tracking
 from retrain.artifact import Artifact
 from retrain.project import Project
-from retrain.step import DataVersion
+from retrain.step import DataVersion, Workspace
 from tasks.promote import promote, promoted
 from tests.tasks.trained import workspace, write_model
 
@@ -135,7 +135,7 @@ def test_the_champion_itself_is_left_alone(project):
 def test_looking_tells_what_there_is_left_to_do_and_does_nothing(project):
     def look(trained, verdict, champion):
         scores, decision = decide(trained, verdict, champion)
-        place = workspace(project.root / "unused", project.root)
+        place = Workspace(Path(), Path(), "key", "toy", project)
         return promoted(DATA, trained, scores, decision, place)
 
     champion, challenger = train(project), train(project, seed=1)
