@@ -14,3 +14,9 @@ for _switch, _off in {
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }.items():
     os.environ.setdefault(_switch, _off)
+
+# A Ray of ours is for this machine alone: it listens on loopback only (the name is Ray's) and takes
+# no orders without a token.
+if not os.environ.get("RAY_ADDRESS"):
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    os.environ.setdefault("RAY_AUTH_MODE", "token")

@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     command("status", _status, "Show what is in production.", workload=False)
     command("history", _history, "Show what was promoted or rejected, and why.", workload=True)
     command("why", _why, "Show why each step of the last run ran or was cached.", workload=True)
-    command("up", _up, "Start the Prefect server, a worker and the MLflow UI.", workload=False)
+    command("up", _up, "Start the Prefect server, a worker, the MLflow UI and Ray.", workload=False)
     command("down", _down, "Stop what `up` started.", workload=False)
     return parser
 
@@ -198,7 +198,7 @@ def _up(project: Project, options: argparse.Namespace) -> int:
         return 0
     for service in now:
         state = "runs already" if service in before else "started"
-        print(f"{service.name:<8} {state:<13} {service.url or ''}")
+        print(f"{service.name:<8} {state:<13} {service.url or service.address or ''}")
     return 0
 
 
