@@ -3,7 +3,11 @@
 It is the same whether the steps are run or only looked at, so it knows nothing of Prefect.
 """
 
-from retrain import summary
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+
+from retrain import summary, tracking
 from retrain.artifact import Origin, Store
 from retrain.look import HasToRunError, Look
 from retrain.project import Project
@@ -16,6 +20,15 @@ from tasks.promote import STEP as PROMOTE
 from tasks.pull import STEP as PULL, data_version
 from tasks.train import STEP as TRAIN
 from tasks.validate import STEP as VALIDATE
+
+# What the steps import that takes long, in the order in which it is needed.
+IMPORTS = {
+    "pull": ("dvc.repo",),
+    "validate": ("pandas", "great_expectations"),
+    "preprocess": ("numpy", "pyarrow.parquet"),
+    "train": ("mlflow", "torch", "ray.train.torch", "transformers.modeling_utils"),
+    "evaluate": ("sklearn.metrics", "matplotlib.figure"),
+}
 
 
 def follow(run: Runner, version: DataVersion) -> None:
@@ -34,30 +47,36 @@ def follow(run: Runner, version: DataVersion) -> None:
     run(PROMOTE, version, model, scores, decision)
 
 
-def unchanged(
-    project: Project, workload: Workload, revision: str | None = None
-) -> summary.Document | None:
-    """Looks whether a run would change nothing: same data, code and parameters, same champion.
+def look(project: Project, workload: Workload, revision: str | None = None) -> Look:
+    """Looks at the steps, in order, as far as none of them has to run. Nothing is changed.
 
     Args:
         project: The clone.
         workload: With the parameters that a run would have.
         revision: The git revision whose version of the data a run would use.
 
-    Returns:
-        The document that a run would end with, under the last run's id and time; None when
-        something has to run, or the last run failed or was interrupted.
-
     Raises:
         ValueError: As a run would.
     """
     last = summary.completed(project, workload.name)
-    if last is None:
-        return None
+    origin = Origin(last["run"] if last else "", project)
     version = data_version(workload.data, project, revision)
-    look = Look(workload, version, Store(project.store), Origin(last["run"], project))
+    looked = Look(workload, version, Store(project.store), origin, last)
     try:
-        follow(look, version)
-    except HasToRunError:
-        return None
-    return summary.still(look, last) if look.agrees_with(last) else None
+        follow(looked, version)
+    except HasToRunError as error:
+        looked.has_to_run = error.step
+    return looked
+
+
+def import_ahead(project: Project, first: str | None) -> list[Callable[[], object]]:
+    """What a run imports from its first step on that has to run, in calls of a second or so."""
+    names = list(IMPORTS)
+    if first not in names:
+        return []
+    after = names[names.index(first) :]
+    modules = [module for name in after for module in IMPORTS[name]]
+    ahead: list[Callable[[], object]] = [partial(import_module, module) for module in modules]
+    if "train" in after:
+        ahead.append(partial(tracking.client, project))  # may have to make MLflow's database
+    return ahead

@@ -10,7 +10,7 @@ from prefect import flow, runtime
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from flows.order import follow, unchanged
+from flows.order import follow, look
 from retrain import summary
 from retrain.artifact import Origin, Store
 from retrain.project import find_project
@@ -48,7 +48,7 @@ def train(
     """
     project = find_project()
     config = load_workload(project.params, workload, overrides)
-    if not (run or refresh) and (same := unchanged(project, config, data_rev)):
+    if not (run or refresh) and (same := look(project, config, data_rev).unchanged()):
         return Completed(name="Skipped", message=summary.outcome(same), data=same)
     version = data_version(config.data, project, data_rev)
     origin = Origin(str(runtime.flow_run.id), project)

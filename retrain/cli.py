@@ -11,7 +11,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from retrain.errors import UsageError
@@ -85,23 +85,29 @@ def _train(project: Project, options: argparse.Namespace) -> int:
     overrides = dict(parse_override(text) for text in options.overrides)
     # Refused before anything is started, and at once.
     workload = load_workload(project.params, options.workload, overrides)
-    if not (options.run or options.refresh):
-        from flows.order import unchanged
-        from retrain import summary
+    from flows.order import import_ahead, look
+    from retrain import summary
 
-        if same := unchanged(project, workload, options.data_rev):
-            _print_json(same) if options.json else print(summary.outcome(same))
-            return 0
-    return _run(project, overrides, options)
+    looked = look(project, workload, options.data_rev)
+    if not (options.run or options.refresh) and (same := looked.unchanged()):
+        _print_json(same) if options.json else print(summary.outcome(same))
+        return 0
+    first = "pull" if options.refresh else looked.has_to_run
+    return _run(project, overrides, options, import_ahead(project, first))
 
 
-def _run(project: Project, overrides: dict[str, Any], options: argparse.Namespace) -> int:
+def _run(
+    project: Project,
+    overrides: dict[str, Any],
+    options: argparse.Namespace,
+    imports: list[Callable[[], object]],
+) -> int:
     from retrain import console
 
-    use_prefect(project)
     log = project.logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{options.workload}.log"
     with console.on_screen(log, to_stderr=options.json):
         try:
+            _use_prefect(project, imports)
             from flows.train import train
             from retrain import summary
 
@@ -213,19 +219,26 @@ def _down(project: Project, options: argparse.Namespace) -> int:
     return 0
 
 
-def use_prefect(project: Project) -> None:
+def _use_prefect(project: Project, imports: list[Callable[[], object]]) -> None:
     """Uses the Prefect server of `make up` if it runs, else one that this process brings along.
 
     A server that the user names in `PREFECT_API_URL` is used as it is. To be called before Prefect
     is imported.
+
+    Args:
+        project: The clone.
+        imports: What to do while a server of our own starts.
     """
     from retrain import services
+    from retrain.own_server import start_own_server
 
     os.chdir(project.root)  # where Prefect reads prefect.toml
     os.environ.setdefault("PREFECT_HOME", str(project.state / "prefect"))
     server = next((each for each in services.running(project) if each.name == "prefect"), None)
-    # Wins over prefect.toml; an empty one is no server.
-    os.environ.setdefault("PREFECT_API_URL", f"{server.url}/api" if server else "")
+    if server:
+        os.environ.setdefault("PREFECT_API_URL", f"{server.url}/api")  # wins over prefect.toml
+    if not os.environ.get("PREFECT_API_URL"):
+        os.environ["PREFECT_API_URL"] = start_own_server(project, imports)
 
 
 def _refuse(options: argparse.Namespace, error: Exception | str, code: int) -> int:

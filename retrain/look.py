@@ -1,11 +1,10 @@
 """Whether a run would change anything, told from the store and the registry alone."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
+from retrain import summary
 from retrain.artifact import Artifact, Origin, Store
 from retrain.run import Outcome
 from retrain.step import DataVersion, Input, Plan, Step, Workspace, digest_of, plan
@@ -13,7 +12,15 @@ from retrain.workload import Workload
 
 
 class HasToRunError(Exception):
-    """A step would have something to do."""
+    """A step would have something to do.
+
+    Attributes:
+        step: Its name.
+    """
+
+    def __init__(self, step: str) -> None:
+        super().__init__(step)
+        self.step = step
 
 
 @dataclass
@@ -21,12 +28,18 @@ class Look:
     """Calls no step: it takes their outputs from the store, in the order that the flow gives.
 
     It stands in for a `retrain.run.Run`, and has the same attributes for the run's document.
+
+    Attributes:
+        last: The document of the last run, if that was successful.
+        has_to_run: The first step that would have something to do.
     """
 
     workload: Workload
     version: DataVersion
     store: Store
     origin: Origin
+    last: summary.Document | None = None
+    has_to_run: str | None = None
     outcomes: list[Outcome] = field(default_factory=list)
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     began: float = field(default_factory=monotonic)
@@ -55,7 +68,7 @@ class Look:
         else:
             made = self._settled(step, now, workload, inputs)
         if made is None:
-            raise HasToRunError(name)
+            raise HasToRunError(step.name)
         ran = None if step.cached else "asked of the registry each time"
         self.outcomes.append(Outcome.of(name, now, made, ran=ran, seconds=monotonic() - began))
         self.artifacts[name] = made
@@ -71,14 +84,20 @@ class Look:
             return None
         return Artifact(step.name, now.key, digest_of({"facts": facts, "files": {}}), Path(), facts)
 
-    def agrees_with(self, last: Mapping[str, Any]) -> bool:
+    def unchanged(self) -> summary.Document | None:
+        """The document that a run would end with if it would change nothing; None if it would.
+
+        It has the last run's id and time. There is none when that failed or was interrupted.
+        """
+        if self.last is None or self.has_to_run or not self._agrees_with(self.last):
+            return None
+        return summary.still(self, self.last)
+
+    def _agrees_with(self, last: summary.Document) -> bool:
         """Whether a run had the same steps to do, and left the registry as it is now.
 
         A run that promoted its model finds it as the champion afterwards, so that the inputs of
         what asks the registry are not compared, but what came of it.
-
-        Args:
-            last: The run's document.
         """
         before = {step["step"]: step for step in last["steps"]}
         for now in self.outcomes:

@@ -124,7 +124,7 @@ def outcome(shown: Mapping[str, Any]) -> str:
     """How a run ended, in one sentence, for one that failed too, or did not have to be."""
     if "error" in shown:
         return f"failed: {shown['error']}"
-    if not shown["unchanged"]:
+    if not shown.get("unchanged"):
         return verdict(shown)
     version = f"version {shown['model']['version']}"
     stands = (
