@@ -7,6 +7,8 @@ import logging
 import os
 import socket
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from retrain import background
 from retrain.background import Service
@@ -92,7 +94,7 @@ def _connect_to_service() -> bool:
     try:
         ray.init(
             address=service.address,
-            runtime_env={"env_vars": _changed(service)},
+            runtime_env=_passing_on(_changed(service)),
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
@@ -113,6 +115,20 @@ def _changed(service: Service) -> dict[str, str]:
         and name != background.MARK
         and not name.startswith(NOT_PASSED_ON)
     }
+
+
+def _passing_on(variables: Mapping[str, str]) -> dict[str, Any]:
+    """The `runtime_env` that sets variables in a run's workers, without fresh workers for none.
+
+    Ray has `env_vars` for it, and writes what is in them to its logs: passwords too.
+    """
+
+    def set_variables() -> None:
+        import os  # of the worker
+
+        os.environ.update(variables)
+
+    return {"worker_process_setup_hook": set_variables} if variables else {}
 
 
 def quiet() -> None:

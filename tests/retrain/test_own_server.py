@@ -1,4 +1,4 @@
-"""The server of a run without one: it comes up while other things are done; it ends with the run."""
+"""The server that a run brings along: it comes up beside other work, and ends with the run."""
 
 import os
 import subprocess

@@ -164,7 +164,7 @@ def test_runs_share_the_ray_that_is_up_with_their_own_code_and_environment(proje
     helper.write_text("ANSWER = 'first'")
     assert use_ray(project.root)[:3] == (ours, "first", "None")
     helper.write_text("ANSWER = 'second'")
-    assert use_ray(project.root, COLOUR="blue")[:3] == (ours, "second", "blue")
+    assert use_ray(project.root, COLOUR="a-secret-hue")[:3] == (ours, "second", "a-secret-hue")
 
 
 def test_a_ray_that_is_stuck_or_gone_is_not_waited_for(project):
