@@ -12,6 +12,8 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 from retrain.errors import UsageError
@@ -238,7 +240,7 @@ def _use_prefect(project: Project, imports: list[Callable[[], object]]) -> None:
     if server:
         os.environ.setdefault("PREFECT_API_URL", f"{server.url}/api")  # wins over prefect.toml
     if not os.environ.get("PREFECT_API_URL"):
-        os.environ["PREFECT_API_URL"] = start_own_server(project, imports)
+        start_own_server(project, [partial(import_module, "flows.train"), *imports])
 
 
 def _refuse(options: argparse.Namespace, error: Exception | str, code: int) -> int:

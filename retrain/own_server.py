@@ -25,18 +25,15 @@ START_SECONDS = 120.0  # a first start makes a database, on a machine that may b
 STOP_SECONDS = 5.0
 
 
-def start_own_server(project: Project, meanwhile: Iterable[Callable[[], object]]) -> str:
+def start_own_server(project: Project, meanwhile: Iterable[Callable[[], object]]) -> None:
     """Starts a Prefect server that ends with this process, after all else that does.
 
-    To be called before Prefect is imported.
+    It is in `PREFECT_API_URL` from the beginning. To be called before Prefect is imported.
 
     Args:
         project: The clone; its `prefect.toml` has the settings.
         meanwhile: What to do while the server starts, in this order; what is left when it is up is
             left out. An error is no harm: what needs it will meet it again.
-
-    Returns:
-        The URL of its API.
 
     Raises:
         RuntimeError: The server ended at its start, or took too long; its output is in the log.
@@ -45,6 +42,7 @@ def start_own_server(project: Project, meanwhile: Iterable[Callable[[], object]]
         probe.bind((HOST, 0))
         port = probe.getsockname()[1]
     process = _start(project, port)
+    os.environ["PREFECT_API_URL"] = f"http://{HOST}:{port}/api"
     atexit.register(_stop, process)  # first to be registered, last to be called
     with console.running("starting"):
         for do in meanwhile:
@@ -57,7 +55,6 @@ def start_own_server(project: Project, meanwhile: Iterable[Callable[[], object]]
             if process.poll() is not None or monotonic() > deadline:
                 raise RuntimeError("The run's own Prefect server did not start.")
             sleep(0.1)
-    return f"http://{HOST}:{port}/api"
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
