@@ -15,7 +15,8 @@ Result of 2026-11-21, two cores that others used too (load 2 to 7), 2 rounds by 
 cold flow 36.5 s (29.7 s on a calmer machine) to 15.7 s, ratio 2.3; of the flow, 13 to 16 s pass
 before its first step, while its Prefect server makes a database and the imports are done, and
 validate takes 4.8 s, train 7.4 s, evaluate 6.8 s, promote 0.6 s. Without imports ahead 42.9 s.
-Unchanged 0.41 s to 1.97 s for `dvc repro`, ratio 0.21 (3 calls each, in turns); with `--run` 5.3 s (one call).
+Unchanged 0.41 s to 1.97 s for `dvc repro`, ratio 0.21 (3 calls each, in turns);
+with `--run` 5.3 s (one call).
 """
 
 import argparse
