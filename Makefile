@@ -42,7 +42,7 @@ format: setup  ## Rewrite the code in the house style.
 bench: setup  ## Run the benchmarks side by side with what a user would write instead.
 	$(BIN)/python -m benchmarks
 
-up: setup  ## Start the Prefect server, a worker with the deployments, and the MLflow UI.
+up: setup  ## Start the Prefect server, a worker with the deployments, the MLflow UI, and Ray.
 	@$(BIN)/retrain up
 
 down: setup  ## Stop what `make up` started.

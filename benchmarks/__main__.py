@@ -2,9 +2,9 @@
 
 import sys
 
-from benchmarks import flow, train_throughput
+from benchmarks import deployment, flow, train_throughput
 
-for benchmark in (train_throughput, flow):
+for benchmark in (train_throughput, flow, deployment):
     print(f"\n{benchmark.__name__}", flush=True)
     sys.argv = [benchmark.__name__]  # each with its defaults
     benchmark.main()

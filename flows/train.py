@@ -1,4 +1,4 @@
-"""The main job: pull > validate > preprocess > train > evaluate > gate > promote.
+"""The main job as a Prefect flow; `flows/order.py` has the steps.
 
 retrain train vit
 prefect deployment run train/vit --watch
@@ -7,19 +7,16 @@ prefect deployment run train/vit --watch
 from typing import Any
 
 from prefect import flow, runtime
+from prefect.client.schemas.objects import State
+from prefect.states import Completed
 
+from flows.order import follow, look
 from retrain import summary
 from retrain.artifact import Origin, Store
 from retrain.project import find_project
 from retrain.run import Run
 from retrain.workload import load_workload
-from tasks.evaluate import STEP as EVALUATE
-from tasks.gate import STEP as GATE, score_champion
-from tasks.preprocess import STEP as PREPROCESS
-from tasks.promote import STEP as PROMOTE
-from tasks.pull import STEP as PULL, data_version
-from tasks.train import STEP as TRAIN
-from tasks.validate import STEP as VALIDATE
+from tasks.pull import data_version
 
 
 @flow(name="train", flow_run_name="train-{workload}")
@@ -28,14 +25,19 @@ def train(
     overrides: dict[str, Any] | None = None,
     data_rev: str | None = None,
     refresh: bool = False,
-) -> dict[str, Any]:
+    run: bool = False,
+) -> summary.Document | State[summary.Document]:
     """Trains a workload's model and promotes it if it is better than the one in production.
+
+    When nothing has changed since the last run, none of it is done, and the flow run ends in the
+    state `Skipped`.
 
     Args:
         workload: An entry of `params.yaml`.
         overrides: Parameters that replace the file's, by dotted name: `{"train.lr": 0.0005}`.
         data_rev: A git revision whose version of the data is used; the working tree's if None.
         refresh: Run every step, even those whose output is in the store.
+        run: Go through the steps even if nothing has changed.
 
     Returns:
         The run's summary, as `retrain train --json` prints it.
@@ -46,16 +48,11 @@ def train(
     """
     project = find_project()
     config = load_workload(project.params, workload, overrides)
+    if not (run or refresh) and (same := look(project, config, data_rev).unchanged()):
+        return Completed(name="Skipped", message=summary.outcome(same), data=same)
     version = data_version(config.data, project, data_rev)
     origin = Origin(str(runtime.flow_run.id), project)
-    run = Run(config, version, Store(project.store), origin, refresh)
-    with summary.kept(run):
-        data = run(PULL, version)
-        checked = run(VALIDATE, data)
-        images = run(PREPROCESS, data, checked)
-        model = run(TRAIN, images)
-        scores = run(EVALUATE, model, images)
-        champion = score_champion(run, data, checked, images, scores)
-        decision = run(GATE, scores, champion)
-        run(PROMOTE, version, model, scores, decision)
-    return summary.published(run)
+    steps = Run(config, version, Store(project.store), origin, refresh)
+    with summary.kept(steps):
+        follow(steps, version)
+    return summary.published(steps)

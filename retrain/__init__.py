@@ -18,3 +18,9 @@ for _switch, _off in {
 # Arrow's own allocators keep most of what they were ever given: reading by small parts, a process
 # grew to several times what it held.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+
+# A Ray of ours is for this machine alone: it listens on loopback only (the name is Ray's) and takes
+# no orders without a token.
+if not os.environ.get("RAY_ADDRESS"):
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    os.environ.setdefault("RAY_AUTH_MODE", "token")

@@ -42,6 +42,7 @@ class Service:
         pid: The process, which leads a session of its own.
         created: When it was started, in seconds since 1970.
         log: The file with what it has printed.
+        address: Where other programs find it, `host:port`; None where `url` says that.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Service:
     pid: int
     created: float
     log: str
+    address: str | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Program:
         ready: Tells whether the service that was started can be used.
         url: Where a browser will find it; its port must be free.
         other_port: How a person chooses another port.
+        address: Where other programs will find it, `host:port`; None where `url` says that.
     """
 
     name: str
@@ -70,6 +73,7 @@ class Program:
     ready: Callable[[Service], bool]
     url: str | None = None
     other_port: str = ""
+    address: str | None = None
 
 
 def locked(project: Project) -> FileLock:
@@ -99,6 +103,13 @@ def is_alive(service: Service) -> bool:
     return _leader(service) is not None
 
 
+def environment(service: Service) -> dict[str, str]:
+    """The environment of a service's process; empty when that has ended."""
+    with suppress(psutil.Error):
+        return dict(psutil.Process(service.pid).environ())
+    return {}
+
+
 def start(
     program: Program, project: Project, environment: Mapping[str, str]
 ) -> tuple[Service, "subprocess.Popen[bytes]"]:
@@ -116,7 +127,8 @@ def start(
             start_new_session=True,
         )
     created = psutil.Process(process.pid).create_time()
-    return Service(program.name, program.url, process.pid, created, str(log)), process
+    service = Service(program.name, program.url, process.pid, created, str(log), program.address)
+    return service, process
 
 
 def wait(program: Program, service: Service, process: "subprocess.Popen[bytes]") -> None:
@@ -158,6 +170,8 @@ def refuse_taken_port(program: Program) -> None:
     Raises:
         ValueError: It is not; with who has it, and what to do.
     """
+    if program.url is None:
+        return
     port = urlsplit(program.url).port
     assert isinstance(port, int)
     with socket.socket() as probe:

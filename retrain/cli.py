@@ -11,10 +11,11 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
 from typing import Any
 
-from retrain import console, services
 from retrain.errors import UsageError
 from retrain.project import Project, find_project
 from retrain.workload import load_workload, parse_override, workload_names
@@ -70,11 +71,14 @@ def _parser() -> argparse.ArgumentParser:
         help="replace a parameter, such as train.lr=1e-3 (repeatable)",
     )
     train.add_argument("--data-rev", metavar="REV", help="use the data of this git revision")
-    train.add_argument("--refresh", action="store_true", help="take nothing from the cache")
+    train.add_argument("--run", action="store_true", help="run even if nothing has changed")
+    train.add_argument(
+        "--refresh", action="store_true", help="run every step, taking nothing from the cache"
+    )
     command("status", _status, "Show what is in production.", workload=False)
     command("history", _history, "Show what was promoted or rejected, and why.", workload=True)
     command("why", _why, "Show why each step of the last run ran or was cached.", workload=True)
-    command("up", _up, "Start the Prefect server, a worker and the MLflow UI.", workload=False)
+    command("up", _up, "Start the Prefect server, a worker, the MLflow UI and Ray.", workload=False)
     command("down", _down, "Stop what `up` started.", workload=False)
     return parser
 
@@ -82,15 +86,36 @@ def _parser() -> argparse.ArgumentParser:
 def _train(project: Project, options: argparse.Namespace) -> int:
     overrides = dict(parse_override(text) for text in options.overrides)
     # Refused before anything is started, and at once.
-    load_workload(project.params, options.workload, overrides)
-    use_prefect(project)
+    workload = load_workload(project.params, options.workload, overrides)
+    from flows.order import import_ahead, look
+    from retrain import summary
+
+    looked = look(project, workload, options.data_rev)
+    if not (options.run or options.refresh) and (same := looked.unchanged()):
+        _print_json(same) if options.json else print(summary.outcome(same))
+        return 0
+    first = "pull" if options.refresh else looked.has_to_run
+    return _run(project, overrides, options, import_ahead(project, first))
+
+
+def _run(
+    project: Project,
+    overrides: dict[str, Any],
+    options: argparse.Namespace,
+    imports: list[Callable[[], object]],
+) -> int:
+    from retrain import console
+
     log = project.logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{options.workload}.log"
     with console.on_screen(log, to_stderr=options.json):
         try:
+            _use_prefect(project, imports)
             from flows.train import train
             from retrain import summary
 
-            done = train(options.workload, overrides, options.data_rev, options.refresh)
+            done: Any = train(
+                options.workload, overrides, options.data_rev, options.refresh, run=True
+            )
         except Exception as error:
             traceback.print_exc()  # into the log file
             error.add_note(f"More is in {log}")
@@ -103,7 +128,7 @@ def _train(project: Project, options: argparse.Namespace) -> int:
 
 
 def _status(project: Project, options: argparse.Namespace) -> int:
-    from retrain import registry, summary
+    from retrain import console, registry, summary
 
     shown: list[dict[str, Any]] = []
     for name in workload_names(project.params):
@@ -133,7 +158,7 @@ def _status_row(
 
 
 def _history(project: Project, options: argparse.Namespace) -> int:
-    from retrain import registry
+    from retrain import console, registry
 
     load_workload(project.params, options.workload)
     events = [dataclasses.asdict(event) for event in registry.history(project, options.workload)]
@@ -156,7 +181,7 @@ def _history(project: Project, options: argparse.Namespace) -> int:
 
 
 def _why(project: Project, options: argparse.Namespace) -> int:
-    from retrain import summary
+    from retrain import console, summary
 
     load_workload(project.params, options.workload)
     last = summary.last_run(project, options.workload)
@@ -172,6 +197,8 @@ def _why(project: Project, options: argparse.Namespace) -> int:
 
 
 def _up(project: Project, options: argparse.Namespace) -> int:
+    from retrain import services
+
     before = services.running(project)
     now = services.up(project)
     if options.json:
@@ -179,11 +206,13 @@ def _up(project: Project, options: argparse.Namespace) -> int:
         return 0
     for service in now:
         state = "runs already" if service in before else "started"
-        print(f"{service.name:<8} {state:<13} {service.url or ''}")
+        print(f"{service.name:<8} {state:<13} {service.url or service.address or ''}")
     return 0
 
 
 def _down(project: Project, options: argparse.Namespace) -> int:
+    from retrain import services
+
     stopped = services.down(project)
     if options.json:
         _print_json(stopped)
@@ -192,17 +221,26 @@ def _down(project: Project, options: argparse.Namespace) -> int:
     return 0
 
 
-def use_prefect(project: Project) -> None:
+def _use_prefect(project: Project, imports: list[Callable[[], object]]) -> None:
     """Uses the Prefect server of `make up` if it runs, else one that this process brings along.
 
     A server that the user names in `PREFECT_API_URL` is used as it is. To be called before Prefect
     is imported.
+
+    Args:
+        project: The clone.
+        imports: What to do while a server of our own starts.
     """
+    from retrain import services
+    from retrain.own_server import start_own_server
+
     os.chdir(project.root)  # where Prefect reads prefect.toml
     os.environ.setdefault("PREFECT_HOME", str(project.state / "prefect"))
     server = next((each for each in services.running(project) if each.name == "prefect"), None)
-    # Wins over prefect.toml; an empty one is no server.
-    os.environ.setdefault("PREFECT_API_URL", f"{server.url}/api" if server else "")
+    if server:
+        os.environ.setdefault("PREFECT_API_URL", f"{server.url}/api")  # wins over prefect.toml
+    if not os.environ.get("PREFECT_API_URL"):
+        start_own_server(project, [partial(import_module, "flows.train"), *imports])
 
 
 def _refuse(options: argparse.Namespace, error: Exception | str, code: int) -> int:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import RegisteredModel
 
+    from retrain.registry_file import Model
+
 LEDGER = "retrain.ledger."
 MAX_TAG = 5000  # characters; what MLflow's database keeps of a registered model's tag
 
@@ -62,7 +64,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def read(model: "RegisteredModel") -> list[tuple[int, Event]]:
+def read(model: "RegisteredModel | Model") -> list[tuple[int, Event]]:
     """The numbered decisions on a registered model, oldest first."""
     events = []
     for key, value in sorted(model.tags.items()):

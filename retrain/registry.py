@@ -7,7 +7,7 @@ version is in production; the ledger says how it came to that.
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
-from retrain import ledger, tracking
+from retrain import ledger, registry_file, tracking
 from retrain.ledger import Event
 from retrain.project import Project
 
@@ -37,6 +37,7 @@ class Candidate:
         name: The workload's.
         weights: SHA-256 (hex) of the weights.
         train_digest: Digest of the output of `train` that it is: weights, labels, image size.
+        family: The module in `models/` that its network is of.
         images: `size`, `channels` and `resize` of the images that it takes.
         metrics: Of its evaluation when it was registered, by name.
         data: The version of the data that it was trained on, where it is known.
@@ -47,6 +48,7 @@ class Candidate:
     name: str
     weights: str
     train_digest: str
+    family: str
     images: Mapping[str, Any]
     metrics: Mapping[str, float]
     data: str | None
@@ -91,6 +93,9 @@ def champion(project: Project, name: str) -> ModelVersion | None:
     Raises:
         ValueError: It was not registered by this project, so nothing is known of it.
     """
+    if stored := registry_file.read(project.tracking_uri, name):
+        number = stored.aliases.get(CHAMPION)
+        return None if number is None else _read(stored.versions[number], stored)
     client = tracking.client(project)
     model = _registered(client, name)
     if model is None or CHAMPION not in model.aliases:
@@ -100,6 +105,13 @@ def champion(project: Project, name: str) -> ModelVersion | None:
 
 def find_version(project: Project, name: str, train_digest: str) -> ModelVersion | None:
     """The version that a training's output was registered as; None when it was not."""
+    if stored := registry_file.read(project.tracking_uri, name):
+        same = (
+            version
+            for version in stored.versions.values()
+            if version.tags.get("retrain.train_digest") == train_digest
+        )
+        return next((_read(version, stored) for version in same), None)
     client = tracking.client(project)
     model = _registered(client, name)
     wanted = f"name = '{name}' AND tags.`retrain.train_digest` = '{train_digest}'"
@@ -109,8 +121,18 @@ def find_version(project: Project, name: str, train_digest: str) -> ModelVersion
 
 def history(project: Project, name: str) -> list[Event]:
     """The ledger of a workload, oldest decision first."""
-    model = _registered(tracking.client(project), name)
+    model = registry_file.read(project.tracking_uri, name)
+    model = model or _registered(tracking.client(project), name)
     return [event for _, event in ledger.read(model)] if model else []
+
+
+def is_recorded(project: Project, version: ModelVersion, event: Event) -> bool:
+    """Whether a decision has been written to the ledger and carried out; nothing is changed."""
+    return (
+        _is_last_word(history(project, version.name), event)
+        and version.verdict == event.verdict
+        and (not event.promotes or CHAMPION in version.aliases)
+    )
 
 
 def register(project: Project, candidate: Candidate, package: Path) -> ModelVersion:
@@ -169,9 +191,7 @@ def record(project: Project, version: ModelVersion, event: Event) -> ModelVersio
     model = _registered(client, version.name)
     assert model is not None
     written = ledger.read(model)
-    # The last word on this version, unless the champion has changed since.
-    related = [said for _, said in written if said.version == event.version or said.promotes]
-    is_written = bool(related) and related[-1].same_decision(event)
+    is_written = _is_last_word([said for _, said in written], event)
     if not is_written:
         ledger.append(client, version.name, written[-1][0] + 1 if written else 1, event)
     number = str(version.version)
@@ -228,6 +248,12 @@ def digest_of_weights(model: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def _is_last_word(said: Sequence[Event], event: Event) -> bool:
+    """Whether a decision is the last on its version, and the champion has not changed since."""
+    related = [each for each in said if each.version == event.version or each.promotes]
+    return bool(related) and related[-1].same_decision(event)
+
+
 def _registered(client: "MlflowClient", name: str) -> "RegisteredModel | None":
     """The registered model with its aliases and tags; None when there is none."""
     from mlflow.exceptions import MlflowException
@@ -240,13 +266,15 @@ def _registered(client: "MlflowClient", name: str) -> "RegisteredModel | None":
         raise
 
 
-def _read(version: "MlflowVersion", model: "RegisteredModel") -> ModelVersion:
+def _read(
+    version: "MlflowVersion | registry_file.Version", model: "RegisteredModel | registry_file.Model"
+) -> ModelVersion:
     tags = {
         name.removeprefix("retrain."): value
         for name, value in version.tags.items()
         if name.startswith("retrain.")
     }
-    if "train_digest" not in tags:
+    if not {"train_digest", "family"} <= tags.keys():
         raise ValueError(
             f"Version {version.version} of the registered model {version.name} was not registered "
             f"by Retrain. Give the alias {CHAMPION!r} to one that was."
@@ -256,6 +284,7 @@ def _read(version: "MlflowVersion", model: "RegisteredModel") -> ModelVersion:
         name=version.name,
         weights=tags["weights"],
         train_digest=tags["train_digest"],
+        family=tags["family"],
         images=json.loads(tags["images"]),
         metrics=json.loads(tags["metrics"]),
         data=tags.get("data"),

@@ -6,11 +6,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from prefect.utilities.annotations import quote
-
 from retrain import console
 from retrain.artifact import Artifact, Origin, Store, write_json
-from retrain.caching import as_task
 from retrain.step import DataVersion, Input, Plan, Step, difference, plan
 from retrain.workload import Workload
 
@@ -25,6 +22,7 @@ class Outcome:
         why: What made it run, or which run its output is from.
         seconds: How long the run waited for it.
         key: Of its plan.
+        recipe: Of its plan: the same for a step that does the same, whatever its inputs are.
         digest: Of its output.
         path: The folder of its output; None for a step that leaves no files.
     """
@@ -34,8 +32,33 @@ class Outcome:
     why: str
     seconds: float
     key: str
+    recipe: str
     digest: str
     path: str | None
+
+    @classmethod
+    def of(
+        cls, name: str, now: Plan, made: Artifact, *, ran: str | None, seconds: float
+    ) -> "Outcome":
+        """What became of a step.
+
+        Args:
+            name: What it is called in the summary.
+            now: Its plan.
+            made: Its output.
+            ran: Why it ran; None if its output was there already.
+            seconds: How long the run waited for it.
+        """
+        return cls(
+            step=name,
+            cached=ran is None,
+            why=ran or f"from run {made.made['run'][:8]} of {made.made['time']}",
+            seconds=round(seconds, 3),
+            key=now.key,
+            recipe=now.recipe,
+            digest=made.digest,
+            path=str(made.folder) if made.folder.name else None,
+        )
 
 
 @dataclass
@@ -85,16 +108,8 @@ class Run:
         with console.running(name):
             made = self._result(step, now, workload, inputs)
         cached = step.cached and made.made["run"] != self.origin.run
-        why = f"from run {made.made['run'][:8]} of {made.made['time']}" if cached else reason
-        outcome = Outcome(
-            step=name,
-            cached=cached,
-            why=why or "asked of the registry each time",
-            seconds=round(monotonic() - began, 3),
-            key=now.key,
-            digest=made.digest,
-            path=str(made.folder) if step.cached else None,
-        )
+        ran = None if cached else reason or "asked of the registry each time"
+        outcome = Outcome.of(name, now, made, ran=ran, seconds=monotonic() - began)
         self.outcomes.append(outcome)
         self.artifacts[name] = made
         console.ended(outcome.step, outcome.cached, outcome.why, outcome.seconds)
@@ -105,6 +120,10 @@ class Run:
     def _result(
         self, step: Step, now: Plan, workload: Workload, inputs: tuple[Input, ...]
     ) -> Artifact:
+        from prefect.utilities.annotations import quote
+
+        from retrain.caching import as_task
+
         # Quoted, so that Prefect does not search all of it for futures.
         task = as_task(step, self.store).with_options(refresh_cache=self.refresh)
         result: dict[str, Any] = task(  # type: ignore[assignment]  # a flow that is not async

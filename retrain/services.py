@@ -1,4 +1,4 @@
-"""The project's own servers: Prefect with a worker and the deployments, and the MLflow UI.
+"""The project's own servers: Prefect with a worker and the deployments, the MLflow UI, and Ray.
 
 They run in the background, on loopback only, until `down`.
 """
@@ -6,15 +6,21 @@ They run in the background, on loopback only, until `down`.
 import http.client
 import json
 import os
+import secrets
+import shutil
+import socket
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from retrain import background
+import psutil
+
+from retrain import background, cluster
 from retrain.background import LOG_LINES, Program, Service
 from retrain.errors import UsageError
 from retrain.project import Project
@@ -22,6 +28,8 @@ from retrain.project import Project
 HOST = "127.0.0.1"
 POOL = "local"
 WORKER = "local-worker"
+# Ray's sockets lie 65 characters below this folder, and the system takes 107 for a socket's path.
+MAX_SESSIONS_PATH = 107 - 65
 
 
 def up(project: Project) -> list[Service]:
@@ -31,7 +39,8 @@ def up(project: Project) -> list[Service]:
         project: The clone whose services they are.
 
     Returns:
-        Every service, those included that ran already: `prefect`, `worker`, `mlflow`.
+        Every service, those included that ran already: `prefect`, `mlflow`, `ray`, `worker`. There
+        is no `mlflow` or `ray` where the environment names a server or cluster of the user's.
 
     Raises:
         UsageError: A service runs elsewhere than it is configured now, or the Prefect server is
@@ -40,7 +49,7 @@ def up(project: Project) -> list[Service]:
             What this call had started is stopped again.
     """
     api = server_api(project)
-    servers = [_prefect_server(api), *_mlflow_ui(project)]
+    servers = [_prefect_server(api), *_mlflow_ui(project), *_ray(project)]
     with background.locked(project):
         known = running(project)
         background.stop(each for each in background.recorded(project) if each not in known)
@@ -140,6 +149,43 @@ def _mlflow_ui(project: Project) -> list[Program]:
     ]
 
 
+def _ray(project: Project) -> list[Program]:
+    """A Ray for the runs to share; none where there is a cluster already."""
+    if os.environ.get("RAY_ADDRESS"):
+        return []
+    with socket.socket() as probe:  # another clone's Ray may run beside
+        probe.bind((HOST, 0))
+        port = probe.getsockname()[1]
+    arguments = [
+        *("-m", "ray.scripts.scripts", "start", "--head", "--block"),
+        *("--node-ip-address", HOST, "--port", str(port)),
+        *("--num-cpus", str(cluster.logical_cpus())),
+        *("--object-store-memory", str(psutil.virtual_memory().total // 10)),
+        *("--include-dashboard", "false", "--disable-usage-stats"),
+    ]
+    sessions = project.state / "ray"
+    if len(os.fsencode(sessions)) <= MAX_SESSIONS_PATH:
+        arguments += ["--temp-dir", str(sessions)]
+    address = f"{HOST}:{port}"
+    return [
+        Program(
+            name=cluster.SERVICE,
+            title="Ray",
+            arguments=arguments,
+            ready=lambda _: cluster.answers(address),
+            address=address,
+        )
+    ]
+
+
+def _write_ray_token(project: Project) -> None:
+    """On loopback only, but other users of this machine shall not run code as this one."""
+    [path] = cluster.token(project).values()
+    Path(path).unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secrets.token_hex(32))
+
+
 def _worker(api: str) -> Program:
     def ready(service: Service) -> bool:
         status, workers = _ask("POST", f"{api}/work_pools/{POOL}/workers/filter", {})
@@ -175,6 +221,9 @@ def _start(
     """Starts programs side by side, adds them to the services, and waits for them."""
     started = []
     for program in programs:
+        if program.name == cluster.SERVICE:
+            shutil.rmtree(project.state / "ray", ignore_errors=True)  # of earlier sessions
+            _write_ray_token(project)
         service, process = background.start(program, project, _environment(project, api))
         services.append(service)
         background.record(project, services)
@@ -190,7 +239,7 @@ def _environment(project: Project, api: str) -> dict[str, str]:
         # Saves half a dozen processes, which are for the evaluation of language models.
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     }
-    return preset | os.environ | {"PREFECT_API_URL": api}
+    return preset | os.environ | cluster.token(project) | {"PREFECT_API_URL": api}
 
 
 def _create_pool(api: str) -> None:

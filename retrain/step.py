@@ -96,6 +96,8 @@ class Step:
         libraries: The distributions whose version changes the output.
         runs_model: Whether it runs the code of the workload's model family.
         cached: Whether the same key gives the same output. False for what looks at the registry.
+        settled: For a step that is not cached. Called as the function is, it changes nothing and
+            returns what the function would, or None if the function would change something.
     """
 
     name: str
@@ -105,6 +107,7 @@ class Step:
     libraries: tuple[str, ...] = ()
     runs_model: bool = False
     cached: bool = True
+    settled: Callable[..., Facts | None] | None = None
 
     def run(self, workload: Workload, inputs: Sequence[Input], workspace: Workspace) -> Facts:
         """Calls the function.
@@ -112,9 +115,22 @@ class Step:
         Raises:
             ValueError: As the function does, for what is the user's to mend.
         """
+        return self.function(*self._sections(workload), *inputs, workspace)
+
+    def look(
+        self, workload: Workload, inputs: Sequence[Input], workspace: Workspace
+    ) -> Facts | None:
+        """What the function would return if it would change nothing; None if it would.
+
+        Raises:
+            ValueError: As the function does.
+        """
+        assert self.settled, self.name
+        return self.settled(*self._sections(workload), *inputs, workspace)
+
+    def _sections(self, workload: Workload) -> list[Any]:
         sections = dict.fromkeys(name.split(".")[0] for name in self.reads)
-        values = [getattr(workload, section) for section in sections]
-        return self.function(*values, *inputs, workspace)
+        return [getattr(workload, section) for section in sections]
 
 
 @dataclass(frozen=True)
@@ -139,6 +155,11 @@ class Plan:
     def key(self) -> str:
         """SHA-256 (hex) over all of it; no time, path, host or environment."""
         return digest_of(asdict(self))
+
+    @property
+    def recipe(self) -> str:
+        """SHA-256 (hex) over all but the inputs: what is done, whatever it is done to."""
+        return digest_of(asdict(self) | {"inputs": {}})
 
 
 def plan(step: Step, workload: Workload, inputs: Sequence[Input]) -> Plan:

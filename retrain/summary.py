@@ -4,22 +4,31 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retrain.artifact import write_json
-from retrain.console import number
 from retrain.project import Project
-from retrain.run import Run
 from retrain.step import REPORT
+
+if TYPE_CHECKING:
+    from retrain.look import Look
+    from retrain.run import Run
 
 Document = dict[str, Any]
 
+LATEST = "latest.json"
+STARTED = "started.json"
+
 
 @contextmanager
-def kept(run: Run) -> Iterator[None]:
+def kept(run: "Run") -> Iterator[None]:
     """Keeps a run's document when the run has ended, whether it succeeded or failed."""
+    folder = _folder(run.origin.project, run.workload.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / STARTED, {"run": run.origin.run})
     try:
         yield
     except Exception as error:
@@ -29,16 +38,27 @@ def kept(run: Run) -> Iterator[None]:
 
 
 def last_run(project: Project, workload: str) -> Document | None:
-    """The document of a workload's last run; None before the first."""
-    try:
-        text = (project.state / "runs" / workload / "latest.json").read_text(encoding="utf-8")
-    except FileNotFoundError:
+    """The document of a workload's last run that ended by itself; None before the first."""
+    return _read(_folder(project, workload) / LATEST)
+
+
+def completed(project: Project, workload: str) -> Document | None:
+    """The document of a workload's last run if that was successful, and None if not.
+
+    One that was killed leaves no document, but has left its id when it started.
+    """
+    last, started = last_run(project, workload), _read(_folder(project, workload) / STARTED)
+    if last is None or started is None or started["run"] != last["run"] or "error" in last:
         return None
-    kept_document: Document = json.loads(text)
-    return kept_document
+    return last
 
 
-def document(run: Run) -> Document:
+def still(look: "Look", last: Document) -> Document:
+    """The document of a run that did not have to be, because the last one stands."""
+    return document(look) | {"time": last["time"], "unchanged": True}
+
+
+def document(run: "Run | Look") -> Document:
     """A run as JSON-able values; parts that it did not get to are None."""
     facts = {name: dict(made.facts) for name, made in run.artifacts.items()}
     decision = facts.get("gate")
@@ -47,6 +67,8 @@ def document(run: Run) -> Document:
     return {
         "workload": run.workload.name,
         "run": run.origin.run,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "unchanged": False,
         "seconds": round(monotonic() - run.began, 3),
         "data": {
             "version": run.version.digest,
@@ -65,7 +87,7 @@ def document(run: Run) -> Document:
     }
 
 
-def published(run: Run) -> Document:
+def published(run: "Run") -> Document:
     """Shows a run's document in Prefect: the decision, a summary, and where to look.
 
     Returns:
@@ -95,20 +117,39 @@ def verdict(shown: Mapping[str, Any]) -> str:
     if decision["passed"]:
         over = f" over version {champion['version']}" if champion else ": the first"
         return f"{model['name']} version {model['version']} is the champion now{over}."
-    reasons = "; ".join(
-        f"{rule['rule']} is {rule['value']:.4f}" for rule in decision["rules"] if not rule["passed"]
-    )
-    stays = f"version {champion['version']} stays champion" if champion else "there is no champion"
-    return f"{model['name']} version {model['version']} is rejected ({reasons}); {stays}."
+    return f"{model['name']} version {model['version']} is rejected {_why_rejected(shown)}."
 
 
 def outcome(shown: Mapping[str, Any]) -> str:
-    """How a run ended, in one sentence, for one that failed too."""
-    return f"failed: {shown['error']}" if "error" in shown else verdict(shown)
+    """How a run ended, in one sentence, for one that failed too, or did not have to be."""
+    if "error" in shown:
+        return f"failed: {shown['error']}"
+    if not shown.get("unchanged"):
+        return verdict(shown)
+    version = f"version {shown['model']['version']}"
+    stands = (
+        f"{version} is champion"
+        if shown["decision"]["verdict"] == "champion already"
+        else f"{version} was rejected {_why_rejected(shown)}"
+    )
+    return f"Nothing changed since run {shown['run'][:8]} of {shown['time']}; {stands}."
+
+
+def _why_rejected(shown: Mapping[str, Any]) -> str:
+    champion = shown["champion"]
+    reasons = "; ".join(
+        f"{rule['rule']} is {rule['value']:.4f}"
+        for rule in shown["decision"]["rules"]
+        if not rule["passed"]
+    )
+    stays = f"version {champion['version']} stays champion" if champion else "there is no champion"
+    return f"({reasons}); {stays}"
 
 
 def markdown(shown: Mapping[str, Any]) -> str:
     """A run's document for reading."""
+    from retrain.console import number
+
     theirs = (shown["champion"] or {}).get("metrics", {})
     rows = shown["data"]["rows"]
     lines = [
@@ -139,13 +180,24 @@ def markdown(shown: Mapping[str, Any]) -> str:
 
 
 def _keep(project: Project, shown: Document) -> None:
-    folder = project.state / "runs" / str(shown["workload"])
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = _folder(project, shown["workload"])
     write_json(folder / f"{shown['run']}.json", shown)
-    write_json(folder / "latest.json", shown)
+    write_json(folder / LATEST, shown)
 
 
-def _where_to_look(run: Run) -> dict[str, str]:
+def _folder(project: Project, workload: str) -> Path:
+    return project.state / "runs" / workload
+
+
+def _read(path: Path) -> Document | None:
+    try:
+        kept_document: Document = json.loads(path.read_text(encoding="utf-8"))
+        return kept_document
+    except FileNotFoundError:
+        return None
+
+
+def _where_to_look(run: "Run | Look") -> dict[str, str]:
     """Places for a person to go on from, by name."""
     look = {}
     validated, trained = run.artifacts.get("validate"), run.artifacts.get("train")
@@ -160,7 +212,7 @@ def _where_to_look(run: Run) -> dict[str, str]:
     return look
 
 
-def _near(run: Run, place: Path) -> str:
+def _near(run: "Run | Look", place: Path) -> str:
     """A path from the project's root, if it lies below it."""
     root = run.origin.project.root
     return str(place.relative_to(root) if place.is_relative_to(root) else place)

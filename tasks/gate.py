@@ -4,15 +4,16 @@ The champion is scored on the same test split as the challenger, whatever data a
 was trained on, so that both figures mean the same.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol
 
-import models
 from retrain import registry
 from retrain.artifact import Artifact, Origin
 from retrain.errors import UsageError
+from retrain.project import Project
 from retrain.step import Facts, Input, Step, Workspace, digest_of
 from retrain.workload import Gate, Model, Workload
 from tasks import evaluate, preprocess
@@ -63,6 +64,34 @@ class Champion:
         return digest_of(asdict(self))
 
 
+@dataclass(frozen=True)
+class Registered:
+    """What `train` made once, as the registry has kept it.
+
+    Attributes:
+        project: Whose registry.
+        version: Of the model.
+    """
+
+    project: Project
+    version: registry.ModelVersion
+
+    @property
+    def step(self) -> str:
+        """The step that made it."""
+        return "train"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of what the step made."""
+        return self.version.train_digest
+
+    @cached_property
+    def folder(self) -> Path:
+        """Where its files are; brought to this machine only when they are asked for."""
+        return registry.download(self.project, self.version)
+
+
 def score_champion(
     run: Runner, pulled: Artifact, validated: Artifact, images: Artifact, scores: Artifact
 ) -> Champion:
@@ -80,18 +109,16 @@ def score_champion(
         return Champion(None, None, {})
     if champion.weights == scores.facts["weights"]:
         return Champion(champion.version, champion.weights, scores.facts["metrics"])
-    folder = registry.download(run.origin.project, champion)
-    family = json.loads((folder / "model" / models.MODEL).read_text(encoding="utf-8"))["family"]
     theirs = run.workload.model_copy(
         update={
             # Its own, but stored as this run stores them.
             "images": run.workload.images.model_copy(update=champion.images),
-            "model": Model(family=family),
+            "model": Model(family=champion.family),
         }
     )
     if theirs.images != run.workload.images:
         images = run(preprocess.STEP, pulled, validated, workload=theirs, of="champion")
-    trained = Artifact("train", "", champion.train_digest, folder, {})
+    trained = Registered(run.origin.project, champion)
     evaluated = run(evaluate.STEP, trained, images, workload=theirs, of="champion")
     return Champion(champion.version, champion.weights, evaluated.facts["metrics"])
 
@@ -158,4 +185,6 @@ def _decision(
     }
 
 
-STEP = Step("gate", gate, reads=("gate",), inputs=("evaluate", "champion"), cached=False)
+STEP = Step(
+    "gate", gate, reads=("gate",), inputs=("evaluate", "champion"), cached=False, settled=gate
+)

@@ -52,24 +52,54 @@ def promote(
         version = registry.find_version(project, name, trained.digest)
         if version is None:
             version = _register(data, trained, scores, workspace)
-        event = Event(
-            action="promoted" if decision.facts["passed"] else "rejected",
-            version=version.version,
-            previous=champion.version if champion else None,
-            verdict=decision.facts["verdict"],
-            rules=tuple(decision.facts["rules"]),
-            data=data.digest,
-            commit=project.commit(),
-            run=decision.made.get("run"),
-            time=ledger.now(),
-        )
+        event = _event(data, decision, version.version, project.commit())
         return _facts(registry.record(project, version, event))
 
 
+def promoted(
+    data: DataVersion,
+    trained: Artifact,
+    scores: Artifact,
+    decision: Artifact,
+    workspace: Workspace,
+) -> Facts | None:
+    """What `promote` would return if it has nothing left to do; None if it has."""
+    project, name = workspace.project, workspace.workload
+    champion = registry.champion(project, name)
+    if _compared_with(decision) != (champion and champion.version):
+        return None
+    if decision.facts["verdict"] == "champion already":
+        assert champion is not None
+        return _facts(champion)
+    version = registry.find_version(project, name, trained.digest)
+    if version is None:
+        return None
+    event = _event(data, decision, version.version, commit=None)
+    return _facts(version) if registry.is_recorded(project, version, event) else None
+
+
+def _event(data: DataVersion, decision: Artifact, version: int, commit: str | None) -> Event:
+    return Event(
+        action="promoted" if decision.facts["passed"] else "rejected",
+        version=version,
+        previous=_compared_with(decision),
+        verdict=decision.facts["verdict"],
+        rules=tuple(decision.facts["rules"]),
+        data=data.digest,
+        commit=commit,
+        run=decision.made.get("run"),
+        time=ledger.now(),
+    )
+
+
+def _compared_with(decision: Artifact) -> int | None:
+    """The version that was champion when the gate decided."""
+    champion: dict[str, Any] | None = decision.facts["champion"]
+    return champion["version"] if champion else None
+
+
 def _check_still_holds(decision: Artifact, champion: ModelVersion | None) -> None:
-    compared = decision.facts["champion"]
-    before = compared and compared["version"]
-    now = champion and champion.version
+    before, now = _compared_with(decision), champion and champion.version
     if before != now:
         raise ValueError(
             f"The gate compared the model with champion version {before}, but champion is version "
@@ -91,6 +121,7 @@ def _register(
         name=workspace.workload,
         weights=weights,
         train_digest=trained.digest,
+        family=json.loads((model / models.MODEL).read_text(encoding="utf-8"))["family"],
         images=json.loads((model / models.IMAGES).read_text(encoding="utf-8")),
         metrics=scores.facts["metrics"],
         data=data.digest,
@@ -172,5 +203,10 @@ def _facts(version: ModelVersion) -> Facts:
 
 
 STEP = Step(
-    "promote", promote, reads=(), inputs=("data", "train", "evaluate", "gate"), cached=False
+    "promote",
+    promote,
+    reads=(),
+    inputs=("data", "train", "evaluate", "gate"),
+    cached=False,
+    settled=promoted,
 )

@@ -4,9 +4,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,14 @@ def ran(document: Mapping[str, Any]) -> list[str]:
     """The steps before the gate that ran, by name."""
     steps = [step for step in document["steps"] if step["step"] not in ("gate", "promote")]
     return [step["step"] for step in steps if not step["cached"]]
+
+
+def until(true: Callable[[], object], seconds: float = 60.0) -> None:
+    """Waits until something is so."""
+    deadline = monotonic() + seconds
+    while not true():
+        assert monotonic() < deadline
+        sleep(0.1)
 
 
 def draw_photos(root: Path, classes: int = 3, each: int = 12, size: int = 24) -> Path:

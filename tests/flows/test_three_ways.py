@@ -3,6 +3,7 @@
 import json
 import socket
 import sys
+import urllib.request
 
 
 def free_port() -> int:
@@ -41,7 +42,17 @@ def test_dvc_runs_again_only_what_asks_something_outside(clone, first):
     assert "Running stage 'gate@vit'" in done.stdout
 
 
-def test_a_deployment_trains_the_same_model(clone, first):
+def last_flow_run(api):
+    ended = {"state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED"]}}}
+    query = json.dumps({"sort": "START_TIME_DESC", "limit": 1, "flow_runs": ended}).encode()
+    request = urllib.request.Request(
+        f"{api}/flow_runs/filter", query, {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)[0]
+
+
+def test_a_deployment_trains_the_same_model_and_skips_what_has_not_changed(clone, first):
     ports = {
         "PREFECT_API_URL": f"http://127.0.0.1:{free_port()}/api",
         "MLFLOW_PORT": str(free_port()),
@@ -56,5 +67,18 @@ def test_a_deployment_trains_the_same_model(clone, first):
         assert not any(step["cached"] for step in last["steps"])
         assert last["model"] == first["model"]
         assert last["decision"]["verdict"] == "champion already"
+
+        clone.run(*deployment, "--watch", **ports)
+        state = last_flow_run(ports["PREFECT_API_URL"])["state"]
+        assert (state["type"], state["name"]) == ("COMPLETED", "Skipped")
+        assert state["message"].startswith(f"Nothing changed since run {last['run'][:8]} of ")
+        assert json.loads(clone.retrain("status", "--json").stdout)[0]["last_run"] == last
+
+        clone.run(*deployment, "--param", "run=true", "--watch", **ports)
+        done = last_flow_run(ports["PREFECT_API_URL"])
+        assert done["state"]["name"] == "Completed"
+        again = json.loads(clone.retrain("status", "--json").stdout)[0]["last_run"]
+        assert again["run"] == done["id"]
+        assert all(step["cached"] for step in again["steps"][:5])
     finally:
         clone.run(*cli, "down", **ports)

@@ -9,11 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from retrain import summary, tracking
+from retrain.project import Project
 from retrain.workload import workload_names
-from tests.flows.conftest import ROOT, draw_photos, make_clone, ran
+from tests.flows.conftest import ROOT, draw_photos, make_clone, ran, until
 
 BEFORE_THE_GATE = ["pull", "validate", "preprocess", "train", "evaluate"]
 NOT_NEEDED = {"torch", "ray", "transformers", "great_expectations", "dvc", "sklearn"}
+
+
+def last_run(clone):
+    return json.loads(clone.retrain("status", "--json").stdout)[0]["last_run"]
 
 
 def test_a_first_run_runs_everything_and_promotes(clone, first):
@@ -29,22 +35,45 @@ def test_a_first_run_runs_everything_and_promotes(clone, first):
     assert (clone.root / first["look"]["Data Docs"]).is_file()
 
 
-def test_a_second_run_is_cached_imports_nothing_heavy_and_registers_nothing(clone, first):
+def train_and_list_imports(clone, *arguments):
     program = (
         "import sys; from retrain.cli import main; code = main(sys.argv[1:]);"
         "print(*sorted({name.split('.')[0] for name in sys.modules}), file=sys.stderr)"
     )
-    done = clone.run(sys.executable, "-c", program, "train", "vit", "--json")
-    assert set(done.stderr.split()) & NOT_NEEDED == set()
-    again = json.loads(done.stdout)
+    done = clone.run(sys.executable, "-c", program, "train", "vit", "--json", *arguments)
+    return json.loads(done.stdout), set(done.stderr.split())
+
+
+def test_a_second_run_is_cached_imports_nothing_heavy_and_registers_nothing(clone, first):
+    again, imported = train_and_list_imports(clone, "--run")
+    assert imported & NOT_NEEDED == set()
     assert ran(again) == []
+    assert not again["unchanged"]
+    assert again["run"] != first["run"]
     assert again["decision"]["verdict"] == "champion already"
     assert again["model"] == first["model"]
 
 
+def test_with_nothing_changed_the_last_run_stands_and_nothing_is_started(clone, first):
+    last = clone.train("--run")
+    again, imported = train_and_list_imports(clone)
+    assert imported & (NOT_NEEDED | {"prefect", "mlflow", "pandas", "numpy"}) == set()
+    assert again["unchanged"]
+    assert (again["run"], again["time"]) == (last["run"], last["time"])
+    same = ("data", "metrics", "champion", "decision", "model", "look")
+    assert {name: again[name] for name in same} == {name: last[name] for name in same}
+    assert ran(again) == []
+    assert [s["digest"] for s in again["steps"]] == [s["digest"] for s in last["steps"]]
+    assert last_run(clone)["run"] == last["run"]
+    said = clone.retrain("train", "vit").stdout
+    assert said.startswith(f"Nothing changed since run {last['run'][:8]} of {last['time']}; ")
+    assert said.endswith(f"version {last['model']['version']} is champion.\n")
+
+
 def test_a_comment_changes_nothing(clone, first):
+    clone.train("--run")
     clone.edit("models/vit.py", "class Settings", "# A comment.\nclass Settings")
-    assert ran(clone.train()) == []
+    assert clone.train()["unchanged"]
     clone.edit("models/vit.py", "# A comment.\n", "")
 
 
@@ -58,7 +87,54 @@ def test_a_changed_parameter_runs_training_and_what_follows(clone, first):
     assert again["champion"]["version"] == first["model"]["version"]
     assert again["decision"]["verdict"] == "below bounds"
     assert again["model"]["aliases"] == []
+    still = clone.train("--set", "train.lr=0.0007", "--set", "gate.min={accuracy: 0.999}")
+    assert still["unchanged"]
+    assert still["model"] == again["model"]
+    assert "was rejected (accuracy >= 0.999 is" in summary.outcome(still)
+    other_rule = clone.train("--set", "train.lr=0.0007", "--set", "gate.min={accuracy: 0.998}")
+    assert not other_rule["unchanged"]
+    assert ran(other_rule) == []
     assert clone.train()["model"] == first["model"]
+
+
+def test_what_happened_in_the_registry_is_noticed(clone, first):
+    """Somebody moves the alias, takes the model out, or the whole registry is gone."""
+    rejected = ("--set", "train.lr=0.0007", "--set", "gate.min={accuracy: 0.999}")
+    version = str(clone.train(*rejected)["model"]["version"])
+    assert clone.train(*rejected)["unchanged"]
+    client = tracking.client(Project(clone.root))
+    client.set_registered_model_alias("vit", "champion", version)
+    assert clone.train(*rejected)["decision"]["verdict"] == "champion already"
+    assert clone.train(*rejected)["unchanged"]
+    client.set_registered_model_alias("vit", "champion", str(first["model"]["version"]))
+    assert clone.train(*rejected)["decision"]["verdict"] == "below bounds"
+    client.delete_model_version("vit", version)
+    again = clone.train(*rejected)
+    assert not again["unchanged"]
+    assert again["model"]["version"] > int(version)
+    registry, aside = clone.root / "mlflow.db", clone.root / "aside.db"
+    registry.rename(aside)
+    assert not clone.train(*rejected, "--set", "gate.min={}")["unchanged"]
+    aside.replace(registry)
+
+
+def test_a_run_that_failed_or_was_killed_does_not_stand(clone, first, tmp_path):
+    clone.train("--run")
+    assert clone.train()["unchanged"]
+    photos = draw_photos(tmp_path / "photos")
+    (photos / "class-0" / "3.png").write_bytes(b"no image")
+    clone.retrain("train", "vit", "--set", f"data.path={photos}", code=1)
+    assert not clone.train()["unchanged"]
+    assert clone.train()["unchanged"]
+    command = [sys.executable, "-m", "retrain.cli", "train", "vit", "--set", "train.epochs=500"]
+    with subprocess.Popen(
+        command, cwd=clone.root, env=clone.environment, stdout=subprocess.DEVNULL
+    ) as killed:
+        started = clone.root / ".retrain" / "runs" / "vit" / "started.json"
+        before = started.read_bytes()
+        until(lambda: started.read_bytes() != before)
+        killed.kill()
+    assert not clone.train()["unchanged"]
 
 
 def test_a_deleted_output_is_made_again_and_nothing_after_it_runs(clone, first):
@@ -156,7 +232,7 @@ def test_every_shipped_workload_runs(clone, workload):
 
 
 def test_a_run_without_a_server_brings_its_own(clone, first):
-    assert ran(replace(clone, api="").train()) == []
+    assert ran(replace(clone, api="").train("--run")) == []
 
 
 def test_nothing_was_left_running_by_a_run(clone, first):

@@ -37,6 +37,7 @@ def register(project: Project, name: str, model: str, root: Path):
         name=name,
         weights=hashlib.sha256(weights).hexdigest(),
         train_digest=model,
+        family="vit",
         images={"size": 8, "channels": 1, "resize": "crop"},
         metrics={"accuracy": 0.95},
         data="data-1",

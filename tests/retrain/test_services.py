@@ -15,7 +15,7 @@ import psutil
 import pytest
 from ruamel.yaml import YAML
 
-from retrain import background, services
+from retrain import background, cluster, services
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.workload import workload_names
@@ -60,7 +60,10 @@ def make_project(folder, environment):
     (folder / "prefect.yaml").write_text(deployments)
     (folder / "small.py").write_text(FLOW)
     (folder / "params.yaml").write_text("workloads: {}\n")
-    for name in ("PREFECT_API_URL", "PREFECT_HOME", "PREFECT_LOGGING_LEVEL", "MLFLOW_TRACKING_URI"):
+    for name in (
+        *("PREFECT_API_URL", "PREFECT_HOME", "PREFECT_LOGGING_LEVEL", "MLFLOW_TRACKING_URI"),
+        *("RAY_ADDRESS", "RAY_AUTH_TOKEN_PATH"),
+    ):
         environment.delenv(name, raising=False)
     environment.setenv("MLFLOW_PORT", str(free_port()))
     return Project(folder)
@@ -122,7 +125,85 @@ def test_all_that_listens_is_on_loopback(project):
         if connection.status == psutil.CONN_LISTEN
     ]
     assert len(listening) >= 2
-    assert {address.ip for address in listening} == {"127.0.0.1"}
+    assert {address.ip.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
+
+
+USES_RAY = """
+import logging, os
+from retrain import cluster
+logging.basicConfig()
+cluster.connect()
+import ray
+
+@ray.remote
+def work():
+    import helper
+    return helper.ANSWER, os.environ.get("COLOUR")
+
+print(ray.get_runtime_context().gcs_address, *ray.get(work.remote()))
+"""
+
+
+def use_ray(folder, **more):
+    """Where a run finds Ray, what its worker has from the code and the environment, and its log."""
+    done = subprocess.run(
+        [sys.executable, "-c", USES_RAY], cwd=folder, capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"} | more,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    address, answer, colour = done.stdout.split()
+    return address, answer, colour, done.stderr
+
+
+def find(project, name):
+    return next(service for service in services.running(project) if service.name == name)
+
+
+def test_runs_share_the_ray_that_is_up_with_their_own_code_and_environment(project):
+    helper, ours = project.root / "helper.py", find(project, "ray").address
+    helper.write_text("ANSWER = 'first'")
+    assert use_ray(project.root)[:3] == (ours, "first", "None")
+    helper.write_text("ANSWER = 'second'")
+    assert use_ray(project.root, COLOUR="a-secret-hue")[:3] == (ours, "second", "a-secret-hue")
+
+
+def test_a_ray_that_is_stuck_or_gone_is_not_waited_for(project):
+    (project.root / "helper.py").write_text("ANSWER = 'mine'")
+    ray = find(project, "ray")
+    [server] = [p for p in psutil.Process(ray.pid).children() if p.name() == "gcs_server"]
+    server.suspend()
+    try:
+        assert not cluster.answers(ray.address)
+        address, answer, _, log = use_ray(project.root)
+    finally:
+        server.resume()
+    assert (address != ray.address, answer) == (True, "mine")
+    assert "The Ray of `make up` does not answer; this run starts its own" in log
+    os.kill(ray.pid, signal.SIGKILL)
+    until(lambda: "ray" not in pids(project))
+    assert use_ray(project.root)[0] != ray.address
+    services.up(project)
+    assert use_ray(project.root)[0] == find(project, "ray").address != ray.address
+
+
+def test_the_ray_of_another_clone_is_never_used(project, tmp_path):
+    (tmp_path / "params.yaml").write_text("workloads: {}\n")
+    (tmp_path / "helper.py").write_text("ANSWER = 'other'")
+    address, answer, _, log = use_ray(tmp_path)
+    assert (address != find(project, "ray").address, answer) == (True, "other")
+    assert "make up" not in log
+
+
+def test_only_its_owner_may_use_the_ray(project):
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys, ray; ray.init(address=sys.argv[1])",
+         find(project, "ray").address],
+        env=os.environ | {"RAY_AUTH_TOKEN": "0" * 64, "RAY_gcs_server_port_wait_time_s": "1"},
+        cwd=ROOT, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "InvalidAuthToken" in done.stderr
+    assert (project.state / "ray-token").stat().st_mode & 0o777 == 0o600
 
 
 def test_the_deployment_is_registered_as_prefect_yaml_says(api):
@@ -208,7 +289,7 @@ def test_down_leaves_nothing_alive(project):
     processes = [
         process for leader in leaders for process in (leader, *leader.children(recursive=True))
     ]
-    assert set(services.down(project)) == {"prefect", "mlflow", "worker"}
+    assert set(services.down(project)) == {"prefect", "mlflow", "ray", "worker"}
     assert not any(process.is_running() for process in processes)
     assert services.running(project) == []
     assert services.down(project) == []
@@ -230,7 +311,7 @@ def test_a_service_that_cannot_start_is_reported_and_the_others_are_stopped(tmp_
     monkeypatch.setattr(background, "stop", lambda each: stop(stopped.append(s) or s for s in each))
     with pytest.raises(ValueError, match=r"(?s)MLflow UI ended at its start.*not a database"):
         services.up(project)
-    assert {service.name for service in stopped} == {"prefect", "mlflow"}
+    assert {service.name for service in stopped} == {"prefect", "mlflow", "ray"}
     assert not any(background.is_alive(service) for service in stopped)
     assert services.running(project) == []
 

@@ -9,8 +9,8 @@ import pytest
 from retrain import registry, tracking
 from retrain.artifact import Artifact
 from retrain.project import Project
-from retrain.step import DataVersion
-from tasks.promote import promote
+from retrain.step import DataVersion, Workspace
+from tasks.promote import promote, promoted
 from tests.tasks.trained import workspace, write_model
 
 DATA = DataVersion("data-1", tracked=True)
@@ -31,7 +31,7 @@ HISTORY = [
 def database(tmp_path_factory):
     """An MLflow database with its tables, to be copied: making them takes seconds."""
     project = Project(tmp_path_factory.mktemp("database"))
-    registry.champion(project, "toy")
+    tracking.client(project).search_registered_models()
     return project.root / "mlflow.db"
 
 
@@ -129,6 +129,26 @@ def test_the_champion_itself_is_left_alone(project):
     first = run(project, trained, "first")
     before = state(project)
     assert run(project, trained, "champion already", champion=1) == first
+    assert state(project) == before
+
+
+def test_looking_tells_what_there_is_left_to_do_and_does_nothing(project):
+    def look(trained, verdict, champion):
+        scores, decision = decide(trained, verdict, champion)
+        place = Workspace(Path(), Path(), "key", "toy", project)
+        return promoted(DATA, trained, scores, decision, place)
+
+    champion, challenger = train(project), train(project, seed=1)
+    assert look(champion, "first", None) is None
+    first = run(project, champion, "first")
+    assert look(champion, "champion already", 1) == first
+    assert look(champion, "first", None) is None  # there is a champion by now
+    assert look(challenger, "not better", 1) is None
+    second = run(project, challenger, "not better", champion=1)
+    before = state(project)
+    assert look(challenger, "not better", 1) == second
+    assert look(challenger, "below bounds", 1) is None
+    assert look(challenger, "better", 1) is None
     assert state(project) == before
 
 
