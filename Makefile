@@ -39,8 +39,8 @@ format: setup  ## Rewrite the code in the house style.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup  ## Run the benchmarks side by side with what a user would write instead.
-	$(BIN)/python -m benchmarks
+bench: setup  ## Run the benchmarks side by side with what a user would write instead (DATA=cifar10).
+	$(BIN)/python -m benchmarks $(if $(DATA),--data $(DATA))
 
 up: setup  ## Start the Prefect server, a worker with the deployments, the MLflow UI, and Ray.
 	@$(BIN)/retrain up

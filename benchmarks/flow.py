@@ -32,6 +32,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.table import Row, report
+
 ROOT = Path(__file__).parents[1]
 TRAIN = ("-m", "retrain.cli", "train", "vit", "--json")
 PLAIN = ("-m", "benchmarks.plain", "vit")
@@ -64,8 +66,12 @@ def main() -> None:
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     for name, median in medians.items():
         print(f"{name:<24} {median:6.2f} s")
-    print(f"cold flow / plain script {medians['cold flow'] / medians['plain script']:.2f}")
-    print(f"unchanged / dvc repro    {medians['unchanged'] / medians['dvc repro, unchanged']:.2f}")
+    for ours, theirs, target in (
+        ("cold flow", "plain script", "≤ 1.5"),
+        ("unchanged", "dvc repro, unchanged", "≤ 2, ≤ 1 s"),
+        ("unchanged, --run", "dvc repro, unchanged", "-"),
+    ):
+        report(Row("flow", ours, medians[ours], theirs, medians[theirs], "s", target))
 
 
 def _note_steps(document: dict[str, Any], seconds: dict[str, list[float]]) -> None:

@@ -25,6 +25,7 @@ import torch
 
 import models
 from benchmarks import loops
+from benchmarks.table import Row, report
 from retrain.project import find_project
 from retrain.workload import load_workload
 
@@ -76,6 +77,10 @@ def main() -> None:
         speed = statistics.median(speeds)
         share = f"  {speed * flops / peak:.1%} of the peak" if peak else ""
         print(f"  {way:<10} {speed:8.1f} images/s{share}", flush=True)
+    ours = statistics.median(found.pop("step"))
+    for way, speeds in found.items():
+        theirs = statistics.median(speeds)
+        report(Row("gpu", f"ViT-B/16 or small, {device}", ours, way, theirs, "images/s"))
 
 
 if __name__ == "__main__":

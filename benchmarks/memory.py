@@ -40,6 +40,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.table import Row, report
 from retrain.artifact import Artifact
 from retrain.project import Project, find_project
 from retrain.step import Workspace
@@ -55,6 +56,7 @@ OVERRIDES: dict[str, Any] = {
     "model.heads": 1,
     "train.epochs": 1,
     "train.batch_size": 256,
+    "scale.memory_gb": 0.02,  # less than any number of images takes
 }
 SHARES = {"train": 0.7, "val": 0.1, "test": 0.2}
 PATTERNS = 64
@@ -91,6 +93,13 @@ def main() -> None:
             for step in STEPS[: 1 + max(map(STEPS.index, options.steps))]:
                 peaks[step, count] = measure(step, Path(name), options.set)
                 print_peak(step, count, peaks[step, count], peaks[step, options.images[0]])
+    fewest, most = options.images[0], options.images[-1]
+    for step in options.steps:
+        for part in ("driver", "worker"):
+            low, high = (getattr(peaks[step, count], part) for count in (fewest, most))
+            if low:
+                what, against = f"{step}, {part}, {most:,} images", f"{fewest:,}"
+                report(Row("memory", what, high, against, low, "MB", "≤ 1.1"))
 
 
 def generate(folder: Path, count: int) -> None:

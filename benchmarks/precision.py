@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from benchmarks import loops
+from benchmarks.table import Row, report
 from benchmarks.train_throughput import MIDDLING
 from models.image import to_array
 from retrain.project import find_project
@@ -52,6 +53,15 @@ def main() -> None:
                 changed = auto.train.model_copy(update=change)
                 results.append(learn(auto.model_copy(update={"train": changed}), images))
                 print(seed, precision, results[-1], flush=True)
+    medians = {
+        name: [statistics.mean(accuracy for accuracy, _ in results),
+               statistics.median(speed for _, speed in results)]
+        for name, results in found.items()
+    }  # fmt: skip
+    chosen = auto.train.precision
+    for number, unit in enumerate(("accuracy", "images/s")):
+        figures = medians[chosen][number], "fp32", medians["fp32"][number]
+        report(Row("precision", f"vit 192 x 6, auto ({chosen}), {unit}", *figures, unit))
     for precision, results in found.items():
         accuracies, speeds = zip(*results, strict=True)
         print(f"{precision}: accuracy {statistics.mean(accuracies):.4f}", end=" ")

@@ -25,6 +25,7 @@ from joblib import cpu_count
 
 import models
 from benchmarks import loops
+from benchmarks.table import Row, report
 from benchmarks.train_throughput import MIDDLING
 from retrain.project import find_project
 from retrain.workload import load_workload
@@ -75,8 +76,13 @@ def main() -> None:
                     found[way].append(rows / (monotonic() - began))
         speeds = {way: statistics.median(each[1:]) for way, each in found.items()}
         print(f"{name}, {rounds} rounds; auto is {auto}")
-        for way, speed in speeds.items():
-            print(f"  {way:<5} {speed:8.0f} images/s  {speed / speeds['loop']:.3f}", flush=True)
+        for way, precision in (("step", "fp32"), ("auto", f"auto ({auto})")):
+            report(
+                Row(
+                    "predict", f"{name}, {precision}", speeds[way],
+                    "plain loop", speeds["loop"], "images/s", "≥ 0.97",
+                )
+            )  # fmt: skip
 
 
 def loop(model: Path, images: torch.Tensor, batch: int) -> torch.Tensor:

@@ -41,6 +41,7 @@ import pyarrow.parquet as pq
 import simplejpeg
 from PIL import Image
 
+from benchmarks.table import Row, report
 from retrain import cluster
 from retrain.artifact import Artifact
 from retrain.project import Project
@@ -77,6 +78,7 @@ def main() -> None:
         run_tasks(abs, range(8), seconds=1e6)  # starts the workers
         for data, format, size in (
             ("parquet", "parquet", 64),
+            ("parquet", "parquet", 32),
             ("folders", "folders", 64),
             ("photos", "folders", 224),
         ):
@@ -121,7 +123,7 @@ def _scene(encoded: Sequence[bytes], random: np.random.Generator) -> Image.Image
 def compare(root: Path, format: str, images: Images, pool: Pool, rounds: int) -> None:
     """Prepares the images of a folder in turns, and prints the figures."""
     pulled = Artifact("pull", "", "", root, {"format": format})
-    space = _workspace(root / "validated")
+    space = _workspace(root / f"validated-{images.size}")
     facts = validate(DATA, Checks(min_images_per_class=1), pulled, space)
     count = sum(facts["rows"].values())
     validated = Artifact("validate", "", "", space.folder, facts)
@@ -149,7 +151,9 @@ def compare(root: Path, format: str, images: Images, pool: Pool, rounds: int) ->
     print(f"{count:,} images as {root.name} to {images.size} x {images.size}, {rounds} rounds")
     for kind in kinds:
         print(f"  {kind:<10} {speed[kind]:8,.0f} images/s")
-    print(f"  preprocess / pool {speed['preprocess'] / speed['pool']:.2f}", flush=True)
+    what = f"{count:,} as {root.name} to {images.size} x {images.size}"
+    ours, theirs = speed["preprocess"], speed["pool"]
+    report(Row("prepare", what, ours, "two-process Pillow pool", theirs, "images/s", "≥ 2.0"))
 
 
 def _workspace(root: Path) -> Workspace:

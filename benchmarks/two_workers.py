@@ -31,6 +31,7 @@ from torch.distributed import destroy_process_group, get_rank, init_process_grou
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import loops
+from benchmarks.table import Row, report
 from benchmarks.train_throughput import FP32, MIDDLING
 from retrain import cluster
 from retrain.project import find_project
@@ -65,8 +66,9 @@ def main() -> None:
                 speed = loops.step(workload, images).training if way == "step" else start(images)
                 found[way].append(speed)
     step, by_hand = (statistics.median(found[way]) for way in ("step", "bare"))
-    print(f"{WORKERS} workers, {options.rounds} rounds: step {step:.1f}", end=", ")
-    print(f"torchrun {by_hand:.1f} images/s, ratio {step / by_hand:.3f}")
+    report(
+        Row("two_workers", f"{WORKERS} workers", step, "torchrun", by_hand, "images/s", "≥ 0.95")
+    )
 
 
 def start(images: Path) -> float:

@@ -24,10 +24,10 @@ from tasks.validate import STEP as VALIDATE
 # What the steps import that takes long, in the order in which it is needed.
 IMPORTS = {
     "pull": ("dvc.repo",),
-    "validate": ("pandas", "great_expectations"),
+    "validate": ("great_expectations",),
     "preprocess": ("numpy", "pyarrow.parquet"),
     "train": ("mlflow", "torch", "ray.train.torch", "transformers.modeling_utils"),
-    "evaluate": ("sklearn.metrics", "matplotlib.figure"),
+    "evaluate": ("matplotlib.figure",),
 }
 
 

@@ -23,7 +23,7 @@ def project(tmp_path_factory):
     client = tracking.client(made)
     client.delete_model_version("vit", str(third.version))
     client.set_registered_model_alias("vit", "canary", "1")
-    client.set_model_version_tag("vit", "2", "owner's", "o'hara")
+    client.set_model_version_tag("vit", "2", "owner", "o'hara")
     register(made, "other", "d", root)
     return made
 
