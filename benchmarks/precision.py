@@ -31,7 +31,7 @@ from retrain.project import find_project
 from retrain.workload import Workload, load_workload
 from tasks.prepared import shard_name
 
-ROWS = {"train": 6000, "val": 2000}
+ROWS = {"train": 4000, "val": 2000}
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def main() -> None:
     options = parser.parse_args()
     logging.getLogger("mlflow").setLevel(logging.WARNING)
     params = find_project().params
-    recipe = {"train.epochs": 4, "train.lr": 1e-3, "train.augment": {"flip": True}}
+    recipe = {"train.epochs": 3, "train.lr": 1e-3, "train.augment": {"flip": True}}
     auto = load_workload(params, "vit", MIDDLING | recipe)
     found: dict[str, list[tuple[float, float]]] = {"fp32": [], auto.train.precision: []}
     with tempfile.TemporaryDirectory() as folder:

@@ -40,7 +40,7 @@ def report(row: Row) -> None:
     """Prints a figure, and puts it into the table that is being gathered."""
     print(
         f"{row.what}: {_number(row.ours)}, {row.against}: {_number(row.theirs)} {row.unit}; "
-        f"ratio {row.ratio:.2f} (to reach: {row.target})",
+        f"ratio {row.ratio:.3f} (to reach: {row.target})",
         flush=True,
     )
     if FILE in os.environ:
@@ -56,7 +56,7 @@ def markdown(rows: list[Row]) -> str:
     ]
     lines += [
         f"| `{row.benchmark}` | {row.what} | {_number(row.ours)} {row.unit} | {row.against} "
-        f"| {_number(row.theirs)} {row.unit} | {row.ratio:.2f} | {row.target} |"
+        f"| {_number(row.theirs)} {row.unit} | {row.ratio:.3f} | {row.target} |"
         for row in rows
     ]
     return "\n".join(lines)
