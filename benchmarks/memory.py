@@ -200,7 +200,7 @@ def run_step(name: str, folder: Path, overrides: Sequence[str]) -> None:
     from retrain import cluster
     from tasks import evaluate, parallel, preprocess, train, validate
 
-    parallel.RAY_START = parallel.RAY_PLAN = 0.0  # spreads however little work there is
+    parallel.RAY_START = parallel.RAY_TASKS = 0.0  # spreads however little work there is
     step = {module.STEP.name: module.STEP for module in (validate, preprocess, train, evaluate)}[
         name
     ]

@@ -34,8 +34,8 @@ from tasks.inference import Job, probabilities
 from tasks.prepared import open_prepared
 
 SETTINGS = {
-    "vit as shipped, 8 x 8 grey": ({}, 60_000),
-    "vit 192 x 6, 32 x 32 RGB": (MIDDLING, 6_000),
+    "vit as shipped, 8 x 8 grey": ({}, 30_000),
+    "vit 192 x 6, 32 x 32 RGB": (MIDDLING, 1_536),
 }
 
 

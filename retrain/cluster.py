@@ -15,8 +15,8 @@ from retrain.background import Service
 from retrain.errors import UsageError
 from retrain.project import Project, find_project
 
-# Training workers and Ray Data tasks share a small machine: with as many logical CPUs as cores,
-# two workers would take them all and Ray Data would wait for ever.
+# Training workers and Ray's other tasks share a small machine: with as many logical CPUs as cores,
+# two workers would take them all and the others would wait for ever.
 MIN_LOGICAL_CPUS = 4
 
 SERVICE = "ray"

@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "val", "test")
 
-# As many units as this spread well over a cluster. Fewer images are not worth a task of their own,
-# and with more of them the memory and the lost work of a task that is killed would grow.
+# As many units as this spread well over a cluster. A unit of fewer images, and of less work, is not
+# worth a task; with more images, the memory and the lost work of a task that is killed would grow.
 UNITS = 256
-MIN_UNIT_ROWS = 1000
+WORTH_ROWS = 1000
+WORTH_SECONDS = 0.5
 MAX_UNIT_ROWS = 16_384
 
 # What it costs one core to read, decode and resize an image, roughly: so much for each, and so much
@@ -84,6 +85,11 @@ class Unit:
         """How long one core is busy with it, roughly."""
         return self.rows * SECONDS_PER_IMAGE + self.bytes * SECONDS_PER_BYTE
 
+    @property
+    def tasks(self) -> float:
+        """How many tasks it is worth, or which part of one."""
+        return max(self.rows / WORTH_ROWS, self.seconds / WORTH_SECONDS)
+
 
 @dataclass(frozen=True)
 class RawImage:
@@ -132,18 +138,17 @@ class Source:
                 files belong to a split.
         """
         parts = list(self._row_groups() if self.format == "parquet" else self._image_files())
-        total = sum(part.rows for part in parts)
-        if not total:
+        if not any(part.rows for part in parts):
             raise ValueError(f"There are no images in data.path, read as {self.format}.")
-        enough = max(MIN_UNIT_ROWS, math.ceil(total / UNITS))
+        enough = max(1.0, sum(part.tasks for part in parts) / UNITS)
         units: list[list[Unit]] = [[]]
-        rows = 0
+        size = Unit(0, 0)
         for part in parts:
-            if units[-1] and (rows >= enough or rows + part.rows > MAX_UNIT_ROWS):
+            if units[-1] and (size.tasks >= enough or size.rows + part.rows > MAX_UNIT_ROWS):
                 units.append([])
-                rows = 0
+                size = Unit(0, 0)
             units[-1].append(part)
-            rows += part.rows
+            size = Unit(size.rows + part.rows, size.bytes + part.bytes)
         return [_join(unit) for unit in units]
 
     def read(self, unit: Unit) -> Iterator[RawImage]:
@@ -180,9 +185,16 @@ class Source:
         files = only_images(list_files(self.root))
         if self.split_folders:
             files = check_splits(files, split_of_folder)
-        while some := list(islice(files, MIN_UNIT_ROWS)):
-            names = "".join(f"{name}\0" for name, _ in some)
-            yield Unit(len(some), sum(size for _, size in some), files=names)
+        some: list[tuple[str, int]] = []
+        size = 0
+        for name, length in files:
+            some.append((name, length))
+            size += length
+            if Unit(len(some), size).tasks >= 1:
+                yield _of_files(some, size)
+                some, size = [], 0
+        if some:
+            yield _of_files(some, size)
 
     def _read_file(self, name: str) -> RawImage:
         folders = name.split("/")[:-1]
@@ -268,6 +280,10 @@ def open_source(data: "Data", pulled: "Artifact") -> Source:
         if folder.is_dir()
     )
     return Source(root, pulled.facts["format"], data.image_column, data.label_column, split_folders)
+
+
+def _of_files(files: Sequence[tuple[str, int]], size: int) -> Unit:
+    return Unit(len(files), size, files="".join(f"{name}\0" for name, _ in files))
 
 
 def _join(units: Sequence[Unit]) -> Unit:

@@ -27,7 +27,7 @@ from pathlib import Path
 from tasks import source
 from tests.tasks.test_inspection import run
 
-source.MIN_UNIT_ROWS = {UNIT_ROWS}
+source.WORTH_ROWS = {UNIT_ROWS}
 run(Path(sys.argv[1]))
 """
 
@@ -66,7 +66,7 @@ def test_a_run_that_was_killed_goes_on_with_the_units_that_are_missing(tmp_path,
     before = times(inspected)
     assert 0 < len(before) < UNITS
 
-    monkeypatch.setattr(source, "MIN_UNIT_ROWS", UNIT_ROWS)
+    monkeypatch.setattr(source, "WORTH_ROWS", UNIT_ROWS)
     shutil.rmtree(killed / "validate")
     resumed, expected = run(killed), run(undisturbed)
     after = times(inspected)

@@ -56,7 +56,7 @@ def test_a_value_error_in_a_task_is_raised_as_it_is(ray_session, seconds):
 def test_a_second_core_is_worth_a_start_that_takes_less_than_it_saves(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(parallel, "_is_connected", lambda: False)
-    start = parallel.RAY_START + parallel.RAY_WORKERS + parallel.RAY_PLAN
+    start = parallel.RAY_START + parallel.RAY_WORKERS + parallel.RAY_TASKS
     for cores, seconds, worth in (
         (1, MUCH, False),
         (2, 1.9 * start, False),

@@ -101,7 +101,7 @@ def test_many_tasks_write_the_same_images_as_one_in_the_same_order(tmp_path, mon
                     row_group_size=5,
                 )
     _, one = run(tmp_path / "one", format)
-    monkeypatch.setattr(source, "MIN_UNIT_ROWS", 5)
+    monkeypatch.setattr(source, "WORTH_ROWS", 5)
     _, many = run(tmp_path / "many", format)
     assert len(list((one / "train").glob("*.npy"))) == 2
     assert len(list((many / "train").glob("*.npy"))) == 9
@@ -116,7 +116,7 @@ def test_many_tasks_write_the_same_images_as_one_in_the_same_order(tmp_path, mon
 
 
 def test_the_same_data_gives_the_same_bytes(tmp_path, monkeypatch):
-    monkeypatch.setattr(source, "MIN_UNIT_ROWS", 7)
+    monkeypatch.setattr(source, "WORTH_ROWS", 7)
     listed = []
     for name in ("one", "two"):
         write_digits(tmp_path / name / "data")
@@ -150,7 +150,7 @@ def test_numbers_in_names_are_ordered_as_numbers():
 
 
 def test_the_bytes_are_the_same_in_this_process_and_spread_over_ray(tmp_path, monkeypatch):
-    monkeypatch.setattr(source, "MIN_UNIT_ROWS", 7)
+    monkeypatch.setattr(source, "WORTH_ROWS", 7)
     listed = []
     for worth in (False, True):
         monkeypatch.setattr(parallel, "_is_worth_ray", lambda _, worth=worth: worth)
@@ -173,7 +173,7 @@ def read_jpegs(folder: Path) -> list[bytes]:
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_the_training_images_may_be_stored_as_jpegs(tmp_path, monkeypatch, channels):
-    monkeypatch.setattr(source, "MIN_UNIT_ROWS", 7)
+    monkeypatch.setattr(source, "WORTH_ROWS", 7)
     for name in ("pixels", "jpeg"):
         write_digits(tmp_path / name / "data")
     size = {"size": 24, "channels": channels}
@@ -217,7 +217,7 @@ def slowly(*args, decode=preprocess.to_array):
     return decode(*args)
 
 root = Path(sys.argv[1])
-source.MIN_UNIT_ROWS = 2
+source.WORTH_ROWS = 2
 preprocess.to_array = slowly
 preprocess.preprocess(
     DATA,
@@ -233,7 +233,7 @@ preprocess.preprocess(
 def test_a_run_that_was_killed_makes_only_the_shards_that_are_missing(
     tmp_path, monkeypatch, storage
 ):
-    monkeypatch.setattr(source, "MIN_UNIT_ROWS", 2)
+    monkeypatch.setattr(source, "WORTH_ROWS", 2)
     images = IMAGES.model_copy(update={"storage": storage})
     killed, undisturbed = tmp_path / "killed", tmp_path / "undisturbed"
     for root in (killed, undisturbed):

@@ -63,7 +63,7 @@ def test_units_are_whole_row_groups_of_a_thousand_images_and_few_in_number(tmp_p
     units = source.units()
     assert [unit.rows for unit in units] == [1000, 1000, 500]
     assert [image.row for unit in units for image in source.read(unit)] == list(range(count))
-    monkeypatch.setattr(source_module, "MIN_UNIT_ROWS", 1)
+    monkeypatch.setattr(source_module, "WORTH_ROWS", 1)
     monkeypatch.setattr(source_module, "UNITS", 4)
     assert [unit.rows for unit in source.units()] == [700, 700, 700, 400]
 
@@ -216,7 +216,7 @@ def test_a_file_before_a_folder_of_nearly_its_name_comes_first(tmp_path):
 
 def test_units_of_files_are_as_many_as_spread_well_and_know_their_size(tmp_path, monkeypatch):
     write_files(tmp_path / "data", {f"a/{number:02}": bytes(number + 1) for number in range(25)})
-    monkeypatch.setattr(source_module, "MIN_UNIT_ROWS", 3)
+    monkeypatch.setattr(source_module, "WORTH_ROWS", 3)
     source = open_source(DATA, pulled(tmp_path, "folders"))
     units = source.units()
     assert [unit.rows for unit in units] == [3] * 8 + [1]
@@ -233,7 +233,7 @@ def test_a_long_row_group_is_read_in_parts(tmp_path, monkeypatch, row_group_size
     images = [png(number) for number in range(230)]
     labels = [str(number) for number in range(230)]
     write_parquet(tmp_path / "data/a.parquet", images, labels, row_group_size=row_group_size)
-    monkeypatch.setattr(source_module, "MIN_UNIT_ROWS", 10)
+    monkeypatch.setattr(source_module, "WORTH_ROWS", 10)
     monkeypatch.setattr(source_module, "MAX_UNIT_ROWS", 90)
     source = open_source(DATA, pulled(tmp_path, "parquet"))
     units = source.units()
@@ -243,3 +243,13 @@ def test_a_long_row_group_is_read_in_parts(tmp_path, monkeypatch, row_group_size
     assert [image.data for image in found] == images
     assert [image.label for image in found] == labels
     assert [image.row for image in found] == list(range(230))
+
+
+def test_a_unit_of_large_images_has_few_of_them(tmp_path):
+    folder = tmp_path / "data/c"
+    folder.mkdir(parents=True)
+    for number in range(120):
+        (folder / f"{number:03}.jpg").write_bytes(bytes(500_000))
+    units = open_source(DATA, pulled(tmp_path, "folders")).units()
+    assert [unit.rows for unit in units] == [50, 50, 20]
+    assert all(unit.seconds < 1.1 * source_module.WORTH_SECONDS for unit in units)
