@@ -47,6 +47,7 @@ from retrain.step import Workspace
 from retrain.workload import load_workload, parse_override
 
 STEPS = ("validate", "preprocess", "train", "evaluate")
+SPREAD = ("validate", "preprocess")  # over Ray's workers; the others run in this process here
 OVERRIDES: dict[str, Any] = {
     "images.size": 32,
     "images.channels": 3,
@@ -95,11 +96,10 @@ def main() -> None:
                 print_peak(step, count, peaks[step, count], peaks[step, options.images[0]])
     fewest, most = options.images[0], options.images[-1]
     for step in options.steps:
-        for part in ("driver", "worker"):
+        for part in ("driver", "worker") if step in SPREAD else ("driver",):
             low, high = (getattr(peaks[step, count], part) for count in (fewest, most))
-            if low:
-                what, against = f"{step}, {part}, {most:,} images", f"{fewest:,}"
-                report(Row("memory", what, high, against, low, "MB", "≤ 1.1"))
+            what, against = f"{step}, {part}, {most:,} images", f"{fewest:,}"
+            report(Row("memory", what, high, against, low, "MB", "≤ 1.1"))
 
 
 def generate(folder: Path, count: int) -> None:
@@ -200,7 +200,8 @@ def run_step(name: str, folder: Path, overrides: Sequence[str]) -> None:
     from retrain import cluster
     from tasks import evaluate, parallel, preprocess, train, validate
 
-    parallel.RAY_START = parallel.RAY_TASKS = 0.0  # spreads however little work there is
+    # Spreads however little work there is.
+    parallel.RAY_START = parallel.RAY_WORKERS = parallel.RAY_TASKS = 0.0
     step = {module.STEP.name: module.STEP for module in (validate, preprocess, train, evaluate)}[
         name
     ]
