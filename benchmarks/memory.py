@@ -19,11 +19,14 @@ at it; and the unique set size counts a mapped file if one process alone maps it
 The images are generated, as Parquet in three splits with row groups of 1,000: JPEG files of 64
 smooth patterns, each with its number in a JPEG comment, so that no two have the same content.
 
-Result of 2026-11-21, two cores (AVX-512 without AMX), 24 GiB; driver and worker, MB:
+Result of 2026-11-21, two cores, 24 GiB; driver and worker, MB (the workers of the first two steps;
+the others run in one process here):
 
     images           10,000      100,000    1,000,000
-    validate      252   114    256   115    260   121
-    evaluate      245   381    243   385
+    validate      249   101    252   104    257   109
+    preprocess    128    71    130    75    138    83
+    train         516          523          530
+    evaluate      540          543          535
 """
 
 import argparse

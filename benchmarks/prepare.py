@@ -15,12 +15,12 @@ and `label`), as it is and as class folders, made into 64 x 64; and `--photos` J
 
 A kind counts with the median of its rounds; they take turns.
 
-Result of 2026-11-21, two cores that other work kept busy too, so no more than a first impression:
-1.08 times the pool from Parquet, 0.93 from class folders, 1.57 for photos (300 of them).
+Result of 2026-11-21, two cores: 1.49 times the pool from Parquet and 1.17 from class folders at
+64 x 64, 1.63 at their own 32 x 32, 2.01 for photos (600 of them).
 Where the time of a core goes, alone: an image of CIFAR-10 takes 61 µs of `models.image` (decoding
 9, resizing from 32 to 64 33) where the pool's functions take 101; a photo 5.2 ms (decoding at half
-the size 2.9, of which reading its bits 2.5; resizing 1.8) where they take 10.3. A plan of Ray Data
-takes 0.2 s besides, a third of the time of 10,000 such small images.
+the size 2.9, of which reading its bits 2.5; resizing 1.8) where they take 10.3. Both
+are held up by the same resizing: at 64 x 64 the bound is about 1.6.
 """
 
 import argparse
