@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("ray_session")
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """What `validate` writes for four units of three images, of which the third is all bad."""
-    monkeypatch.setattr(source, "MIN_UNIT_ROWS", 3)
+    monkeypatch.setattr(source, "WORTH_ROWS", 3)
     names = [
         *(f"test/{label}/{number}.png" for label in "ab" for number in range(2)),
         *("train/a/1.png", "train/a/2.png"),
