@@ -43,6 +43,7 @@ class Service:
         created: When it was started, in seconds since 1970.
         log: The file with what it has printed.
         address: Where other programs find it, `host:port`; None where `url` says that.
+        stateless: Whether nothing is lost when it is killed, so that it need not be waited for.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Service:
     created: float
     log: str
     address: str | None = None
+    stateless: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class Program:
         url: Where a browser will find it; its port must be free.
         other_port: How a person chooses another port.
         address: Where other programs will find it, `host:port`; None where `url` says that.
+        stateless: Whether nothing is lost when it is killed.
     """
 
     name: str
@@ -74,6 +77,7 @@ class Program:
     url: str | None = None
     other_port: str = ""
     address: str | None = None
+    stateless: bool = False
 
 
 def locked(project: Project) -> FileLock:
@@ -127,7 +131,10 @@ def start(
             start_new_session=True,
         )
     created = psutil.Process(process.pid).create_time()
-    service = Service(program.name, program.url, process.pid, created, str(log), program.address)
+    service = Service(
+        program.name, program.url, process.pid, created, str(log),
+        program.address, program.stateless,
+    )  # fmt: skip
     return service, process
 
 
@@ -156,7 +163,7 @@ def stop(services: Iterable[Service]) -> None:
         processes = _processes(service)
         for process in processes:
             with suppress(psutil.NoSuchProcess):
-                process.terminate()
+                process.kill() if service.stateless else process.terminate()
         _, stubborn = psutil.wait_procs(processes, timeout=STOP_SECONDS)
         for process in stubborn:
             with suppress(psutil.NoSuchProcess):

@@ -174,6 +174,7 @@ def _ray(project: Project) -> list[Program]:
             arguments=arguments,
             ready=lambda _: cluster.answers(address),
             address=address,
+            stateless=True,  # asked to end, it takes 17 s
         )
     ]
 
