@@ -5,7 +5,6 @@ files are left behind, so there are no blocks to stream, and ten tasks take 0.02
 plan takes 0.2 s.
 """
 
-import os
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -51,7 +50,7 @@ def run_tasks(function: Callable[[T], R], items: Sequence[T], *, seconds: float)
 
 
 def _is_worth_ray(seconds: float) -> bool:
-    if os.environ.get("RAY_ADDRESS"):  # a cluster has cores that are not counted here
+    if cluster.is_remote():  # it has cores that are not counted here
         return seconds > RAY_START
     from joblib import cpu_count
 

@@ -61,8 +61,7 @@ class Ingest:
         import numpy as np
 
         self._split, self._batches, self._device = split, batches, device
-        everything = np.arange(len(split)) if batches.windows is None else None
-        self._held = None if everything is None else split.images.load(everything)
+        self._held = None if batches.windows else split.images.load(np.arange(len(split)))
 
     def epoch(self, epoch: int, first: int) -> Iterator[Batch]:
         """The batches of an epoch.

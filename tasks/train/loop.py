@@ -108,7 +108,7 @@ def train(job: Job) -> dict[str, Any]:
     before = checkpoint.load(job.scratch) or START
     if before["step"]:
         network.load_state_dict(before["network"])
-    flops = models.flops(job.family, job.settings, data.shape)
+    flops = _flops(network, data.shape)
     if device.type == "cpu":
         sharing = get_context().get_local_world_size()
         torch.set_num_threads(threads_for(flops * batches.share, sharing))
@@ -270,6 +270,17 @@ def validate(
             hits += (logits.argmax(1) == labels).sum()
     loss_sum, hits = _sum_over_workers(loss_sum), _sum_over_workers(hits)
     return loss_sum / len(split), float(hits) / len(split)
+
+
+def _flops(network: "torch.nn.Module", shape: tuple[int, int, int]) -> float:
+    """FLOPs of a forward pass over one image, of a pretrained network too."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    network.eval()
+    with FlopCounterMode(display=False) as counter, torch.inference_mode():
+        network(torch.zeros((1, *shape), dtype=torch.uint8))
+    return float(counter.get_total_flops())
 
 
 def threads_for(flops: float, sharing: int) -> int:
