@@ -33,8 +33,8 @@ def connect() -> None:
 
     if ray.is_initialized():
         return
-    quiet()
-    if os.environ.get("RAY_ADDRESS"):
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    if is_remote():
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
     elif not _connect_to_service():
         ray.init(
@@ -134,17 +134,6 @@ def _passing_on(variables: Mapping[str, str]) -> dict[str, Any]:
         os.environ.update(variables)
 
     return {"worker_process_setup_hook": set_variables} if variables else {}
-
-
-def quiet() -> None:
-    """Keeps Ray's progress bars and hints off the console; its log records go on."""
-    os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    from ray.data import DataContext
-
-    context = DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
 
 
 def disconnect() -> None:

@@ -141,6 +141,8 @@ def _on_cluster(job: Job, chunk: int) -> "Iterator[NDArray[np.float32]]":
     import ray.data
 
     cluster.connect()
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = context.print_on_execution_start = False
     gpus = int(ray.cluster_resources().get("GPU", 0))
     actors = gpus or int(ray.cluster_resources()["CPU"])
     batches = job.batches
