@@ -1,7 +1,7 @@
 """The ways to train that are compared: the project's step, and what one would write instead.
 
-Each trains the same network with the same recipe on the same images and says how many images per
-second it went through, epoch by epoch.
+Each trains the same network with the same hyperparameters on the same images and says how many
+images per second it went through, epoch by epoch.
 """
 
 import json
@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 import models
-from retrain.artifact import Artifact
 from retrain.project import Project
 from retrain.step import Facts, Workspace
+from retrain.store import Artifact
 from retrain.workload import Workload
-from tasks.prepared import Prepared, open_prepared, shard_name
-from tasks.train import train
-from tasks.train.batches import Batches
+from tasks.data.shards import Prepared, open_prepared, shard_name
 from tasks.train.optimizer import learning_rate, make_optimizer
+from tasks.train.sampler import Batches
+from tasks.train.step import train
 
 ROWS_PER_SHARD = 1000
 
@@ -117,9 +117,9 @@ def ray_data(workload: Workload, images: Path) -> Speed:
     import pyarrow as pa
     import ray.data
 
-    from retrain import cluster
+    from retrain.servers import ray_cluster
 
-    cluster.connect()
+    ray_cluster.connect()
     data, batch = open_prepared(images), workload.train.batch_size
     x, y = tensors(data, "train")
     pixels = [image.numpy().tobytes() for image in x]
@@ -145,10 +145,10 @@ def hf_trainer(workload: Workload, images: Path) -> Speed:
     """The Trainer of `transformers` with its own loader."""
     from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-    data, recipe = open_prepared(images), workload.train
+    data, hyperparameters = open_prepared(images), workload.train
     network = build(workload, data)
     splits = {name: tensors(data, name) for name in ("train", "val")}
-    loss_of = torch.nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
+    loss_of = torch.nn.CrossEntropyLoss(label_smoothing=hyperparameters.label_smoothing)
     augment = _augment(workload, len(splits["train"][0]))
     marks: dict[str, list[float]] = {"begin": [], "trained": [], "end": []}
 
@@ -178,12 +178,12 @@ def hf_trainer(workload: Workload, images: Path) -> Speed:
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             folder,
-            num_train_epochs=recipe.epochs,
-            per_device_train_batch_size=recipe.batch_size,
-            per_device_eval_batch_size=recipe.batch_size,
-            learning_rate=recipe.lr,
-            weight_decay=recipe.weight_decay,
-            max_grad_norm=recipe.clip_norm,
+            num_train_epochs=hyperparameters.epochs,
+            per_device_train_batch_size=hyperparameters.batch_size,
+            per_device_eval_batch_size=hyperparameters.batch_size,
+            learning_rate=hyperparameters.lr,
+            weight_decay=hyperparameters.weight_decay,
+            max_grad_norm=hyperparameters.clip_norm,
             lr_scheduler_type="cosine",
             dataloader_drop_last=True,
             eval_strategy="epoch",
@@ -191,7 +191,7 @@ def hf_trainer(workload: Workload, images: Path) -> Speed:
             report_to="none",
             disable_tqdm=True,
             use_cpu=not torch.cuda.is_available(),
-            bf16=recipe.precision == "bf16",
+            bf16=hyperparameters.precision == "bf16",
             log_level="error",
         )
         trainer = Trainer(
@@ -204,7 +204,7 @@ def hf_trainer(workload: Workload, images: Path) -> Speed:
         )
         trainer.remove_callback(PrinterCallback)
         trainer.train()
-    trained = len(splits["train"][0]) // recipe.batch_size * recipe.batch_size
+    trained = len(splits["train"][0]) // hyperparameters.batch_size * hyperparameters.batch_size
     each = list(zip(*marks.values(), strict=True))[1:]
     return Speed(
         statistics.median(trained / (last - begin) for begin, last, _ in each),
@@ -228,10 +228,10 @@ def build(workload: Workload, data: Prepared) -> Any:
 
 def _augment(workload: Workload, rows: int) -> Callable[[Tensor], Tensor]:
     """The step's own changes of the images, counting the steps itself."""
-    recipe = workload.train
-    batches = Batches(rows, recipe.batch_size, recipe.seed, rank=0, workers=1)
+    hyperparameters = workload.train
+    batches = Batches(rows, hyperparameters.batch_size, hyperparameters.seed, rank=0, workers=1)
     steps = iter(range(2**31))
-    return lambda images: batches.augment(images, recipe.augment, next(steps))
+    return lambda images: batches.augment(images, hyperparameters.augment, next(steps))
 
 
 def _by_hand(
@@ -244,20 +244,20 @@ def _by_hand(
         data: The images; those of `val` are in memory.
         batches: Gives those of an epoch, anew at each call.
     """
-    recipe = workload.train
+    hyperparameters = workload.train
     network = build(workload, data)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network.to(device)
-    optimizer = make_optimizer(network, recipe)
-    loss_of = torch.nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
+    optimizer = make_optimizer(network, hyperparameters)
+    loss_of = torch.nn.CrossEntropyLoss(label_smoothing=hyperparameters.label_smoothing)
     rows = len(data.split("train"))
-    per_epoch = rows // recipe.batch_size
+    per_epoch = rows // hyperparameters.batch_size
     augment = _augment(workload, rows)
     val_x, val_y = (each.to(device) for each in tensors(data, "val"))
-    bf16 = recipe.precision == "bf16"
+    bf16 = hyperparameters.precision == "bf16"
     autocast = torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext()
     count, training, epochs = 0, [], []
-    for _ in range(recipe.epochs):
+    for _ in range(hyperparameters.epochs):
         began = monotonic()
         network.train()
         for x, y in batches():
@@ -266,19 +266,21 @@ def _by_hand(
                 loss = loss_of(network(augment(x)), y)
             optimizer.zero_grad()
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(network.parameters(), recipe.clip_norm)
+            torch.nn.utils.clip_grad_norm_(network.parameters(), hyperparameters.clip_norm)
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(count, per_epoch * recipe.epochs, recipe)
+                group["lr"] = learning_rate(
+                    count, per_epoch * hyperparameters.epochs, hyperparameters
+                )
             optimizer.step()
             count += 1
         loss.item()  # a GPU has to be waited for
-        training.append(per_epoch * recipe.batch_size / (monotonic() - began))
+        training.append(per_epoch * hyperparameters.batch_size / (monotonic() - began))
         network.eval()
         with torch.inference_mode(), autocast:
-            for first in range(0, len(val_x), recipe.batch_size):
-                part = slice(first, first + recipe.batch_size)
+            for first in range(0, len(val_x), hyperparameters.batch_size):
+                part = slice(first, first + hyperparameters.batch_size)
                 logits = network(val_x[part])
                 torch.nn.functional.cross_entropy(logits, val_y[part]).item()
                 (logits.argmax(1) == val_y[part]).sum().item()
-        epochs.append(per_epoch * recipe.batch_size / (monotonic() - began))
+        epochs.append(per_epoch * hyperparameters.batch_size / (monotonic() - began))
     return Speed(statistics.median(training[1:]), statistics.median(epochs[1:]))

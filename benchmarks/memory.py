@@ -44,9 +44,9 @@ from typing import Any
 import psutil
 
 from benchmarks.table import Row, report
-from retrain.artifact import Artifact
 from retrain.project import Project, find_project
 from retrain.step import Workspace
+from retrain.store import Artifact
 from retrain.workload import load_workload, parse_override
 
 STEPS = ("validate", "preprocess", "train", "evaluate")
@@ -200,18 +200,20 @@ def print_peak(step: str, count: int, peak: Peak, fewest: Peak) -> None:
 
 def run_step(name: str, folder: Path, overrides: Sequence[str]) -> None:
     """Runs a step on what the earlier ones left in a folder."""
-    from retrain import cluster
-    from tasks import evaluate, parallel, preprocess, train, validate
+    from retrain.servers import ray_cluster
+    from tasks.compute import spread
+    from tasks.evaluate.step import STEP as EVALUATE
+    from tasks.preprocess.step import STEP as PREPROCESS
+    from tasks.train.step import STEP as TRAIN
+    from tasks.validate.step import STEP as VALIDATE
 
     # Spreads however little work there is.
-    parallel.RAY_START = parallel.RAY_WORKERS = parallel.RAY_TASKS = 0.0
-    step = {module.STEP.name: module.STEP for module in (validate, preprocess, train, evaluate)}[
-        name
-    ]
+    spread.RAY_START = spread.RAY_WORKERS = spread.RAY_TASKS = 0.0
+    step = {each.name: each for each in (VALIDATE, PREPROCESS, TRAIN, EVALUATE)}[name]
     workload = load_workload(
         find_project().params, "vit", OVERRIDES | dict(map(parse_override, overrides))
     )
-    cluster.connect()
+    ray_cluster.connect()
     workspace = Workspace(
         folder / name, folder / f"{name}-scratch", "benchmark", workload.name, Project(folder)
     )

@@ -3,8 +3,8 @@
     python -m benchmarks.plain vit
 
 It reads the data through DVC, checks a table about the images with Great Expectations, decodes
-them to arrays, trains the same network by the same recipe, scores the test split, and registers
-the model in MLflow as champion. Nothing is cached, resumed, retried or compared with a champion,
+them to arrays, trains the same network by the same hyperparameters, scores the test split, and
+registers the model in MLflow as champion. Nothing is cached, resumed, retried or compared with a champion,
 no plots or Data Docs are drawn, and its weights are PyTorch's pickle.
 """
 
@@ -110,9 +110,9 @@ def train(
     workload: Workload, arrays: dict[str, tuple[torch.Tensor, torch.Tensor]]
 ) -> torch.nn.Module:
     """Trains; keeps the weights of the epoch with the best validation accuracy."""
-    recipe: Train = workload.train
+    hyperparameters: Train = workload.train
     x, y = arrays["train"]
-    torch.manual_seed(recipe.seed)
+    torch.manual_seed(hyperparameters.seed)
     torch.set_num_threads(1)  # the fastest for a network as small as this
     network: torch.nn.Module = models.build(
         workload.model.family,
@@ -121,22 +121,30 @@ def train(
         int(y.max()) + 1,
     )
     optimizer = torch.optim.AdamW(
-        network.parameters(), lr=recipe.lr, weight_decay=recipe.weight_decay, fused=True
+        network.parameters(),
+        lr=hyperparameters.lr,
+        weight_decay=hyperparameters.weight_decay,
+        fused=True,
     )
-    batches = len(x) // recipe.batch_size
+    batches = len(x) // hyperparameters.batch_size
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, recipe.lr, recipe.epochs * batches, pct_start=recipe.warmup
+        optimizer,
+        hyperparameters.lr,
+        hyperparameters.epochs * batches,
+        pct_start=hyperparameters.warmup,
     )
     best, weights = -1.0, network.state_dict()
-    for epoch in range(recipe.epochs):
+    for epoch in range(hyperparameters.epochs):
         network.train()
         losses = []
-        for rows in torch.randperm(len(x))[: batches * recipe.batch_size].split(recipe.batch_size):
-            logits = network(shift(x[rows], recipe.augment))
-            loss = cross_entropy(logits, y[rows], label_smoothing=recipe.label_smoothing)
+        for rows in torch.randperm(len(x))[: batches * hyperparameters.batch_size].split(
+            hyperparameters.batch_size
+        ):
+            logits = network(shift(x[rows], hyperparameters.augment))
+            loss = cross_entropy(logits, y[rows], label_smoothing=hyperparameters.label_smoothing)
             optimizer.zero_grad()
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(network.parameters(), recipe.clip_norm)
+            torch.nn.utils.clip_grad_norm_(network.parameters(), hyperparameters.clip_norm)
             optimizer.step()
             schedule.step()
             losses.append(loss.item())

@@ -29,7 +29,7 @@ from benchmarks.train_throughput import MIDDLING
 from models.image import to_array
 from retrain.project import find_project
 from retrain.workload import Workload, load_workload
-from tasks.prepared import shard_name
+from tasks.data.shards import shard_name
 
 ROWS = {"train": 4000, "val": 2000}
 
@@ -42,8 +42,8 @@ def main() -> None:
     options = parser.parse_args()
     logging.getLogger("mlflow").setLevel(logging.WARNING)
     params = find_project().params
-    recipe = {"train.epochs": 3, "train.lr": 1e-3, "train.augment": {"flip": True}}
-    auto = load_workload(params, "vit", MIDDLING | recipe)
+    hyperparameters = {"train.epochs": 3, "train.lr": 1e-3, "train.augment": {"flip": True}}
+    auto = load_workload(params, "vit", MIDDLING | hyperparameters)
     found: dict[str, list[tuple[float, float]]] = {"fp32": [], auto.train.precision: []}
     with tempfile.TemporaryDirectory() as folder:
         images = prepare(options.data / "train.parquet", Path(folder), auto)

@@ -3,10 +3,10 @@
     python -m benchmarks.predict --rounds 5
 
 Each round predicts the same images in the two ways, in turns, in one process: with
-`tasks.inference` (from disk, in chunks, on all cores), and with a loop over batches of a tensor in
-memory, in fp32 with all cores as PyTorch's threads. Both are timed from the first image to the last
+`tasks.compute.inference` (from disk, in chunks, on all cores), and with a loop over batches of a
+tensor in memory, in fp32 with all cores as PyTorch's threads. Both are timed from the first image to the last
 probability, the model's loading included; the first round is left out as warm-up. `auto` is
-`tasks.inference` in the precision that the project chooses.
+`tasks.compute.inference` in the precision that the project chooses.
 
 The figures are images/s, medians of the rounds, and their ratios to the loop.
 
@@ -29,9 +29,9 @@ from benchmarks.table import Row, report
 from benchmarks.train_throughput import MIDDLING
 from retrain.project import find_project
 from retrain.workload import load_workload
-from tasks.evaluate import MAX_ROWS
-from tasks.inference import Job, probabilities
-from tasks.prepared import open_prepared
+from tasks.compute.inference import PredictionJob, probabilities
+from tasks.data.shards import open_prepared
+from tasks.evaluate.step import MAX_ROWS
 
 SETTINGS = {
     "vit as shipped, 8 x 8 grey": ({}, 30_000),
@@ -61,7 +61,7 @@ def main() -> None:
             )  # fmt: skip
             auto = workload.evaluate.precision
             jobs = {
-                way: Job(model, images, "train", batch, precision)
+                way: PredictionJob(model, images, "train", batch, precision)
                 for way, precision in (("step", "fp32"), ("auto", auto))
             }
             found: dict[str, list[float]] = {way: [] for way in ("loop", *jobs)}

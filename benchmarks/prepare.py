@@ -42,17 +42,17 @@ import simplejpeg
 from PIL import Image
 
 from benchmarks.table import Row, report
-from retrain import cluster
-from retrain.artifact import Artifact
 from retrain.project import Project
+from retrain.servers import ray_cluster
 from retrain.step import Workspace
+from retrain.store import Artifact
 from retrain.workload import Checks, Data, Images
-from tasks.inspection import inspect_units
-from tasks.parallel import run_tasks
-from tasks.prepared import open_prepared
-from tasks.preprocess import preprocess
-from tasks.source import open_source
-from tasks.validate import validate
+from tasks.compute.spread import run_tasks
+from tasks.data.raw_dataset import open_raw_dataset
+from tasks.data.shards import open_prepared
+from tasks.preprocess.step import preprocess
+from tasks.validate.scan import scan_units
+from tasks.validate.step import validate
 
 DATA = Data(path="data")
 PROCESSES = 2
@@ -74,7 +74,7 @@ def main() -> None:
     ):
         root = Path(name)
         write_data(root, options.cifar, options.photos)
-        cluster.connect()
+        ray_cluster.connect()
         run_tasks(abs, range(8), seconds=1e6)  # starts the workers
         for data, format, size in (
             ("parquet", "parquet", 64),
@@ -83,7 +83,7 @@ def main() -> None:
             ("photos", "folders", 224),
         ):
             compare(root / data, format, Images(size=size), pool, options.rounds)
-        cluster.disconnect()
+        ray_cluster.disconnect()
 
 
 def write_data(root: Path, cifar: Path, photos: int) -> None:
@@ -134,7 +134,7 @@ def compare(root: Path, format: str, images: Images, pool: Pool, rounds: int) ->
             DATA, images, pulled, validated, _workspace(folder)
         ),
         "pool": lambda folder: run_pool(pool, paths, images.size, folder),
-        "inspection": lambda folder: inspect_units(open_source(DATA, pulled), folder),
+        "inspection": lambda folder: scan_units(open_raw_dataset(DATA, pulled), folder),
     }
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
     for number in range(-1, rounds):  # the first is the warm-up

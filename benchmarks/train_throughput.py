@@ -2,8 +2,8 @@
 
     python -m benchmarks.train_throughput --rounds 5
 
-Each round runs every way of training once, in turns, in one process: the same network, recipe,
-images, batch, epochs and, as many as the step chooses, threads. The project's step is the real one,
+Each round runs every way of training once, in turns, in one process: the same network,
+hyperparameters, images, batch, epochs and, as many as the step chooses, threads. The project's step is the real one,
 with images on disk, checkpoints, progress and MLflow. It is compared with
 
 - bare: a PyTorch loop over tensors in memory, in fp32
@@ -37,7 +37,7 @@ from benchmarks.loops import Speed
 from benchmarks.table import Row, report
 from retrain.project import find_project
 from retrain.workload import Workload, load_workload
-from tasks.train.loop import threads_for
+from tasks.train.loops.torch import threads_for
 
 MIDDLING = {
     "images.size": 32,
@@ -147,8 +147,8 @@ def threads(workload: Workload) -> int:
 def speed(way: str, workload: Workload, images: Path) -> Speed:
     """Trains in one way; all but the step are in fp32."""
     if way != "step":
-        recipe = workload.train.model_copy(update={"precision": "fp32"})
-        workload = workload.model_copy(update={"train": recipe})
+        hyperparameters = workload.train.model_copy(update={"precision": "fp32"})
+        workload = workload.model_copy(update={"train": hyperparameters})
     found: Speed = getattr(loops, way)(workload, images)
     return found
 

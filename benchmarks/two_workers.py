@@ -3,7 +3,8 @@
     python -m benchmarks.two_workers --rounds 3
 
 Each round trains the ViT 192 x 6 of `train_throughput` in both ways, in turns, on random images in
-fp32: the same network, recipe, global batch and one thread for each of two CPU workers (gloo).
+fp32: the same network, hyperparameters, global batch and one thread for each of two CPU workers
+(gloo).
 
 - step: the project's, with `scale.workers: 2` on Ray Train, with checkpoints, progress and MLflow
 - bare: a loop over tensors in memory inside `DistributedDataParallel`, started by torchrun
@@ -33,12 +34,12 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks import loops
 from benchmarks.table import Row, report
 from benchmarks.train_throughput import FP32, MIDDLING
-from retrain import cluster
 from retrain.project import find_project
+from retrain.servers import ray_cluster
 from retrain.workload import Workload, load_workload
-from tasks.prepared import open_prepared
-from tasks.train.batches import Batches
+from tasks.data.shards import open_prepared
 from tasks.train.optimizer import learning_rate, make_optimizer
+from tasks.train.sampler import Batches
 
 ROWS = 1024
 WORKERS = 2
@@ -60,7 +61,7 @@ def main() -> None:
     found: dict[str, list[float]] = {"step": [], "bare": []}
     with tempfile.TemporaryDirectory() as folder:
         images = loops.prepare(Path(folder) / "images", workload, ROWS)
-        cluster.connect()
+        ray_cluster.connect()
         for number in range(options.rounds):
             for way in sorted(found, reverse=number % 2 == 0):
                 speed = loops.step(workload, images).training if way == "step" else start(images)
@@ -91,29 +92,33 @@ def bare(workload: Workload, images: Path) -> None:
     """The loop of one process of torchrun; the first one prints its result."""
     init_process_group("gloo")
     torch.set_num_threads(1)
-    recipe, rank = workload.train, get_rank()
+    hyperparameters, rank = workload.train, get_rank()
     data = open_prepared(images)
     x, y = loops.tensors(data, "train")
     network = DistributedDataParallel(loops.build(workload, data))
-    optimizer = make_optimizer(network, recipe)
-    loss_of = torch.nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
-    share, per_epoch = recipe.batch_size // WORKERS, len(x) // recipe.batch_size
-    batches = Batches(len(x), recipe.batch_size, recipe.seed, rank, WORKERS)
+    optimizer = make_optimizer(network, hyperparameters)
+    loss_of = torch.nn.CrossEntropyLoss(label_smoothing=hyperparameters.label_smoothing)
+    share, per_epoch = hyperparameters.batch_size // WORKERS, len(x) // hyperparameters.batch_size
+    batches = Batches(len(x), hyperparameters.batch_size, hyperparameters.seed, rank, WORKERS)
     speeds, step = [], 0
-    for epoch in range(recipe.epochs):
+    for epoch in range(hyperparameters.epochs):
         began = monotonic()
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(epoch))
         for number in range(per_epoch):
-            rows = order[number * recipe.batch_size :][rank * share :][:share]
-            loss = loss_of(network(batches.augment(x[rows], recipe.augment, step)), y[rows])
+            rows = order[number * hyperparameters.batch_size :][rank * share :][:share]
+            loss = loss_of(
+                network(batches.augment(x[rows], hyperparameters.augment, step)), y[rows]
+            )
             optimizer.zero_grad()
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(network.parameters(), recipe.clip_norm)
+            torch.nn.utils.clip_grad_norm_(network.parameters(), hyperparameters.clip_norm)
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(step, per_epoch * recipe.epochs, recipe)
+                group["lr"] = learning_rate(
+                    step, per_epoch * hyperparameters.epochs, hyperparameters
+                )
             optimizer.step()
             step += 1
-        speeds.append(per_epoch * recipe.batch_size / (monotonic() - began))
+        speeds.append(per_epoch * hyperparameters.batch_size / (monotonic() - began))
     if rank == 0:
         print(json.dumps({"images_per_second": statistics.median(speeds[1:])}))
     destroy_process_group()

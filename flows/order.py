@@ -7,19 +7,20 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 
-from retrain import summary, tracking
-from retrain.artifact import Origin, Store
-from retrain.look import HasToRunError, Look
+from retrain import tracking
 from retrain.project import Project
+from retrain.runs import records
+from retrain.runs.dry_run import DryRun, StepHasToRunError
 from retrain.step import DataVersion
+from retrain.store import RunContext, Store
 from retrain.workload import Workload
-from tasks.evaluate import STEP as EVALUATE
-from tasks.gate import STEP as GATE, Runner, score_champion
-from tasks.preprocess import STEP as PREPROCESS
-from tasks.promote import STEP as PROMOTE
-from tasks.pull import STEP as PULL, data_version
-from tasks.train import STEP as TRAIN
-from tasks.validate import STEP as VALIDATE
+from tasks.evaluate.step import STEP as EVALUATE
+from tasks.gate.step import STEP as GATE, Runner, score_champion
+from tasks.preprocess.step import STEP as PREPROCESS
+from tasks.promote.step import STEP as PROMOTE
+from tasks.pull.step import STEP as PULL, data_version
+from tasks.train.step import STEP as TRAIN
+from tasks.validate.step import STEP as VALIDATE
 
 # What the steps import that takes long, in the order in which it is needed.
 IMPORTS = {
@@ -47,7 +48,7 @@ def follow(run: Runner, version: DataVersion) -> None:
     run(PROMOTE, version, model, scores, decision)
 
 
-def look(project: Project, workload: Workload, revision: str | None = None) -> Look:
+def look(project: Project, workload: Workload, revision: str | None = None) -> DryRun:
     """Looks at the steps, in order, as far as none of them has to run. Nothing is changed.
 
     Args:
@@ -58,13 +59,13 @@ def look(project: Project, workload: Workload, revision: str | None = None) -> L
     Raises:
         ValueError: As a run would.
     """
-    last = summary.completed(project, workload.name)
-    origin = Origin(last["run"] if last else "", project)
+    last = records.completed(project, workload.name)
+    context = RunContext(last["run"] if last else "", project)
     version = data_version(workload.data, project, revision)
-    looked = Look(workload, version, Store(project.store), origin, last)
+    looked = DryRun(workload, version, Store(project.store), context, last)
     try:
         follow(looked, version)
-    except HasToRunError as error:
+    except StepHasToRunError as error:
         looked.has_to_run = error.step
     return looked
 

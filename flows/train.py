@@ -11,12 +11,12 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
 from flows.order import follow, look
-from retrain import summary
-from retrain.artifact import Origin, Store
 from retrain.project import find_project
-from retrain.run import Run
+from retrain.runs import records
+from retrain.runs.run import Run
+from retrain.store import RunContext, Store
 from retrain.workload import load_workload
-from tasks.pull import data_version
+from tasks.pull.step import data_version
 
 
 @flow(name="train", flow_run_name="train-{workload}")
@@ -26,7 +26,7 @@ def train(
     data_rev: str | None = None,
     refresh: bool = False,
     run: bool = False,
-) -> summary.Document | State[summary.Document]:
+) -> records.Document | State[records.Document]:
     """Trains a workload's model and promotes it if it is better than the one in production.
 
     When nothing has changed since the last run, none of it is done, and the flow run ends in the
@@ -49,10 +49,10 @@ def train(
     project = find_project()
     config = load_workload(project.params, workload, overrides)
     if not (run or refresh) and (same := look(project, config, data_rev).unchanged()):
-        return Completed(name="Skipped", message=summary.outcome(same), data=same)
+        return Completed(name="Skipped", message=records.outcome(same), data=same)
     version = data_version(config.data, project, data_rev)
-    origin = Origin(str(runtime.flow_run.id), project)
-    steps = Run(config, version, Store(project.store), origin, refresh)
-    with summary.kept(steps):
+    context = RunContext(str(runtime.flow_run.id), project)
+    steps = Run(config, version, Store(project.store), context, refresh)
+    with records.kept(steps):
         follow(steps, version)
-    return summary.published(steps)
+    return records.published(steps)

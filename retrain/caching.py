@@ -13,8 +13,8 @@ from prefect.cache_policies import NO_CACHE, CachePolicy
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.tasks import exponential_backoff
 
-from retrain.artifact import RESULT, Origin, Store, make, record
 from retrain.step import Input, Plan, Step
+from retrain.store import RESULT, RunContext, Store, make, record
 from retrain.workload import Workload
 
 RETRIES = 2
@@ -43,16 +43,16 @@ class ByKey(CachePolicy):
 def as_task(step: Step, store: Store) -> Task[..., Any]:
     """The Prefect task of a step.
 
-    It takes `plan`, `workload`, `inputs`, `origin` and `refresh`, and returns the step's record as
+    It takes `plan`, `workload`, `inputs`, `context` and `refresh`, and returns the step's record as
     JSON-able values. A step that is cached leaves its artifact in the store.
     """
 
     def run(
-        plan: Plan, workload: Workload, inputs: Sequence[Input], origin: Origin, refresh: bool
+        plan: Plan, workload: Workload, inputs: Sequence[Input], context: RunContext, refresh: bool
     ) -> dict[str, Any]:
         if not step.cached:
-            return record(step, plan, workload, inputs, origin)
-        made = make(store, step, plan, workload, inputs, origin, refresh=refresh)
+            return record(step, plan, workload, inputs, context)
+        made = make(store, step, plan, workload, inputs, context, refresh=refresh)
         return {"step": made.step, "key": made.key, "digest": made.digest}
 
     return Task(
@@ -62,7 +62,7 @@ def as_task(step: Step, store: Store) -> Task[..., Any]:
         retries=RETRIES,
         retry_delay_seconds=exponential_backoff(BACKOFF_SECONDS),
         retry_jitter_factor=0.5,
-        retry_condition_fn=_may_pass,
+        retry_condition_fn=_is_transient,
         cache_policy=ByKey() if step.cached else NO_CACHE,
         persist_result=step.cached,
         result_storage=store.root if step.cached else None,
@@ -70,7 +70,7 @@ def as_task(step: Step, store: Store) -> Task[..., Any]:
     )
 
 
-def may_pass(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Whether another try can help: never after a verdict on data, config or a model."""
     chain = list(_causes(error))
     if any(isinstance(each, ValueError | AssertionError | TypeError) for each in chain):
@@ -81,9 +81,9 @@ def may_pass(error: BaseException) -> bool:
     )
 
 
-def _may_pass(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
+def _is_transient(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
     error = state.result(raise_on_failure=False)
-    return isinstance(error, BaseException) and may_pass(error)
+    return isinstance(error, BaseException) and is_transient(error)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -17,7 +17,7 @@ def code_digests(modules: Iterable[str]) -> dict[str, str]:
     inside functions too.
 
     Args:
-        modules: Dotted names, such as `tasks.preprocess`.
+        modules: Dotted names, such as `tasks.preprocess.step`.
 
     Returns:
         The SHA-256 (hex) of each module by its dotted name, in order of the names.

@@ -96,8 +96,8 @@ class Step:
         libraries: The distributions whose version changes the output.
         runs_model: Whether it runs the code of the workload's model family.
         cached: Whether the same key gives the same output. False for what looks at the registry.
-        settled: For a step that is not cached. Called as the function is, it changes nothing and
-            returns what the function would, or None if the function would change something.
+        dry_function: For a step that is not cached. Called as the function is, it changes nothing
+            and returns what the function would, or None if the function would change something.
     """
 
     name: str
@@ -107,7 +107,7 @@ class Step:
     libraries: tuple[str, ...] = ()
     runs_model: bool = False
     cached: bool = True
-    settled: Callable[..., Facts | None] | None = None
+    dry_function: Callable[..., Facts | None] | None = None
 
     def run(self, workload: Workload, inputs: Sequence[Input], workspace: Workspace) -> Facts:
         """Calls the function.
@@ -125,8 +125,8 @@ class Step:
         Raises:
             ValueError: As the function does.
         """
-        assert self.settled, self.name
-        return self.settled(*self._sections(workload), *inputs, workspace)
+        assert self.dry_function, self.name
+        return self.dry_function(*self._sections(workload), *inputs, workspace)
 
     def _sections(self, workload: Workload) -> list[Any]:
         sections = dict.fromkeys(name.split(".")[0] for name in self.reads)
@@ -157,7 +157,7 @@ class Plan:
         return digest_of(asdict(self))
 
     @property
-    def recipe(self) -> str:
+    def definition(self) -> str:
         """SHA-256 (hex) over all but the inputs: what is done, whatever it is done to."""
         return digest_of(asdict(self) | {"inputs": {}})
 

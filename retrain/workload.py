@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from retrain.errors import UsageError
-from retrain.numerics import precision
+from retrain.precision import precision
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[int, Field(ge=1)]
@@ -134,7 +134,7 @@ class Train(Section):
         micro_batch: Images of a worker's part of a batch that go through the network at once, for a
             batch that does not fit into a GPU; all of them when None. The step is the same, but for
             rounding.
-        precision: Of the matrix products; `auto` is bf16 where `retrain.numerics` finds that it
+        precision: Of the matrix products; `auto` is bf16 where `retrain.precision` finds that it
             pays. Weights and optimizer are fp32 in any case.
         compile: Whether `torch.compile` is used; `auto` where a training on a GPU is long enough.
     """

@@ -15,35 +15,38 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from retrain.artifact import MANIFEST, Artifact, Origin, Store, make, write, write_json
 from retrain.errors import UsageError
 from retrain.project import Project, find_project
 from retrain.step import Input, Step, Workspace, plan
+from retrain.store import MANIFEST, Artifact, RunContext, Store, make, write, write_json
 from retrain.workload import Workload, load_workload
-from tasks import evaluate, gate, preprocess, promote, pull, train, validate
+from tasks.evaluate.step import STEP as EVALUATE
+from tasks.gate.step import STEP as GATE, score_champion
+from tasks.preprocess.step import STEP as PREPROCESS
+from tasks.promote.step import STEP as PROMOTE
+from tasks.pull.step import STEP as PULL, data_version
+from tasks.train.step import STEP as TRAIN
+from tasks.validate.step import STEP as VALIDATE
 
 RECORD = "record.json"
-STEPS = {
-    module.STEP.name: module.STEP
-    for module in (pull, validate, preprocess, train, evaluate, gate, promote)
-}
+STEPS = {step.name: step for step in (PULL, VALIDATE, PREPROCESS, TRAIN, EVALUATE, GATE, PROMOTE)}
 
 
 @dataclass(frozen=True)
 class Build:
     """The folder that DVC's stages of one workload write to.
 
-    As a runner of steps (`tasks.gate.Runner`) it makes what DVC has no stage for, the champion's
-    evaluation, in the store.
+    As a runner of steps (`tasks.gate.step.Runner`) it makes what DVC has no stage for, the
+    champion's evaluation, in the store.
     """
 
     workload: Workload
-    origin: Origin
+    context: RunContext
 
     @property
     def project(self) -> Project:
         """The clone that this is the build folder of."""
-        return self.origin.project
+        return self.context.project
 
     def folder(self, step: str) -> Path:
         """Where a step's files are."""
@@ -79,7 +82,7 @@ class Build:
         scratch = Store(self.project.store).scratch(step.name, now.key)
         workspace = Workspace(folder, scratch, now.key, self.workload.name, self.project)
         try:
-            manifest = write(step, now, self.workload, inputs, workspace, self.origin)
+            manifest = write(step, now, self.workload, inputs, workspace, self.context)
         except BaseException:
             shutil.rmtree(folder)
             raise
@@ -94,12 +97,12 @@ class Build:
         """Takes a step's output from the store, or makes it there."""
         workload = workload or self.workload
         now = plan(step, workload, inputs)
-        return make(Store(self.project.store), step, now, workload, inputs, self.origin)
+        return make(Store(self.project.store), step, now, workload, inputs, self.context)
 
     def _input(self, name: str) -> Input:
         special: dict[str, Callable[[], Input]] = {
-            "data": lambda: pull.data_version(self.workload.data, self.project),
-            "champion": lambda: gate.score_champion(
+            "data": lambda: data_version(self.workload.data, self.project),
+            "champion": lambda: score_champion(
                 self, *map(self.output, ("pull", "validate", "preprocess", "evaluate"))
             ),
         }
@@ -119,7 +122,7 @@ def main() -> int:
     try:
         project = find_project()
         workload = load_workload(project.params, options.workload)
-        Build(workload, Origin("dvc", project)).run(STEPS[options.step])
+        Build(workload, RunContext("dvc", project)).run(STEPS[options.step])
     except ValueError as error:
         print(f"{options.step}: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1

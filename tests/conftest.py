@@ -12,11 +12,11 @@ os.environ.setdefault("PREFECT_LOGGING_LEVEL", "ERROR")
 @pytest.fixture(scope="session")
 def ray_session():
     """Ray, started once for all tests that need it."""
-    from retrain import cluster
+    from retrain.servers import ray_cluster
 
-    cluster.connect()
+    ray_cluster.connect()
     yield
-    cluster.disconnect()
+    ray_cluster.disconnect()
 
 
 @pytest.fixture(scope="session")

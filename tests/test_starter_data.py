@@ -10,8 +10,8 @@ import pytest
 
 from retrain.project import Project
 from retrain.workload import Data
-from tasks.pull import data_version, pull
-from tests.tasks.pulling import dvc, git, make_workspace
+from tasks.pull.step import data_version, pull
+from tests.tasks.pull.pulling import dvc, git, make_workspace
 
 ROOT = Path(__file__).parents[1]
 ROWS = {"train": 1237, "val": 200, "test": 360}

@@ -8,9 +8,9 @@ kept. Of more than that, a window of the epoch's batches is in memory while the 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tasks.ahead import ahead
-from tasks.prepared import JpegShards, PreparedSplit, Shards
-from tasks.train.batches import Batches, Windows
+from tasks.compute.prefetch import prefetch
+from tasks.data.shards import JpegShards, PreparedSplit, Shards
+from tasks.train.sampler import Batches, Windows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,7 +82,7 @@ class Ingest:
         ends = range(size, len(rows) + size, size)
         # The first one may be begun in the middle.
         cut = [rows[max(first, end - size) : end] for end in ends if end > first]
-        for loaded, places, in_window in ahead(self._load, cut, results=1):
+        for loaded, places, in_window in prefetch(self._load, cut, results=1):
             yield from self._ready(loaded, places, in_window)
 
     def _load(self, rows: "NDArray[np.int64]") -> tuple[Any, "NDArray[np.int64]", Any]:
@@ -136,7 +136,7 @@ def _on_device(
     copy within memory, two threads in one Python cost more than they save.
     """
     apart = device.type == "cuda" or isinstance(split.images, JpegShards)
-    batches = ahead(make, range(count), BATCHES_AHEAD) if apart else map(make, range(count))
+    batches = prefetch(make, range(count), BATCHES_AHEAD) if apart else map(make, range(count))
     for images, labels in batches:
         yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 

@@ -13,7 +13,7 @@ START_DIVISOR = 25.0
 END_DIVISOR = 25.0 * 1e4
 
 
-def make_optimizer(module: "torch.nn.Module", recipe: Train) -> "torch.optim.AdamW":
+def make_optimizer(module: "torch.nn.Module", hyperparameters: Train) -> "torch.optim.AdamW":
     """AdamW (Loshchilov and Hutter, 2019), without decay of biases and of norms' weights."""
     import torch
 
@@ -22,28 +22,30 @@ def make_optimizer(module: "torch.nn.Module", recipe: Train) -> "torch.optim.Ada
         {"params": [each for each in parameters if each.ndim > 1]},
         {"params": [each for each in parameters if each.ndim <= 1], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=recipe.lr, weight_decay=recipe.weight_decay, fused=True)
+    return torch.optim.AdamW(
+        groups, lr=hyperparameters.lr, weight_decay=hyperparameters.weight_decay, fused=True
+    )
 
 
-def learning_rate(step: int, steps: int, recipe: Train) -> float:
+def learning_rate(step: int, steps: int, hyperparameters: Train) -> float:
     """The learning rate of a step, from the step alone: a resumed training needs no memory of it.
 
     Args:
         step: From 0.
         steps: Of the whole training.
-        recipe: Its peak, its warm-up and its schedule.
+        hyperparameters: Its peak, its warm-up and its schedule.
     """
-    warmup = recipe.warmup * steps
-    if recipe.schedule == "one_cycle":
+    warmup = hyperparameters.warmup * steps
+    if hyperparameters.schedule == "one_cycle":
         # The peak is at a whole step and the end at the last one, as in PyTorch.
         rising = warmup - 1
-        start, end = recipe.lr / START_DIVISOR, recipe.lr / END_DIVISOR
+        start, end = hyperparameters.lr / START_DIVISOR, hyperparameters.lr / END_DIVISOR
         if step < rising:
-            return _anneal(start, recipe.lr, step / rising)
-        return _anneal(recipe.lr, end, (step - rising) / (steps - 1 - rising))
+            return _anneal(start, hyperparameters.lr, step / rising)
+        return _anneal(hyperparameters.lr, end, (step - rising) / (steps - 1 - rising))
     if step < warmup:
-        return recipe.lr * (step + 1) / (warmup + 1)
-    return _anneal(recipe.lr, 0.0, (step - warmup) / (steps - warmup))
+        return hyperparameters.lr * (step + 1) / (warmup + 1)
+    return _anneal(hyperparameters.lr, 0.0, (step - warmup) / (steps - warmup))
 
 
 def clip_gradients(module: "torch.nn.Module", largest: float) -> "torch.Tensor":

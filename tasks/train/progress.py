@@ -12,8 +12,8 @@ from threading import Event, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from retrain.artifact import write_json
-from retrain.console import Progress
+from retrain.runs.console import Progress
+from retrain.store import write_json
 
 if TYPE_CHECKING:
     from torch import Tensor

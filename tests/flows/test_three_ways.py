@@ -57,7 +57,7 @@ def test_a_deployment_trains_the_same_model_and_skips_what_has_not_changed(clone
         "PREFECT_API_URL": f"http://127.0.0.1:{free_port()}/api",
         "MLFLOW_PORT": str(free_port()),
     }
-    cli = (sys.executable, "-m", "retrain.cli")
+    cli = (sys.executable, "-m", "retrain.cli.main")
     try:
         clone.run(*cli, "up", **ports)
         deployment = ("prefect", "deployment", "run", "train/vit")

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from retrain import summary, tracking
+from retrain import tracking
 from retrain.project import Project
+from retrain.runs import records
 from retrain.workload import workload_names
 from tests.flows.conftest import ROOT, draw_photos, make_clone, ran, until
 
@@ -37,7 +38,7 @@ def test_a_first_run_runs_everything_and_promotes(clone, first):
 
 def train_and_list_imports(clone, *arguments):
     program = (
-        "import sys; from retrain.cli import main; code = main(sys.argv[1:]);"
+        "import sys; from retrain.cli.main import main; code = main(sys.argv[1:]);"
         "print(*sorted({name.split('.')[0] for name in sys.modules}), file=sys.stderr)"
     )
     done = clone.run(sys.executable, "-c", program, "train", "vit", "--json", *arguments)
@@ -90,7 +91,7 @@ def test_a_changed_parameter_runs_training_and_what_follows(clone, first):
     still = clone.train("--set", "train.lr=0.0007", "--set", "gate.min={accuracy: 0.999}")
     assert still["unchanged"]
     assert still["model"] == again["model"]
-    assert "was rejected (accuracy >= 0.999 is" in summary.outcome(still)
+    assert "was rejected (accuracy >= 0.999 is" in records.outcome(still)
     other_rule = clone.train("--set", "train.lr=0.0007", "--set", "gate.min={accuracy: 0.998}")
     assert not other_rule["unchanged"]
     assert ran(other_rule) == []

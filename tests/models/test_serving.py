@@ -14,11 +14,11 @@ import pandas as pd
 import pytest
 
 from retrain import tracking
-from retrain.artifact import Artifact
 from retrain.project import Project
 from retrain.step import DataVersion
-from tasks.promote import promote
-from tests.tasks.trained import LABELS, pixels, plain_probabilities, png, workspace, write_model
+from retrain.store import Artifact
+from tasks.promote.step import promote
+from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, png, workspace, write_model
 
 IMAGES = [png(image) for image in pixels(5)]
 SECONDS_TO_START = 120

@@ -14,14 +14,14 @@ def images(tmp_path_factory):
 @pytest.fixture
 def steps(monkeypatch):
     """The optimizer steps that trainings in this process have taken, by number, as they go."""
-    from tasks.train import loop
+    from tasks.train.loops import torch as torch_loop
 
     taken = []
-    learning_rate = loop.learning_rate
+    learning_rate = torch_loop.learning_rate
 
-    def noting(step, steps, recipe):
+    def noting(step, steps, hyperparameters):
         taken.append(step)
-        return learning_rate(step, steps, recipe)
+        return learning_rate(step, steps, hyperparameters)
 
-    monkeypatch.setattr(loop, "learning_rate", noting)
+    monkeypatch.setattr(torch_loop, "learning_rate", noting)
     return taken

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from retrain.artifact import Artifact
 from retrain.project import Project
 from retrain.step import Facts, Workspace
+from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train
-from tasks.prepared import shard_name
-from tasks.train import train
+from tasks.data.shards import shard_name
+from tasks.train.step import train
 
 LABELS = ("left", "right", "top")
 SMALL = Model(family="vit", patch_size=4, hidden_size=16, layers=1, heads=2)
@@ -62,7 +62,7 @@ class Trained:
 def run(
     root: Path,
     images: Path,
-    recipe: Train,
+    hyperparameters: Train,
     *,
     model: Model = SMALL,
     scale: Scale | None = None,
@@ -70,13 +70,13 @@ def run(
 ) -> Trained:
     """Runs the step; in the same root again, as a retry of it."""
     torch.set_num_threads(1)  # such a network gains nothing from more, and loses on a busy machine
-    if recipe.precision == "auto":  # decided when a workload is read
-        recipe = recipe.model_copy(update={"precision": "fp32"})
+    if hyperparameters.precision == "auto":  # decided when a workload is read
+        hyperparameters = hyperparameters.model_copy(update={"precision": "fp32"})
     folder, scratch = root / output, root / "scratch"
     folder.mkdir(parents=True)
     scratch.mkdir(exist_ok=True)
     project = Project(root)
     workspace = Workspace(folder, scratch, KEY, "sides", project)
     artifact = Artifact("preprocess", "k", "ab" * 32, images, {})
-    facts = train(model, recipe, scale or Scale(), artifact, workspace)
+    facts = train(model, hyperparameters, scale or Scale(), artifact, workspace)
     return Trained(facts, folder, project)

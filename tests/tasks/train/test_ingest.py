@@ -9,9 +9,9 @@ import pytest
 import simplejpeg
 import torch
 
-from tasks.prepared import open_prepared, shard_name
-from tasks.train.batches import Batches, Windows
+from tasks.data.shards import open_prepared, shard_name
 from tasks.train.ingest import Ingest, in_order, windows
+from tasks.train.sampler import Batches, Windows
 
 CPU = torch.device("cpu")
 ROWS, SIZE = 53, 8

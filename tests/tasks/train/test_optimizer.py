@@ -6,35 +6,39 @@ from tasks.train.optimizer import clip_gradients, learning_rate, make_optimizer
 
 
 def test_one_cycle_is_pytorchs():
-    recipe, steps = Train(lr=0.01, schedule="one_cycle", warmup=0.3), 50
+    hyperparameters, steps = Train(lr=0.01, schedule="one_cycle", warmup=0.3), 50
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     theirs = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, recipe.lr, total_steps=steps, pct_start=recipe.warmup, cycle_momentum=False
+        optimizer,
+        hyperparameters.lr,
+        total_steps=steps,
+        pct_start=hyperparameters.warmup,
+        cycle_momentum=False,
     )
     for step in range(steps):
-        assert learning_rate(step, steps, recipe) == pytest.approx(theirs.get_last_lr()[0])
+        assert learning_rate(step, steps, hyperparameters) == pytest.approx(theirs.get_last_lr()[0])
         optimizer.step()
         theirs.step()
 
 
 def test_cosine_rises_to_the_peak_and_falls_towards_zero():
-    recipe, steps = Train(lr=0.01, schedule="cosine", warmup=0.1), 100
-    rates = [learning_rate(step, steps, recipe) for step in range(steps)]
+    hyperparameters, steps = Train(lr=0.01, schedule="cosine", warmup=0.1), 100
+    rates = [learning_rate(step, steps, hyperparameters) for step in range(steps)]
     assert rates[:11] == sorted(rates[:11])
     assert rates[10:] == sorted(rates[10:], reverse=True)
     assert rates[0] > 0
-    assert max(rates) == rates[10] == pytest.approx(recipe.lr)
-    assert rates[55] == pytest.approx(recipe.lr / 2)
-    assert 0 < rates[-1] < 0.01 * recipe.lr
+    assert max(rates) == rates[10] == pytest.approx(hyperparameters.lr)
+    assert rates[55] == pytest.approx(hyperparameters.lr / 2)
+    assert 0 < rates[-1] < 0.01 * hyperparameters.lr
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "one_cycle"])
 @pytest.mark.parametrize("warmup", [0.0, 0.25, 0.5, 0.9])
 @pytest.mark.parametrize("steps", [1, 2, 4, 7])
 def test_the_shortest_trainings_have_a_learning_rate_too(schedule, warmup, steps):
-    recipe = Train(lr=0.01, schedule=schedule, warmup=warmup)
-    rates = [learning_rate(step, steps, recipe) for step in range(steps)]
-    assert all(0 < rate <= recipe.lr * (1 + 1e-12) for rate in rates)
+    hyperparameters = Train(lr=0.01, schedule=schedule, warmup=warmup)
+    rates = [learning_rate(step, steps, hyperparameters) for step in range(steps)]
+    assert all(0 < rate <= hyperparameters.lr * (1 + 1e-12) for rate in rates)
 
 
 def test_biases_and_norms_do_not_decay():

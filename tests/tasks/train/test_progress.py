@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from retrain.console import Progress
+from retrain.runs.console import Progress
 from tasks.train import progress
 from tasks.train.progress import Meter, followed
 

@@ -36,17 +36,17 @@ class InterruptedTrainingError(Exception):
 @pytest.fixture
 def interrupted(images, tmp_path, monkeypatch):
     """A training that was stopped before step 15, in its third epoch, with a checkpoint of each."""
-    from tasks.train import loop
+    from tasks.train.loops import torch as torch_loop
 
-    learning_rate = loop.learning_rate
+    learning_rate = torch_loop.learning_rate
 
-    def failing(step, steps, recipe):
+    def failing(step, steps, hyperparameters):
         if step == 2 * PER_EPOCH + 3:
             raise InterruptedTrainingError
-        return learning_rate(step, steps, recipe)
+        return learning_rate(step, steps, hyperparameters)
 
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "learning_rate", failing)
+        patched.setattr(torch_loop, "learning_rate", failing)
         with pytest.raises(InterruptedTrainingError):
             run(tmp_path, images, RECIPE, model=DROPOUT, scale=OFTEN, output="interrupted")
     return tmp_path
@@ -66,23 +66,30 @@ def test_it_goes_on_from_the_last_checkpoint(interrupted, undisturbed, images, s
 def test_images_that_are_read_in_windows_are_gone_on_with_in_any_of_them(
     images, tmp_path, monkeypatch, steps, stopped_at
 ):
-    from tasks.train import loop
+    from tasks.train.loops import torch as torch_loop
 
-    noting = loop.learning_rate
+    noting = torch_loop.learning_rate
 
-    def failing(step, steps, recipe):
+    def failing(step, steps, hyperparameters):
         if step == stopped_at:
             raise InterruptedTrainingError
-        return noting(step, steps, recipe)
+        return noting(step, steps, hyperparameters)
 
-    recipe = RECIPE.model_copy(update={"precision": "bf16", "epochs": 3})
-    whole = run(tmp_path / "whole", images, recipe, model=DROPOUT, scale=FEW_IN_MEMORY)
+    hyperparameters = RECIPE.model_copy(update={"precision": "bf16", "epochs": 3})
+    whole = run(tmp_path / "whole", images, hyperparameters, model=DROPOUT, scale=FEW_IN_MEMORY)
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "learning_rate", failing)
+        patched.setattr(torch_loop, "learning_rate", failing)
         with pytest.raises(InterruptedTrainingError):
-            run(tmp_path, images, recipe, model=DROPOUT, scale=FEW_IN_MEMORY, output="stopped")
+            run(
+                tmp_path,
+                images,
+                hyperparameters,
+                model=DROPOUT,
+                scale=FEW_IN_MEMORY,
+                output="stopped",
+            )
     steps.clear()
-    resumed = run(tmp_path, images, recipe, model=DROPOUT, scale=FEW_IN_MEMORY)
+    resumed = run(tmp_path, images, hyperparameters, model=DROPOUT, scale=FEW_IN_MEMORY)
     assert steps == list(range(stopped_at, 3 * PER_EPOCH))
     assert resumed.facts == whole.facts
     assert resumed.model_files() == whole.model_files()

@@ -1,0 +1,346 @@
+"""The model registry: which versions of a model there are, which one is champion, and why.
+
+A workload is one registered model of MLflow, under its name. The alias `champion` says which
+version is in production; the ledger says how it came to that.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlparse
+
+from retrain import tracking
+from retrain.project import Project
+from retrain.registry import ledger, sqlite_reader
+from retrain.registry.ledger import Event
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import LoggedModel
+    from mlflow.entities.model_registry import ModelVersion as MlflowVersion, RegisteredModel
+
+CHAMPION = "champion"
+MODEL = "artifacts/model"  # where a packaged model has the files that `models.save` wrote
+WEIGHTS = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model that may be registered.
+
+    Attributes:
+        name: The workload's.
+        weights: SHA-256 (hex) of the weights.
+        train_digest: Digest of the output of `train` that it is: weights, labels, image size.
+        family: The module in `models/` that its network is of.
+        images: `size`, `channels` and `resize` of the images that it takes.
+        metrics: Of its evaluation when it was registered, by name.
+        data: The version of the data that it was trained on, where it is known.
+        commit: The git commit that trained it, where it is known.
+        run_id: The MLflow run of its training.
+    """
+
+    name: str
+    weights: str
+    train_digest: str
+    family: str
+    images: Mapping[str, Any]
+    metrics: Mapping[str, float]
+    data: str | None
+    commit: str | None
+    run_id: str
+
+
+@dataclass(frozen=True)
+class ModelVersion(Candidate):
+    """A model in the registry.
+
+    Attributes:
+        version: From 1.
+        aliases: `champion`, if it is, and what people have added.
+        verdict: Of the gate, when it was last decided on; None before that.
+        created: When it was registered (ISO 8601, UTC).
+    """
+
+    version: int
+    aliases: tuple[str, ...]
+    verdict: str | None
+    created: str
+
+    def public(self) -> dict[str, Any]:
+        """All of it as JSON-able values."""
+        return asdict(self)
+
+
+@contextmanager
+def lock(project: Project) -> Iterator[None]:
+    """Holds off other runs of this clone while one looks at the registry and changes it."""
+    from filelock import FileLock
+
+    project.state.mkdir(parents=True, exist_ok=True)
+    with FileLock(project.state / ".registry.lock"):
+        yield
+
+
+def champion(project: Project, name: str) -> ModelVersion | None:
+    """The version in production; None when there is none.
+
+    Raises:
+        ValueError: It was not registered by this project, so nothing is known of it.
+    """
+    if stored := sqlite_reader.read(project.tracking_uri, name):
+        number = stored.aliases.get(CHAMPION)
+        return None if number is None else _read(stored.versions[number], stored)
+    client = tracking.client(project)
+    model = _registered(client, name)
+    if model is None or CHAMPION not in model.aliases:
+        return None
+    return _read(client.get_model_version(name, model.aliases[CHAMPION]), model)
+
+
+def find_version(project: Project, name: str, train_digest: str) -> ModelVersion | None:
+    """The version that a training's output was registered as; None when it was not."""
+    if stored := sqlite_reader.read(project.tracking_uri, name):
+        same = (
+            version
+            for version in stored.versions.values()
+            if version.tags.get("retrain.train_digest") == train_digest
+        )
+        return next((_read(version, stored) for version in same), None)
+    client = tracking.client(project)
+    model = _registered(client, name)
+    wanted = f"name = '{name}' AND tags.`retrain.train_digest` = '{train_digest}'"
+    found = client.search_model_versions(wanted) if model else []
+    return _read(found[0], model) if model and found else None
+
+
+def history(project: Project, name: str) -> list[Event]:
+    """The ledger of a workload, oldest decision first."""
+    model = sqlite_reader.read(project.tracking_uri, name)
+    model = model or _registered(tracking.client(project), name)
+    return [event for _, event in ledger.read(model)] if model else []
+
+
+def is_applied(project: Project, version: ModelVersion, event: Event) -> bool:
+    """Whether a decision has been written to the ledger and carried out; nothing is changed."""
+    return (
+        _is_last_word(history(project, version.name), event)
+        and version.verdict == event.verdict
+        and (not event.promotes or CHAMPION in version.aliases)
+    )
+
+
+def register(project: Project, candidate: Candidate, package: Path) -> ModelVersion:
+    """Uploads a model and makes it a version, which no alias points to yet.
+
+    After a kill in the middle, the same call goes on with what was uploaded.
+
+    Args:
+        project: Whose registry.
+        candidate: What is known of the model.
+        package: A folder as `mlflow.pyfunc.save_model` writes it, with the model in `MODEL`.
+    """
+    from mlflow.exceptions import MlflowException
+    from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
+
+    client = tracking.client(project)
+    uploaded = _upload(client, candidate, package)
+    if _registered(client, candidate.name) is None:
+        try:
+            client.create_registered_model(candidate.name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # someone else was as quick
+                raise
+    known = asdict(candidate)
+    tags = {
+        f"retrain.{name}": value if isinstance(value, str) else _compact(value)
+        for name, value in known.items()
+        if name not in ("name", "run_id") and value is not None
+    }
+    created = client.create_model_version(
+        candidate.name,
+        # Not `models:/<id>`: MLflow's store looks that up at the process's global address.
+        source=uploaded.artifact_location,
+        run_id=candidate.run_id,
+        tags=tags,
+        model_id=uploaded.model_id,
+    )
+    # By this tag the run's page leads to the version, as after `mlflow.register_model`.
+    link = _compact([{"name": candidate.name, "version": created.version}])
+    client.set_logged_model_tags(uploaded.model_id, {MLFLOW_MODEL_VERSIONS: link})
+    model = _registered(client, candidate.name)
+    assert model is not None
+    return _read(created, model)
+
+
+def apply_decision(project: Project, version: ModelVersion, event: Event) -> ModelVersion:
+    """Writes a decision to the ledger and carries it out.
+
+    The ledger comes first and the alias last: after a kill in between, the same decision finds
+    itself in the ledger and the rest is done then. Recorded again it changes nothing.
+
+    Raises:
+        ValueError: The decision does not fit into a tag.
+    """
+    client = tracking.client(project)
+    model = _registered(client, version.name)
+    assert model is not None
+    written = ledger.read(model)
+    is_written = _is_last_word([said for _, said in written], event)
+    if not is_written:
+        ledger.append(client, version.name, written[-1][0] + 1 if written else 1, event)
+    number = str(version.version)
+    if not (is_written and version.verdict == event.verdict):
+        client.update_model_version(version.name, number, _describe(version, event))
+        client.set_model_version_tag(version.name, number, "retrain.verdict", event.verdict)
+    if event.promotes and CHAMPION not in version.aliases:
+        client.set_registered_model_alias(version.name, CHAMPION, number)
+    model = _registered(client, version.name)
+    assert model is not None
+    return _read(client.get_model_version(version.name, number), model)
+
+
+def download(project: Project, version: ModelVersion) -> Path:
+    """Brings a version's model to this machine.
+
+    Returns:
+        A folder whose `model/` is as `models.save` wrote it.
+
+    Raises:
+        ValueError: The weights are gone, or are not those that were registered.
+    """
+    from mlflow.artifacts import download_artifacts
+    from mlflow.utils.file_utils import local_file_uri_to_path
+
+    client = tracking.client(project)
+    uri = client.get_model_version_download_uri(version.name, str(version.version))
+    source = f"{uri}/{MODEL}"
+    if urlparse(uri).scheme in ("", "file"):
+        model = Path(local_file_uri_to_path(source))
+        if not (model / WEIGHTS).is_file():
+            raise ValueError(
+                f"The weights of {version.name} version {version.version} are gone from {source}."
+            )
+    else:
+        model = project.state / "champions" / version.train_digest / "model"
+        if not model.exists():
+            partial = model.parent.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            download_artifacts(source, dst_path=str(partial), tracking_uri=project.tracking_uri)
+            partial.replace(model.parent)
+    if digest_of_weights(model) != version.weights:
+        raise ValueError(
+            f"{source} does not hold the weights that {version.name} version {version.version} "
+            "was registered with; somebody changed them."
+        )
+    return model.parent
+
+
+def digest_of_weights(model: Path) -> str:
+    """SHA-256 (hex) of the weights in a folder that `models.save` wrote."""
+    with (model / WEIGHTS).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _is_last_word(said: Sequence[Event], event: Event) -> bool:
+    """Whether a decision is the last on its version, and the champion has not changed since."""
+    related = [each for each in said if each.version == event.version or each.promotes]
+    return bool(related) and related[-1].same_decision(event)
+
+
+def _registered(client: "MlflowClient", name: str) -> "RegisteredModel | None":
+    """The registered model with its aliases and tags; None when there is none."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return client.get_registered_model(name)
+    except MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            return None
+        raise
+
+
+def _read(
+    version: "MlflowVersion | sqlite_reader.Version", model: "RegisteredModel | sqlite_reader.Model"
+) -> ModelVersion:
+    tags = {
+        name.removeprefix("retrain."): value
+        for name, value in version.tags.items()
+        if name.startswith("retrain.")
+    }
+    if not {"train_digest", "family"} <= tags.keys():
+        raise ValueError(
+            f"Version {version.version} of the registered model {version.name} was not registered "
+            f"by Retrain. Give the alias {CHAMPION!r} to one that was."
+        )
+    number = int(version.version)
+    return ModelVersion(
+        name=version.name,
+        weights=tags["weights"],
+        train_digest=tags["train_digest"],
+        family=tags["family"],
+        images=json.loads(tags["images"]),
+        metrics=json.loads(tags["metrics"]),
+        data=tags.get("data"),
+        commit=tags.get("commit"),
+        run_id=version.run_id,
+        version=number,
+        aliases=tuple(sorted(a for a, of in model.aliases.items() if int(of) == number)),
+        verdict=tags.get("verdict"),
+        created=datetime.fromtimestamp(version.creation_timestamp / 1000, UTC).isoformat(
+            timespec="seconds"
+        ),
+    )
+
+
+def _upload(client: "MlflowClient", candidate: Candidate, package: Path) -> "LoggedModel":
+    """Puts a packaged model into the run of its training, once."""
+    from mlflow.entities import LoggedModelOutput, LoggedModelStatus
+    from mlflow.models import Model
+
+    experiment = client.get_run(candidate.run_id).info.experiment_id
+    found = client.search_logged_models(
+        [experiment],
+        f"source_run_id = '{candidate.run_id}' "
+        f"AND tags.`retrain.train_digest` = '{candidate.train_digest}'",
+    )
+    if found:
+        model = found[0]
+    else:
+        model = client.create_logged_model(
+            experiment,
+            candidate.name,
+            candidate.run_id,
+            tags={"retrain.train_digest": candidate.train_digest},
+        )
+        client.log_outputs(candidate.run_id, [LoggedModelOutput(model.model_id, step=0)])
+    if model.status != LoggedModelStatus.READY:
+        description = Model.load(package)
+        description.model_id = model.model_id
+        description.run_id = candidate.run_id
+        description.save(package / "MLmodel")
+        client.log_model_artifacts(model.model_id, str(package))
+        model = client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+    return model
+
+
+def _describe(version: ModelVersion, event: Event) -> str:
+    """What MLflow's page of the version says of it (Markdown)."""
+    lines = [f"**{event.action.capitalize()}** on {event.time[:10]}: {event.verdict}.", ""]
+    for rule in event.rules:
+        mark = "passed" if rule["passed"] else "**failed**"
+        lines.append(f"- {rule['rule']}: is {rule['value']:.4f}, {mark}")
+    lines += ["", "| metric | test split |", "|---|---|"]
+    lines += [f"| {metric} | {value:.4f} |" for metric, value in sorted(version.metrics.items())]
+    return "\n".join(lines)
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -1,0 +1,217 @@
+"""What a person sees of a run: a line per step, a live bar while training, and the verdict.
+
+On the command line, `on_screen` gives the screen to this module, and all that the libraries print
+goes to the log file. The same lines are log records of the logger `retrain`, which is all that a
+Prefect worker shows of them.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any, TextIO
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress as Bar, SpinnerColumn, TextColumn
+from rich.status import Status
+from rich.table import Table
+from rich.text import Text
+
+logger = logging.getLogger("retrain")
+logger.setLevel(logging.INFO)  # Prefect takes only what the logger itself lets through
+
+PLAIN_LINE_SECONDS = 5.0
+WIDTH = 110  # where no terminal tells one: tables in a CI log are not cut at 80
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a training is.
+
+    Attributes:
+        epoch: The epoch that is running, from 1.
+        epochs: How many there will be.
+        fraction: Of all optimizer steps, 0 to 1.
+        images_per_second: Over the last moments of training, all workers together.
+        loss: The training loss, a moving mean.
+        seconds_left: Until the last epoch's end.
+    """
+
+    epoch: int
+    epochs: int
+    fraction: float
+    images_per_second: float
+    loss: float
+    seconds_left: float
+
+    def __str__(self) -> str:
+        return (
+            f"epoch {self.epoch}/{self.epochs}  loss {self.loss:.3f}  "
+            f"{self.images_per_second:,.0f} images/s  {self.seconds_left:.0f} s left"
+        )
+
+
+@dataclass
+class _Screen:
+    """The screen, when this process has one."""
+
+    console: Console | None = None
+    status: Status | None = None
+
+
+_screen = _Screen()
+
+
+@contextmanager
+def on_screen(log: Path, *, to_stderr: bool) -> Iterator[Console]:
+    """Gives the screen to this module and sends all other output of the process to a file.
+
+    Other output is caught at the file descriptors, so that C libraries and child processes do not
+    get through either.
+
+    Args:
+        log: The file that takes it; made with its folder.
+        to_stderr: Draw on standard error, because standard output is kept for a result.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = {fd: os.dup(fd) for fd in (1, 2)}
+    screen: TextIO = os.fdopen(os.dup(2 if to_stderr else 1), "w", encoding="utf-8")
+    with log.open("a", encoding="utf-8") as file:
+        for fd in kept:
+            os.dup2(file.fileno(), fd)
+        handler = logging.StreamHandler(file)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logging.getLogger().addHandler(handler)
+        logging.captureWarnings(True)
+        _screen.console = Console(file=screen, width=None if screen.isatty() else WIDTH)
+        try:
+            yield _screen.console
+        finally:
+            _screen.console = None
+            logging.getLogger().removeHandler(handler)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for fd, original in kept.items():
+                os.dup2(original, fd)
+                os.close(original)
+            screen.close()
+
+
+def say(line: str | Table) -> None:
+    """Shows a line, which is a log record too, or a table."""
+    if isinstance(line, str) and line:
+        logger.info(Text.from_markup(line).plain.strip())
+    if _screen.console:
+        # A path stays whole, to be copied, however narrow the screen.
+        _screen.console.print(line, highlight=False, soft_wrap=isinstance(line, str))
+
+
+@contextmanager
+def running(step: str) -> Iterator[None]:
+    """Shows that a step is running, for as long as it does."""
+    if _screen.console and _screen.console.is_terminal:
+        with _screen.console.status(f"{step} …") as _screen.status:
+            yield
+        _screen.status = None
+    else:
+        yield
+
+
+def ended(step: str, cached: bool, why: str, seconds: float) -> None:
+    """Shows the line of a step that has ended."""
+    say(escape(_line(step, cached, why, seconds)))
+
+
+def _line(step: str, cached: bool, why: str, seconds: float) -> str:
+    return f"{step:<20} {'cached' if cached else 'ran':<7} {seconds:6.1f} s  {why}"
+
+
+@contextmanager
+def training_progress() -> Iterator[Callable[[Progress], None]]:
+    """Shows a training's progress: a live bar in a terminal, else now and then a line."""
+    if not (_screen.console and _screen.console.is_terminal):
+        yield _plain_lines()
+        return
+    if _screen.status:
+        _screen.status.stop()  # one live display at a time
+    columns = (SpinnerColumn(), TextColumn("train"), BarColumn(), TextColumn("{task.description}"))
+    with Bar(*columns, console=_screen.console, transient=True) as bar:
+        task = bar.add_task("starting", total=1.0)
+        yield lambda now: bar.update(task, completed=now.fraction, description=str(now))
+    if _screen.status:
+        _screen.status.start()
+
+
+def _plain_lines() -> Callable[[Progress], None]:
+    last = monotonic()
+    context = copy_context()  # training has a thread of its own; Prefect asks whose line it is
+
+    def show(now: Progress) -> None:
+        nonlocal last
+        if monotonic() - last >= PLAIN_LINE_SECONDS:
+            last = monotonic()
+            context.run(say, f"  {now}")
+
+    return show
+
+
+def closing(shown: Mapping[str, Any], verdict: str) -> None:
+    """Shows how a run ended: metrics against the champion's, the rules, the verdict, where to look.
+
+    Args:
+        shown: The run's document, of `retrain.runs.records`.
+        verdict: What was decided, in one sentence.
+    """
+    champion = shown["champion"] or {"version": None, "metrics": {}}
+    table = Table("metric", box=SIMPLE, pad_edge=False)
+    table.add_column("this model", justify="right")
+    version = f" (version {champion['version']})" if champion["version"] else ""
+    table.add_column(f"champion{version}", justify="right")
+    for metric, value in shown["metrics"].items():
+        theirs = champion["metrics"].get(metric)
+        table.add_row(metric, number(value), number(theirs))
+    say(table)
+    for rule in shown["decision"]["rules"]:
+        mark = "[green]passed[/]" if rule["passed"] else "[red]failed[/]"
+        say(f"{mark}  {rule['rule']}  (is {rule['value']:.4f})")
+    say(f"\n[bold]{verdict}[/]")
+    if shown["data"]["quarantined"]:
+        say(f"{shown['data']['quarantined']} images were set aside by the checks.")
+    if not shown["data"]["tracked"]:
+        say(f"The data at {shown['data']['path']} is not under DVC; this run keeps a copy of it.")
+    say("")
+    for name, place in shown["look"].items():
+        say(escape(f"{name:<10} {place}"))
+    say(f"{'took':<10} {shown['seconds']:.1f} s")
+
+
+def number(value: float | None) -> str:
+    """A metric as it is shown: a count as it is, others with four decimals."""
+    if value is None:
+        return ""
+    return str(value) if isinstance(value, int) else f"{value:.4f}"
+
+
+def why(shown: Mapping[str, Any]) -> None:
+    """Prints why each step of a run ran or was taken from the cache."""
+    for step in shown["steps"]:
+        print(_line(step["step"], step["cached"], step["why"], step["seconds"]))
+    if "error" in shown:
+        print(f"It failed: {shown['error']}")
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Prints rows under column names; None is an empty cell."""
+    drawn = Table(*columns, box=SIMPLE, pad_edge=False)
+    for row in rows:
+        drawn.add_row(*("" if cell is None else str(cell) for cell in row))
+    Console(width=None if sys.stdout.isatty() else WIDTH).print(drawn, highlight=False)

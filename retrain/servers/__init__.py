@@ -1,0 +1,1 @@
+"""The servers that runs use: Prefect, MLflow and Ray, for all runs or for one."""

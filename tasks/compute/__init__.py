@@ -1,0 +1,1 @@
+"""How work is spread: Ray Data, prefetching, batch inference."""

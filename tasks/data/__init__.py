@@ -1,0 +1,1 @@
+"""What several steps read: the raw images, splits, the image table, the shards."""

@@ -1,0 +1,103 @@
+"""The images that `validate` accepted, as `preprocess` reads them: a part at a time.
+
+`images.parquet` has a row per image, in the order of the data's units (by file and row), and a row
+group for each unit that has accepted images. Its columns: unit (number of the unit), split, path,
+label, file, row, width, height, mode, bytes, sha256.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FILE_NAME = "images.parquet"
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """The accepted images of one unit.
+
+    Attributes:
+        number: Of the row group in the file.
+        unit: Its place in `RawDataset.units()`.
+        rows: How many images it has of each split; a split that it has none of is left out.
+    """
+
+    number: int
+    unit: int
+    rows: Mapping[str, int]
+
+
+def schema() -> "pa.Schema":
+    """The columns."""
+    import pyarrow as pa
+
+    return pa.schema(
+        {
+            "unit": pa.int32(),
+            "split": pa.string(),
+            "path": pa.string(),
+            "label": pa.string(),
+            "file": pa.string(),
+            "row": pa.int64(),
+            "width": pa.int32(),
+            "height": pa.int32(),
+            "mode": pa.string(),
+            "bytes": pa.int64(),
+            "sha256": pa.string(),
+        }
+    )
+
+
+def row_groups(folder: Path) -> list[RowGroup]:
+    """Lists the row groups, in order of the units.
+
+    Args:
+        folder: The output of `validate`.
+    """
+    import pyarrow.parquet as pq
+
+    listed = []
+    with pq.ParquetFile(folder / FILE_NAME) as parquet:
+        for number in range(parquet.num_row_groups):
+            table = parquet.read_row_group(number, columns=["unit", "split"])
+            rows = Counter(table["split"].to_pylist())
+            listed.append(RowGroup(number, table["unit"][0].as_py(), rows))
+    return listed
+
+
+def labels(folder: Path, split: str) -> set[str]:
+    """The names of the classes that a split has.
+
+    Args:
+        folder: The output of `validate`.
+        split: `train`, `val` or `test`.
+    """
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    found: set[str] = set()
+    with pq.ParquetFile(folder / FILE_NAME) as parquet:
+        for number in range(parquet.num_row_groups):
+            table = parquet.read_row_group(number, columns=["split", "label"])
+            table = table.filter(pc.equal(table["split"], split))
+            found.update(table["label"].unique().to_pylist())
+    return found
+
+
+def read(folder: Path, row_group: int, columns: Sequence[str] | None = None) -> "pa.Table":
+    """Reads one row group.
+
+    Args:
+        folder: The output of `validate`.
+        row_group: Its number.
+        columns: Those wanted, all if None.
+    """
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(folder / FILE_NAME) as parquet:
+        return parquet.read_row_group(row_group, columns=columns)

@@ -1,0 +1,1 @@
+"""The step `evaluate`, its metrics and its plots."""

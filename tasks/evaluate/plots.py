@@ -1,0 +1,258 @@
+"""The drawings of an evaluation, as PNG files for people."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.evaluate.metrics import CALIBRATION_BINS, Predictions, Tally
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+    from tasks.data.shards import JpegShards, Shards
+
+BLUE, ORANGE, GREEN, RED, GREY = "#1f6f9f", "#d9822b", "#2f7d4f", "#b3261e", "#8a8f98"
+STYLE = {
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "figure.dpi": 120,
+    "figure.titleweight": "bold",
+    "font.size": 9,
+    "grid.color": "#e3e6ea",
+    "legend.frameon": False,
+}
+MAX_COUNTED_CLASSES = 25  # more of them, and the numbers in the cells cannot be read
+MAX_NAMED_CLASSES = 60
+GRID_ROWS, GRID_COLUMNS = 4, 8
+NAME_LENGTH = 12
+
+
+@dataclass(frozen=True)
+class Example:
+    """One prediction.
+
+    Attributes:
+        row: Of the split.
+        label: The true class.
+        predicted: The predicted one.
+        confidence: The probability of the predicted class.
+    """
+
+    row: int
+    label: int
+    predicted: int
+    confidence: float
+
+
+class Examples:
+    """The few predictions that are shown with their images.
+
+    Attributes:
+        sample: Some from all over the split.
+        worst: The most confident mistakes, the worst first; of equal ones, the first.
+    """
+
+    def __init__(self, rows: int) -> None:
+        """Chooses the rows of the sample.
+
+        Args:
+            rows: Of the split.
+        """
+        import numpy as np
+
+        count = GRID_ROWS * GRID_COLUMNS
+        self._wanted = np.linspace(0, rows - 1, min(rows, count)).astype(np.int64)
+        self.sample: list[Example] = []
+        self.worst: list[Example] = []
+
+    def add(self, first: int, predictions: Predictions) -> None:
+        """Looks through further rows.
+
+        Args:
+            first: The first of them.
+            predictions: Of these rows.
+        """
+        import numpy as np
+
+        def examples(places: "NDArray[np.int64]") -> list[Example]:
+            columns = (predictions.labels, predictions.predicted, predictions.confidence)
+            chosen = (column[places].tolist() for column in columns)
+            return [Example(*each) for each in zip((first + places).tolist(), *chosen, strict=True)]
+
+        stop = first + len(predictions.labels)
+        wanted = self._wanted[(self._wanted >= first) & (self._wanted < stop)]
+        self.sample += examples(wanted - first)
+        wrong = np.flatnonzero(predictions.labels != predictions.predicted)
+        order = np.argsort(-predictions.confidence[wrong], kind="stable")
+        candidates = self.worst + examples(wrong[order[: GRID_ROWS * GRID_COLUMNS]])
+        candidates.sort(key=lambda example: -example.confidence)
+        self.worst = candidates[: GRID_ROWS * GRID_COLUMNS]
+
+
+def draw(
+    tally: Tally,
+    examples: Examples,
+    images: "Shards | JpegShards",
+    history: Sequence[Mapping[str, Any]] | None,
+    folder: Path,
+) -> None:
+    """Draws everything there is to see of an evaluation.
+
+    Args:
+        tally: Of the test split.
+        examples: Of it.
+        images: Its images.
+        history: Of the training, an entry per epoch; None when it is not known.
+        folder: Where the PNG files go.
+    """
+    from matplotlib import rc_context
+
+    wrong = tally.rows - int(tally.correct.sum())
+    with rc_context(STYLE):
+        figures = {
+            "confusion_matrix": _confusion_matrix(tally),
+            "reliability": _reliability(tally),
+            "predictions": _grid(
+                tally.names,
+                images,
+                examples.sample,
+                "Predictions (a wrong one behind the true class)",
+            ),
+            "worst_mistakes": _grid(
+                tally.names,
+                images,
+                examples.worst,
+                f"The most confident of {wrong} mistakes in {tally.rows} images",
+            ),
+        }
+        if history:
+            figures["learning_curves"] = _learning_curves(history)
+        for name, figure in figures.items():
+            figure.savefig(folder / f"{name}.png")
+
+
+def _confusion_matrix(tally: Tally) -> "Figure":
+    import numpy as np
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
+
+    counts = tally.confusion
+    size = len(tally.names)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    side = min(max(4.5, 0.42 * size + 2), 12)
+    figure = Figure((side + 0.8, side), layout="constrained")
+    axes = figure.subplots()
+    axes.grid(False)
+    axes.spines[:].set_visible(False)
+    cells = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    if size <= MAX_COUNTED_CLASSES:
+        for (row, column), count in np.ndenumerate(counts):
+            if count:
+                dark = shares[row, column] > 0.5
+                axes.text(
+                    column, row, str(count), ha="center", va="center",
+                    color="white" if dark else "black",
+                )  # fmt: skip
+    if size <= MAX_NAMED_CLASSES:
+        names = [_short(name) for name in tally.names]
+        steep = max(map(len, names)) > 3
+        axes.set_xticks(range(size), names, rotation=90 if steep else 0)
+        axes.set_yticks(range(size), names)
+    axes.tick_params(length=0)
+    axes.set(xlabel="predicted class", ylabel="true class", title="Confusion matrix")
+    figure.colorbar(
+        cells, shrink=0.6, label="of the true class", format=PercentFormatter(1)
+    ).outline.set_visible(False)
+    return figure
+
+
+def _reliability(tally: Tally) -> "Figure":
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
+
+    bins = tally.calibration
+    figure = Figure((4.8, 5.2), layout="constrained")
+    above, below = figure.subplots(2, sharex=True, height_ratios=(3, 1))
+    above.plot((0, 1), (0, 1), color=GREY, linestyle="--", label="perfectly calibrated")
+    above.plot(bins.confidence, bins.accuracy, color=BLUE, marker="o", label="this model")
+    above.set(ylabel="accuracy", title=f"Calibration (expected error {bins.error:.3f})")
+    above.legend(loc="upper left")
+    below.bar(bins.confidence, bins.share, width=0.8 / CALIBRATION_BINS, color=BLUE)
+    below.set(xlabel="confidence", ylabel="of all images", xlim=(0, 1.02))
+    for axis in (above.yaxis, below.yaxis, below.xaxis):
+        axis.set_major_formatter(PercentFormatter(1))
+    return figure
+
+
+def _learning_curves(history: Sequence[Mapping[str, Any]]) -> "Figure":
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    figure = Figure((8.5, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    epochs = [entry["epoch"] for entry in history]
+    for name, words, colour in (
+        ("train_loss", "training", BLUE),
+        ("val_loss", "validation", ORANGE),
+    ):
+        left.plot(epochs, [entry[name] for entry in history], color=colour, label=words, marker=".")
+    left.set(xlabel="epoch", title="Loss", ylim=(0, None))
+    left.legend()
+    accuracy = [entry["val_accuracy"] for entry in history]
+    right.plot(epochs, accuracy, color=ORANGE, marker=".")
+    best = accuracy.index(max(accuracy))
+    right.annotate(
+        f"{accuracy[best]:.1%}", (epochs[best], accuracy[best]),
+        (0, -16), textcoords="offset points", ha="center",
+    )  # fmt: skip
+    right.set(xlabel="epoch", title="Validation accuracy")
+    right.yaxis.set_major_formatter(PercentFormatter(1))
+    for axes in (left, right):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure
+
+
+def _grid(
+    names: Sequence[str], images: "Shards | JpegShards", examples: Sequence[Example], title: str
+) -> "Figure":
+    """Images with their true and predicted classes."""
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    figure = Figure((1.35 * GRID_COLUMNS, 1.6 * GRID_ROWS + 0.6))
+    figure.suptitle(title, x=0.01, ha="left")
+    figure.subplots_adjust(left=0.01, right=0.99, bottom=0.01, top=0.9, wspace=0.1, hspace=0.2)
+    panels = figure.subplots(GRID_ROWS, GRID_COLUMNS).ravel()
+    for axes in panels:
+        axes.set_axis_off()
+    rows = np.array([example.row for example in examples], np.int64)
+    for axes, example, image in zip(panels, examples, images[rows], strict=False):
+        _panel(axes, names, example, image)
+    return figure
+
+
+def _panel(
+    axes: "Axes", names: Sequence[str], example: Example, image: "NDArray[np.uint8]"
+) -> None:
+    true, said = _short(names[example.label]), _short(names[example.predicted])
+    right = example.label == example.predicted
+    # The colour map is for grey images; those with three channels do not look at it.
+    axes.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+    axes.set_title(
+        f"{true if right else f'{true} → {said}'}   {example.confidence:.0%}",
+        color=GREEN if right else RED,
+        fontsize=8,
+        fontweight="normal",
+        loc="center",
+    )
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 1]}…"

@@ -1,0 +1,231 @@
+"""Turns the accepted images into what the model takes, in shards on disk.
+
+Each unit of the data is a task. It decodes its images and writes the finished shards itself: no
+pixel travels through Ray's blocks, and this process holds numbers only. The shards are made in
+the scratch folder: a run that was killed goes on with those that are missing.
+`tasks/data/shards.py` has the layout.
+"""
+
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from models.image import to_array, to_jpeg
+from retrain.step import Step
+from retrain.store import write_json
+from tasks.compute.spread import run_tasks
+from tasks.data import image_table
+from tasks.data.raw_dataset import SPLITS, RawDataset, Unit, open_raw_dataset
+from tasks.data.shards import ENDS, IMAGES, JPEGS, LABELS, PIXELS, ROWS, shard_name
+
+if TYPE_CHECKING:
+    from retrain.step import Facts, Workspace
+    from retrain.store import Artifact
+    from retrain.workload import Data, Images
+
+# `images.storage: auto` keeps pixels up to this many bytes of the training split. Reading them
+# needs no decoding, but they are several times as large as JPEGs.
+MAX_PIXEL_BYTES = 100e9
+
+WRITE_BYTES = 2**20  # a call of the system for each image would take as long as to decode it
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """What one task does.
+
+    Attributes:
+        unit: What it reads.
+        row_group: Of the accepted images: which of them it prepares.
+        rows: How many images each of its shards gets, by split.
+        shards: The shard to write for each split; the end of its name says how.
+    """
+
+    unit: Unit
+    row_group: int
+    rows: Mapping[str, int]
+    shards: Mapping[str, Path]
+
+
+def preprocess(
+    data: "Data",
+    images: "Images",
+    pulled: "Artifact",
+    validated: "Artifact",
+    workspace: "Workspace",
+) -> "Facts":
+    """Decodes and resizes the accepted images, and numbers their classes.
+
+    The classes are those of the training split, in natural order: "2" before "10".
+
+    Returns:
+        `rows` of each split, the `classes` by index, and the `shape` (H, W, C) of an image.
+    """
+    source = open_raw_dataset(data, pulled)
+    groups = image_table.row_groups(validated.folder)
+    rows = {split: sum(group.rows.get(split, 0) for group in groups) for split in SPLITS}
+    labels = sorted(image_table.labels(validated.folder, "train"), key=natural_order)
+
+    jobs = _plan(source.units(), groups, workspace.scratch, _suffixes(images, rows["train"]))
+    missing = [job for job in map(_unfinished, jobs) if job.shards]
+    for split in SPLITS:
+        (workspace.scratch / split).mkdir(parents=True, exist_ok=True)
+        (workspace.folder / split).mkdir()
+    if missing:
+        write = partial(_write_shards, source, images, validated.folder)
+        run_tasks(write, missing, seconds=sum(job.unit.seconds for job in missing))
+    for job in jobs:
+        for split, shard in job.shards.items():
+            for path in (shard, *_ends_of(shard)):
+                _publish(path, workspace.folder / split / path.name)
+    for split in SPLITS:
+        _write_rows(validated.folder, groups, split, labels, workspace.folder / split)
+    write_json(workspace.folder / LABELS, labels)
+    write_json(workspace.folder / IMAGES, images.model_dump(exclude={"storage"}))
+    return {
+        "rows": rows,
+        "classes": labels,
+        "shape": [images.size, images.size, images.channels],
+    }
+
+
+def natural_order(name: str) -> list[tuple[int, int, str]]:
+    """A key to sort names by, with the numbers in them as numbers: "2" before "10"."""
+    parts = re.findall(r"[0-9]+|[^0-9]+", name)
+    return [(0, int(part), part) if part[0] in "0123456789" else (1, 0, part) for part in parts]
+
+
+def _suffixes(images: "Images", train_rows: int) -> Mapping[str, str]:
+    """How the shards of each split end: what is measured on is kept exactly as it is served."""
+    size = train_rows * images.size**2 * images.channels
+    as_jpeg = images.storage == "jpeg" or (images.storage == "auto" and size > MAX_PIXEL_BYTES)
+    return dict.fromkeys(SPLITS, PIXELS) | {"train": JPEGS if as_jpeg else PIXELS}
+
+
+def _plan(
+    units: Sequence[Unit],
+    groups: Sequence[image_table.RowGroup],
+    folder: Path,
+    suffixes: Mapping[str, str],
+) -> list[ShardTask]:
+    """Says which task writes which images to which shard; the shards are in order of the units."""
+    count = dict.fromkeys(SPLITS, 0)
+    jobs = []
+    for group in groups:
+        shards = {}
+        for split in group.rows:
+            shard = folder / split / shard_name(count[split])
+            shards[split] = shard.with_suffix(suffixes[split])
+            count[split] += 1
+        jobs.append(ShardTask(units[group.unit], group.number, group.rows, shards))
+    return jobs
+
+
+def _unfinished(job: ShardTask) -> ShardTask:
+    """What of a job is left to do."""
+    missing = {split: path for split, path in job.shards.items() if not path.exists()}
+    return ShardTask(job.unit, job.row_group, job.rows, missing)
+
+
+def _write_shards(source: RawDataset, images: "Images", validated: Path, job: ShardTask) -> None:
+    """Prepares the images of a job, one at a time, and writes its shards."""
+    import numpy as np
+
+    table = image_table.read(validated, job.row_group, ["file", "row", "split"])
+    columns = (table[name].to_pylist() for name in ("file", "row", "split"))
+    splits = {(file, row): split for file, row, split in zip(*columns, strict=True)}
+    ends: dict[str, list[int]] = {split: [] for split in job.shards}
+    with ExitStack() as stack:
+        files = {
+            split: stack.enter_context(_partial(path).open("wb", buffering=WRITE_BYTES))
+            for split, path in job.shards.items()
+        }
+        for split, path in job.shards.items():
+            if path.suffix == PIXELS:
+                shape = (job.rows[split], images.size, images.size, images.channels)
+                _write_header(files[split], "|u1", shape)
+        for raw in source.read(job.unit):
+            split = splits.get((raw.file, raw.row), "")
+            if split in files:
+                array = to_array(raw.data, images.size, images.channels, images.resize)
+                file = files[split]
+                file.write(to_jpeg(array) if job.shards[split].suffix == JPEGS else array.data)
+                ends[split].append(file.tell())
+    for split, path in job.shards.items():
+        for ends_path in _ends_of(path):
+            with _partial(ends_path).open("wb") as file:
+                np.save(file, np.array(ends[split], np.int64))
+            _partial(ends_path).replace(ends_path)
+        _partial(path).replace(path)  # last, for it says that the shard is finished
+
+
+def _ends_of(shard: Path) -> list[Path]:
+    """The file that says where each JPEG of a shard ends, where it holds JPEGs."""
+    return [shard.with_suffix(ENDS)] if shard.suffix == JPEGS else []
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.partial")
+
+
+def _write_header(file: IO[bytes], kind: str, shape: tuple[int, ...]) -> None:
+    """Writes what a `.npy` file begins with; the values follow."""
+    import numpy as np
+
+    header = {"descr": kind, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+
+
+def _publish(shard: Path, target: Path) -> None:
+    """Puts a finished shard into the output.
+
+    It keeps its place in the scratch folder too: a run that is killed before the output is
+    published finds it there.
+    """
+    try:
+        target.hardlink_to(shard)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(shard, target)
+
+
+def _write_rows(
+    validated: Path,
+    groups: Sequence[image_table.RowGroup],
+    split: str,
+    labels: Sequence[str],
+    folder: Path,
+) -> None:
+    """Writes the labels of a split and where its rows come from, a unit at a time."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    mine = [group for group in groups if split in group.rows]
+    columns = ["path", "label", "sha256", "file", "row"]
+    schema = pa.schema([image_table.schema().field(name) for name in columns])
+    with (
+        (folder / "labels.npy").open("wb") as file,
+        pq.ParquetWriter(folder / ROWS, schema) as writer,
+    ):
+        _write_header(file, "<i8", (sum(group.rows[split] for group in mine),))
+        for group in mine:
+            table = image_table.read(validated, group.number, [*columns, "split"])
+            table = table.filter(pc.equal(table["split"], split)).select(columns)
+            writer.write_table(table)
+            indices = pc.index_in(table["label"], pa.array(labels, pa.string()))
+            file.write(indices.to_numpy().astype(np.int64).tobytes())
+
+
+STEP = Step(
+    "preprocess",
+    preprocess,
+    reads=("data.image_column", "data.label_column", "images"),
+    inputs=("pull", "validate"),
+    libraries=("numpy", "pillow", "pyarrow", "simplejpeg"),
+)

@@ -1,0 +1,1 @@
+"""The step `promote` and the package that is served."""

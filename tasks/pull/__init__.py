@@ -1,0 +1,1 @@
+"""The step `pull` and the sources of data."""

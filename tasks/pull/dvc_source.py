@@ -1,0 +1,139 @@
+"""Data under DVC: the folder `data/`, of which `data.dvc` says the version."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from retrain.errors import UsageError
+from retrain.project import Project
+from tasks.pull.transfer import copy_file, each, reaching
+
+
+@dataclass(frozen=True)
+class DvcSource:
+    """A part of the folder `data/`, which `data.dvc` pins.
+
+    What lies in the working tree's `data/` is neither read nor changed.
+
+    Attributes:
+        project: The clone.
+        part: Relative to `data/`; empty for all of it.
+        revision: The git revision whose `data.dvc` counts; None is the working tree.
+    """
+
+    project: Project
+    part: str
+    revision: str | None
+
+    def digest(self) -> str:
+        """DVC's hash of `data/`: the MD5 (hex) of its listing, with `.dir` behind it."""
+        from ruamel.yaml import YAML
+        from ruamel.yaml.error import YAMLError
+
+        try:
+            outs = YAML(typ="safe", pure=True).load(self._pin())["outs"]
+            pinned = [str(out["md5"]) for out in outs if out["path"] == "data"]
+        except (YAMLError, KeyError, TypeError):
+            pinned = []
+        if len(pinned) != 1 or not pinned[0].endswith(".dir"):
+            raise UsageError("data.dvc does not pin the folder data/. Write it with: dvc add data")
+        return pinned[0]
+
+    def _pin(self) -> str:
+        if self.revision is None:
+            try:
+                return (self.project.root / "data.dvc").read_text(encoding="utf-8")
+            except FileNotFoundError:
+                raise UsageError(
+                    "There is no data.dvc, so data/ has no version. Put it under DVC (dvc add "
+                    "data), or set data.path to a place outside data/."
+                ) from None
+        try:
+            self.project.git("rev-parse", "--verify", "--quiet", f"{self.revision}^{{commit}}")
+        except ValueError:
+            raise UsageError(
+                f"There is no git revision {self.revision!r} here: name a branch, a tag or a "
+                "commit (git fetch gets new ones)."
+            ) from None
+        try:
+            return self.project.git("show", f"{self.revision}:./data.dvc")
+        except ValueError:
+            raise UsageError(f"There is no data.dvc in git revision {self.revision!r}.") from None
+
+    def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
+        """Copies from DVC's cache; what that lacks is fetched into it from the default remote."""
+        from dvc.repo import Repo
+
+        with Repo(str(self.project.root)) as repo:
+            listing = scratch / digest
+            _copy_objects(repo, {listing: digest})
+            entries = json.loads(listing.read_text(encoding="utf-8"))
+            md5s = {entry["relpath"]: entry["md5"] for entry in entries}
+            wanted = _below(self.part, md5s)
+            if not wanted:
+                tops = sorted({name.split("/")[0] for name in md5s})
+                raise UsageError(
+                    f"data.path: version {digest[:8]} of data/ has no {self.part}, but "
+                    f"{', '.join(tops)}. If it is new, put it under DVC first: dvc add data"
+                )
+            _copy_objects(repo, {folder / name: md5 for name, md5 in wanted.items()})
+
+
+def _below(part: str, files: Mapping[str, str]) -> dict[str, str]:
+    """Of files by their names, those in a folder, by their names in it; or the one file."""
+    if part in files:
+        return {PurePosixPath(part).name: files[part]}
+    prefix = f"{part}/" if part else ""
+    return {
+        name.removeprefix(prefix): md5 for name, md5 in files.items() if name.startswith(prefix)
+    }
+
+
+def _copy_objects(repo: Any, md5s: Mapping[Path, str]) -> None:
+    """Copies objects of DVC to files, by way of its cache, and checks what has arrived.
+
+    DVC believes what a remote gives it, and keeps a directory's listing by its name alone; here
+    every byte is held against the hash.
+    """
+    cache = repo.cache.local
+    missing = [md5 for md5 in dict.fromkeys(md5s.values()) if not cache.exists(md5)]
+    if missing:
+        remote, name = _default_remote(repo)
+        with reaching(f"{name} does not give the data. Is it there, with the data pushed to it?"):
+            cache.add([remote.oid_to_path(md5) for md5 in missing], remote.fs, missing)
+
+    def is_damaged(item: tuple[Path, str]) -> bool:
+        path, md5 = item
+        copy_file(Path(cache.oid_to_path(md5)), path)
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "md5").hexdigest() != md5.removesuffix(".dir")
+
+    damaged = [
+        item for item, bad in zip(md5s.items(), each(is_damaged, md5s.items()), strict=True) if bad
+    ]
+    for md5 in {md5 for _, md5 in damaged}:
+        cache.delete(md5)
+    if damaged:
+        path, md5 = damaged[0]
+        raise OSError(
+            f"DVC's copy of {len(damaged)} of {len(md5s)} files is damaged, such as {path.name}. "
+            "It is gone from the cache now, and another try fetches it anew. If that does not "
+            f"help, the remote is damaged: delete files/md5/{md5[:2]}/{md5[2:]} there and run "
+            "dvc push where the data is whole."
+        )
+
+
+def _default_remote(repo: Any) -> tuple[Any, str]:
+    """The object database of the project's default DVC remote, and what to call it."""
+    from dvc.config import ConfigError
+    from dvc.fs import RemoteMissingDepsError
+
+    try:
+        remote = repo.cloud.get_remote_odb(command="pull")
+    except (ConfigError, RemoteMissingDepsError) as error:
+        raise UsageError(f"The data is not in DVC's cache, and to fetch it: {error}") from error
+    name = repo.config["core"]["remote"]
+    return remote, f"The DVC remote {name!r} ({repo.config['remote'][name]['url']})"

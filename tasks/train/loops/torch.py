@@ -1,0 +1,361 @@
+"""The training loop: what each worker runs, and the step itself when there are no workers."""
+
+import os
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, chdir, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import models
+from retrain.precision import LARGE
+from retrain.workload import Train
+from tasks.data.shards import PreparedSplit, open_prepared
+from tasks.train import checkpoint
+from tasks.train.ingest import Ingest, in_order, windows
+from tasks.train.optimizer import clip_gradients, learning_rate, make_optimizer
+from tasks.train.progress import FILE, Epoch, Meter
+from tasks.train.sampler import Batches
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+# Gradients are looked at this often. On a GPU, a look waits until it has done all before.
+STEPS_BETWEEN_LOOKS = 50
+
+# A checkpoint takes milliseconds, and so does an epoch of a very small training: less than this is
+# trained again rather than kept.
+SECONDS_WORTH_A_CHECKPOINT = 1.0
+
+# FLOPs of a training from which it is compiled on a GPU: minutes of a fast one, where compiling
+# takes about one. On a CPU it took 25 to 65 s to gain 10 % and needs a C++ compiler.
+WORTH_COMPILING = 1e17
+
+START: dict[str, Any] = {"step": 0, "loss_sum": 0.0, "history": [], "best": None}
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """What a worker has to know. It sees the same folders as the step that sent it.
+
+    Attributes:
+        family: The network's, a module of `models`.
+        settings: Of the family.
+        hyperparameters: How the network is trained.
+        images: The output of `preprocess`.
+        scratch: Where checkpoints and progress are kept; survives a kill.
+        output: Where the trained network is written to.
+        root: Of the project; relative paths in the settings start there.
+        checkpoint_seconds: The longest time between two checkpoints.
+        memory_gb: For images that each worker may hold.
+    """
+
+    family: str
+    settings: Mapping[str, Any]
+    hyperparameters: Train
+    images: Path
+    scratch: Path
+    output: Path
+    root: Path
+    checkpoint_seconds: float
+    memory_gb: float
+
+
+def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
+    """Trains, as one of the workers.
+
+    Args:
+        config: The job, under `job`.
+
+    Returns:
+        `history` (one mapping for each epoch), `best` (the one that is kept), `parameters` and
+        `numerics` (how it was calculated); or `error`, which is the user's to mend. It is not
+        raised because Ray would start the workers again.
+    """
+    try:
+        return train(config["job"])
+    except ValueError as error:
+        return {"error": str(error)}
+
+
+def train(job: TrainingJob) -> dict[str, Any]:
+    """Trains a network, from its last checkpoint if there is one, and writes the best epoch's.
+
+    Raises:
+        ValueError: The network does not go with the images, or the training diverged.
+    """
+    import torch
+    from ray.train import get_context
+    from ray.train.torch import get_device, prepare_model
+
+    hyperparameters, device = job.hyperparameters, get_device()
+    rank, workers = get_context().get_world_rank(), get_context().get_world_size()
+    _set_up(device)
+
+    data = open_prepared(job.images)
+    images, val = data.split("train"), data.split("val")
+    batches = Batches(
+        len(images), hyperparameters.batch_size, hyperparameters.seed, rank, workers,
+        windows(images.images, job.memory_gb, hyperparameters.batch_size),
+    )  # fmt: skip
+    steps = batches.per_epoch * hyperparameters.epochs
+
+    torch.manual_seed(hyperparameters.seed)
+    with chdir(job.root):
+        network = models.build(job.family, job.settings, data.shape, len(data.labels))
+    before = checkpoint.load(job.scratch) or START
+    if before["step"]:
+        network.load_state_dict(before["network"])
+    flops = _flops(network, data.shape)
+    if device.type == "cpu":
+        sharing = get_context().get_local_world_size()
+        torch.set_num_threads(threads_for(flops * batches.share, sharing))
+    numerics = {
+        "precision": hyperparameters.precision,
+        "attention": network.prefer_attention(device.type, hyperparameters.precision),
+        "compiled": _is_compiled(hyperparameters, device, 3 * flops * batches.share * steps),
+    }
+    module = prepare_model(network)  # on the device; with several workers, inside DDP
+    if numerics["compiled"]:
+        module = torch.compile(module)
+    optimizer = make_optimizer(network, hyperparameters)
+    if before["step"]:
+        optimizer.load_state_dict(before["optimizer"])
+    ingest = Ingest(images, batches, device)
+    step: int = before["step"]
+    loss_sum = torch.tensor(before["loss_sum"], device=device)
+    history: list[dict[str, Any]] = list(before["history"])
+    best: dict[str, Any] | None = before["best"]
+
+    def save() -> float:
+        so_far = {"step": step, "loss_sum": float(loss_sum), "history": history, "best": best}
+        state = {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
+        checkpoint.save(job.scratch, step, state | so_far)
+        return monotonic()
+
+    loss_of = torch.nn.CrossEntropyLoss(label_smoothing=hyperparameters.label_smoothing)
+    autocast = _autocast(device, hyperparameters)
+    generator = _generator(device)
+    batch = batches.share * workers
+    meter = Meter(job.scratch / FILE, hyperparameters.epochs, steps, batch, step, float(loss_sum))
+    saved = ended = monotonic()
+
+    for epoch in range(len(history), hyperparameters.epochs):
+        began, first, epoch_begin = monotonic(), step, epoch * batches.per_epoch
+        epoch_end = epoch_begin + batches.per_epoch
+        seeds = batches.network_seeds(epoch)
+        meter.go_on()
+        module.train()
+        for x, y in ingest.epoch(epoch, step - epoch_begin):
+            generator.manual_seed(seeds[step - epoch_begin])
+            optimizer.zero_grad()
+            x = batches.augment(x, hyperparameters.augment, step)
+            loss_sum += _backward(module, loss_of, x, y, autocast, hyperparameters.micro_batch)
+            norm = clip_gradients(network, hyperparameters.clip_norm)
+            lr = learning_rate(step, steps, hyperparameters)
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            optimizer.step()
+            step += 1
+
+            if step % STEPS_BETWEEN_LOOKS == 0 or step == epoch_end:
+                _check_finite(norm, epoch, hyperparameters)
+            if rank == 0:
+                meter.tick(step, loss_sum, history)
+                if monotonic() - saved > job.checkpoint_seconds and step < epoch_end:
+                    saved = save()
+        trained = monotonic()
+        meter.pause(float(loss_sum))
+
+        with autocast:
+            val_loss, val_accuracy = validate(network, val, batches, device)
+        _check_finite(val_loss, epoch, hyperparameters)
+        this: Epoch = {
+            "epoch": epoch + 1,
+            "train_loss": float(_sum_over_workers(loss_sum)) / workers / batches.per_epoch,
+            "val_loss": float(val_loss),
+            "val_accuracy": val_accuracy,
+            "lr": lr,
+            "images_per_second": (step - first) * batch / (trained - began),
+            "seconds": monotonic() - ended,  # with the last epoch's checkpoint
+        }
+        ended = monotonic()
+        history.append(dict(this))
+        if best is None or _score(this) > _score(best["epoch"]):
+            weights = {name: value.cpu().clone() for name, value in network.state_dict().items()}
+            best = {"epoch": dict(this), "weights": weights}
+        loss_sum.zero_()
+        worth = min(SECONDS_WORTH_A_CHECKPOINT, job.checkpoint_seconds)
+        if rank == 0 and (monotonic() - saved > worth or step == steps):
+            saved = save()
+
+    assert best is not None
+    if rank == 0:
+        meter.write(step, history[-1]["train_loss"], history)
+        network.load_state_dict(best["weights"])
+        models.save(
+            network,
+            job.output,
+            family=job.family,
+            settings=job.settings,
+            labels=data.labels,
+            images=data.images,
+        )
+    parameters = sum(each.numel() for each in network.parameters())
+    return {
+        "history": history,
+        "best": best["epoch"],
+        "parameters": parameters,
+        "numerics": numerics,
+    }
+
+
+def _backward(
+    module: "torch.nn.Module",
+    loss_of: "torch.nn.Module",
+    images: "Tensor",
+    labels: "Tensor",
+    autocast: AbstractContextManager[Any],
+    micro_batch: int | None,
+) -> "Tensor":
+    """Adds up the gradients of a batch, a part of it at a time.
+
+    Returns:
+        The mean loss of the worker's part of the batch.
+    """
+    if micro_batch is None or micro_batch >= len(images):
+        with autocast:
+            loss = loss_of(module(images), labels)
+        loss.backward()
+        detached: Tensor = loss.detach()
+        return detached
+    import torch
+
+    total = torch.zeros((), device=images.device)
+    parts = list(
+        zip(torch.split(images, micro_batch), torch.split(labels, micro_batch), strict=True)
+    )
+    for number, (x, y) in enumerate(parts, 1):
+        # Workers exchange their gradients once, with the last part.
+        alone = getattr(module, "no_sync", nullcontext) if number < len(parts) else nullcontext
+        with alone():
+            with autocast:
+                loss = loss_of(module(x), y) * (len(x) / len(images))
+            loss.backward()
+        total += loss.detach()
+    return total
+
+
+def validate(
+    network: "torch.nn.Module", split: PreparedSplit, batches: Batches, device: "torch.device"
+) -> tuple["Tensor", float]:
+    """Evaluates a network on a split, each worker on its part.
+
+    Returns:
+        The mean cross-entropy (nats, without label smoothing) and the accuracy.
+    """
+    import torch
+
+    share = -(-len(split) // batches.workers)
+    mine = range(len(split))[batches.rank * share :][:share]
+    loss_sum = torch.zeros((), device=device)
+    hits = torch.zeros((), device=device)
+    network.eval()
+    with torch.inference_mode():
+        for images, labels in in_order(split, mine, batches.share, device):
+            logits = network(images)
+            loss_sum += torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+            hits += (logits.argmax(1) == labels).sum()
+    loss_sum, hits = _sum_over_workers(loss_sum), _sum_over_workers(hits)
+    return loss_sum / len(split), float(hits) / len(split)
+
+
+def _flops(network: "torch.nn.Module", shape: tuple[int, int, int]) -> float:
+    """FLOPs of a forward pass over one image, of a pretrained network too."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    network.eval()
+    with FlopCounterMode(display=False) as counter, torch.inference_mode():
+        network(torch.zeros((1, *shape), dtype=torch.uint8))
+    return float(counter.get_total_flops())
+
+
+def threads_for(flops: float, sharing: int) -> int:
+    """How many CPU threads a worker uses: its share of the cores, or one for a small step.
+
+    Args:
+        flops: Of a step's forward pass, on this worker.
+        sharing: Workers on this machine.
+    """
+    from joblib import cpu_count
+
+    # On two idle cores, two threads gained 5 to 20 % with a small step and 45 % at 6.6 GFLOP; where
+    # another program had one of the cores they made a small step 10 to 100 times slower.
+    return 1 if flops < LARGE else max(1, cpu_count() // sharing)
+
+
+def _is_compiled(hyperparameters: Train, device: "torch.device", flops: float) -> bool:
+    """Whether the network is compiled.
+
+    Args:
+        hyperparameters: May say it.
+        device: Where it is trained.
+        flops: Of this worker's whole training.
+    """
+    if hyperparameters.compile == "auto":
+        return device.type == "cuda" and flops >= WORTH_COMPILING
+    return hyperparameters.compile
+
+
+def _set_up(device: "torch.device") -> None:
+    """Makes a repeated training give the same bits."""
+    import torch
+
+    if device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def _autocast(device: "torch.device", hyperparameters: Train) -> AbstractContextManager[Any]:
+    import torch
+
+    assert hyperparameters.precision != "auto", "retrain.workload decides it"
+    if hyperparameters.precision == "bf16":
+        return torch.autocast(device.type, torch.bfloat16)
+    return nullcontext()
+
+
+def _generator(device: "torch.device") -> "torch.Generator":
+    """What dropout draws from. `torch.manual_seed` would seed every kind of device, slowly."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.default_generators[device.index]
+    return torch.default_generator
+
+
+def _sum_over_workers(value: "Tensor") -> "Tensor":
+    import torch.distributed
+
+    value = value.clone()
+    if torch.distributed.is_initialized():
+        torch.distributed.all_reduce(value)
+    return value
+
+
+def _score(epoch: Epoch) -> tuple[float, float]:
+    """What the best epoch has most of; the earlier one of equals is kept."""
+    return epoch["val_accuracy"], -epoch["val_loss"]
+
+
+def _check_finite(value: "Tensor", epoch: int, hyperparameters: Train) -> None:
+    """Stops a training that is past hope; on all workers, for the value is the same on each."""
+    if not value.isfinite():
+        raise ValueError(
+            f"The training diverged in epoch {epoch + 1}: its numbers are no longer finite. "
+            f"Lower train.lr (it is {hyperparameters.lr:g}) or raise train.warmup."
+        )

@@ -1,0 +1,209 @@
+"""Trains the network with Ray Train, in this process or on workers, and tracks it in MLflow.
+
+- `loop.py` is the training loop
+- `batches.py`, `ingest.py`, `optimizer.py`, `checkpoint.py` and `progress.py` are its parts
+"""
+
+import hashlib
+import logging
+import shutil
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import current_thread, main_thread
+from typing import TYPE_CHECKING, Any
+
+import models
+from retrain import tracking
+from retrain.runs import console
+from retrain.servers import ray_cluster
+from retrain.step import Facts, Step, Workspace
+from retrain.store import Artifact, write_json
+from retrain.workload import Model, Scale, Train, flatten
+from tasks.train.loops import torch as torch_loop
+from tasks.train.progress import FILE, Epoch, followed
+
+if TYPE_CHECKING:
+    from ray.train import ScalingConfig
+
+logger = logging.getLogger(__name__)
+
+MODEL = "model"
+
+
+def train(
+    model: Model, hyperparameters: Train, scale: Scale, images: Artifact, workspace: Workspace
+) -> Facts:
+    """Trains a network; goes on from the last checkpoint of an interrupted training.
+
+    Writes `model/` (as `models.save` does; of the epoch with the best validation accuracy),
+    `report/history.json` (a list with an entry for each epoch) and `report/mlflow.json`.
+
+    Args:
+        model: Which network.
+        hyperparameters: How it is trained.
+        scale: On how many workers.
+        images: The output of `preprocess`.
+        workspace: Its scratch holds the checkpoints.
+
+    Returns:
+        `weights` (SHA-256 of the weights' file), `parameters` (how many), `numerics` (`precision`,
+        `attention` and whether `compiled`), and `best_epoch`, `val_accuracy` and `val_loss` of the
+        epoch that is kept.
+
+    Raises:
+        ValueError: The parameters do not go together or with the images, or training diverged.
+        ConnectionError: MLflow cannot be reached.
+        ray.train.TrainingFailedError: More workers were lost than `scale.max_failures`.
+    """
+    if scale.workers and hyperparameters.batch_size % scale.workers:
+        raise ValueError(
+            f"train.batch_size {hyperparameters.batch_size} cannot be shared out to scale.workers "
+            f"{scale.workers}: make it a multiple."
+        )
+    settings = model.model_dump(exclude={"family"})
+    job = torch_loop.TrainingJob(
+        family=model.family,
+        settings=settings,
+        hyperparameters=hyperparameters,
+        images=images.folder,
+        scratch=workspace.scratch,
+        output=workspace.folder / MODEL,
+        root=workspace.project.root,
+        checkpoint_seconds=scale.checkpoint_seconds,
+        memory_gb=scale.memory_gb,
+    )
+    params = flatten({"model": model.model_dump(), "train": hyperparameters.model_dump()})
+    params |= {"scale.workers": scale.workers, "scale.memory_gb": scale.memory_gb}
+    with _tracked(workspace, params, images.digest) as run:
+        with (
+            console.training_progress() as show,
+            followed(job.scratch / FILE, show, _EpochLog(workspace, run)),
+        ):
+            result = _launch(job, scale)
+        write_json(workspace.report / "history.json", result["history"])
+        write_json(
+            workspace.report / "mlflow.json",
+            {"run_id": run.run_id, "experiment_id": run.experiment_id},
+        )
+        tracking.log_artifacts(workspace.project, run.run_id, workspace.report, "train")
+    best = result["best"]
+    weights = (job.output / models.WEIGHTS).read_bytes()
+    return {
+        "weights": hashlib.sha256(weights).hexdigest(),
+        "parameters": result["parameters"],
+        "numerics": result["numerics"],
+        "best_epoch": best["epoch"],
+        "val_accuracy": best["val_accuracy"],
+        "val_loss": best["val_loss"],
+    }
+
+
+@contextmanager
+def _tracked(
+    workspace: Workspace, params: dict[str, Any], images: str
+) -> Iterator[tracking.TrackedRun]:
+    """The training's run in MLflow: finished after it, or failed."""
+    project = workspace.project
+    run = tracking.start_run(project, workspace.workload, workspace.key, params, images)
+    try:
+        yield run
+    except BaseException:
+        try:
+            tracking.end_run(project, run.run_id, "FAILED")
+        except Exception as error:  # must not hide why the training failed
+            logger.warning("MLflow was not told that the training failed: %s", error)
+        raise
+    tracking.end_run(project, run.run_id, "FINISHED")
+
+
+class _EpochLog:
+    """Logs to MLflow the epochs that it does not know yet."""
+
+    def __init__(self, workspace: Workspace, run: tracking.TrackedRun) -> None:
+        self._project, self._run_id = workspace.project, run.run_id
+        self._logged = tracking.epochs_logged(self._project, self._run_id)
+
+    def __call__(self, history: Sequence[Epoch]) -> None:
+        new = [epoch for epoch in history if epoch["epoch"] > self._logged]
+        tracking.log_epochs(self._project, self._run_id, new)
+        self._logged = max(self._logged, len(history))
+
+
+def _launch(job: torch_loop.TrainingJob, scale: Scale) -> dict[str, Any]:
+    """Runs the loop on all workers.
+
+    Returns:
+        What the first of them returned.
+
+    Raises:
+        ValueError: As the loop does.
+    """
+    from ray.train import FailureConfig, RunConfig
+    from ray.train.torch import TorchTrainer
+
+    if scale.workers:
+        ray_cluster.connect()
+    # Ray Train takes a run of the same name for the same run and, if it is over, does nothing.
+    # What it keeps is of no use here: the loop has its own checkpoints.
+    storage = job.scratch / "ray"
+    shutil.rmtree(storage, ignore_errors=True)
+    trainer = TorchTrainer(
+        torch_loop.work,
+        train_loop_config={"job": job},
+        scaling_config=_scaling(scale.workers),
+        run_config=RunConfig(
+            name="train",
+            storage_path=str(storage),
+            failure_config=FailureConfig(max_failures=scale.max_failures),
+        ),
+    )
+    with _own_interrupt_handler():
+        result = trainer.fit().return_value
+    if "error" in result:
+        raise ValueError(result["error"])
+    return dict(result)
+
+
+def _scaling(workers: int) -> "ScalingConfig":
+    """What each worker is given: a GPU if there are enough, and its share of half of the CPUs."""
+    from ray.train import ScalingConfig
+
+    if not workers:
+        return ScalingConfig(num_workers=0)
+    import ray
+
+    resources = ray.cluster_resources()
+    cpus = resources["CPU"] / 2 / workers
+    use_gpu = resources.get("GPU", 0) >= workers
+    return ScalingConfig(
+        num_workers=workers,
+        use_gpu=use_gpu,
+        # Whole CPUs where there are enough; a part of one rather than to wait for ever.
+        resources_per_worker={"CPU": int(cpus) if cpus >= 1 else cpus, "GPU": int(use_gpu)},
+        # Without GPUs between which they talk faster, workers are better off on nodes of their own.
+        placement_strategy="PACK" if use_gpu else "SPREAD",
+    )
+
+
+@contextmanager
+def _own_interrupt_handler() -> Iterator[None]:
+    """Takes Ctrl-C back from Ray Train, which keeps it after a training."""
+    if current_thread() is not main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+STEP = Step(
+    "train",
+    train,
+    reads=("model", "train", "scale.workers", "scale.memory_gb"),
+    inputs=("preprocess",),
+    libraries=("numpy", "safetensors", "torch", "transformers"),
+    runs_model=True,
+)

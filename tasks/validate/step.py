@@ -1,0 +1,201 @@
+"""Checks the data before a model is trained on it, and sets single bad images aside.
+
+Every image is decoded once, spread over Ray; what is learnt about it becomes a row of a table, and
+Great Expectations judges the tables. Of each unit of the data there is a file, and of all images a
+database, both in the step's scratch folder: the memory does not grow with the number of images.
+"""
+
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retrain.errors import RejectedDataError
+from retrain.step import Step
+from tasks.data import image_table
+from tasks.data.raw_dataset import SPLITS, open_raw_dataset
+from tasks.data.splits import assign_splits
+from tasks.validate import suite
+from tasks.validate.image_database import COLUMNS, ImageDatabase
+from tasks.validate.scan import scan_units
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from retrain.step import Facts, Workspace
+    from retrain.store import Artifact
+    from retrain.workload import Checks, Data, Split
+    from tasks.validate.suite import Finding
+
+QUARANTINED = "quarantined.parquet"
+EXAMPLES = 5
+
+
+def validate(data: "Data", checks: "Checks", pulled: "Artifact", workspace: "Workspace") -> "Facts":
+    """Checks every image, every class and every split.
+
+    Writes `images.parquet`, the accepted images, as `tasks/data/image_table.py` has it;
+    `quarantined.parquet`, the bad ones, with the reason; and `report/data_docs/`.
+
+    Returns:
+        `rows` of each split, and how many images were `quarantined`.
+
+    Raises:
+        RejectedDataError: More than `checks.max_bad_fraction` of the images are bad, or the others
+            do not suffice. All that is wrong is kept in the project's state.
+        ValueError: The data cannot be read.
+    """
+    try:
+        files = scan_units(open_raw_dataset(data, pulled), workspace.scratch / "inspected")
+        units = _Units(files, _splits_present(files), data.split)
+        with ImageDatabase(workspace.scratch / "images.sqlite") as database:
+            return _judge(units, checks, database, workspace)
+    except ValueError:  # a verdict: the same data is not looked at again
+        shutil.rmtree(workspace.scratch)
+        raise
+
+
+@dataclass(frozen=True)
+class _Units:
+    """What was found out about the images, a table per unit.
+
+    Attributes:
+        files: As `scan_units` gives them.
+        present: The splits that the data's names tell.
+        fractions: How large the others are.
+    """
+
+    files: Sequence[Path]
+    present: frozenset[str]
+    fractions: "Split"
+
+    def read(self, columns: Sequence[str]) -> "Iterator[tuple[int, pa.Table]]":
+        """The number of each unit's first image, and a table of its images with their splits."""
+        first = 0
+        for file in self.files:
+            images = assign_splits(_read(file, columns), self.present, self.fractions)
+            yield first, images
+            first += len(images)
+
+
+def _read(file: Path, columns: Sequence[str]) -> "pa.Table":
+    import pyarrow.parquet as pq
+
+    # With threads, or read ahead, it would be no faster: only take more memory.
+    with pq.ParquetFile(file, pre_buffer=False) as parquet:
+        return parquet.read(columns, use_threads=False)
+
+
+def _splits_present(files: Sequence[Path]) -> frozenset[str]:
+    found: set[str | None] = set()
+    for file in files:
+        found.update(_read(file, ["split"])["split"].unique().to_pylist())
+    return frozenset(split for split in found if split is not None)
+
+
+def _judge(
+    units: _Units, checks: "Checks", database: ImageDatabase, workspace: "Workspace"
+) -> "Facts":
+    total = 0
+    for first, images in units.read(COLUMNS):
+        database.add(first, images)
+        total = first + len(images)
+    database.find_unknown(checks)
+    database.find_shared()
+    suites = suite.SuiteRunner(database.path, workspace.report / "data_docs")
+    bad = suites.check("images", "image", suite.image_rules(checks))
+    for finding in bad:
+        database.set_aside(finding.number, finding.query)
+    database.count_accepted(checks)
+    few = suites.check("classes", "label", suite.class_rules(checks))
+    empty = suites.check("splits", "split", suite.split_rules())
+    suites.write_docs()
+
+    lines = _write(units, bad, database, workspace.folder)
+    lines += [_lacking(finding, "classes", "label", database) for finding in few]
+    lines += [_lacking(finding, "splits", "split", database) for finding in empty]
+    quarantined = database.count_bad()
+    if quarantined / total > checks.max_bad_fraction or few or empty:
+        if bad:
+            lines.append(
+                f"In all {quarantined:,} of {total:,} images are bad, {quarantined / total:.3%}; "
+                f"checks.max_bad_fraction lets {checks.max_bad_fraction:.3%} be set aside."
+            )
+        raise RejectedDataError(_reject(lines, workspace))
+    return {
+        "rows": {split: database.rows(split) for split in SPLITS},
+        "quarantined": quarantined,
+    }
+
+
+def _write(
+    units: _Units, bad: "Sequence[Finding]", database: ImageDatabase, folder: Path
+) -> list[str]:
+    """Writes the accepted and the bad images, a unit at a time.
+
+    Returns:
+        A line for each finding, with the first of its images.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    reasons_of = {finding.number: finding.rule.reason for finding in bad}
+    examples: dict[int, list[str]] = defaultdict(list)
+    columns = image_table.schema()
+    reason = pa.field("reason", pa.string())
+    with (
+        pq.ParquetWriter(folder / image_table.FILE_NAME, columns) as good_writer,
+        pq.ParquetWriter(folder / QUARANTINED, columns.append(reason)) as bad_writer,
+    ):
+        for first, images in units.read(columns.names):
+            reasons: dict[int, list[str]] = defaultdict(list)
+            for row in database.bad(first, first + len(images)):
+                place, rule = row["image"] - first, row["rule"]
+                reasons[place].append(reasons_of[rule](row))
+                if len(examples[rule]) < EXAMPLES:
+                    path = images["path"][place]
+                    examples[rule].append(f"{row['split']} {path} ({reasons[place][-1]})")
+            if reasons:
+                rows = images.take(list(reasons)).append_column(
+                    reason, [["; ".join(each) for each in reasons.values()]]
+                )
+                bad_writer.write_table(rows)
+            good = np.delete(np.arange(len(images)), list(reasons))
+            if len(good):
+                good_writer.write_table(images.take(good))
+    return [_line(finding, examples[finding.number]) for finding in bad]
+
+
+def _lacking(finding: "Finding", table: str, key: str, database: ImageDatabase) -> str:
+    rows = database.select(table, key, finding.query, EXAMPLES)
+    return _line(finding, [finding.rule.reason(row) for row in rows])
+
+
+def _line(finding: "Finding", examples: Sequence[str]) -> str:
+    more = finding.failed - len(examples)
+    return (
+        f"- {finding.rule.fault}: {finding.failed:,} of {finding.rows:,}: "
+        f"{', '.join(examples)}{f', and {more:,} more' if more else ''}"
+    )
+
+
+def _reject(lines: Sequence[str], workspace: "Workspace") -> str:
+    """Keeps what shows why, and says it: a line for each expectation that failed."""
+    kept = workspace.project.state / "rejected" / workspace.workload
+    shutil.rmtree(kept, ignore_errors=True)
+    shutil.copytree(workspace.report / "data_docs", kept / "data_docs")
+    shutil.copy(workspace.folder / QUARANTINED, kept)
+    everything = f"All of them: {kept / QUARANTINED} and {kept / 'data_docs/index.html'}"
+    return "\n".join(["The data is rejected:", *lines, everything])
+
+
+STEP = Step(
+    "validate",
+    validate,
+    reads=("data.image_column", "data.label_column", "data.split", "checks"),
+    inputs=("pull",),
+    libraries=("pillow", "pyarrow", "simplejpeg"),
+)

@@ -1,0 +1,214 @@
+"""What the data must be like, as Great Expectations suites over tables about the images.
+
+Great Expectations knows no images, so each table has a row per image, class or split. The tables
+are in a database (`tasks/validate/image_database.py`) and are judged there by SQL: with data frames, the
+memory grew with the number of images. A result has counts and a few examples; the rows that failed are
+found by the query that Great Expectations gives for them. Such a query is meant to be shown, and
+has texts as Python writes them, not as SQL does: so an expectation compares numbers or asks for
+NULL, and what is wrong about a text is a column of its own.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from sqlite3 import Row
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import great_expectations as gx
+
+    from retrain.workload import Checks
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One expectation, and the words for the rows that fail it.
+
+    Attributes:
+        fault: What such rows are: `images that do not decode`.
+        expectation: What is expected of a column, row by row.
+        reason: What is wrong with one such row.
+    """
+
+    fault: str
+    expectation: "gx.expectations.Expectation"
+    reason: Callable[[Row], str]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A rule that failed.
+
+    Attributes:
+        rule: That one.
+        number: Its place among the rules of its table.
+        rows: How many rows the table has.
+        failed: How many of them failed.
+        query: Selects the key of those that failed, among others.
+    """
+
+    rule: Rule
+    number: int
+    rows: int
+    failed: int
+    query: str
+
+
+def image_rules(checks: "Checks") -> list[Rule]:
+    """What is expected of each image."""
+    from great_expectations import expectations as gxe
+
+    return [
+        Rule(
+            "images that do not decode",
+            gxe.ExpectColumnValuesToBeNull(column="error"),
+            lambda image: f"does not decode: {image['error']}",
+        ),
+        Rule(
+            "images without a label",
+            gxe.ExpectColumnValuesToNotBeNull(column="label"),
+            lambda image: "no label",
+        ),
+        Rule(
+            "images with an unknown label",
+            gxe.ExpectColumnValuesToBeNull(column="unknown_label"),
+            lambda image: f"unknown label {image['unknown_label']!r}",
+        ),
+        Rule(
+            f"images with a side below checks.min_side {checks.min_side}",
+            gxe.ExpectColumnValuesToBeBetween(column="shorter_side", min_value=checks.min_side),
+            lambda image: f"{image['width']} x {image['height']} pixels is too small",
+        ),
+        Rule(
+            f"images with a side above checks.max_side {checks.max_side}",
+            gxe.ExpectColumnValuesToBeBetween(column="longer_side", max_value=checks.max_side),
+            lambda image: f"{image['width']} x {image['height']} pixels is too large",
+        ),
+        Rule(
+            "images that a split held out from theirs has too",
+            gxe.ExpectColumnValuesToBeNull(column="also_in"),
+            lambda image: f"the same image is in {image['also_in']}",
+        ),
+    ]
+
+
+def class_rules(checks: "Checks") -> list[Rule]:
+    """What is expected of each class: how many images it has in all, and in each split."""
+    from great_expectations import expectations as gxe
+
+    return [
+        Rule(
+            f"classes with fewer images than checks.min_images_per_class "
+            f"{checks.min_images_per_class}",
+            gxe.ExpectColumnValuesToBeBetween(
+                column="images", min_value=checks.min_images_per_class
+            ),
+            lambda row: f"{row['label']} has {row['images']}",
+        ),
+        *(
+            Rule(
+                f"classes without an image in {split}",
+                gxe.ExpectColumnValuesToBeBetween(column=split, min_value=1),
+                lambda row: str(row["label"]),
+            )
+            for split in ("train", "test")
+        ),
+    ]
+
+
+def split_rules() -> list[Rule]:
+    """What is expected of each split."""
+    from great_expectations import expectations as gxe
+
+    return [
+        Rule(
+            "splits without an image",
+            gxe.ExpectColumnValuesToBeBetween(column="images", min_value=1),
+            lambda row: str(row["split"]),
+        )
+    ]
+
+
+class SuiteRunner:
+    """One pass of Great Expectations over the tables, told in Data Docs."""
+
+    def __init__(self, database: Path, docs: Path) -> None:
+        """Prepares it.
+
+        Args:
+            database: The SQLite file with the tables.
+            docs: The folder of the Data Docs: HTML to open at `index.html`.
+        """
+        import great_expectations as gx
+
+        self._context = gx.get_context(mode="ephemeral")
+        self._context.variables.progress_bars = {"globally": False}
+        for site in self._context.get_site_names():  # its own, in a temporary folder
+            self._context.delete_data_docs_site(site)
+        self._context.add_data_docs_site(
+            "report",
+            {
+                "class_name": "SiteBuilder",
+                "show_how_to_buttons": False,
+                "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
+                "store_backend": {
+                    "class_name": "TupleFilesystemStoreBackend",
+                    "base_directory": str(docs),
+                },
+            },
+        )
+        self._source = self._context.data_sources.add_sqlite(
+            "retrain", connection_string=f"sqlite:///{database}"
+        )
+
+    def check(self, table: str, key: str, rules: Sequence[Rule]) -> list[Finding]:
+        """Checks one table.
+
+        Args:
+            table: Its name; it is checked once.
+            key: The column whose values are distinct.
+            rules: With distinct expectations.
+
+        Returns:
+            The rules that failed, in their order.
+        """
+        import great_expectations as gx
+
+        asset = self._source.add_table_asset(table, table_name=table)
+        for rule in rules:
+            rule.expectation.notes = rule.fault
+        suite = gx.ExpectationSuite(name=table, expectations=[rule.expectation for rule in rules])
+        definition = gx.ValidationDefinition(
+            name=table,
+            data=asset.add_batch_definition_whole_table(table),
+            suite=self._context.suites.add(suite),
+        )
+        outcome = self._context.validation_definitions.add(definition).run(
+            result_format={
+                "result_format": "SUMMARY",
+                "unexpected_index_column_names": [key],
+                "return_unexpected_index_query": True,
+            }
+        )
+        findings = []
+        for number, rule in enumerate(rules):
+            [result] = [
+                each for each in outcome.results if each.expectation_config.notes == rule.fault
+            ]
+            if not result.success:
+                # Absent if the expectation itself broke down; its traceback is then in the result.
+                assert "unexpected_index_query" in result.result, result.exception_info
+                findings.append(
+                    Finding(
+                        rule,
+                        number,
+                        result.result["element_count"],
+                        result.result["unexpected_count"],
+                        result.result["unexpected_index_query"].rstrip(";"),
+                    )
+                )
+        return findings
+
+    def write_docs(self) -> None:
+        """Writes the Data Docs of everything that was checked."""
+        self._context.build_data_docs()

@@ -1,0 +1,57 @@
+"""The server that a run brings along: it comes up beside other work, and ends with the run."""
+
+import os
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from retrain.project import Project
+from retrain.servers import ephemeral
+
+ROOT = Path(__file__).parents[2]
+
+RUN = """
+import os
+import urllib.request
+from pathlib import Path
+from retrain.servers.ephemeral import start_ephemeral_server
+from retrain.project import Project
+
+done = []
+
+def fails():
+    done.append("failed")
+    raise ImportError("not here")
+
+start_ephemeral_server(Project(Path.cwd()), [fails, lambda: done.append("next")])
+url = os.environ["PREFECT_API_URL"]
+with urllib.request.urlopen(f"{url}/health") as answer:
+    print(url, answer.status, *done)
+"""
+
+
+def test_it_comes_up_while_other_things_are_done_and_ends_with_the_process(tmp_path):
+    (tmp_path / "prefect.toml").write_text((ROOT / "prefect.toml").read_text())
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    done = subprocess.run(
+        [sys.executable, "-c", RUN],
+        cwd=tmp_path,
+        env=kept | {"PREFECT_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    url, *said = done.stdout.split()
+    assert said == ["200", "failed", "next"]
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(f"{url}/health")
+
+
+def test_a_server_that_ends_at_its_start_is_not_waited_for(tmp_path, monkeypatch):
+    ends = [sys.executable, "-c", "raise SystemExit(3)"]
+    monkeypatch.setattr(ephemeral, "_start", lambda *_: subprocess.Popen(ends))
+    with pytest.raises(RuntimeError, match="did not start"):
+        ephemeral.start_ephemeral_server(Project(tmp_path), [])

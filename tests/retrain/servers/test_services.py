@@ -1,0 +1,323 @@
+"""The servers as `make up` starts them, in a project with a small flow, on free ports."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from time import monotonic, sleep
+
+import psutil
+import pytest
+from ruamel.yaml import YAML
+
+from retrain.errors import UsageError
+from retrain.project import Project
+from retrain.servers import processes, ray_cluster, services
+from retrain.workload import workload_names
+
+ROOT = Path(__file__).parents[2]
+
+FLOW = """
+import os, threading, time
+from prefect import flow
+from retrain.runs import console
+
+console.PLAIN_LINE_SECONDS = 0
+
+@flow(name="small")
+def small(seconds: float = 0):
+    console.say(f"[b]said[/] in {os.getcwd()}")
+    with console.training_progress() as show:
+        now = console.Progress(1, 2, 0.5, 100.0, 0.1, 1.0)
+        trainer = threading.Thread(target=show, args=(now,))
+        trainer.start()
+        trainer.join()
+    time.sleep(seconds)
+"""
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def make_project(folder, environment):
+    """A project with the settings and the deployment of this one, but another flow and ports."""
+    port = free_port()
+    settings = (ROOT / "prefect.toml").read_text()
+    assert ":4200/" in settings
+    (folder / "prefect.toml").write_text(settings.replace(":4200/", f":{port}/"))
+    deployments = (ROOT / "prefect.yaml").read_text()
+    assert "flows/train.py:train" in deployments
+    deployments = deployments.replace("flows/train.py:train", "small.py:small")
+    deployments = deployments.replace("workload: vit", "seconds: 0")
+    (folder / "prefect.yaml").write_text(deployments)
+    (folder / "small.py").write_text(FLOW)
+    (folder / "params.yaml").write_text("workloads: {}\n")
+    for name in (
+        *("PREFECT_API_URL", "PREFECT_HOME", "PREFECT_LOGGING_LEVEL", "MLFLOW_TRACKING_URI"),
+        *("RAY_ADDRESS", "RAY_AUTH_TOKEN_PATH"),
+    ):
+        environment.delenv(name, raising=False)
+    environment.setenv("MLFLOW_PORT", str(free_port()))
+    return Project(folder)
+
+
+def test_every_deployment_runs_a_workload_and_one_run_at_a_time():
+    deployments = YAML(typ="safe").load(ROOT / "prefect.yaml")["deployments"]
+    workloads = workload_names(ROOT / "params.yaml")
+    assert deployments
+    for deployment in deployments:
+        assert deployment["parameters"]["workload"] in workloads
+        assert deployment["concurrency_limit"] == {"limit": 1, "collision_strategy": "ENQUEUE"}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A project whose services run."""
+    with pytest.MonkeyPatch.context() as environment:
+        made = make_project(tmp_path_factory.mktemp("project"), environment)
+        services.up(made)
+        yield made
+        services.down(made)
+
+
+@pytest.fixture
+def api(project):
+    url = services.server_api(project)
+
+    def call(path, body=None):
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            f"{url}/{path}", data, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request) as answer:
+            return json.load(answer)
+
+    return call
+
+
+def pids(project):
+    return {service.name: service.pid for service in services.running(project)}
+
+
+def until(true, seconds=30.0):
+    deadline = monotonic() + seconds
+    while not (found := true()):
+        assert monotonic() < deadline
+        sleep(0.1)
+    return found
+
+
+def test_all_that_listens_is_on_loopback(project):
+    leaders = [psutil.Process(pid) for pid in pids(project).values()]
+    listening = [
+        connection.laddr
+        for leader in leaders
+        for process in (leader, *leader.children(recursive=True))
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert len(listening) >= 2
+    assert {address.ip.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
+
+
+USES_RAY = """
+import logging, os
+from retrain.servers import ray_cluster
+logging.basicConfig()
+ray_cluster.connect()
+import ray
+
+@ray.remote
+def work():
+    import helper
+    return helper.ANSWER, os.environ.get("COLOUR")
+
+print(ray.get_runtime_context().gcs_address, *ray.get(work.remote()))
+"""
+
+
+def use_ray(folder, **more):
+    """Where a run finds Ray, what its worker has from the code and the environment, and its log."""
+    done = subprocess.run(
+        [sys.executable, "-c", USES_RAY], cwd=folder, capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"} | more,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    address, answer, colour = done.stdout.split()
+    return address, answer, colour, done.stderr
+
+
+def find(project, name):
+    return next(service for service in services.running(project) if service.name == name)
+
+
+def test_runs_share_the_ray_that_is_up_with_their_own_code_and_environment(project):
+    helper, ours = project.root / "helper.py", find(project, "ray").address
+    helper.write_text("ANSWER = 'first'")
+    assert use_ray(project.root)[:3] == (ours, "first", "None")
+    helper.write_text("ANSWER = 'second'")
+    assert use_ray(project.root, COLOUR="a-secret-hue")[:3] == (ours, "second", "a-secret-hue")
+
+
+def test_a_ray_that_is_stuck_or_gone_is_not_waited_for(project):
+    (project.root / "helper.py").write_text("ANSWER = 'mine'")
+    ray = find(project, "ray")
+    [server] = [p for p in psutil.Process(ray.pid).children() if p.name() == "gcs_server"]
+    server.suspend()
+    try:
+        assert not ray_cluster.answers(ray.address)
+        address, answer, _, log = use_ray(project.root)
+    finally:
+        server.resume()
+    assert (address != ray.address, answer) == (True, "mine")
+    assert "The Ray of `make up` does not answer; this run starts its own" in log
+    os.kill(ray.pid, signal.SIGKILL)
+    until(lambda: "ray" not in pids(project))
+    assert use_ray(project.root)[0] != ray.address
+    services.up(project)
+    assert use_ray(project.root)[0] == find(project, "ray").address != ray.address
+
+
+def test_the_ray_of_another_clone_is_never_used(project, tmp_path):
+    (tmp_path / "params.yaml").write_text("workloads: {}\n")
+    (tmp_path / "helper.py").write_text("ANSWER = 'other'")
+    address, answer, _, log = use_ray(tmp_path)
+    assert (address != find(project, "ray").address, answer) == (True, "other")
+    assert "make up" not in log
+
+
+def test_only_its_owner_may_use_the_ray(project):
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys, ray; ray.init(address=sys.argv[1])",
+         find(project, "ray").address],
+        env=os.environ | {"RAY_AUTH_TOKEN": "0" * 64, "RAY_gcs_server_port_wait_time_s": "1"},
+        cwd=ROOT, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "InvalidAuthToken" in done.stderr
+    assert (project.state / "ray-token").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_deployment_is_registered_as_prefect_yaml_says(api):
+    deployment = api("deployments/name/small/vit")
+    assert deployment["global_concurrency_limit"]["limit"] == 1
+    assert deployment["concurrency_options"]["collision_strategy"] == "ENQUEUE"
+    assert deployment["schedules"][0]["schedule"]["cron"] == "0 3 * * 1"
+
+
+def test_the_next_runs_of_the_schedule_are_planned(api):
+    planned = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
+    runs = until(lambda: api("flow_runs/filter", planned))
+    assert all(run["auto_scheduled"] for run in runs)
+
+
+def test_a_run_started_in_the_project_is_watched_to_its_end_with_what_it_says(project):
+    done = subprocess.run(
+        [sys.executable, "-m", "prefect", "deployment", "run", "small/vit", "--watch"],
+        cwd=project.root,  # where prefect.toml names the server
+        env=os.environ | {"COLUMNS": "500"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"said in {project.root}" in done.stdout
+    assert "epoch 1/2" in done.stdout
+
+
+def test_the_mlflow_ui_shows_the_plots_of_a_run(project):
+    import mlflow
+
+    client = mlflow.MlflowClient(project.tracking_uri)
+    place = project.root / "mlruns" / "small"
+    experiment = client.create_experiment("small", artifact_location=str(place))
+    run = client.create_run(experiment).info.run_id
+    client.log_text(run, "a plot", "plots/plot.txt")
+    url = f"http://127.0.0.1:{os.environ['MLFLOW_PORT']}"
+    query = f"path=plots/plot.txt&run_uuid={run}"
+    with urllib.request.urlopen(f"{url}/get-artifact?{query}") as answer:
+        assert answer.read() == b"a plot"
+
+
+def test_up_leaves_alone_what_runs_and_brings_back_a_killed_worker(project, api):
+    deployment = api("deployments/name/small/vit")["id"]
+    run = api(f"deployments/{deployment}/create_flow_run", {"parameters": {"seconds": 300}})["id"]
+    until(lambda: api(f"flow_runs/{run}")["state"]["type"] == "RUNNING")
+    before = pids(project)
+    of_the_run = psutil.Process(before["worker"]).children(recursive=True)
+    assert of_the_run
+    os.kill(before["worker"], signal.SIGKILL)
+    until(lambda: "worker" not in pids(project))
+
+    assert services.up(project) == services.running(project)
+
+    after = pids(project)
+    assert after.keys() == before.keys()
+    assert {name for name in after if after[name] != before[name]} == {"worker"}
+    assert not any(process.is_running() for process in of_the_run)
+    assert api(f"flow_runs/{run}")["state"]["type"] == "CRASHED"
+    assert api("deployments/name/small/vit")["global_concurrency_limit"]["active_slots"] == 0
+
+
+def test_a_refused_deployment_is_reported_and_what_runs_is_left_alone(project):
+    before = services.running(project)
+    file = project.root / "prefect.yaml"
+    good = file.read_text()
+    bad = good.split("deployments:\n")[1].replace("limit: 1", "limit: many")
+    file.write_text(good + bad.replace("name: vit", "name: other"))
+    with pytest.raises(ValueError, match=r"(?s)prefect.yaml were refused.*concurrency_limit"):
+        services.up(project)
+    file.write_text(good)
+    assert services.running(project) == before
+
+
+def test_up_refuses_another_address_for_what_runs(project, monkeypatch):
+    monkeypatch.setenv("MLFLOW_PORT", str(free_port()))
+    with pytest.raises(UsageError, match=r"MLflow UI runs at .*make down"):
+        services.up(project)
+
+
+def test_down_leaves_nothing_alive(project):
+    leaders = [psutil.Process(pid) for pid in pids(project).values()]
+    processes = [
+        process for leader in leaders for process in (leader, *leader.children(recursive=True))
+    ]
+    assert set(services.down(project)) == {"prefect", "mlflow", "ray", "worker"}
+    assert not any(process.is_running() for process in processes)
+    assert services.running(project) == []
+    assert services.down(project) == []
+
+
+def test_a_taken_port_is_refused_before_anything_is_started(tmp_path, monkeypatch):
+    project = make_project(tmp_path, monkeypatch)
+    stranger = socket.create_server(("127.0.0.1", int(os.environ["MLFLOW_PORT"])))
+    with stranger, pytest.raises(ValueError, match=r"Port .* MLflow UI, is used .*MLFLOW_PORT"):
+        services.up(project)
+    assert not project.logs.exists()
+
+
+def test_a_service_that_cannot_start_is_reported_and_the_others_are_stopped(tmp_path, monkeypatch):
+    project = make_project(tmp_path, monkeypatch)
+    shutil.copy(ROOT / "params.yaml", tmp_path / "mlflow.db")  # no SQLite file
+    stopped = []
+    stop = processes.stop
+    monkeypatch.setattr(processes, "stop", lambda each: stop(stopped.append(s) or s for s in each))
+    with pytest.raises(ValueError, match=r"(?s)MLflow UI ended at its start.*not a database"):
+        services.up(project)
+    assert {service.name for service in stopped} == {"prefect", "mlflow", "ray"}
+    assert not any(processes.is_alive(service) for service in stopped)
+    assert services.running(project) == []
+
+
+def test_a_server_on_another_machine_is_never_started_here(tmp_path, monkeypatch):
+    project = make_project(tmp_path, monkeypatch)
+    monkeypatch.setenv("PREFECT_API_URL", "http://prefect.example:4200/api")
+    with pytest.raises(UsageError, match=r"prefect\.example"):
+        services.up(project)

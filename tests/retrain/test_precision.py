@@ -1,0 +1,92 @@
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from retrain import precision
+from retrain.workload import load_workload
+
+PARAMS = """
+workloads:
+  small:
+    data: {path: data}
+    images: {size: 8, channels: 1}
+    model: {family: vit, patch_size: 4, hidden_size: 64, layers: 2, heads: 4}
+  large:
+    data: {path: data}
+    images: {size: 32}
+    model: {family: vit, patch_size: 4, hidden_size: 192, layers: 6, heads: 3}
+"""
+
+
+@pytest.fixture
+def params(tmp_path):
+    path = tmp_path / "params.yaml"
+    path.write_text(PARAMS)
+    return path
+
+
+@pytest.mark.parametrize(("has_bf16", "expected"), [(True, "bf16"), (False, "fp32")])
+def test_large_work_is_done_in_what_the_processor_has(params, monkeypatch, has_bf16, expected):
+    monkeypatch.setattr(precision, "has_bf16", lambda: has_bf16)
+    large = load_workload(params, "large")
+    assert (large.train.precision, large.evaluate.precision) == (expected, expected)
+
+
+def test_small_work_is_done_in_fp32_everywhere(params, monkeypatch):
+    monkeypatch.setattr(precision, "has_bf16", lambda: True)
+    small = load_workload(params, "small")
+    assert (small.train.precision, small.evaluate.precision) == ("fp32", "fp32")
+
+
+def test_what_the_user_says_stays(params):
+    said = {"train.precision": "bf16", "evaluate.precision": "fp32"}
+    workload = load_workload(params, "small", said)
+    assert (workload.train.precision, workload.evaluate.precision) == ("bf16", "fp32")
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine with another CPU and GPUs: what it says of them."""
+
+    def is_one(cpu_flags="", capabilities=None, torch="2.13.0+cu130"):
+        real = Path.read_text
+        monkeypatch.setattr(
+            Path, "read_text",
+            lambda self, **how: f"flags : fpu {cpu_flags} sse\n" if str(self) == "/proc/cpuinfo"
+            else real(self, **how),
+        )  # fmt: skip
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        monkeypatch.setattr(precision, "version", lambda name: torch)
+        found = None if capabilities is None else "/usr/bin/nvidia-smi"
+        monkeypatch.setattr(shutil, "which", lambda name: found)
+        said = subprocess.CompletedProcess([], 0, "".join(f"{c}\n" for c in capabilities or ()))
+        monkeypatch.setattr(subprocess, "run", lambda *a, **k: said)
+        precision.has_bf16.cache_clear()
+
+    yield is_one
+    precision.has_bf16.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ({}, False),
+        ({"cpu_flags": "avx512f avx512_bf16"}, True),
+        ({"cpu_flags": "amx_bf16 amx_tile"}, True),
+        ({"capabilities": ["9.0"]}, True),
+        ({"capabilities": ["9.0", "7.5"], "cpu_flags": "amx_bf16"}, False),
+        ({"capabilities": [], "cpu_flags": "amx_bf16"}, True),
+        ({"capabilities": ["7.5"], "cpu_flags": "amx_bf16", "torch": "2.13.0+cpu"}, True),
+    ],
+)
+def test_the_gpu_counts_if_pytorch_can_use_one_and_else_the_cpu(machine, what, expected):
+    machine(**what)
+    assert precision.has_bf16() is expected
+
+
+def test_hidden_gpus_do_not_count(machine, monkeypatch):
+    machine(capabilities=["9.0"])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert precision.has_bf16() is False

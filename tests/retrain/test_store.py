@@ -1,0 +1,175 @@
+import json
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from retrain.project import Project
+from retrain.step import DataVersion, Step, Workspace, difference, plan
+from retrain.store import MANIFEST, RunContext, Store, make
+from retrain.workload import Data, Model, Train, Workload
+
+DATA = DataVersion("abc", tracked=True)
+WORKLOAD = Workload(name="toy", data=Data(path="x"), model=Model(family="vit"))
+
+
+def write_lr(definition: Train, data: DataVersion, workspace: Workspace) -> dict:
+    (workspace.folder / "lr.txt").write_text(str(definition.lr))
+    (workspace.report / "time.txt").write_text(str(time.time_ns()))
+    return {"lr": definition.lr}
+
+
+STEP = Step("toy", write_lr, reads=("train.lr",), inputs=("data",), libraries=("numpy",))
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def context(tmp_path):
+    return RunContext("run-1", Project(tmp_path))
+
+
+def with_lr(lr: float) -> Workload:
+    return WORKLOAD.model_copy(update={"train": Train(lr=lr)})
+
+
+def make_toy(store, context, workload=WORKLOAD, step=STEP, refresh=False):
+    now = plan(step, workload, [DATA])
+    return make(store, step, now, workload, [DATA], context, refresh=refresh)
+
+
+def test_the_same_plan_is_made_once(store, context):
+    first = make_toy(store, context)
+    again = make_toy(store, replace(context, run="run-2"))
+    assert again == first
+    assert again.provenance["run"] == "run-1"
+
+
+def test_what_the_step_does_not_read_is_not_in_the_key():
+    other = WORKLOAD.model_copy(update={"train": Train(epochs=99)})
+    assert plan(STEP, other, [DATA]).key == plan(STEP, WORKLOAD, [DATA]).key
+    assert plan(STEP, with_lr(0.5), [DATA]).key != plan(STEP, WORKLOAD, [DATA]).key
+
+
+def test_the_difference_between_two_plans_is_said_in_words():
+    before = plan(STEP, with_lr(0.001), [DATA])
+    now = plan(STEP, with_lr(0.0005), [replace(DATA, digest="def")])
+    now = replace(now, code={"tests.toy": "2"}, libraries={"numpy": "9"})
+    said = difference(replace(before, code={"tests.toy": "1"}, libraries={"numpy": "8"}), now)
+    assert said == ("train.lr 0.001 -> 0.0005, the data changed, code of tests.toy, numpy 8 -> 9")
+
+
+def test_reports_are_outside_the_digest(store, context):
+    first = make_toy(store, context)
+    again = make_toy(store, context, refresh=True)
+    assert again.digest == first.digest
+    assert make_toy(store, context, with_lr(0.5)).digest != first.digest
+
+
+def test_the_manifest_lists_every_file_with_its_size_and_hash(store, context):
+    made = make_toy(store, context)
+    manifest = json.loads((made.folder / MANIFEST).read_text())
+    assert [file["path"] for file in manifest["files"]] == ["lr.txt", "report/time.txt"]
+    assert manifest["files"][0]["bytes"] == (made.folder / "lr.txt").stat().st_size
+    assert manifest["plan"]["config"] == {"train.lr": 0.001}
+
+
+def test_no_path_or_time_is_in_the_key_or_the_digest(tmp_path):
+    here = make_toy(Store(tmp_path / "a"), RunContext("1", Project(tmp_path)))
+    there = make_toy(Store(tmp_path / "b" / "c"), RunContext("2", Project(tmp_path / "b")))
+    assert (here.key, here.digest) == (there.key, there.digest)
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lambda folder: (folder / "lr.txt").unlink(), "lr.txt is gone"),
+        (lambda folder: (folder / "lr.txt").write_text("longer than before"), "changed its size"),
+        (lambda folder: (folder / MANIFEST).write_text("{"), "cannot be read"),
+        (lambda folder: (folder / MANIFEST).unlink(), "artifact is gone"),
+    ],
+)
+def test_a_damaged_artifact_is_made_again(store, context, harm, said):
+    first = make_toy(store, context)
+    harm(first.folder)
+    assert said in store.damage("toy", first.key)
+    again = make_toy(store, replace(context, run="run-2"))
+    assert again.provenance["run"] == "run-2"
+    assert (again.folder / "lr.txt").read_text() == "0.001"
+
+
+def test_a_step_that_fails_leaves_nothing_behind(store, context):
+    def fail(definition: Train, data: DataVersion, workspace: Workspace) -> dict:
+        (workspace.folder / "half.txt").write_text("half")
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        make_toy(store, context, step=replace(STEP, function=fail))
+    left = [path for path in (store.root / "toy").rglob("*") if path.suffix != ".lock"]
+    assert left == []
+
+
+def test_a_refresh_that_fails_keeps_the_artifact_that_was_there(store, context):
+    made = make_toy(store, context)
+    fail = replace(STEP, function=lambda *_: 1 / 0)
+    now = plan(STEP, WORKLOAD, [DATA])
+    with pytest.raises(ZeroDivisionError):
+        make(store, fail, now, WORKLOAD, [DATA], context, refresh=True)
+    assert store.find("toy", made.key) == made
+
+
+def test_two_runs_that_want_the_same_key_do_the_work_once(store, context):
+    calls = []
+
+    def slow(definition: Train, data: DataVersion, workspace: Workspace) -> dict:
+        calls.append(1)
+        time.sleep(0.3)
+        return {}
+
+    step = replace(STEP, function=slow)
+    arguments = (store, context, WORKLOAD, step)
+    threads = [threading.Thread(target=make_toy, args=arguments) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(calls) == 1
+
+
+def test_a_run_killed_in_the_middle_leaves_no_artifact_and_the_next_one_makes_it(tmp_path):
+    program = textwrap.dedent(
+        f"""
+        import os, signal, sys
+        from dataclasses import replace
+        from pathlib import Path
+        from tests.retrain import test_artifact as toys
+        from retrain.store import RunContext, Store
+        from retrain.project import Project
+
+        def killed(definition, data, workspace):
+            (workspace.folder / "half.txt").write_text("half")
+            (workspace.scratch / "checkpoint").write_text("3")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        store = Store(Path({str(tmp_path)!r}) / "store")
+        context = RunContext("1", Project(Path(".")))
+        now = toys.plan(toys.STEP, toys.WORKLOAD, [toys.DATA])
+        toys.make(store, replace(toys.STEP, function=killed), now, toys.WORKLOAD,
+                  [toys.DATA], context)
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == -9, done.stderr
+    store, context = Store(tmp_path / "store"), RunContext("run-2", Project(tmp_path))
+    key = plan(STEP, WORKLOAD, [DATA]).key
+    assert store.find("toy", key) is None
+    assert (store.scratch("toy", key) / "checkpoint").read_text() == "3"
+    made = make_toy(store, context)
+    assert sorted(p.name for p in made.folder.iterdir()) == ["lr.txt", MANIFEST, "report"]

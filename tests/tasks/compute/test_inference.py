@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+import torch
+
+from tasks.compute.inference import PredictionJob, probabilities
+from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, write_model, write_prepared
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("train")).folder / "model"
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return write_prepared(tmp_path_factory.mktemp("prepared") / "images", rows=50).folder
+
+
+@pytest.fixture(params=["this machine", "a cluster"])
+def place(request, monkeypatch):
+    if request.param == "a cluster":
+        request.getfixturevalue("ray_session")
+        import ray
+
+        monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
+
+
+@pytest.mark.usefixtures("place")
+def test_it_says_exactly_what_a_plain_loop_says(model, images):
+    chunks = list(probabilities(PredictionJob(model, images, "test", 3, "fp32"), chunk=16))
+    assert [len(chunk) for chunk in chunks] == [16, 16, 16, 2]
+    said = np.concatenate(chunks)
+    assert said.dtype == np.float32
+    assert said.shape == (50, len(LABELS))
+    assert np.array_equal(said, plain_probabilities(model, pixels(50), batch_size=3))
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 50, 1000])
+def test_chunks_have_the_size_that_was_asked_for(model, images, chunk):
+    sizes = [len(c) for c in probabilities(PredictionJob(model, images, "test", 16, "fp32"), chunk)]
+    assert sum(sizes) == 50
+    assert set(sizes[:-1]) <= {chunk}
+    assert 0 < sizes[-1] <= chunk
+
+
+def test_bf16_says_nearly_the_same_and_the_same_each_time(model, images):
+    once, again, exact = (
+        np.concatenate(list(probabilities(PredictionJob(model, images, "test", 16, precision), 50)))
+        for precision in ("bf16", "bf16", "fp32")
+    )
+    assert np.array_equal(once, again)
+    assert not np.array_equal(once, exact)
+    assert np.abs(once - exact).max() < 0.1
+
+
+def test_the_process_keeps_its_threads(model, images):
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        list(probabilities(PredictionJob(model, images, "test", 16, "fp32"), 50))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

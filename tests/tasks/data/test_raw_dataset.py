@@ -1,0 +1,255 @@
+import logging
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from retrain.workload import Data
+from tasks.data import raw_dataset as source_module
+from tasks.data.raw_dataset import open_raw_dataset
+from tests.tasks.toy_data import png, pulled, write_files, write_parquet
+
+DATA = Data(path="data")
+
+
+def read(folder, format, data=DATA):
+    source = open_raw_dataset(data, pulled(folder, format))
+    return [image for unit in source.units() for image in source.read(unit)]
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("train.parquet", "train"),
+        ("train-00000-of-00003.parquet", "train"),
+        ("data/train-00000-of-00003.parquet", "train"),
+        ("train/xyz.parquet", "train"),
+        ("Training/part.0.parquet", "train"),
+        ("validation-00000-of-00001.parquet", "val"),
+        ("valid.parquet", "val"),
+        ("val/0000.parquet", "val"),
+        ("my_dev.parquet", "val"),
+        ("test.parquet", "test"),
+        ("digits_test.parquet", "test"),
+        ("train/test.parquet", "test"),
+        ("images.parquet", None),
+        ("contest/latest.parquet", None),
+        ("trains.parquet", None),
+    ],
+)
+def test_the_split_is_in_the_name_of_a_parquet_file_or_its_folder(tmp_path, name, split):
+    write_parquet(tmp_path / "data" / name, [png(1)], ["cat"])
+    [image] = read(tmp_path, "parquet")
+    assert (image.split, image.file) == (split, name)
+
+
+def test_parquet_rows_come_in_order_of_the_files_and_rows(tmp_path):
+    images = [png(number) for number in range(7)]
+    write_parquet(tmp_path / "data/train-1.parquet", images[4:], ["b"] * 3)
+    write_parquet(tmp_path / "data/train-0.parquet", images[:4], ["a"] * 4, row_group_size=3)
+    found = read(tmp_path, "parquet")
+    assert [image.data for image in found] == images
+    assert [(image.file, image.row) for image in found] == [
+        *(("train-0.parquet", row) for row in range(4)),
+        *(("train-1.parquet", row) for row in range(3)),
+    ]
+    assert [image.path for image in found][3:5] == ["train-0.parquet:3", "train-1.parquet:0"]
+
+
+def test_units_are_whole_row_groups_of_a_thousand_images_and_few_in_number(tmp_path, monkeypatch):
+    count = 2_500
+    write_parquet(tmp_path / "data/a.parquet", [b"x"] * count, ["c"] * count, row_group_size=100)
+    source = open_raw_dataset(DATA, pulled(tmp_path, "parquet"))
+    units = source.units()
+    assert [unit.rows for unit in units] == [1000, 1000, 500]
+    assert [image.row for unit in units for image in source.read(unit)] == list(range(count))
+    monkeypatch.setattr(source_module, "WORTH_ROWS", 1)
+    monkeypatch.setattr(source_module, "UNITS", 4)
+    assert [unit.rows for unit in source.units()] == [700, 700, 700, 400]
+
+
+def test_a_path_in_the_row_is_the_name_of_its_image(tmp_path):
+    write_parquet(tmp_path / "data/a.parquet", [{"bytes": png(1), "path": "cat/1.png"}], ["cat"])
+    assert read(tmp_path, "parquet")[0].path == "cat/1.png"
+
+
+def test_an_image_without_bytes_is_there_and_empty(tmp_path):
+    write_parquet(tmp_path / "data/a.parquet", [None, {"bytes": None, "path": "1.png"}], ["a", "b"])
+    assert [image.data for image in read(tmp_path, "parquet")] == [b"", b""]
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view()])
+def test_a_plain_column_of_bytes_is_read(tmp_path, kind):
+    (tmp_path / "data").mkdir()
+    table = pa.table({"png": pa.array([png(1), None], kind), "class": ["a", "b"]})
+    pq.write_table(table, tmp_path / "data/a.parquet")
+    data = Data(path="data", image_column="png", label_column="class")
+    found = read(tmp_path, "parquet", data)
+    assert [(image.data, image.label) for image in found] == [(png(1), "a"), (b"", "b")]
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "expected"),
+    [
+        (["cat", None, "dog"], None, ["cat", None, "dog"]),
+        ([3, None, 10], None, ["3", None, "10"]),
+        ([1, 0, None], ["cat", "dog"], ["dog", "cat", None]),
+        ([1, -1, 2], ["cat", "dog"], ["dog", None, "2"]),
+        (pa.array(["a", "b", "a"]).dictionary_encode(), None, ["a", "b", "a"]),
+        (pa.array(["a", None, "b"], pa.large_string()), None, ["a", None, "b"]),
+        (pa.array([1, 2, 3], pa.uint8()), None, ["1", "2", "3"]),
+    ],
+)
+def test_labels_become_names(tmp_path, labels, names, expected):
+    write_parquet(tmp_path / "data/a.parquet", [png(1)] * 3, labels, names=names)
+    assert [image.label for image in read(tmp_path, "parquet")] == expected
+
+
+@pytest.mark.parametrize("key", ["image_column", "label_column"])
+def test_a_missing_column_is_named_with_those_there_are(tmp_path, key):
+    write_parquet(tmp_path / "data/a.parquet", [png(1)], ["cat"])
+    with pytest.raises(
+        ValueError, match=rf"a.parquet has no column 'x', but image, label: .*{key}"
+    ):
+        read(tmp_path, "parquet", Data.model_validate({"path": "data", key: "x"}))
+
+
+def test_a_column_of_the_wrong_type_is_named(tmp_path):
+    write_parquet(tmp_path / "data/a.parquet", [png(1)], [0.5])
+    with pytest.raises(ValueError, match=r"'label' is double; .* data.label_column"):
+        read(tmp_path, "parquet")
+    with pytest.raises(ValueError, match=r"'label' is double; .* data.image_column"):
+        read(tmp_path, "parquet", Data(path="data", image_column="label", label_column="label"))
+
+
+def test_a_broken_parquet_file_is_named(tmp_path):
+    write_files(tmp_path / "data", {"a.parquet": b"PAR1 and nothing more"})
+    with pytest.raises(ValueError, match=r"a.parquet is no Parquet file"):
+        read(tmp_path, "parquet")
+
+
+def test_a_parquet_file_with_a_broken_page_is_named(tmp_path):
+    path = tmp_path / "data/a.parquet"
+    write_parquet(path, [png(number) for number in range(50)], ["cat"] * 50, compression="zstd")
+    damaged = bytearray(path.read_bytes())
+    damaged[200:2000] = bytes(1800)
+    path.write_bytes(damaged)
+    with pytest.raises(ValueError, match=r"a.parquet is broken after row 0"):
+        read(tmp_path, "parquet")
+
+
+def test_parquet_files_with_and_without_a_split_are_refused(tmp_path):
+    for name in ("train", "test", "extra"):
+        write_parquet(tmp_path / f"data/{name}.parquet", [png(1)], ["cat"])
+    with pytest.raises(ValueError, match=r"extra.parquet belongs to no split, as 2 other files do"):
+        read(tmp_path, "parquet")
+
+
+def test_folders_are_classes(tmp_path):
+    files = {"cat/1.png": png(1), "cat/deep/2.PNG": png(2), "dog/0.jpeg": png(3)}
+    write_files(tmp_path / "data", files)
+    found = read(tmp_path, "folders")
+    assert [(image.file, image.label, image.split) for image in found] == [
+        ("cat/1.png", "cat", None),
+        ("cat/deep/2.PNG", "cat", None),
+        ("dog/0.jpeg", "dog", None),
+    ]
+    assert [image.data for image in found] == [png(1), png(2), png(3)]
+    assert {image.row for image in found} == {0}
+    assert found[0].path == "cat/1.png"
+
+
+def test_folders_of_splits_hold_folders_of_classes(tmp_path):
+    names = ["Train/cat/1.png", "train/dog/2.png", "valid/cat/3.png", "test/dog/4.png"]
+    write_files(tmp_path / "data", {name: png(1) for name in names})
+    assert [(image.split, image.label) for image in read(tmp_path, "folders")] == [
+        ("train", "cat"),
+        ("test", "dog"),
+        ("train", "dog"),
+        ("val", "cat"),
+    ]
+
+
+def test_a_class_may_be_named_as_a_split(tmp_path):
+    write_files(tmp_path / "data", {"train/1.png": png(1), "car/2.png": png(2)})
+    found = read(tmp_path, "folders")
+    assert [(image.split, image.label) for image in found] == [(None, "car"), (None, "train")]
+
+
+def test_an_image_outside_the_class_folders_has_no_label(tmp_path):
+    write_files(tmp_path / "data", {"train/1.png": png(1), "train/cat/2.png": png(2)})
+    assert [image.label for image in read(tmp_path, "folders")] == [None, "cat"]
+    write_files(tmp_path / "other/data", {"1.png": png(1), "cat/2.png": png(2)})
+    assert [image.label for image in read(tmp_path / "other", "folders")] == [None, "cat"]
+
+
+def test_a_file_beside_the_split_folders_is_refused(tmp_path):
+    write_files(tmp_path / "data", {"train/cat/1.png": png(1), "cat/2.png": png(2)})
+    with pytest.raises(ValueError, match=r"cat/2.png belongs to no split"):
+        read(tmp_path, "folders")
+
+
+def test_only_hidden_files_and_texts_are_left_out(tmp_path, caplog):
+    left_out = ["README.md", "cat/.DS_Store", ".git/x.png", "cat/labels.txt", "Thumbs.db"]
+    write_files(
+        tmp_path / "data", dict.fromkeys([*left_out, "cat/1.png", "cat/2.heic", "cat/3"], png(1))
+    )
+    with caplog.at_level(logging.INFO):
+        found = read(tmp_path, "folders")
+    assert [image.file for image in found] == ["cat/1.png", "cat/2.heic", "cat/3"]
+    assert "3 files are not read as images: README.md, Thumbs.db, cat/labels.txt" in caplog.text
+
+
+@pytest.mark.parametrize("format", ["parquet", "folders"])
+def test_data_without_an_image_is_refused(tmp_path, format):
+    write_files(tmp_path / "data", {"README.md": b"nothing yet"})
+    with pytest.raises(ValueError, match=f"no images in data.path, read as {format}"):
+        read(tmp_path, format)
+
+
+def test_a_file_before_a_folder_of_nearly_its_name_comes_first(tmp_path):
+    names = ["a/1.png", "a.b/1.png", "a-b/1.png", "ab/1.png", "a/b/1.png", "a/b.png", "B/1.png"]
+    write_files(tmp_path / "data", {name: png(1) for name in names})
+    (tmp_path / "data/loop").symlink_to(tmp_path / "data")
+    assert [image.file for image in read(tmp_path, "folders")] == sorted(names)
+
+
+def test_units_of_files_are_as_many_as_spread_well_and_know_their_size(tmp_path, monkeypatch):
+    write_files(tmp_path / "data", {f"a/{number:02}": bytes(number + 1) for number in range(25)})
+    monkeypatch.setattr(source_module, "WORTH_ROWS", 3)
+    source = open_raw_dataset(DATA, pulled(tmp_path, "folders"))
+    units = source.units()
+    assert [unit.rows for unit in units] == [3] * 8 + [1]
+    assert sum(unit.bytes for unit in units) == sum(range(1, 26))
+    assert [image.file for unit in units for image in source.read(unit)] == [
+        f"a/{number:02}" for number in range(25)
+    ]
+    monkeypatch.setattr(source_module, "UNITS", 4)
+    assert [unit.rows for unit in source.units()] == [9, 9, 7]
+
+
+@pytest.mark.parametrize("row_group_size", [230, 100])
+def test_a_long_row_group_is_read_in_parts(tmp_path, monkeypatch, row_group_size):
+    images = [png(number) for number in range(230)]
+    labels = [str(number) for number in range(230)]
+    write_parquet(tmp_path / "data/a.parquet", images, labels, row_group_size=row_group_size)
+    monkeypatch.setattr(source_module, "WORTH_ROWS", 10)
+    monkeypatch.setattr(source_module, "MAX_UNIT_ROWS", 90)
+    source = open_raw_dataset(DATA, pulled(tmp_path, "parquet"))
+    units = source.units()
+    assert len(units) > 2
+    assert max(unit.rows for unit in units) <= 90
+    found = [image for unit in units for image in source.read(unit)]
+    assert [image.data for image in found] == images
+    assert [image.label for image in found] == labels
+    assert [image.row for image in found] == list(range(230))
+
+
+def test_a_unit_of_large_images_has_few_of_them(tmp_path):
+    folder = tmp_path / "data/c"
+    folder.mkdir(parents=True)
+    for number in range(120):
+        (folder / f"{number:03}.jpg").write_bytes(bytes(500_000))
+    units = open_raw_dataset(DATA, pulled(tmp_path, "folders")).units()
+    assert [unit.rows for unit in units] == [50, 50, 20]
+    assert all(unit.seconds < 1.1 * source_module.WORTH_SECONDS for unit in units)

@@ -1,0 +1,50 @@
+import numpy as np
+import pytest
+
+from tasks.data.shards import Shards, shard_name
+
+
+@pytest.fixture
+def pixels():
+    return np.random.default_rng(0).integers(0, 256, (20, 4, 4, 3), np.uint8)
+
+
+@pytest.fixture
+def shards(tmp_path, pixels):
+    """The 20 images in shards of 7, 1, 9 and 3."""
+    paths = []
+    for number, shard in enumerate(np.split(pixels, [7, 8, 17])):
+        paths.append(tmp_path / shard_name(number))
+        np.save(paths[-1], shard)
+    return Shards(paths)
+
+
+def test_shards_read_as_one_array(shards, pixels):
+    assert len(shards) == 20
+    assert shards.shape == (4, 4, 3)
+    assert np.array_equal(shards[np.arange(20)], pixels)
+
+
+@pytest.mark.parametrize("rows", [[19, 0, 7], [6, 7, 8, 16, 17], [3, 3, 3], [12], []])
+def test_rows_come_in_the_order_that_was_asked_for(shards, pixels, rows):
+    rows = np.array(rows, np.int64)
+    found = shards[rows]
+    assert np.array_equal(found, pixels[rows])
+    assert found.dtype == np.uint8
+
+
+def test_what_was_read_may_be_changed_and_the_file_stays(shards, pixels):
+    found = shards[np.array([0, 1])]
+    found[:] = 0
+    assert np.array_equal(shards[np.array([0, 1])], pixels[:2])
+
+
+@pytest.mark.parametrize("row", [-1, 20])
+def test_a_row_that_is_not_there_is_no_other_row(shards, row):
+    with pytest.raises((AssertionError, IndexError)):
+        shards[np.array([0, row])]
+
+
+def test_shards_sort_in_row_order():
+    names = [shard_name(number) for number in (0, 9, 10, 255)]
+    assert names == sorted(names)

@@ -1,0 +1,106 @@
+import numpy as np
+import pytest
+from sklearn.metrics import f1_score, log_loss as sklearn_log_loss, precision_score, recall_score
+
+from tasks.evaluate.metrics import MAX_CELLS, Predictions, Tally, per_class, summarise
+
+NAMES = ("a", "b", "c")
+
+
+def tally(labels, predicted, confidence=None, likelihood=None, names=NAMES, chunk=None) -> Tally:
+    """Counts predictions, in chunks of as many rows."""
+    rows = len(labels)
+    columns = (
+        np.array(labels, np.int64),
+        np.array(predicted, np.int64),
+        np.array(np.full(rows, 0.5) if confidence is None else confidence, np.float32),
+        np.array(np.full(rows, 0.5) if likelihood is None else likelihood, np.float32),
+    )
+    counted = Tally(names, len(NAMES))
+    for start in range(0, rows, chunk or rows):
+        counted.add(Predictions(*(column[start : start + (chunk or rows)] for column in columns)))
+    return counted
+
+
+def test_the_metrics_are_those_of_the_confusion_counted_by_hand():
+    said = summarise(tally([0, 0, 0, 1, 1, 2], [0, 0, 1, 1, 2, 2]))
+    assert said["rows"] == 6
+    assert said["accuracy"] == pytest.approx(4 / 6)
+    assert said["macro_recall"] == pytest.approx((2 / 3 + 1 / 2 + 1) / 3)
+    assert said["macro_precision"] == pytest.approx((1 + 1 / 2 + 1 / 2) / 3)
+    assert said["macro_f1"] == pytest.approx((4 / 5 + 1 / 2 + 2 / 3) / 3)
+    assert said["worst_class_recall"] == pytest.approx(1 / 2)
+
+
+def test_macro_means_are_those_of_scikit_learn():
+    random = np.random.default_rng(0)
+    labels, predicted = random.integers(0, 3, 200), random.integers(0, 3, 200)
+    said = summarise(tally(labels, predicted))
+    for name, function in (
+        ("precision", precision_score),
+        ("recall", recall_score),
+        ("f1", f1_score),
+    ):
+        assert said[f"macro_{name}"] == pytest.approx(function(labels, predicted, average="macro"))
+
+
+def test_a_class_that_is_never_predicted_counts_as_zero():
+    table = per_class(tally([0, 1, 2], [0, 1, 1]))
+    assert table[2] == {"label": "c", "precision": 0, "recall": 0, "f1": 0, "rows": 1}
+
+
+def test_a_class_that_only_the_model_knows_is_a_mistake_and_no_class_of_its_own():
+    known = tally([0, 1, 2, 2], [0, 1, 2, 3], names=(*NAMES, "old"))
+    assert [row["label"] for row in per_class(known)] == ["a", "b", "c"]
+    assert summarise(known)["accuracy"] == 0.75
+    assert summarise(known)["macro_recall"] == pytest.approx(2.5 / 3)
+
+
+def test_log_loss_is_that_of_scikit_learn():
+    random = np.random.default_rng(0)
+    probabilities = random.dirichlet(np.ones(3), 100).astype(np.float32)
+    labels = random.integers(0, 3, 100)
+    likelihood = probabilities[np.arange(100), labels]
+    said = tally(labels, labels, likelihood=likelihood).log_loss
+    assert said == pytest.approx(sklearn_log_loss(labels, probabilities), rel=1e-5)
+
+
+def test_log_loss_of_an_impossible_class_is_finite():
+    assert tally([0], [1], likelihood=[0.0]).log_loss == pytest.approx(15.94, abs=0.01)
+
+
+def test_calibration_compares_confidence_with_accuracy_in_bins():
+    # Two bins of 15: (0.6, 0.667] with accuracy 1/2, (0.933, 1] with accuracy 1.
+    said = tally([0, 0, 0, 0], [0, 1, 0, 0], confidence=[0.61, 0.63, 0.96, 1.0])
+    bins = said.calibration
+    assert bins.share == pytest.approx([0.5, 0.5])
+    assert bins.accuracy == pytest.approx([0.5, 1.0])
+    assert bins.confidence == pytest.approx([0.62, 0.98])
+    assert bins.error == pytest.approx(0.5 * 0.12 + 0.5 * 0.02)
+
+
+def test_the_metrics_are_the_same_in_whatever_chunks_the_rows_come():
+    random = np.random.default_rng(0)
+    labels, predicted = random.integers(0, 3, (2, 1_000))
+    confidence, likelihood = random.random((2, 1_000), np.float32)
+    given = (labels, predicted, confidence, likelihood)
+    whole, parts = tally(*given), tally(*given, chunk=64)
+    assert per_class(parts) == per_class(whole)
+    assert summarise(parts) == pytest.approx(summarise(whole), rel=1e-13)
+    assert np.array_equal(parts.confusion, whole.confusion)
+
+
+def test_the_confusion_matrix_counts_true_classes_in_rows_and_predicted_ones_in_columns():
+    said = tally([0, 0, 1, 2, 2], [0, 2, 1, 2, 2])
+    assert said.confusion.tolist() == [[1, 0, 1], [0, 1, 0], [0, 0, 2]]
+
+
+def test_of_many_classes_the_confusion_matrix_is_no_larger_than_can_be_seen():
+    names = tuple(str(number) for number in range(21_841))
+    said = Tally(names, len(names))
+    labels = np.arange(len(names))
+    half = np.full(len(names), 0.5, np.float32)
+    said.add(Predictions(labels, labels, half, half))
+    assert said.confusion.shape == (MAX_CELLS, MAX_CELLS)
+    assert said.confusion.trace() == said.confusion.sum() == len(names)
+    assert summarise(said)["macro_f1"] == 1

@@ -1,0 +1,165 @@
+import json
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from sklearn.metrics import accuracy_score
+
+from retrain import tracking
+from retrain.project import Project
+from retrain.store import Artifact, list_files
+from retrain.workload import Evaluate
+from tasks.evaluate.step import evaluate
+from tests.tasks.toy_model import (
+    LABELS,
+    pixels,
+    plain_probabilities,
+    workspace,
+    write_model,
+    write_prepared,
+)
+
+ROWS = 45
+HISTORY = [
+    {
+        "epoch": epoch,
+        "train_loss": 2 / epoch,
+        "val_loss": 2.1 / epoch,
+        "val_accuracy": 1 - 1 / epoch,
+    }
+    for epoch in range(1, 4)
+]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """An evaluation that has been run."""
+
+    trained: Artifact
+    images: Artifact
+    folder: Path
+    facts: dict[str, Any]
+    run_id: str
+    project: Project
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory, ray_session):
+    """A model as `train` leaves it, with its history and its MLflow run, and its evaluation."""
+    root = tmp_path_factory.mktemp("scored")
+    project = Project(root)
+    trained = write_model(root / "train")
+    run_id = tracking.start_run(project, "toy", "key", {}, "digest").run_id
+    report = trained.folder / "report"
+    report.mkdir()
+    (report / "history.json").write_text(json.dumps(HISTORY))
+    (report / "mlflow.json").write_text(json.dumps({"run_id": run_id}))
+    images = write_prepared(root / "images", ROWS)
+    folder, facts = run(root / "evaluate", trained, images, project)
+    return Scored(trained, images, folder, facts, run_id, project)
+
+
+def run(folder: Path, trained: Artifact, images: Artifact, project: Project):
+    place = workspace(folder, project.root)
+    return place.folder, evaluate(Evaluate(batch_size=16), trained, images, place)
+
+
+def test_predictions_and_metrics_are_those_of_the_network(scored):
+    expected = plain_probabilities(scored.trained.folder / "model", pixels(ROWS), 16)
+
+    table = pq.read_table(scored.folder / "predictions.parquet")
+    assert table["path"].to_pylist() == [f"{row}.png" for row in range(ROWS)]
+    assert table["label"].to_pylist() == [LABELS[row % 4] for row in range(ROWS)]
+    assert np.array_equal(np.stack(table["probabilities"].to_numpy()), expected)
+    assert table["prediction"].to_pylist() == [LABELS[best] for best in expected.argmax(1)]
+    assert np.array_equal(table["confidence"].to_numpy(), expected.max(1))
+    assert json.loads(table.schema.metadata[b"labels"]) == list(LABELS)
+
+    metrics = scored.facts["metrics"]
+    assert scored.facts["weights"] == scored.trained.facts["weights"]
+    assert metrics == json.loads((scored.folder / "metrics.json").read_text())
+    accuracy = accuracy_score(np.arange(ROWS) % 4, expected.argmax(1))
+    assert metrics["accuracy"] == pytest.approx(accuracy)
+    assert metrics["rows"] == ROWS
+    assert len(json.loads((scored.folder / "per_class.json").read_text())) == len(LABELS)
+    lines = (scored.folder / "confusion.csv").read_text().splitlines()
+    assert lines[0] == '"actual","predicted"'
+    assert lines[1] == f'"ant","{LABELS[expected[0].argmax()]}"'
+    assert len(lines) == ROWS + 1
+
+
+def test_the_same_model_gives_the_same_bytes_wherever_it_comes_from(scored, tmp_path):
+    # As the registry keeps it: the model alone.
+    shutil.copytree(scored.trained.folder / "model", tmp_path / "champion" / "model")
+    champion = replace(scored.trained, folder=tmp_path / "champion")
+    folder, facts = run(tmp_path / "again", champion, scored.images, scored.project)
+    assert facts == scored.facts
+    assert _files(folder) == _files(scored.folder)
+
+
+def test_a_champion_whose_labels_stand_in_another_order_is_scored_by_name(scored, tmp_path):
+    # The same network, its outputs and their names turned round together.
+    turned = write_model(tmp_path / "turned", labels=LABELS[::-1])
+    _turn_outputs(scored.trained.folder / "model", turned.folder / "model")
+    _, facts = run(tmp_path / "evaluate", turned, scored.images, scored.project)
+    assert facts["metrics"] == pytest.approx(scored.facts["metrics"])
+
+
+def test_a_class_that_the_champion_does_not_know_is_counted_as_wrong(scored, tmp_path):
+    known = ("ant", "cat", "bee", "newt")
+    trained = write_model(tmp_path / "train", labels=known)
+    folder, facts = run(tmp_path / "evaluate", trained, scored.images, scored.project)
+    per_class = {row["label"]: row for row in json.loads((folder / "per_class.json").read_text())}
+    assert set(per_class) == set(LABELS)
+    assert per_class["dog"]["recall"] == 0
+    assert facts["metrics"]["worst_class_recall"] == 0
+    said = pq.read_table(folder / "predictions.parquet").to_pylist()
+    right = sum(row["label"] == row["prediction"] for row in said)
+    assert facts["metrics"]["accuracy"] == pytest.approx(right / ROWS)
+    likelihood = [
+        row["probabilities"][known.index(row["label"])] if row["label"] in known else 0
+        for row in said
+    ]
+    smallest = np.finfo(np.float32).eps
+    expected = -np.log(np.clip(likelihood, smallest, 1 - smallest)).mean()
+    assert facts["metrics"]["log_loss"] == pytest.approx(expected)
+
+
+def test_plots_are_drawn_for_people(scored):
+    plots = list((scored.folder / "report").glob("*.png"))
+    assert {path.stem for path in plots} == {
+        "confusion_matrix",
+        "learning_curves",
+        "predictions",
+        "reliability",
+        "worst_mistakes",
+    }
+    for path in plots:
+        with Image.open(path) as picture:
+            assert len(picture.getcolors(1 << 24)) > 20, f"{path.name} is blank"
+
+
+def test_scores_and_plots_are_added_to_the_run_of_the_training(scored):
+    client = tracking.client(scored.project)
+    logged = client.get_run(scored.run_id).data.metrics
+    assert logged["test_accuracy"] == scored.facts["metrics"]["accuracy"]
+    files = [file.path for file in client.list_artifacts(scored.run_id, "evaluate")]
+    assert "evaluate/confusion_matrix.png" in files
+
+
+def _files(folder: Path) -> list[dict[str, Any]]:
+    return [file for file in list_files(folder) if not file["path"].startswith("report/")]
+
+
+def _turn_outputs(source: Path, target: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(source / "model.safetensors")
+    for name in ("classifier.classifier.weight", "classifier.classifier.bias"):
+        weights[name] = weights[name].flip(0).contiguous()
+    save_file(weights, target / "model.safetensors")

@@ -1,0 +1,89 @@
+"""What the tests of `tasks.pull.step` and its helpers share: projects, and a pull of their data."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from retrain.project import Project
+from retrain.step import DataVersion, Workspace
+from retrain.workload import Data
+from tasks.pull.step import data_version, pull
+
+
+def make_files(folder: Path, *names: str) -> None:
+    """Writes files, each with its name as its content."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+
+
+def read_files(folder: Path) -> dict[str, str]:
+    """The content of every file in a folder."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_text(errors="replace")
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def pulled(
+    project: Project, path: str | Path, revision: str | None = None, **data: str
+) -> tuple[DataVersion, dict[str, str], dict]:
+    """Pulls data as a run does.
+
+    Returns:
+        Its version, the content of its files, and the facts.
+    """
+    config = Data(path=str(path), **data)
+    version = data_version(config, project, revision)
+    with tempfile.TemporaryDirectory() as folder:
+        facts = pull(config, version, make_workspace(Path(folder), project))
+        return version, read_files(Path(folder) / "output" / "data"), facts
+
+
+def make_workspace(folder: Path, project: Project) -> Workspace:
+    """An empty workspace."""
+    (folder / "output").mkdir(parents=True)
+    (folder / "scratch").mkdir()
+    return Workspace(folder / "output", folder / "scratch", "key", "vit", project)
+
+
+def run(folder: Path, *command: str) -> str:
+    """Runs a command, which must succeed."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=_environment())
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def dvc(folder: Path, *arguments: str) -> str:
+    """Runs DVC's own command line."""
+    return run(folder, sys.executable, "-m", "dvc", *arguments)
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """Runs git, as somebody."""
+    return run(folder, "git", "-c", "user.name=t", "-c", "user.email=t@localhost", *arguments)
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+
+
+@contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Serves HTTP on a free port of this machine; gives the URL of its root."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,216 @@
+"""Data under DVC, with real repositories, remotes and caches."""
+
+import json
+import shutil
+
+import pytest
+
+from retrain.caching import is_transient
+from retrain.errors import UsageError
+from retrain.project import Project
+from tests.tasks.pull.pulling import dvc, git, make_files, pulled, read_files
+
+REMOTE = ".dvc/remote/files/md5"
+CACHE = ".dvc/cache/files/md5"
+OLD = {"cat/1.png": "digits/cat/1.png", "dog/1.png": "digits/dog/1.png"}
+NEW = {**OLD, "dog/2.png": "digits/dog/2.png"}
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    """A project with two versions of its data, the first with the tag `old`, all of it pushed."""
+    root = tmp_path_factory.mktemp("template")
+    git(root, "init", "-q")
+    dvc(root, "init", "-q")
+    dvc(root, "remote", "add", "-q", "-d", "here", ".dvc/remote")
+    make_files(root / "data", "digits/cat/1.png", "digits/dog/1.png", "other/a.png")
+    commit(root, "old")
+    make_files(root / "data", "digits/dog/2.png")
+    commit(root, "new")
+    return root
+
+
+@pytest.fixture
+def project(template, tmp_path):
+    """A fresh clone: nothing in DVC's cache, and no `data/`."""
+    root = tmp_path / "clone"
+    shutil.copytree(template, root)
+    shutil.rmtree(root / "data")
+    shutil.rmtree(root / ".dvc" / "cache")
+    return Project(root)
+
+
+@pytest.fixture(autouse=True)
+def site_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(tmp_path / "site"))
+
+
+def commit(root, tag):
+    dvc(root, "add", "-q", "data")
+    dvc(root, "push", "-q")
+    git(root, "add", "-A")
+    git(root, "commit", "-qm", tag)
+    git(root, "tag", tag)
+
+
+def objects(root, below):
+    """The objects of DVC in a remote or a cache, by their hashes."""
+    return {path.parent.name + path.name: path for path in (root / below).glob("*/*")}
+
+
+def object_of(project, content, below=REMOTE):
+    """The file in a remote or a cache that holds some content."""
+    (path,) = [p for p in objects(project.root, below).values() if p.read_text() == content]
+    return path
+
+
+def overwrite(path, content):
+    path.chmod(0o644)
+    path.write_text(content)
+
+
+def test_the_pinned_version_is_fetched_from_the_remote(project):
+    version, files, facts = pulled(project, "data/digits")
+    assert files == NEW
+    assert facts == {"format": "folders"}
+    assert version.tracked
+    assert version.digest in (project.root / "data.dvc").read_text()
+
+
+def test_only_what_is_wanted_is_fetched(project):
+    pulled(project, "data/digits/cat", format="folders")
+    fetched = {path.read_text() for path in objects(project.root, CACHE).values()}
+    assert "digits/cat/1.png" in fetched
+    assert not fetched & {"digits/dog/1.png", "other/a.png"}
+
+
+def test_all_of_it_or_a_single_file_can_be_named(project, tmp_path):
+    _, files, _ = pulled(project, "data")
+    assert files == {f"digits/{name}": text for name, text in NEW.items()} | {
+        "other/a.png": "other/a.png"
+    }
+    _, files, _ = pulled(project, project.root / "data" / "other" / "a.png", format="folders")
+    assert files == {"a.png": "other/a.png"}
+
+
+def test_another_version_is_that_of_a_git_revision(project):
+    new, _, _ = pulled(project, "data/digits")
+    old, files, _ = pulled(project, "data/digits", revision="old")
+    assert files == OLD
+    assert old.digest != new.digest
+    assert old.revision == "old"
+
+
+def test_the_working_trees_data_is_neither_read_nor_changed(project):
+    make_files(project.root / "data", "digits/cat/mine.png")
+    overwrite(project.root / "data" / "digits" / "cat" / "mine.png", "not added to DVC yet")
+    before = read_files(project.root / "data")
+    _, files, _ = pulled(project, "data/digits")
+    assert files == NEW
+    assert read_files(project.root / "data") == before
+    assert git(project.root, "status", "--porcelain") == ""
+
+
+def test_a_new_version_counts_before_it_is_committed(project):
+    dvc(project.root, "pull", "-q")
+    make_files(project.root / "data", "digits/cat/3.png")
+    dvc(project.root, "add", "-q", "data")
+    _, files, _ = pulled(project, "data/digits")
+    assert files == {**NEW, "cat/3.png": "digits/cat/3.png"}
+
+
+def test_the_cache_is_enough_when_the_remote_is_gone(project):
+    first = pulled(project, "data/digits")
+    shutil.rmtree(project.root / ".dvc" / "remote")
+    assert pulled(project, "data/digits") == first
+
+
+def test_a_remote_that_is_gone_is_named_and_tried_again(project):
+    remote = project.root / ".dvc" / "remote"
+    remote.rename(project.root / "away")
+    with pytest.raises(ConnectionError, match=r"DVC remote 'here' \(.*/\.dvc/remote\)") as error:
+        pulled(project, "data/digits")
+    assert is_transient(error.value)
+    (project.root / "away").rename(remote)
+    assert pulled(project, "data/digits")[1] == NEW
+
+
+def test_a_file_that_was_never_pushed_is_an_error(project):
+    object_of(project, "digits/dog/2.png").unlink()
+    with pytest.raises(ConnectionError, match="with the data pushed to it"):
+        pulled(project, "data/digits")
+    assert pulled(project, "data/digits/cat", format="folders")[1] == {"1.png": "digits/cat/1.png"}
+
+
+def test_a_damaged_file_in_the_remote_is_not_taken(project):
+    path = object_of(project, "digits/dog/2.png")
+    overwrite(path, "digits/dog/X.png")
+    with pytest.raises(OSError, match=r"1 of 3 files is damaged, such as 2\.png") as error:
+        pulled(project, "data/digits")
+    assert is_transient(error.value)
+    overwrite(path, "digits/dog/2.png")
+    assert pulled(project, "data/digits")[1] == NEW
+
+
+def test_a_listing_that_says_less_than_was_pinned_is_not_believed(project):
+    (path,) = [
+        path
+        for name, path in objects(project.root, REMOTE).items()
+        if name in (project.root / "data.dvc").read_text()
+    ]
+    overwrite(path, json.dumps(json.loads(path.read_text())[:1]))
+    with pytest.raises(OSError, match="damaged"):
+        pulled(project, "data/digits")
+
+
+def test_a_damaged_cache_is_mended_from_the_remote_by_another_try(project):
+    pulled(project, "data/digits")
+    overwrite(object_of(project, "digits/cat/1.png", CACHE), "broken")
+    with pytest.raises(OSError, match="another try fetches it anew"):
+        pulled(project, "data/digits")
+    assert pulled(project, "data/digits")[1] == NEW
+
+
+def test_a_path_that_the_version_has_not_is_answered_with_what_it_has(project):
+    with pytest.raises(UsageError, match=r"has no digts, but digits, other\. .*dvc add data"):
+        pulled(project, "data/digts")
+
+
+@pytest.mark.parametrize("name", ["digit", "digits/ca"])
+def test_the_beginning_of_a_folders_name_is_not_the_folder(project, name):
+    with pytest.raises(UsageError, match=f"has no {name}"):
+        pulled(project, f"data/{name}")
+
+
+def test_an_unknown_git_revision_is_named(project):
+    with pytest.raises(UsageError, match="no git revision 'nowhere'"):
+        pulled(project, "data/digits", revision="nowhere")
+
+
+def test_a_git_revision_without_data_is_named(project):
+    git(project.root, "rm", "-q", "data.dvc")
+    git(project.root, "commit", "-qm", "none")
+    with pytest.raises(UsageError, match=r"no data\.dvc in git revision 'HEAD'"):
+        pulled(project, "data/digits", revision="HEAD")
+    assert pulled(project, "data/digits", revision="old")[1] == OLD
+
+
+def test_a_project_without_a_version_of_its_data_says_how_to_make_one(project):
+    (project.root / "data.dvc").unlink()
+    with pytest.raises(UsageError, match="dvc add data"):
+        pulled(project, "data/digits")
+
+
+@pytest.mark.parametrize(
+    "text", ["<<<<<<< HEAD\nouts:", "outs: 3", "outs:\n- path: data\n  md5: a1"]
+)
+def test_a_broken_pin_is_an_error(project, text):
+    (project.root / "data.dvc").write_text(text)
+    with pytest.raises(UsageError, match="does not pin the folder"):
+        pulled(project, "data/digits")
+
+
+def test_without_a_remote_dvc_says_how_to_add_one(project):
+    dvc(project.root, "remote", "remove", "here")
+    with pytest.raises(UsageError, match="dvc remote add"):
+        pulled(project, "data/digits")

@@ -1,0 +1,68 @@
+"""Small real images, and what a step is run with."""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+
+from retrain.project import Project
+from retrain.step import Workspace
+from retrain.store import Artifact
+
+
+def png(number: int, width: int = 8, height: int = 8) -> bytes:
+    """A grey image of its own for each number."""
+    pixels = np.random.default_rng(number).integers(0, 256, (height, width), np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def write_files(root: Path, files: dict[str, bytes]) -> None:
+    for name, data in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def write_parquet(path: Path, images: list, labels: list, *, names=None, **options) -> None:
+    """A file as the Hugging Face hub has it; with `names`, its labels are their numbers.
+
+    Args:
+        path: Where to.
+        images: Encoded images, or rows of the column.
+        labels: As many.
+        names: The names of the classes.
+        options: Of `pyarrow.parquet.write_table`.
+    """
+    rows = [
+        {"bytes": image, "path": None} if isinstance(image, bytes) else image for image in images
+    ]
+    table = pa.table(
+        {
+            "image": pa.array(rows, pa.struct({"bytes": pa.binary(), "path": pa.string()})),
+            "label": labels,
+        }
+    )
+    if names is not None:
+        features = {"image": {"_type": "Image"}, "label": {"names": names, "_type": "ClassLabel"}}
+        written = json.dumps({"info": {"features": features}})
+        table = table.replace_schema_metadata({"huggingface": written})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path, **options)
+
+
+def pulled(folder: Path, format: str) -> Artifact:
+    """The output of `pull`; its images are below `folder / "data"`."""
+    return Artifact("pull", "key", "digest", folder, {"format": format})
+
+
+def workspace(root: Path, step: str) -> Workspace:
+    """A place for a step to write to, in a project of its own."""
+    folder = root / step
+    folder.mkdir()
+    return Workspace(folder, root / f"{step}-scratch", "key", "digits", Project(root))

@@ -1,0 +1,140 @@
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+
+import models
+from retrain.workload import Augment, Model, Scale, Train
+from tasks.data.shards import open_prepared
+from tests.tasks.train.helpers import KEY, LABELS, SMALL, run, write_prepared
+
+RECIPE = Train(epochs=12, batch_size=16, lr=0.01, augment=Augment(shift=1))
+DROPOUT = SMALL.model_copy(update={"dropout": 0.1})
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, images):
+    return run(tmp_path_factory.mktemp("trained"), images, RECIPE, model=DROPOUT)
+
+
+def test_the_network_learns_and_the_best_epoch_is_kept(trained, images):
+    best = max(trained.history, key=lambda epoch: (epoch["val_accuracy"], -epoch["val_loss"]))
+    assert best["val_accuracy"] > 0.9
+    assert trained.facts["best_epoch"] == best["epoch"]
+    assert trained.facts["val_accuracy"] == best["val_accuracy"]
+    assert trained.facts["val_loss"] == best["val_loss"]
+
+    classifier = models.load(trained.folder / "model")
+    val = open_prepared(images).split("val")
+    with torch.inference_mode():
+        logits = classifier.module(torch.from_numpy(val.images[np.arange(len(val))]))
+    y = torch.from_numpy(val.labels)
+    assert float((logits.argmax(1) == y).float().mean()) == pytest.approx(best["val_accuracy"])
+    loss = float(torch.nn.functional.cross_entropy(logits, y))
+    assert loss == pytest.approx(best["val_loss"], rel=1e-4)
+
+
+def test_the_model_says_what_it_is(trained):
+    classifier = models.load(trained.folder / "model")
+    assert classifier.labels == LABELS
+    assert classifier.images == {"size": 8, "channels": 1, "resize": "crop"}
+    weights = trained.model_files()[models.WEIGHTS]
+    assert trained.facts["weights"] == hashlib.sha256(weights).hexdigest()
+    assert trained.facts["parameters"] == sum(p.numel() for p in classifier.module.parameters())
+
+
+def test_the_history_has_an_entry_for_each_epoch(trained):
+    assert [epoch["epoch"] for epoch in trained.history] == list(range(1, RECIPE.epochs + 1))
+    assert trained.history[-1]["train_loss"] < trained.history[0]["train_loss"]
+    assert all(epoch["images_per_second"] > 0 for epoch in trained.history)
+
+
+def test_the_same_training_gives_the_same_bytes(trained, images, tmp_path):
+    again = run(tmp_path, images, RECIPE, model=DROPOUT)
+    assert again.facts == trained.facts
+    assert again.model_files() == trained.model_files()
+
+
+def test_another_seed_gives_another_network(trained, images, tmp_path):
+    other = run(tmp_path, images, RECIPE.model_copy(update={"seed": 1}), model=DROPOUT)
+    assert other.facts["weights"] != trained.facts["weights"]
+
+
+def test_mlflow_has_one_finished_run_with_everything(trained):
+    from retrain import tracking
+
+    run = tracking.client(trained.project).get_run(trained.run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["retrain.key"] == KEY
+    assert run.data.params["train.lr"] == "0.01"
+    assert run.data.params["model.family"] == "vit"
+    assert run.data.params["scale.workers"] == "0"
+    assert "scale.checkpoint_seconds" not in run.data.params  # may change from try to try
+    assert run.inputs.dataset_inputs[0].dataset.digest == ("ab" * 32)[:36]
+    logged = tracking.client(trained.project).get_metric_history(trained.run_id, "val_accuracy")
+    assert [(metric.step, metric.value) for metric in logged] == [
+        (epoch["epoch"], epoch["val_accuracy"]) for epoch in trained.history
+    ]
+
+
+def test_bf16_trains_too(images, tmp_path):
+    trained = run(tmp_path, images, RECIPE.model_copy(update={"precision": "bf16"}))
+    assert trained.facts["val_accuracy"] > 0.9
+
+
+def test_fewer_images_than_a_batch_make_one_batch(tmp_path, steps):
+    few = write_prepared(tmp_path / "images", rows=5, val=3)
+    run(tmp_path / "run", few, Train(epochs=2, batch_size=16))
+    assert steps == [0, 1]
+
+
+def test_a_training_that_diverges_says_to_lower_the_learning_rate(images, tmp_path):
+    with pytest.raises(ValueError, match=r"diverged in epoch 1: .* Lower train\.lr"):
+        run(tmp_path, images, Train(epochs=2, batch_size=16, lr=1e30))
+
+
+def test_what_does_not_go_with_the_images_is_the_users_to_mend(images, tmp_path):
+    wrong = Model(family="vit", patch_size=3, hidden_size=16, layers=1, heads=2)
+    with pytest.raises(ValueError, match=r"model\.patch_size 3 does not divide images\.size 8"):
+        run(tmp_path, images, RECIPE, model=wrong)
+
+
+def test_a_batch_that_cannot_be_shared_out_is_refused(images, tmp_path):
+    with pytest.raises(ValueError, match=r"train\.batch_size 16 .* scale\.workers 3"):
+        run(tmp_path, images, RECIPE, scale=Scale(workers=3))
+
+
+def test_a_pretrained_folder_is_below_the_project(images, tmp_path):
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(
+        image_size=8, num_channels=1, patch_size=4, hidden_size=16,
+        num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+    )  # fmt: skip
+    ViTForImageClassification(config).save_pretrained(tmp_path / "starting-points" / "tiny")
+    model = Model(family="vit", pretrained="starting-points/tiny")
+    trained = run(tmp_path, images, RECIPE.model_copy(update={"epochs": 1}), model=model)
+    assert str(tmp_path).encode() not in b"".join(trained.model_files().values())
+
+
+def test_a_small_network_leaves_the_other_cores_alone(images, tmp_path):
+    run(tmp_path, images, RECIPE.model_copy(update={"epochs": 1}))
+    assert torch.get_num_threads() == 1
+
+
+def test_a_batch_in_parts_takes_the_same_steps(images, tmp_path):
+    whole = run(tmp_path / "whole", images, RECIPE)
+    parts = run(tmp_path / "parts", images, RECIPE.model_copy(update={"micro_batch": 5}))
+    assert parts.model_files() != whole.model_files()  # sums in another order
+    for ours, theirs in zip(parts.history, whole.history, strict=True):
+        assert ours["train_loss"] == pytest.approx(theirs["train_loss"], rel=1e-3)
+        assert ours["val_loss"] == pytest.approx(theirs["val_loss"], rel=1e-3)
+
+
+def test_how_it_was_calculated_is_recorded(images, tmp_path):
+    once = RECIPE.model_copy(update={"epochs": 1})
+    fp32 = run(tmp_path / "fp32", images, once)
+    assert fp32.facts["numerics"] == {"precision": "fp32", "attention": "sdpa", "compiled": False}
+    bf16 = run(tmp_path / "bf16", images, once.model_copy(update={"precision": "bf16"}))
+    assert bf16.facts["numerics"] == {"precision": "bf16", "attention": "eager", "compiled": False}

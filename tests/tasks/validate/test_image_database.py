@@ -1,0 +1,80 @@
+import hashlib
+
+import pyarrow as pa
+import pytest
+
+from retrain.workload import Checks
+from tasks.validate.image_database import ImageDatabase
+
+CHECKS = Checks()
+
+
+@pytest.fixture
+def database(tmp_path):
+    with ImageDatabase(tmp_path / "images.sqlite") as database:
+        yield database
+
+
+def table(splits, *, contents=None, labels="a", error=None):
+    """Rows about images of 8 x 4 pixels."""
+    count = len(splits)
+    contents = contents or range(count)
+    return pa.table(
+        {
+            "split": splits,
+            "label": [labels] * count if isinstance(labels, str) else labels,
+            "error": pa.array([error] * count, pa.string()),
+            "width": [8] * count,
+            "height": [4] * count,
+            "sha256": [hashlib.sha256(b"%a" % content).hexdigest() for content in contents],
+        }
+    )
+
+
+def column(database, name):
+    """A column of all images, by setting them all aside."""
+    database.set_aside(0, "SELECT image FROM images")
+    return [row[name] for row in database.bad(0, 100)]
+
+
+def test_of_a_shared_image_the_copy_that_is_held_out_most_stays(database):
+    splits = ["train", "val", "test", "train", "train", "val", "train"]
+    images = table(splits, contents=["a", "a", "a", "b", "b", "c", "c"])
+    database.add(0, images.slice(0, 4))
+    database.add(4, images.slice(4))
+    database.find_shared()
+    assert column(database, "also_in") == ["test", "test", None, None, None, None, "val"]
+
+
+def test_images_that_do_not_decode_are_not_said_to_be_shared(database):
+    database.add(0, table(["train", "test"], contents=["a", "a"], error="empty"))
+    database.find_shared()
+    assert column(database, "also_in") == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("checks", "unknown"),
+    [
+        (CHECKS, [None, None, None, "it's \\n"]),
+        (Checks(labels=("it's \\n",)), ["a", None, "a", None]),
+    ],
+)
+def test_unknown_labels_are_those_that_are_not_listed_or_not_in_train(database, checks, unknown):
+    database.add(0, table(["train", "train", "test", "test"], labels=["a", None, "a", "it's \\n"]))
+    database.find_unknown(checks)
+    assert column(database, "unknown_label") == unknown
+
+
+def test_accepted_images_are_counted_by_class_and_split(database):
+    database.add(0, table(["train", "train", "test", "val"], labels=["b", "a", "a", "a"]))
+    checks = Checks(labels=("c", "a", "b"))
+    database.find_unknown(checks)
+    database.set_aside(0, "SELECT image FROM images WHERE image = 3")
+    database.set_aside(1, "SELECT image FROM images WHERE image = 3")
+    database.count_accepted(checks)
+    rows = database.select("classes", "label", "SELECT label FROM classes", 10)
+    assert [tuple(row) for row in rows] == [("a", 1, 0, 1, 2), ("b", 1, 0, 0, 1), ("c", 0, 0, 0, 0)]
+    assert [database.rows(split) for split in ("train", "val", "test")] == [2, 0, 1]
+    assert database.count_bad() == 1
+    assert [(row["image"], row["rule"]) for row in database.bad(3, 4)] == [(3, 0), (3, 1)]
+    assert list(database.bad(0, 3)) == []

@@ -1,0 +1,313 @@
+import hashlib
+import io
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from retrain.errors import RejectedDataError
+from retrain.workload import Checks, Data, Split
+from tasks.validate.step import validate
+from tests.tasks.toy_data import png, pulled, workspace, write_files, write_parquet
+
+DATA = Data(path="data")
+CHECKS = Checks(min_images_per_class=3)
+TOLERANT = Checks(min_images_per_class=3, max_bad_fraction=0.5)
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+@pytest.fixture
+def files():
+    """Two classes in three splits: 4, 2 and 3 of each; to be changed by a test."""
+    names = [
+        f"{split}/{label}/{number}.png"
+        for split, count in {"train": 4, "val": 2, "test": 3}.items()
+        for label in ("cat", "dog")
+        for number in range(count)
+    ]
+    return {name: png(number) for number, name in enumerate(names)}
+
+
+def run(tmp_path, files, checks=CHECKS):
+    write_files(tmp_path / "data", files)
+    space = workspace(tmp_path, "validate")
+    return validate(DATA, checks, pulled(tmp_path, "folders"), space), space.folder
+
+
+def rejection(tmp_path, files, checks=CHECKS):
+    """The lines of the error, without the first and the last."""
+    with pytest.raises(RejectedDataError) as caught:
+        run(tmp_path, files, checks)
+    first, *lines, last = str(caught.value).split("\n")
+    assert first == "The data is rejected:"
+    kept = tmp_path / ".retrain/rejected/digits"
+    assert last == f"All of them: {kept}/quarantined.parquet and {kept}/data_docs/index.html"
+    assert (kept / "quarantined.parquet").is_file()
+    assert (kept / "data_docs/index.html").is_file()
+    return lines
+
+
+def quarantine(folder):
+    """The reason of each image that was set aside, by its path."""
+    rows = pd.read_parquet(folder / "quarantined.parquet")
+    return dict(zip(rows["path"], rows["reason"], strict=True))
+
+
+def test_good_data_is_accepted_and_described(tmp_path, files):
+    facts, folder = run(tmp_path, files)
+    assert facts == {"rows": {"train": 8, "val": 4, "test": 6}, "quarantined": 0}
+    rows = pq.read_table(folder / "images.parquet")
+    assert rows.column_names == [
+        *("unit", "split", "path", "label", "file", "row"),
+        *("width", "height", "mode", "bytes", "sha256"),
+    ]
+    order = [(row["unit"], row["file"], row["row"]) for row in rows.to_pylist()]
+    assert order == sorted(order)
+    data = files["test/cat/0.png"]
+    assert rows.to_pylist()[0] == {
+        "unit": 0,
+        "split": "test",
+        "path": "test/cat/0.png",
+        "label": "cat",
+        "file": "test/cat/0.png",
+        "row": 0,
+        "width": 8,
+        "height": 8,
+        "mode": "L",
+        "bytes": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+    assert len(pq.read_table(folder / "quarantined.parquet")) == 0
+    assert (folder / "report/data_docs/index.html").is_file()
+
+
+def test_the_same_data_gives_the_same_bytes(tmp_path, files):
+    files["train/cat/broken.png"] = b"no image"
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        run(tmp_path / name, files, TOLERANT)
+    for name in ("images.parquet", "quarantined.parquet"):
+        one, two = (tmp_path / run_ / "validate" / name for run_ in ("one", "two"))
+        assert one.read_bytes() == two.read_bytes()
+
+
+def test_parquet_and_folders_are_described_alike(tmp_path, files):
+    (tmp_path / "folders").mkdir()
+    _, folders = run(tmp_path / "folders", files)
+    for split in ("train", "val", "test"):
+        names = sorted(name for name in files if name.startswith(split))
+        rows = [{"bytes": files[name], "path": name} for name in names]
+        labels = [["cat", "dog"].index(name.split("/")[1]) for name in names]
+        write_parquet(
+            tmp_path / f"data/{split}.parquet", rows, labels, names=["cat", "dog"], row_group_size=3
+        )
+    space = workspace(tmp_path, "validate")
+    validate(DATA, CHECKS, pulled(tmp_path, "parquet"), space)
+    ours, theirs = (
+        pd.read_parquet(folder / "images.parquet").drop(columns=["file", "row"])
+        for folder in (space.folder, folders)
+    )
+    pd.testing.assert_frame_equal(ours, theirs)
+
+
+def test_a_corrupt_image_is_named_in_the_error(tmp_path, files):
+    files["val/dog/half.png"] = png(99)[:60]
+    files["val/dog/nothing.png"] = b""
+    lines = rejection(tmp_path, files)
+    assert lines[0].startswith("- images that do not decode: 2 of 20: val val/dog/half.png (does ")
+    assert lines[0].endswith("val val/dog/nothing.png (does not decode: empty)")
+    assert lines[1] == (
+        "In all 2 of 20 images are bad, 10.000%; checks.max_bad_fraction lets 0.000% be set aside."
+    )
+    assert len(lines) == 2
+
+
+def test_five_examples_are_named_and_the_others_counted(tmp_path, files):
+    files |= {f"train/cat/broken{number}.png": b"broken" for number in range(1_200)}
+    [line, _] = rejection(tmp_path, files)
+    assert line.startswith("- images that do not decode: 1,200 of 1,218: train train/cat/broken0")
+    assert line.count("does not decode") == 5
+    assert line.endswith(", and 1,195 more")
+
+
+def test_an_image_without_a_label_is_named_in_the_error(tmp_path, files):
+    files["train/lost.png"] = png(99)
+    [line, _] = rejection(tmp_path, files)
+    assert line == "- images without a label: 1 of 19: train train/lost.png (no label)"
+
+
+def test_a_label_that_the_training_split_lacks_is_named_in_the_error(tmp_path, files):
+    files["test/dgo/1.png"] = png(99)
+    [line, _] = rejection(tmp_path, files)
+    assert line == (
+        "- images with an unknown label: 1 of 19: test test/dgo/1.png (unknown label 'dgo')"
+    )
+
+
+def test_a_label_that_is_not_listed_is_named_in_the_error(tmp_path, files):
+    files["train/dgo/1.png"] = png(99)
+    checks = CHECKS.model_copy(update={"labels": ("cat", "dog")})
+    [line, _] = rejection(tmp_path, files, checks)
+    assert line == (
+        "- images with an unknown label: 1 of 19: train train/dgo/1.png (unknown label 'dgo')"
+    )
+
+
+def test_a_listed_class_without_images_is_named_in_the_error(tmp_path, files):
+    checks = CHECKS.model_copy(update={"labels": ("cat", "dog", "fox")})
+    assert rejection(tmp_path, files, checks) == [
+        "- classes with fewer images than checks.min_images_per_class 3: 1 of 3: fox has 0",
+        "- classes without an image in train: 1 of 3: fox",
+        "- classes without an image in test: 1 of 3: fox",
+    ]
+
+
+def test_a_class_with_too_few_images_is_named_in_the_error(tmp_path, files):
+    files |= {"train/fox/1.png": png(98), "test/fox/2.png": png(99)}
+    assert rejection(tmp_path, files) == [
+        "- classes with fewer images than checks.min_images_per_class 3: 1 of 3: fox has 2"
+    ]
+
+
+def test_a_class_that_cannot_be_tested_is_named_in_the_error(tmp_path, files):
+    files |= {f"train/fox/{number}.png": png(100 + number) for number in range(3)}
+    assert rejection(tmp_path, files) == ["- classes without an image in test: 1 of 3: fox"]
+
+
+@pytest.mark.parametrize(
+    ("side", "said"),
+    [
+        ((20, 7), "below checks.min_side 8: 1 of 19: train train/cat/x.png (20 x 7 pixels is too"),
+        ((8, 41), "above checks.max_side 40: 1 of 19: train train/cat/x.png (8 x 41 pixels is too"),
+    ],
+)
+def test_an_image_of_the_wrong_size_is_named_in_the_error(tmp_path, files, side, said):
+    files["train/cat/x.png"] = png(99, *side)
+    checks = CHECKS.model_copy(update={"max_side": 40})
+    [line, _] = rejection(tmp_path, files, checks)
+    assert line.startswith(f"- images with a side {said}")
+
+
+def test_the_size_is_that_of_the_image_the_right_way_up(tmp_path, files):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    buffer = io.BytesIO()
+    Image.new("L", (20, 10)).save(buffer, "PNG", exif=exif)
+    files["train/cat/x.png"] = buffer.getvalue()
+    _, folder = run(tmp_path, files)
+    rows = pd.read_parquet(folder / "images.parquet").set_index("path")
+    assert tuple(rows.loc["train/cat/x.png", ["width", "height"]]) == (10, 20)
+
+
+def test_an_image_that_splits_share_is_named_in_the_error(tmp_path, files):
+    files["train/dog/x.png"] = files["test/cat/1.png"]
+    [line, _] = rejection(tmp_path, files)
+    assert line == (
+        "- images that a split held out from theirs has too: 1 of 19: "
+        "train train/dog/x.png (the same image is in test)"
+    )
+
+
+def test_an_empty_split_is_named_in_the_error(tmp_path):
+    files = {f"{label}/{n}.png": png(100 * n + ord(label)) for label in "ab" for n in range(5)}
+    write_files(tmp_path / "data", files)
+    data = Data(path="data", split=Split(val=0.0, test=0.0))
+    with pytest.raises(RejectedDataError, match="splits without an image: 2 of 3: val, test"):
+        validate(data, CHECKS, pulled(tmp_path, "folders"), workspace(tmp_path, "validate"))
+
+
+def test_every_failed_expectation_has_a_line(tmp_path, files):
+    files |= {
+        "train/cat/x.png": b"broken",
+        "train/lost.png": png(98),
+        "train/cat/tiny.png": png(97, 2, 2),
+        "test/dgo/1.png": png(96),
+        "val/cat/y.png": files["test/cat/1.png"],
+        "train/fox/1.png": png(95),
+    }
+    lines = rejection(tmp_path, files)
+    assert [line.split(":")[0].rstrip(".") for line in lines] == [
+        "- images that do not decode",
+        "- images without a label",
+        "- images with an unknown label",
+        "- images with a side below checks.min_side 8",
+        "- images that a split held out from theirs has too",
+        "- classes with fewer images than checks.min_images_per_class 3",
+        "- classes without an image in test",
+        "In all 5 of 24 images are bad, 20.833%; checks.max_bad_fraction lets 0.000% be set aside",
+    ]
+
+
+def test_bad_images_up_to_the_fraction_are_set_aside_with_the_reasons(tmp_path, files):
+    files |= {
+        "train/cat/x.png": b"broken",
+        "train/tiny.png": png(97, 2, 2),
+        "train/dog/y.png": files["val/cat/1.png"],
+    }
+    facts, folder = run(tmp_path, files, CHECKS.model_copy(update={"max_bad_fraction": 3 / 21}))
+    assert facts == {"rows": {"train": 8, "val": 4, "test": 6}, "quarantined": 3}
+    reasons = quarantine(folder)
+    assert reasons.pop("train/cat/x.png").startswith("does not decode: not an image")
+    assert reasons == {
+        "train/dog/y.png": "the same image is in val",
+        "train/tiny.png": "no label; 2 x 2 pixels is too small",
+    }
+    accepted = pd.read_parquet(folder / "images.parquet")
+    assert not set(accepted["path"]) & {"train/cat/x.png", "train/tiny.png", "train/dog/y.png"}
+    docs = "".join(path.read_text() for path in (folder / "report").rglob("images.html"))
+    assert "images without a label" in docs
+    # It has the columns of the accepted ones, whole numbers and all.
+    ours, theirs = (
+        pq.read_schema(folder / f"{name}.parquet") for name in ("images", "quarantined")
+    )
+    assert list(theirs) == [*ours, pa.field("reason", pa.string())]
+
+
+def test_the_fraction_itself_is_allowed_and_one_image_more_is_not(tmp_path, files):
+    # 29 of 100, because 0.29 * 100 is a little less than 29 in floating point.
+    files |= {f"train/dog/y{number}.png": png(200 + number) for number in range(71 - len(files))}
+    files |= {f"train/cat/x{number}.png": b"broken" for number in range(29)}
+    checks = CHECKS.model_copy(update={"max_bad_fraction": 0.29})
+    for name in ("allowed", "rejected"):
+        (tmp_path / name).mkdir()
+    assert run(tmp_path / "allowed", files, checks)[0]["quarantined"] == 29
+    lines = rejection(tmp_path / "rejected", files | {"train/cat/x.png": b"broken"}, checks)
+    assert lines[-1].endswith("checks.max_bad_fraction lets 29.000% be set aside.")
+
+
+@pytest.mark.parametrize("broken", [b"broken", b""])
+def test_data_without_one_good_image_is_rejected(tmp_path, files, broken):
+    lines = rejection(tmp_path, dict.fromkeys(files, broken))
+    assert lines[0].startswith("- images that do not decode: 18 of 18: ")
+    assert lines[-2] == "- splits without an image: 3 of 3: train, val, test"
+
+
+def test_data_without_one_label_is_rejected(tmp_path, files):
+    lines = rejection(tmp_path, {name.replace("/", "-"): data for name, data in files.items()})
+    assert lines[0].startswith("- images without a label: 18 of 18: ")
+
+
+def test_data_without_training_images_is_rejected(tmp_path, files):
+    lines = rejection(tmp_path, {name: files[name] for name in files if name.startswith("test")})
+    assert lines[0].startswith("- images with an unknown label: 6 of 6: ")
+    assert lines[-2] == "- splits without an image: 3 of 3: train, val, test"
+
+
+def test_classes_are_counted_without_what_is_set_aside(tmp_path, files):
+    for number in range(3):
+        files[f"test/dog/{number}.png"] = b"broken"
+    lines = rejection(tmp_path, files, TOLERANT)
+    assert lines[1] == "- classes without an image in test: 1 of 2: dog"
+
+
+def test_a_rejection_replaces_what_the_last_one_left(tmp_path, files):
+    files["train/lost.png"] = png(99)
+    rejection(tmp_path, files)
+    (tmp_path / "validate").rename(tmp_path / "before")
+    rejection(tmp_path, files | {"train/cat/x.png": b"broken"})
+    kept = tmp_path / ".retrain/rejected/digits"
+    assert len(list((kept / "data_docs/validations/images").rglob("*.html"))) == 1
+    assert len(pd.read_parquet(kept / "quarantined.parquet")) == 2
