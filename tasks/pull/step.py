@@ -124,7 +124,7 @@ def find_source(data: "Data", project: Project, revision: str | None) -> DataSou
 
 
 def _unpack(folder: Path, scratch: Path) -> None:
-    """Puts the content of an archive into its source, if that is all there is in a folder."""
+    """Puts the content of an archive into its place, if that is all there is in a folder."""
     archive = next(folder.iterdir())
     if len(list(folder.iterdir())) > 1 or not archive.is_file():
         return

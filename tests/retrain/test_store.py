@@ -149,7 +149,7 @@ def test_a_run_killed_in_the_middle_leaves_no_artifact_and_the_next_one_makes_it
         import os, signal, sys
         from dataclasses import replace
         from pathlib import Path
-        from tests.retrain import test_artifact as toys
+        from tests.retrain import test_store as toys
         from retrain.store import RunContext, Store
         from retrain.project import Project
 

@@ -11,7 +11,7 @@ import pytest
 from retrain.project import Project
 from retrain.servers import ephemeral
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 RUN = """
 import os

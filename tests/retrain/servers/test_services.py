@@ -20,7 +20,7 @@ from retrain.project import Project
 from retrain.servers import processes, ray_cluster, services
 from retrain.workload import workload_names
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 FLOW = """
 import os, threading, time

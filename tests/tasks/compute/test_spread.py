@@ -38,7 +38,7 @@ def test_little_work_starts_no_ray():
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         env={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
         capture_output=True,
         text=True,

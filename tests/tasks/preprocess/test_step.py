@@ -248,8 +248,8 @@ def test_a_run_that_was_killed_makes_only_the_shards_that_are_missing(
     scratch = killed / "preprocess-scratch"
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(killed), storage],
-        cwd=Path(__file__).parents[2],
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        cwd=Path(__file__).parents[3],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
     )
     while len(list(scratch.glob("*/images-*"))) < 8:
         assert process.poll() is None, "it ended before it could be killed"

@@ -51,7 +51,7 @@ def train(project: Project, seed: int = 0) -> Artifact:
     report.mkdir()
     (report / "history.json").write_text(json.dumps(HISTORY))
     (report / "mlflow.json").write_text(json.dumps({"run_id": run.run_id}))
-    return replace(trained, made={"commit": "c0ffee"})
+    return replace(trained, provenance={"commit": "c0ffee"})
 
 
 def decide(trained: Artifact, verdict: str, champion: int | None) -> tuple[Artifact, Artifact]:

@@ -19,7 +19,7 @@ from tasks.pull.external import LocalSource, UrlSource
 from tasks.pull.step import data_version
 from tests.tasks.pull.pulling import make_files, pulled, serving
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

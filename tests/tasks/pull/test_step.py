@@ -16,7 +16,7 @@ from retrain.workload import Data
 from tasks.pull.step import STEP, data_version
 from tests.tasks.pull.pulling import make_files, pulled
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PETS = {"cat/1.png": "1", "dog/2.png": "2"}
 
 

@@ -15,7 +15,7 @@ from tests.tasks.toy_data import png, pulled, workspace, write_files
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CHECKS = Checks(min_images_per_class=1)
 NAMES = [f"{split}/a/{number:02}.png" for split in ("test", "train", "val") for number in range(20)]
 UNIT_ROWS = 2
