@@ -5,8 +5,8 @@
 Each round predicts the same images in the two ways, in turns, in one process: with
 `tasks.compute.inference` (from disk, in chunks, on all cores), and with a loop over batches of a
 tensor in memory, in fp32 with all cores as PyTorch's threads. Both are timed from the first
-image to the last probability, the model's loading included; the first round is left out as warm-up. `auto` is
-`tasks.compute.inference` in the precision that the project chooses.
+image to the last probability, the model's loading included; the first round is left out as
+warm-up. `auto` is `tasks.compute.inference` in the precision that the project chooses.
 
 The figures are images/s, medians of the rounds, and their ratios to the loop.
 

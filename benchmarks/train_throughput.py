@@ -4,7 +4,8 @@
 
 Each round runs every way of training once, in turns, in one process: the same network,
 hyperparameters, images, batch, epochs and, as many as the step chooses, threads. The
-project's step is the real one, with images on disk, checkpoints, progress and MLflow. It is compared with
+project's step is the real one, with images on disk, checkpoints, progress and MLflow. It is
+compared with
 
 - bare: a PyTorch loop over tensors in memory, in fp32
 - ideal loader: that loop on one batch again and again, which no loader can beat

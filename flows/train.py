@@ -1,58 +1,201 @@
-"""The main job as a Prefect flow; `flows/order.py` has the steps.
+"""The main flow: pull > validate > preprocess > train > evaluate > gate > promote.
 
 retrain train vit
 prefect deployment run train/vit --watch
 """
 
-from typing import Any
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from prefect import flow, runtime
-from prefect.client.schemas.objects import State
-from prefect.states import Completed
-
-from flows.order import follow, look
-from retrain.project import find_project
+from retrain import tracking
 from retrain.runs import records
-from retrain.runs.run import Run
-from retrain.store import RunContext, Store
-from retrain.workload import load_workload
-from tasks.pull.step import data_version
+from retrain.runs.pipeline import Pipeline
+from retrain.runs.records import Document
+from retrain.runs.state import RunState
+from retrain.step import REPORT, DataVersion
+from tasks.evaluate.step import STEP as EVALUATE
+from tasks.gate.step import STEP as GATE, Runner, score_champion
+from tasks.preprocess.step import STEP as PREPROCESS
+from tasks.promote.step import STEP as PROMOTE
+from tasks.pull.step import STEP as PULL, data_version
+from tasks.train.step import STEP as TRAIN
+from tasks.validate.step import STEP as VALIDATE
+
+if TYPE_CHECKING:
+    from prefect import Flow
 
 
-@flow(name="train", flow_run_name="train-{workload}")
-def train(
-    workload: str = "vit",
-    overrides: dict[str, Any] | None = None,
-    data_rev: str | None = None,
-    refresh: bool = False,
-    run: bool = False,
-) -> records.Document | State[records.Document]:
-    """Trains a workload's model and promotes it if it is better than the one in production.
-
-    When nothing has changed since the last run, none of it is done, and the flow run ends in the
-    state `Skipped`.
-
-    Args:
-        workload: An entry of `params.yaml`.
-        overrides: Parameters that replace the file's, by dotted name: `{"train.lr": 0.0005}`.
-        data_rev: A git revision whose version of the data is used; the working tree's if None.
-        refresh: Run every step, even those whose output is in the store.
-        run: Go through the steps even if nothing has changed.
-
-    Returns:
-        The run's summary, as `retrain train --json` prints it.
+def order(run: Runner, version: DataVersion) -> None:
+    """Takes a version of the data through all steps.
 
     Raises:
-        ValueError: Something that the user has to mend, such as data that fails its checks. A
+        ValueError: Something that the user has to correct, such as data that fails its checks. A
             model that the gate rejects is no error.
     """
-    project = find_project()
-    config = load_workload(project.params, workload, overrides)
-    if not (run or refresh) and (same := look(project, config, data_rev).unchanged()):
-        return Completed(name="Skipped", message=records.outcome(same), data=same)
-    version = data_version(config.data, project, data_rev)
-    context = RunContext(str(runtime.flow_run.id), project)
-    steps = Run(config, version, Store(project.store), context, refresh)
-    with records.kept(steps):
-        follow(steps, version)
-    return records.published(steps)
+    data = run(PULL, version)
+    checked = run(VALIDATE, data)
+    images = run(PREPROCESS, data, checked)
+    model = run(TRAIN, images)
+    scores = run(EVALUATE, model, images)
+    champion = score_champion(run, data, checked, images, scores)
+    decision = run(GATE, scores, champion)
+    run(PROMOTE, version, model, scores, decision)
+
+
+IMPORTS = {
+    "pull": ("dvc.repo",),
+    "validate": ("great_expectations",),
+    "preprocess": ("numpy", "pyarrow.parquet"),
+    "train": ("mlflow", "torch", "ray.train.torch", "transformers.modeling_utils"),
+    "evaluate": ("matplotlib.figure",),
+}
+
+
+def document(run: RunState) -> Document:
+    """A run as JSON-able values; parts that it did not get to are None."""
+    facts = {name: dict(artifact.facts) for name, artifact in run.artifacts.items()}
+    decision = facts.get("gate")
+    champion = decision.pop("champion") if decision else None
+    base = records.base_document(run)
+    base["data"] |= {name: facts.get("validate", {}).get(name) for name in ("rows", "quarantined")}
+    made = base | {
+        "metrics": facts.get("evaluate", {}).get("metrics"),
+        "champion": champion,
+        "decision": decision,
+        "model": facts.get("promote"),
+        "look": _where_to_look(run),
+    }
+    return made | {"outcome": verdict(made) if made["model"] else None}
+
+
+def verdict(document: Mapping[str, Any]) -> str:
+    """What was decided about the model, in one sentence."""
+    decision, model, champion = document["decision"], document["model"], document["champion"]
+    if decision["verdict"] == "champion already":
+        return f"This very model is the champion already (version {champion['version']})."
+    name = f"{model['name']} version {model['version']}"
+    if decision["passed"]:
+        over = f" over version {champion['version']}" if champion else ": the first"
+        return f"{name} is the champion now{over}."
+    return f"{name} is rejected {_why_rejected(document)}."
+
+
+def standing(document: Document) -> str:
+    """Which version is in production, or why it is none."""
+    version = f"version {document['model']['version']}"
+    if document["decision"]["verdict"] == "champion already":
+        return f"{version} is champion"
+    return f"{version} was rejected {_why_rejected(document)}"
+
+
+def show(document: Document) -> None:
+    """Shows the metrics beside the champion's, the rules, the verdict, and where to look."""
+    from rich.markup import escape
+
+    from retrain.runs import console
+
+    champion = document["champion"] or {"version": None, "metrics": {}}
+    version = f" (version {champion['version']})" if champion["version"] else ""
+    console.say_table(
+        ("metric", "this model", f"champion{version}"),
+        [
+            (metric, console.number(value), console.number(champion["metrics"].get(metric)))
+            for metric, value in document["metrics"].items()
+        ],
+    )
+    for rule in document["decision"]["rules"]:
+        mark = "[green]passed[/]" if rule["passed"] else "[red]failed[/]"
+        console.say(f"{mark}  {escape(rule['rule'])}  (is {rule['value']:.4f})")
+    console.say(f"\n[bold]{escape(document['outcome'])}[/]")
+    if document["data"]["quarantined"]:
+        console.say(f"{document['data']['quarantined']} images were set aside by the checks.")
+    console.say_where(document)
+
+
+def publish(document: Document) -> None:
+    """Shows the decision and a summary as artifacts of the Prefect flow run."""
+    from prefect.artifacts import create_markdown_artifact, create_table_artifact
+
+    name = document["workload"].lower().replace("_", "-")
+    create_table_artifact(
+        key=f"{name}-decision",
+        table=[
+            {"rule": rule["rule"], "value": round(rule["value"], 4), "passed": rule["passed"]}
+            for rule in document["decision"]["rules"]
+        ],
+        description=document["outcome"],
+    )
+    create_markdown_artifact(key=f"{name}-summary", markdown=markdown(document))
+
+
+def markdown(document: Document) -> str:
+    """A run's document for reading."""
+    from retrain.runs.console import number
+
+    theirs = (document["champion"] or {}).get("metrics", {})
+    lines = [
+        f"# {document['workload']}: {document['outcome']}",
+        "",
+        records.data_in_markdown(document),
+        "",
+        "| metric | challenger | champion |",
+        "|---|---|---|",
+        *(
+            f"| {metric} | {number(value)} | {number(theirs.get(metric))} |"
+            for metric, value in document["metrics"].items()
+        ),
+        "",
+        *records.steps_in_markdown(document),
+        "",
+        *(f"- {name}: `{place}`" for name, place in document["look"].items()),
+    ]
+    return "\n".join(lines)
+
+
+def _why_rejected(document: Mapping[str, Any]) -> str:
+    champion = document["champion"]
+    reasons = "; ".join(
+        f"{rule['rule']} is {rule['value']:.4f}"
+        for rule in document["decision"]["rules"]
+        if not rule["passed"]
+    )
+    stays = f"version {champion['version']} stays champion" if champion else "there is no champion"
+    return f"({reasons}); {stays}"
+
+
+def _where_to_look(run: RunState) -> dict[str, str]:
+    """Places for a person to go on from, by name."""
+    look = {}
+    if "validate" in run.artifacts:
+        docs = run.artifacts["validate"].folder / REPORT / "data_docs" / "index.html"
+        look["Data Docs"] = run.context.project.relative(docs)
+    if "evaluate" in run.artifacts:
+        plots = run.artifacts["evaluate"].folder / REPORT
+        look["plots"] = run.context.project.relative(plots)
+    if "train" in run.artifacts:
+        mlflow = run.artifacts["train"].folder / REPORT / "mlflow.json"
+        if mlflow.is_file():
+            look["MLflow run"] = json.loads(mlflow.read_text())["run_id"]
+    return look
+
+
+PIPELINE = Pipeline(
+    name="train",
+    help="Trains a workload's model and promotes it if it is better than the one in production.",
+    order=order,
+    data_version=data_version,
+    document=document,
+    standing=standing,
+    show=show,
+    publish=publish,
+    imports=IMPORTS,
+    preparations={"train": tracking.client},  # may have to make MLflow's database
+)
+
+
+def __getattr__(name: str) -> "Flow[..., Any]":
+    """Makes the Prefect flow when Prefect asks for it: to import Prefect takes a second."""
+    if name == PIPELINE.name:
+        return PIPELINE.as_prefect_flow()
+    raise AttributeError(name)

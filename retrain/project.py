@@ -45,6 +45,10 @@ class Project:
         """MLflow's store: `MLFLOW_TRACKING_URI`, or the SQLite file that its command line takes."""
         return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.root / 'mlflow.db'}"
 
+    def relative(self, path: Path) -> str:
+        """A path as it is shown: from the root, if it lies below it."""
+        return str(path.relative_to(self.root) if path.is_relative_to(self.root) else path)
+
     def git(self, *arguments: str) -> str:
         """Runs git in the project.
 

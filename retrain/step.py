@@ -117,7 +117,7 @@ class Step:
         """
         return self.function(*self._sections(workload), *inputs, workspace)
 
-    def look(
+    def dry_run(
         self, workload: Workload, inputs: Sequence[Input], workspace: Workspace
     ) -> Facts | None:
         """What the function would return if it would change nothing; None if it would.

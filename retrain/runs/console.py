@@ -164,34 +164,25 @@ def _plain_lines() -> Callable[[Progress], None]:
     return show
 
 
-def closing(shown: Mapping[str, Any], verdict: str) -> None:
-    """Shows how a run ended: metrics against the champion's, the rules, the verdict, where to look.
+def say_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Shows rows under column names; all columns but the first are numbers."""
+    drawn = Table(columns[0], box=SIMPLE, pad_edge=False)
+    for column in columns[1:]:
+        drawn.add_column(column, justify="right")
+    for row in rows:
+        drawn.add_row(*map(escape, row))
+    say(drawn)
 
-    Args:
-        shown: The run's document, of `retrain.runs.records`.
-        verdict: What was decided, in one sentence.
-    """
-    champion = shown["champion"] or {"version": None, "metrics": {}}
-    table = Table("metric", box=SIMPLE, pad_edge=False)
-    table.add_column("this model", justify="right")
-    version = f" (version {champion['version']})" if champion["version"] else ""
-    table.add_column(f"champion{version}", justify="right")
-    for metric, value in shown["metrics"].items():
-        theirs = champion["metrics"].get(metric)
-        table.add_row(metric, number(value), number(theirs))
-    say(table)
-    for rule in shown["decision"]["rules"]:
-        mark = "[green]passed[/]" if rule["passed"] else "[red]failed[/]"
-        say(f"{mark}  {rule['rule']}  (is {rule['value']:.4f})")
-    say(f"\n[bold]{verdict}[/]")
-    if shown["data"]["quarantined"]:
-        say(f"{shown['data']['quarantined']} images were set aside by the checks.")
-    if not shown["data"]["tracked"]:
-        say(f"The data at {shown['data']['path']} is not under DVC; this run keeps a copy of it.")
+
+def say_where(document: Mapping[str, Any]) -> None:
+    """Shows where a person goes on from a run, and how long it took."""
+    if not document["data"]["tracked"]:
+        path = document["data"]["path"]
+        say(escape(f"The data at {path} is not under DVC; this run keeps a copy of it."))
     say("")
-    for name, place in shown["look"].items():
+    for name, place in document["look"].items():
         say(escape(f"{name:<10} {place}"))
-    say(f"{'took':<10} {shown['seconds']:.1f} s")
+    say(f"{'took':<10} {document['seconds']:.1f} s")
 
 
 def number(value: float | None) -> str:
@@ -201,15 +192,15 @@ def number(value: float | None) -> str:
     return str(value) if isinstance(value, int) else f"{value:.4f}"
 
 
-def why(shown: Mapping[str, Any]) -> None:
+def print_steps(document: Mapping[str, Any]) -> None:
     """Prints why each step of a run ran or was taken from the cache."""
-    for step in shown["steps"]:
+    for step in document["steps"]:
         print(_line(step["step"], step["cached"], step["why"], step["seconds"]))
-    if "error" in shown:
-        print(f"It failed: {shown['error']}")
+    if "error" in document:
+        print(f"It failed: {document['error']}")
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Prints rows under column names; None is an empty cell."""
     drawn = Table(*columns, box=SIMPLE, pad_edge=False)
     for row in rows:

@@ -1,13 +1,13 @@
 """Whether a run would change anything, told from the store and the registry alone."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from retrain.runs import records
-from retrain.runs.run import Outcome
-from retrain.step import DataVersion, Input, Plan, Step, Workspace, digest_of, plan
-from retrain.store import Artifact, RunContext, Store
+from retrain.runs.records import Document
+from retrain.runs.state import Outcome, RunState
+from retrain.step import Input, Plan, Step, Workspace, digest_of, plan
+from retrain.store import Artifact, RunContext
 from retrain.workload import Workload
 
 
@@ -27,22 +27,25 @@ class StepHasToRunError(Exception):
 class DryRun:
     """Calls no step: it takes their outputs from the store, in the order that the flow gives.
 
-    It stands in for a `retrain.runs.run.Run`, and has the same attributes for the run's document.
-
     Attributes:
+        state: What would be run, and what was found so far.
         last: The document of the last run, if that was successful.
         has_to_run: The first step that would have something to do.
     """
 
-    workload: Workload
-    version: DataVersion
-    store: Store
-    context: RunContext
-    last: records.Document | None = None
+    state: RunState
+    last: Document | None = None
     has_to_run: str | None = None
-    outcomes: list[Outcome] = field(default_factory=list)
-    artifacts: dict[str, Artifact] = field(default_factory=dict)
-    began: float = field(default_factory=monotonic)
+
+    @property
+    def workload(self) -> Workload:
+        """What would be run."""
+        return self.state.workload
+
+    @property
+    def context(self) -> RunContext:
+        """The last run, and the project that it ran in."""
+        return self.state.context
 
     def __call__(
         self, step: Step, *inputs: Input, workload: Workload | None = None, of: str = ""
@@ -64,45 +67,39 @@ class DryRun:
         name = f"{step.name} {of}".strip()
         now = plan(step, workload, inputs)
         if step.cached:
-            made = self.store.find(step.name, now.key)
+            found = self.state.store.find(step.name, now.key)
         else:
-            made = self._settled(step, now, workload, inputs)
-        if made is None:
+            found = self._dry_run(step, now, workload, inputs)
+        if found is None:
             raise StepHasToRunError(step.name)
         ran = None if step.cached else "asked of the registry each time"
-        self.outcomes.append(Outcome.of(name, now, made, ran=ran, seconds=monotonic() - began))
-        self.artifacts[name] = made
-        return made
+        outcome = Outcome.of(name, now, found, ran=ran, seconds=monotonic() - began)
+        self.state.add(outcome, found)
+        return found
 
-    def _settled(
-        self, step: Step, now: Plan, workload: Workload, inputs: tuple[Input, ...]
-    ) -> Artifact | None:
-        """What a step that is not cached would give if it would change nothing."""
-        workspace = Workspace(Path(), Path(), now.key, workload.name, self.context.project)
-        facts = step.look(workload, inputs, workspace)
-        if facts is None:
-            return None
-        return Artifact(step.name, now.key, digest_of({"facts": facts, "files": {}}), Path(), facts)
+    def agrees_with(self, last: Document) -> bool:
+        """Whether no step has to run, and the last run had the same steps and the same result.
 
-    def unchanged(self) -> records.Document | None:
-        """The document that a run would end with if it would change nothing; None if it would.
-
-        It has the last run's id and time. There is none when that failed or was interrupted.
+        What asks the registry finds something else after a run that has changed it, so that not
+        its inputs are compared but what it does, and what the last step left.
         """
-        if self.last is None or self.has_to_run or not self._agrees_with(self.last):
-            return None
-        return records.still(self, self.last)
-
-    def _agrees_with(self, last: records.Document) -> bool:
-        """Whether a run had the same steps to do, and left the registry as it is now.
-
-        A run that promoted its model finds it as the champion afterwards, so that the inputs of
-        what asks the registry are not compared, but what came of it.
-        """
+        if self.has_to_run:
+            return False
         before = {step["step"]: step for step in last["steps"]}
-        for now in self.outcomes:
+        for now in self.state.outcomes:
             same = ("key", "digest") if now.cached else ("definition",)
             was = before.get(now.step, {})
             if any(was.get(name) != getattr(now, name) for name in same):
                 return False
-        return bool(self.artifacts["promote"].facts == last["model"])
+        final = self.state.outcomes[-1]
+        return bool(before[final.step]["digest"] == final.digest)
+
+    def _dry_run(
+        self, step: Step, now: Plan, workload: Workload, inputs: tuple[Input, ...]
+    ) -> Artifact | None:
+        """What a step that is not cached would give if it would change nothing."""
+        workspace = Workspace(Path(), Path(), now.key, workload.name, self.context.project)
+        facts = step.dry_run(workload, inputs, workspace)
+        if facts is None:
+            return None
+        return Artifact(step.name, now.key, digest_of({"facts": facts, "files": {}}), Path(), facts)

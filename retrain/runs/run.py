@@ -1,88 +1,39 @@
 """One run of a flow: calls the steps as Prefect tasks and keeps what became of each."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from retrain.runs import console
-from retrain.step import DataVersion, Input, Plan, Step, difference, plan
-from retrain.store import Artifact, RunContext, Store, write_json
+from retrain.runs.state import Outcome, RunState
+from retrain.step import Input, Plan, Step, difference, plan
+from retrain.store import Artifact, RunContext, write_json
 from retrain.workload import Workload
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of a step in a run.
-
-    Attributes:
-        step: Its name; for the champion's evaluation, with `champion` behind it.
-        cached: Whether the output was there already.
-        why: What made it run, or which run its output is from.
-        seconds: How long the run waited for it.
-        key: Of its plan.
-        definition: Of its plan: the same for a step that does the same, whatever its inputs are.
-        digest: Of its output.
-        path: The folder of its output; None for a step that leaves no files.
-    """
-
-    step: str
-    cached: bool
-    why: str
-    seconds: float
-    key: str
-    definition: str
-    digest: str
-    path: str | None
-
-    @classmethod
-    def of(
-        cls, name: str, now: Plan, made: Artifact, *, ran: str | None, seconds: float
-    ) -> "Outcome":
-        """What became of a step.
-
-        Args:
-            name: What it is called in the summary.
-            now: Its plan.
-            made: Its output.
-            ran: Why it ran; None if its output was there already.
-            seconds: How long the run waited for it.
-        """
-        return cls(
-            step=name,
-            cached=ran is None,
-            why=ran or f"from run {made.provenance['run'][:8]} of {made.provenance['time']}",
-            seconds=round(seconds, 3),
-            key=now.key,
-            definition=now.definition,
-            digest=made.digest,
-            path=str(made.folder) if made.folder.name else None,
-        )
-
-
-@dataclass
 class Run:
-    """Calls steps, in the order that the flow gives, for one workload.
+    """Calls steps, in the order that the flow gives.
 
     Attributes:
-        workload: What is run.
-        version: Of the data.
-        store: Where the outputs are kept.
-        context: The Prefect flow run and the project it runs in.
+        state: What is run, and what became of it so far.
         refresh: Take nothing from the store.
-        outcomes: One per call, in order.
-        artifacts: What the calls gave, by the same names.
     """
 
-    workload: Workload
-    version: DataVersion
-    store: Store
-    context: RunContext
+    state: RunState
     refresh: bool = False
-    outcomes: list[Outcome] = field(default_factory=list)
-    artifacts: dict[str, Artifact] = field(default_factory=dict)
-    began: float = field(default_factory=monotonic)
+
+    @property
+    def workload(self) -> Workload:
+        """What is run."""
+        return self.state.workload
+
+    @property
+    def context(self) -> RunContext:
+        """The run, and the project that it runs in."""
+        return self.state.context
 
     def __call__(
         self, step: Step, *inputs: Input, workload: Workload | None = None, of: str = ""
@@ -103,15 +54,14 @@ class Run:
         now = plan(step, workload, inputs)
         reason = self._reason_to_run(step, name, now)
         if reason and not self.refresh:  # damaged: Prefect's own record must not hit
-            self.store.discard(step.name, now.key)
+            self.state.store.discard(step.name, now.key)
         began = monotonic()
         with console.running(name):
             made = self._result(step, now, workload, inputs)
         cached = step.cached and made.provenance["run"] != self.context.run
         ran = None if cached else reason or "asked of the registry each time"
         outcome = Outcome.of(name, now, made, ran=ran, seconds=monotonic() - began)
-        self.outcomes.append(outcome)
-        self.artifacts[name] = made
+        self.state.add(outcome, made)
         console.ended(outcome.step, outcome.cached, outcome.why, outcome.seconds)
         if step.cached:
             self._remember(name, now)
@@ -125,7 +75,7 @@ class Run:
         from retrain.caching import as_task
 
         # Quoted, so that Prefect does not search all of it for futures.
-        task = as_task(step, self.store).with_options(refresh_cache=self.refresh)
+        task = as_task(step, self.state.store).with_options(refresh_cache=self.refresh)
         result: dict[str, Any] = task(  # type: ignore[assignment]  # a flow that is not async
             plan=quote(now),
             workload=quote(workload),
@@ -134,7 +84,7 @@ class Run:
             refresh=self.refresh,
         )
         if step.cached:
-            made = self.store.find(step.name, now.key)
+            made = self.state.store.find(step.name, now.key)
             assert made is not None
             return made
         return Artifact(folder=Path(), **result)
@@ -145,7 +95,7 @@ class Run:
             return None
         if self.refresh:
             return "nothing taken from the cache (refresh)"
-        damage = self.store.damage(step.name, now.key)
+        damage = self.state.store.damage(step.name, now.key)
         if damage is None:
             return None
         last = self._last(name)
@@ -164,4 +114,5 @@ class Run:
         write_json(self._memory(name), asdict(now))
 
     def _memory(self, name: str) -> Path:
-        return self.store.root / "last" / self.workload.name / f"{name.replace(' ', '-')}.json"
+        folder = self.state.store.root / "last" / self.workload.name
+        return folder / f"{name.replace(' ', '-')}.json"

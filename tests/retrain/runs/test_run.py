@@ -11,6 +11,7 @@ from retrain.caching import is_transient
 from retrain.errors import RejectedDataError
 from retrain.project import Project
 from retrain.runs.run import Run
+from retrain.runs.state import RunState
 from retrain.step import DataVersion, Step
 from retrain.store import RunContext, Store
 from retrain.workload import Data, Model, Train, Workload
@@ -46,7 +47,8 @@ def run_toy(prefect_session, tmp_path):
     def toy(train, data, refresh, steps):
         context = RunContext(str(runtime.flow_run.id), Project(tmp_path))
         workload = WORKLOAD.model_copy(update={"train": train})
-        run = Run(workload, data, Store(tmp_path / "store"), context, refresh)
+        state = RunState("toy", workload, data, Store(tmp_path / "store"), context)
+        run = Run(state, refresh)
         made = data
         for step in steps:
             made = run(step, made)
@@ -59,7 +61,7 @@ def run_toy(prefect_session, tmp_path):
 
 
 def outcomes(run):
-    return [(outcome.step, outcome.cached, outcome.why) for outcome in run.outcomes]
+    return [(outcome.step, outcome.cached, outcome.why) for outcome in run.state.outcomes]
 
 
 def test_a_second_run_takes_everything_from_the_store_and_asks_again(run_toy):
@@ -67,8 +69,8 @@ def test_a_second_run_takes_everything_from_the_store_and_asks_again(run_toy):
     assert outcomes(before)[:2] == [("first", False, "first run"), ("second", False, "first run")]
     after = run_toy()
     assert [cached for _, cached, _ in outcomes(after)] == [True, True, False]
-    assert before.context.run[:8] in after.outcomes[0].why
-    assert after.artifacts["asks"].facts == {"asked": True}
+    assert before.context.run[:8] in after.state.outcomes[0].why
+    assert after.state.artifacts["asks"].facts == {"asked": True}
 
 
 def test_a_changed_parameter_runs_the_step_and_is_named(run_toy):
@@ -93,25 +95,25 @@ def test_a_parameter_that_is_not_read_changes_nothing(run_toy):
 
 def test_a_deleted_artifact_is_made_again_and_nothing_after_it_runs(run_toy):
     run = run_toy()
-    run.store.discard("first", run.outcomes[0].key)
+    run.store.discard("first", run.state.outcomes[0].key)
     after = run_toy()
     assert outcomes(after)[0] == ("first", False, "its artifact is gone")
-    assert after.outcomes[1].cached
+    assert after.state.outcomes[1].cached
 
 
 def test_a_damaged_artifact_is_made_again(run_toy):
     run = run_toy()
-    Path(run.outcomes[0].path, "out.txt").write_text("damaged")
+    Path(run.state.outcomes[0].path, "out.txt").write_text("damaged")
     after = run_toy()
     assert outcomes(after)[0] == ("first", False, "out.txt has changed its size")
-    assert Path(after.outcomes[0].path, "out.txt").read_text() == "1"
+    assert Path(after.state.outcomes[0].path, "out.txt").read_text() == "1"
 
 
 def test_new_data_runs_what_reads_it(run_toy):
     run_toy()
     after = run_toy(data=replace(DATA, digest="def"))
     assert outcomes(after)[0] == ("first", False, "the data changed")
-    assert after.outcomes[1].cached  # the output is the same
+    assert after.state.outcomes[1].cached  # the output is the same
 
 
 def test_refresh_takes_nothing_from_the_store(run_toy):
@@ -123,7 +125,7 @@ def test_refresh_takes_nothing_from_the_store(run_toy):
 
 def test_prefect_holds_its_record_in_the_artifact(run_toy):
     run = run_toy()
-    assert (Path(run.outcomes[0].path) / "result.json").is_file()
+    assert (Path(run.state.outcomes[0].path) / "result.json").is_file()
 
 
 def test_what_may_pass_is_tried_again_and_a_verdict_is_not(run_toy, monkeypatch):

@@ -1,0 +1,96 @@
+"""Pulls and checks a workload's data, and stops there: before a training, or on a schedule.
+
+retrain validate vit
+prefect deployment run validate/vit --watch
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from retrain.runs import records
+from retrain.runs.pipeline import Pipeline
+from retrain.runs.records import Document
+from retrain.runs.state import RunState
+from retrain.step import REPORT, DataVersion
+from tasks.gate.step import Runner
+from tasks.pull.step import STEP as PULL, data_version
+from tasks.validate.step import STEP as VALIDATE
+
+if TYPE_CHECKING:
+    from prefect import Flow
+
+
+def order(run: Runner, version: DataVersion) -> None:
+    """Takes a version of the data through its checks.
+
+    Raises:
+        ValueError: The data cannot be read, or fails its checks.
+    """
+    data = run(PULL, version)
+    run(VALIDATE, data)
+
+
+def document(run: RunState) -> Document:
+    """A run as JSON-able values; parts that it did not get to are None."""
+    checked = run.artifacts.get("validate")
+    base = records.base_document(run)
+    base["data"] |= {name: checked and checked.facts[name] for name in ("rows", "quarantined")}
+    if checked is None:
+        return base | {"look": {}, "outcome": None}
+    docs = checked.folder / REPORT / "data_docs" / "index.html"
+    outcome = f"The data of {run.workload.name} passes its checks."
+    return base | {
+        "look": {"Data Docs": run.context.project.relative(docs)},
+        "outcome": outcome,
+    }
+
+
+def standing(document: Document) -> str:
+    """What was found about the data."""
+    return "the data passes its checks"
+
+
+def show(document: Document) -> None:
+    """Shows what the data has, and where to look."""
+    from rich.markup import escape
+
+    from retrain.runs import console
+
+    console.say(f"\n[bold]{escape(document['outcome'])}[/]")
+    rows = ", ".join(f"{count:,} {split}" for split, count in document["data"]["rows"].items())
+    console.say(f"{rows}; {document['data']['quarantined']:,} images set aside")
+    console.say_where(document)
+
+
+def publish(document: Document) -> None:
+    """Shows a summary as an artifact of the Prefect flow run."""
+    from prefect.artifacts import create_markdown_artifact
+
+    name = document["workload"].lower().replace("_", "-")
+    lines = [
+        f"# {document['outcome']}",
+        "",
+        records.data_in_markdown(document),
+        "",
+        *records.steps_in_markdown(document),
+    ]
+    create_markdown_artifact(key=f"{name}-data", markdown="\n".join(lines))
+
+
+PIPELINE = Pipeline(
+    name="validate",
+    help="Pulls and checks a workload's data.",
+    order=order,
+    data_version=data_version,
+    document=document,
+    standing=standing,
+    show=show,
+    publish=publish,
+    imports={"pull": ("dvc.repo",), "validate": ("great_expectations",)},
+)
+
+
+def __getattr__(name: str) -> "Flow[..., Any]":
+    """Makes the Prefect flow when Prefect asks for it: to import Prefect takes a second."""
+    if name == PIPELINE.name:
+        return PIPELINE.as_prefect_flow()
+    raise AttributeError(name)

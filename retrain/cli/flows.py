@@ -1,0 +1,104 @@
+"""The commands that run a flow, one for each module of `flows/`: `retrain train vit`."""
+
+import argparse
+import os
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from flows import flow_names
+from retrain.cli.command import Commands, print_json
+from retrain.project import Project
+from retrain.workload import load_workload, parse_override
+
+if TYPE_CHECKING:
+    from retrain.runs.pipeline import Pipeline
+    from retrain.runs.records import Document
+
+
+def add_commands(commands: Commands) -> None:
+    """Adds a command for each flow."""
+    for name in flow_names():
+        pipeline: Pipeline = import_module(f"flows.{name}").PIPELINE
+        parser = commands.add(name, partial(_run, pipeline), pipeline.help, workload=True)
+        parser.add_argument(
+            "--set",
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
+            dest="overrides",
+            help="replace a parameter, such as train.lr=1e-3 (repeatable)",
+        )
+        parser.add_argument("--data-rev", metavar="REV", help="use the data of this git revision")
+        parser.add_argument("--run", action="store_true", help="run even if nothing has changed")
+        parser.add_argument(
+            "--refresh", action="store_true", help="run every step, taking nothing from the cache"
+        )
+
+
+def _run(pipeline: "Pipeline", project: Project, options: argparse.Namespace) -> int:
+    overrides = dict(parse_override(text) for text in options.overrides)
+    # Refused before anything is started, and at once.
+    workload = load_workload(project.params, options.workload, overrides)
+    dry_run = pipeline.dry_run(project, workload, options.data_rev)
+    if not (options.run or options.refresh) and (same := pipeline.unchanged(dry_run)):
+        print_json(same) if options.json else print(same["outcome"])
+        return 0
+    first = next(iter(pipeline.imports)) if options.refresh else dry_run.has_to_run
+    imports = pipeline.imports_from(first, project)
+    document = _run_on_screen(pipeline, project, overrides, options, imports)
+    if options.json:
+        print_json(document)
+    return 0
+
+
+def _run_on_screen(
+    pipeline: "Pipeline",
+    project: Project,
+    overrides: dict[str, Any],
+    options: argparse.Namespace,
+    imports: list[Callable[[], object]],
+) -> "Document":
+    """Runs a flow through Prefect and shows it, with the libraries' output in a log file."""
+    from retrain.runs import console
+
+    log = project.logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{pipeline.name}-{options.workload}.log"
+    with console.on_screen(log, to_stderr=options.json):
+        try:
+            _use_prefect(project, imports)
+            flow = pipeline.as_prefect_flow()
+            document: Any = flow(
+                options.workload, overrides, options.data_rev, options.refresh, run=True
+            )
+        except Exception as error:
+            traceback.print_exc()  # into the log file
+            error.add_note(f"More is in {log}")
+            raise
+        if not options.json:
+            pipeline.show(document)
+    return dict(document)
+
+
+def _use_prefect(project: Project, imports: list[Callable[[], object]]) -> None:
+    """Uses the Prefect server of `make up` if it runs, else one that this process brings along.
+
+    A server that the user names in `PREFECT_API_URL` is used as it is. To be called before Prefect
+    is imported.
+
+    Args:
+        project: The clone.
+        imports: What to do while a server of our own starts.
+    """
+    from retrain.servers import services
+    from retrain.servers.ephemeral import start_ephemeral_server
+
+    os.chdir(project.root)  # where Prefect reads prefect.toml
+    os.environ.setdefault("PREFECT_HOME", str(project.state / "prefect"))
+    server = next((each for each in services.running(project) if each.name == "prefect"), None)
+    if server:
+        os.environ.setdefault("PREFECT_API_URL", f"{server.url}/api")  # wins over prefect.toml
+    if not os.environ.get("PREFECT_API_URL"):
+        start_ephemeral_server(project, [partial(import_module, "prefect.main"), *imports])

@@ -1,0 +1,73 @@
+"""The commands about the models in the registry: `status`, `history`."""
+
+import argparse
+import dataclasses
+from typing import Any
+
+from retrain.cli.command import Commands, print_json
+from retrain.project import Project
+from retrain.runs.records import Document
+from retrain.workload import load_workload, workload_names
+
+
+def add_commands(commands: Commands) -> None:
+    """Adds them."""
+    commands.add("status", _status, "Show what is in production.")
+    help_ = "Show what was promoted or rejected, and why."
+    commands.add("history", _history, help_, workload=True)
+
+
+def _status(project: Project, options: argparse.Namespace) -> int:
+    from retrain.registry import versions
+    from retrain.runs import console, records
+
+    shown: list[dict[str, Any]] = []
+    for name in workload_names(project.params):
+        champion = versions.champion(project, name)
+        last = records.last_run(project, name)
+        shown.append(
+            {"workload": name, "champion": champion and champion.public(), "last_run": last}
+        )
+    if options.json:
+        print_json(shown)
+        return 0
+    columns = ("workload", "champion", "accuracy", "registered", "last run")
+    console.print_table(columns, [_status_row(**each) for each in shown])
+    return 0
+
+
+def _status_row(
+    workload: str, champion: dict[str, Any] | None, last_run: Document | None
+) -> tuple[Any, ...]:
+    from retrain.runs import records
+
+    ended = f"{last_run['flow']}: {records.outcome(last_run)}" if last_run else "not run here yet"
+    if champion is None:
+        return workload, "none", None, None, ended
+    accuracy = f"{champion['metrics']['accuracy']:.4f}"
+    return workload, f"version {champion['version']}", accuracy, champion["created"], ended
+
+
+def _history(project: Project, options: argparse.Namespace) -> int:
+    from retrain.registry import versions
+    from retrain.runs import console
+
+    load_workload(project.params, options.workload)
+    events = [dataclasses.asdict(event) for event in versions.history(project, options.workload)]
+    if options.json:
+        print_json(events)
+        return 0
+    rows = [
+        (
+            event["time"],
+            event["action"],
+            event["version"],
+            event["previous"],
+            event["verdict"],
+            "\n".join(f"{rule['rule']}: {rule['value']:.4f}" for rule in event["rules"]),
+        )
+        for event in events
+    ]
+    columns = ("time", "action", "version", "champion before", "verdict", "rules")
+    console.print_table(columns, rows)
+    return 0

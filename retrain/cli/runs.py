@@ -1,0 +1,32 @@
+"""The commands about runs that are over: `why`."""
+
+import argparse
+
+from flows import flow_names
+from retrain.cli.command import Commands, print_json
+from retrain.project import Project
+from retrain.workload import load_workload
+
+
+def add_commands(commands: Commands) -> None:
+    """Adds them."""
+    help_ = "Show why each step of the last run ran or was cached."
+    parser = commands.add("why", _why, help_, workload=True)
+    parser.add_argument("--flow", choices=flow_names(), help="the last run of this flow")
+
+
+def _why(project: Project, options: argparse.Namespace) -> int:
+    from retrain.runs import console, records
+
+    load_workload(project.params, options.workload)
+    last = records.last_run(project, options.workload, options.flow)
+    if last is None:
+        flow = options.flow or "train"
+        raise ValueError(
+            f"{options.workload} has not been run here yet: retrain {flow} {options.workload}"
+        )
+    if options.json:
+        print_json(last["steps"])
+    else:
+        console.print_steps(last)
+    return 0

@@ -1,0 +1,156 @@
+"""A flow of this project before Prefect runs it: its steps in order, and the document of a run.
+
+Importing Prefect takes a second, and a run that has nothing to do should answer in less. So a
+module in `flows/` describes its flow as a `Pipeline`, which a dry run follows without Prefect, and
+`as_prefect_flow` makes the Prefect flow of it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from retrain.project import Project, find_project
+from retrain.runs import records
+from retrain.runs.dry_run import DryRun, StepHasToRunError
+from retrain.runs.records import Document
+from retrain.runs.run import Run
+from retrain.runs.state import RunState
+from retrain.step import DataVersion
+from retrain.store import RunContext, Store
+from retrain.workload import Data, Workload, load_workload
+
+if TYPE_CHECKING:
+    from prefect import Flow
+    from prefect.client.schemas.objects import State
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A flow: what it does, and what it tells of a run.
+
+    Attributes:
+        name: Of the flow, and of its command: `train`.
+        help: What it does, in one sentence.
+        order: Takes a version of the data through the steps, top to bottom. Its first argument
+            runs a step, or takes the step's output from the store.
+        data_version: Says which version of the data a run is to use; its last argument is a git
+            revision, or None for the working tree.
+        document: A run as JSON-able values. The run may have failed at any step; if it has not,
+            `outcome` says in one sentence how it ended.
+        standing: What holds if nothing has changed since a run, from its document.
+        show: Shows the document of a run on the console.
+        publish: Shows the document of a run in Prefect.
+        imports: The modules that take long to import, by the step that needs them, in order: a run
+            imports them while its Prefect server starts.
+        preparations: What else takes long the first time, by the step that needs it.
+    """
+
+    name: str
+    help: str
+    order: Callable[[Run | DryRun, DataVersion], None]
+    data_version: Callable[[Data, Project, str | None], DataVersion]
+    document: Callable[[RunState], Document]
+    standing: Callable[[Document], str]
+    show: Callable[[Document], None]
+    publish: Callable[[Document], None]
+    imports: Mapping[str, Sequence[str]]
+    preparations: Mapping[str, Callable[[Project], object]] = field(default_factory=dict)
+
+    def dry_run(self, project: Project, workload: Workload, revision: str | None = None) -> DryRun:
+        """Follows the steps as far as none of them has to run. Nothing is changed.
+
+        Args:
+            project: The clone.
+            workload: With the parameters that a run would have.
+            revision: The git revision whose version of the data a run would use.
+
+        Raises:
+            ValueError: As a run would.
+        """
+        last = records.last_success(project, workload.name, self.name)
+        context = RunContext(last["run"] if last else "", project)
+        version = self.data_version(workload.data, project, revision)
+        state = RunState(self.name, workload, version, Store(project.store), context)
+        dry_run = DryRun(state, last)
+        try:
+            self.order(dry_run, version)
+        except StepHasToRunError as error:
+            dry_run.has_to_run = error.step
+        return dry_run
+
+    def unchanged(self, dry_run: DryRun) -> Document | None:
+        """The document that a run would end with if it would change nothing; None if it would.
+
+        It has the last run's id and time. There is none when that failed or was interrupted.
+        """
+        last = dry_run.last
+        if last is None or not dry_run.agrees_with(last):
+            return None
+        document = self.document(dry_run.state) | {"time": last["time"], "unchanged": True}
+        since = f"Nothing changed since run {last['run'][:8]} of {last['time']}"
+        return document | {"outcome": f"{since}; {self.standing(document)}."}
+
+    def imports_from(self, step: str | None, project: Project) -> list[Callable[[], object]]:
+        """What a run imports and prepares from a step on, in calls of a second or so."""
+        names = list(self.imports)
+        if step not in names:
+            return []
+        calls: list[Callable[[], object]] = []
+        for name in names[names.index(step) :]:
+            calls += [partial(import_module, module) for module in self.imports[name]]
+            if name in self.preparations:
+                calls.append(partial(self.preparations[name], project))
+        return calls
+
+    def run(
+        self,
+        workload: str,
+        overrides: dict[str, Any] | None = None,
+        data_rev: str | None = None,
+        refresh: bool = False,
+        run: bool = False,
+    ) -> "Document | State[Document]":
+        """Runs the steps that have something to do, inside a Prefect flow run.
+
+        When nothing has changed since the last run, none of them does, and the flow run ends in
+        the state `Skipped`.
+
+        Args:
+            workload: An entry of `params.yaml`.
+            overrides: Parameters that replace the file's, by dotted name: `{"train.lr": 0.0005}`.
+            data_rev: A git revision whose version of the data is used; the working tree's if None.
+            refresh: Run every step, even those whose output is in the store.
+            run: Go through the steps even if nothing has changed.
+
+        Returns:
+            The run's document, as `--json` prints it.
+
+        Raises:
+            ValueError: Something that the user has to correct, such as data that fails its checks.
+        """
+        from prefect import runtime
+        from prefect.states import Completed
+
+        project = find_project()
+        config = load_workload(project.params, workload, overrides)
+        if not (run or refresh):
+            same = self.unchanged(self.dry_run(project, config, data_rev))
+            if same:
+                return Completed(name="Skipped", message=same["outcome"], data=same)
+        version = self.data_version(config.data, project, data_rev)
+        context = RunContext(str(runtime.flow_run.id), project)
+        state = RunState(self.name, config, version, Store(project.store), context)
+        with records.kept(state, self.document):
+            self.order(Run(state, refresh), version)
+        document = self.document(state)
+        self.publish(document)
+        return document
+
+    def as_prefect_flow(self) -> "Flow[..., Document | State[Document]]":
+        """The flow that Prefect runs, with the parameters of `run`."""
+        from prefect import Flow
+
+        flow_run_name = f"{self.name}-{{workload}}"
+        return Flow(self.run, self.name, flow_run_name=flow_run_name, description=self.help)
