@@ -4,8 +4,8 @@ Great Expectations knows no images, so each table has a row per image, class or 
 are in a database (`tasks/validate/image_database.py`) and are judged there by SQL: with data
 frames, the memory grew with the number of images. A result has counts and a few examples; the rows
 that failed are found by the query that Great Expectations gives for them. Such a query is meant
-to be shown, and has texts as Python writes them, not as SQL does: so an expectation compares numbers
-or asks for NULL, and what is wrong about a text is a column of its own.
+to be shown, and has texts as Python writes them, not as SQL does: so an expectation compares
+numbers or asks for NULL, and what is wrong about a text is a column of its own.
 """
 
 from collections.abc import Callable, Sequence

@@ -11,7 +11,6 @@ import pytest
 
 from retrain import tracking
 from retrain.project import Project
-from retrain.runs import records
 from retrain.workload import workload_names
 from tests.flows.conftest import ROOT, draw_photos, make_clone, ran, until
 

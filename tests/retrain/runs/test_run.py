@@ -90,12 +90,12 @@ def test_an_unchanged_output_stops_the_chain(run_toy):
 
 def test_a_parameter_that_is_not_read_changes_nothing(run_toy):
     run_toy()
-    assert run_toy(Train(epochs=10, lr=9.0)).outcomes[0].cached
+    assert run_toy(Train(epochs=10, lr=9.0)).state.outcomes[0].cached
 
 
 def test_a_deleted_artifact_is_made_again_and_nothing_after_it_runs(run_toy):
     run = run_toy()
-    run.store.discard("first", run.state.outcomes[0].key)
+    run.state.store.discard("first", run.state.outcomes[0].key)
     after = run_toy()
     assert outcomes(after)[0] == ("first", False, "its artifact is gone")
     assert after.state.outcomes[1].cached
@@ -120,7 +120,7 @@ def test_refresh_takes_nothing_from_the_store(run_toy):
     run_toy()
     after = run_toy(refresh=True)
     assert [cached for _, cached, _ in outcomes(after)] == [False, False, False]
-    assert run_toy().outcomes[0].cached
+    assert run_toy().state.outcomes[0].cached
 
 
 def test_prefect_holds_its_record_in_the_artifact(run_toy):

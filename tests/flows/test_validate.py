@@ -1,0 +1,43 @@
+"""The second flow: pulls and checks the data, and stops there."""
+
+import json
+
+import pytest
+
+from tests.flows.conftest import draw_photos, make_clone
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory, prefect_api):
+    """A clone of its own: what it has checked is not in the store of the others."""
+    return make_clone(tmp_path_factory.mktemp("validate"), prefect_api)
+
+
+def validate(clone, *arguments, code=0):
+    return clone.retrain("validate", "vit", *arguments, code=code)
+
+
+def test_the_data_is_checked_and_no_model_is_trained(fresh):
+    document = json.loads(validate(fresh, "--json").stdout)
+    assert [step["step"] for step in document["steps"]] == ["pull", "validate"]
+    assert document["data"]["rows"] == {"train": 1237, "val": 200, "test": 360}
+    assert document["outcome"] == "The data of vit passes its checks."
+    assert not (fresh.root / "mlflow.db").exists()
+    assert "Nothing changed since run" in validate(fresh).stdout
+
+
+def test_the_training_finds_the_data_checked_and_both_flows_keep_their_records(fresh):
+    trained = fresh.train()
+    assert [step["cached"] for step in trained["steps"]][:3] == [True, True, False]
+    last = json.loads(fresh.retrain("status", "--json").stdout)[0]["last_run"]
+    assert last["flow"] == "train"
+    checked = json.loads(fresh.retrain("why", "vit", "--flow", "validate", "--json").stdout)
+    assert [step["step"] for step in checked] == ["pull", "validate"]
+
+
+def test_bad_data_fails_and_says_why(fresh, tmp_path):
+    photos = draw_photos(tmp_path / "photos")
+    next(photos.glob("class-0/*")).write_bytes(b"no image")
+    done = validate(fresh, "--set", f"data.path={photos}", code=1)
+    assert "The data is rejected:" in done.stderr
+    assert "images that do not decode: 1 of 36" in done.stderr
