@@ -20,8 +20,10 @@ _UPRIGHT = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
 
 
 @dataclass(frozen=True)
-class Inspection:
+class ImageProperties:
     """What an image is before anything is done to it.
+
+    Each of them is a column of the image table and of the database that the checks are made on.
 
     Attributes:
         width: In pixels, the right way up.
@@ -53,7 +55,7 @@ class _Decoded:
     orientation: int = 1
 
 
-def inspect(data: bytes) -> Inspection:
+def inspect(data: bytes) -> ImageProperties:
     """Decodes an image, only to see that it can be and what it is.
 
     A JPEG is decoded at an eighth of its size. That reads every bit of it, so that damage is found,
@@ -70,7 +72,7 @@ def inspect(data: bytes) -> Inspection:
     width, height = found.width, found.height
     if found.orientation >= 5:
         width, height = height, width
-    return Inspection(width, height, found.image.mode)
+    return ImageProperties(width, height, found.image.mode)
 
 
 def to_array(data: bytes, size: int, channels: int, resize: str) -> "NDArray[np.uint8]":

@@ -2,14 +2,16 @@
 
 `images.parquet` has a row per image, in the order of the data's units (by file and row), and a row
 group for each unit that has accepted images. Its columns: unit (number of the unit), split, path,
-label, file, row, width, height, mode, bytes, sha256.
+label, file, row, the image's properties (`models.image.ImageProperties`), bytes, sha256.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_type_hints
+
+from models.image import ImageProperties
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,10 +34,17 @@ class RowGroup:
     rows: Mapping[str, int]
 
 
+def property_types() -> dict[str, type]:
+    """The Python type of each column that is a property of the image itself, by name."""
+    return get_type_hints(ImageProperties)
+
+
 def schema() -> "pa.Schema":
     """The columns."""
     import pyarrow as pa
 
+    types = {int: pa.int32(), float: pa.float64(), str: pa.string()}
+    properties = {name: types[kind] for name, kind in property_types().items()}
     return pa.schema(
         {
             "unit": pa.int32(),
@@ -44,9 +53,7 @@ def schema() -> "pa.Schema":
             "label": pa.string(),
             "file": pa.string(),
             "row": pa.int64(),
-            "width": pa.int32(),
-            "height": pa.int32(),
-            "mode": pa.string(),
+            **properties,
             "bytes": pa.int64(),
             "sha256": pa.string(),
         }

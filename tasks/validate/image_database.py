@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from tasks.data.image_table import property_types
 from tasks.data.raw_dataset import SPLITS
 
 if TYPE_CHECKING:
@@ -18,13 +19,18 @@ if TYPE_CHECKING:
 
     from retrain.workload import Checks
 
-COLUMNS = ("split", "label", "error", "width", "height", "sha256")  # of what is added
+COLUMNS = ("split", "label", "error", "sha256", *property_types())  # of what is added
 BATCH = 1024  # rows that are Python's objects at a time
 
-_TABLES = """
+_SQL_TYPES = {int: "INTEGER", float: "REAL", str: "TEXT"}
+_PROPERTIES = ", ".join(f"{name} {_SQL_TYPES[kind]}" for name, kind in property_types().items())
+_TABLES = f"""
 CREATE TABLE images (
-    image INTEGER PRIMARY KEY, split TEXT, label TEXT, error TEXT, width INTEGER, height INTEGER,
-    shorter_side INTEGER, longer_side INTEGER, sha256 BLOB, unknown_label TEXT, also_in TEXT
+    image INTEGER PRIMARY KEY, split TEXT, label TEXT, error TEXT, sha256 BLOB,
+    {_PROPERTIES},
+    unknown_label TEXT, also_in TEXT,
+    shorter_side INTEGER GENERATED ALWAYS AS (min(width, height)),
+    longer_side INTEGER GENERATED ALWAYS AS (max(width, height))
 );
 CREATE TABLE known (label TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE bad (image INTEGER, rule INTEGER, PRIMARY KEY (image, rule)) WITHOUT ROWID;
@@ -76,11 +82,11 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
         )
         with self._database:
             self._database.executemany(
-                "INSERT INTO images VALUES (?1, ?2, ?3, ?4, ?5, ?6, min(?5, ?6), max(?5, ?6), ?7,"
-                " NULL, NULL)",
+                f"INSERT INTO images (image, {', '.join(COLUMNS)})"
+                f" VALUES (?{', ?' * len(COLUMNS)})",
                 (
-                    (number, *row[:-1], bytes.fromhex(row[-1]))
-                    for number, row in enumerate(rows, first)
+                    (number, split, label, error, bytes.fromhex(sha256), *properties)
+                    for number, (split, label, error, sha256, *properties) in enumerate(rows, first)
                 ),
             )
 

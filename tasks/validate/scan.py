@@ -6,7 +6,7 @@ have none.
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -98,4 +98,4 @@ def _row(unit: int, image: RawImage) -> dict[str, object]:
         found = inspect(image.data)
     except ValueError as error:
         return row | {"error": str(error)}
-    return row | {"width": found.width, "height": found.height, "mode": found.mode}
+    return row | asdict(found)

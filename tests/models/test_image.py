@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from models.image import FORMATS, Inspection, _decode, inspect, to_array, to_jpeg
+from models.image import FORMATS, ImageProperties, _decode, inspect, to_array, to_jpeg
 
 RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255,) * 3, (0,) * 3
 
@@ -233,7 +233,7 @@ def test_a_jpeg_has_the_pixels_that_pillow_finds(size, subsampling, options):
         for wanted, resize in ((size[0], "stretch"), (50, "crop")):
             found = to_array(data, wanted, channels, resize)
             assert np.array_equal(found, by_pillow(data, wanted, channels, resize))
-    assert inspect(data) == Inspection(*size, "RGB")
+    assert inspect(data) == ImageProperties(*size, "RGB")
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_a_jpeg_has_the_pixels_that_pillow_finds(size, subsampling, options):
     ],
 )
 def test_an_odd_jpeg_has_the_pixels_that_pillow_finds(data, mode):
-    assert inspect(data) == Inspection(41, 23, mode)
+    assert inspect(data) == ImageProperties(41, 23, mode)
     for channels in (1, 3):
         expected = by_pillow(data, 20, channels, "crop")
         assert np.array_equal(to_array(data, 20, channels, "crop"), expected)
@@ -275,7 +275,7 @@ def test_a_large_jpeg_is_turned_the_right_way_up(orientation):
     assert _decode(data, 100).reduction == 4
     expected = by_pillow(encode(upright), 50, 3, "crop")
     assert np.abs(to_array(data, 50, 3, "crop") - expected).mean() < 2
-    assert inspect(data) == Inspection(*upright.size, "RGB")
+    assert inspect(data) == ImageProperties(*upright.size, "RGB")
 
 
 @pytest.mark.parametrize("progressive", [False, True])

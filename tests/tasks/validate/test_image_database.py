@@ -26,6 +26,7 @@ def table(splits, *, contents=None, labels="a", error=None):
             "error": pa.array([error] * count, pa.string()),
             "width": [8] * count,
             "height": [4] * count,
+            "mode": ["L"] * count,
             "sha256": [hashlib.sha256(b"%a" % content).hexdigest() for content in contents],
         }
     )
