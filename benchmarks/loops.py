@@ -24,8 +24,9 @@ from retrain.step import Facts, Workspace
 from retrain.store import Artifact
 from retrain.workload import Workload
 from tasks.data.shards import Prepared, open_prepared, shard_name
+from tasks.train.augment import augment
 from tasks.train.optimizer import learning_rate, make_optimizer
-from tasks.train.sampler import Batches
+from tasks.train.sampler import BatchSampler
 from tasks.train.step import train
 
 ROWS_PER_SHARD = 1000
@@ -229,9 +230,11 @@ def build(workload: Workload, data: Prepared) -> Any:
 def _augment(workload: Workload, rows: int) -> Callable[[Tensor], Tensor]:
     """The step's own changes of the images, counting the steps itself."""
     hyperparameters = workload.train
-    batches = Batches(rows, hyperparameters.batch_size, hyperparameters.seed, rank=0, workers=1)
+    batches = BatchSampler(
+        rows, hyperparameters.batch_size, hyperparameters.seed, rank=0, workers=1
+    )
     steps = iter(range(2**31))
-    return lambda images: batches.augment(images, hyperparameters.augment, next(steps))
+    return lambda images: augment(images, hyperparameters.augment, batches, next(steps))
 
 
 def _by_hand(

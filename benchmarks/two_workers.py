@@ -38,8 +38,9 @@ from retrain.project import find_project
 from retrain.servers import ray_cluster
 from retrain.workload import Workload, load_workload
 from tasks.data.shards import open_prepared
+from tasks.train.augment import augment
 from tasks.train.optimizer import learning_rate, make_optimizer
-from tasks.train.sampler import Batches
+from tasks.train.sampler import BatchSampler
 
 ROWS = 1024
 WORKERS = 2
@@ -99,7 +100,7 @@ def bare(workload: Workload, images: Path) -> None:
     optimizer = make_optimizer(network, hyperparameters)
     loss_of = torch.nn.CrossEntropyLoss(label_smoothing=hyperparameters.label_smoothing)
     share, per_epoch = hyperparameters.batch_size // WORKERS, len(x) // hyperparameters.batch_size
-    batches = Batches(len(x), hyperparameters.batch_size, hyperparameters.seed, rank, WORKERS)
+    batches = BatchSampler(len(x), hyperparameters.batch_size, hyperparameters.seed, rank, WORKERS)
     speeds, step = [], 0
     for epoch in range(hyperparameters.epochs):
         began = monotonic()
@@ -107,7 +108,7 @@ def bare(workload: Workload, images: Path) -> None:
         for number in range(per_epoch):
             rows = order[number * hyperparameters.batch_size :][rank * share :][:share]
             loss = loss_of(
-                network(batches.augment(x[rows], hyperparameters.augment, step)), y[rows]
+                network(augment(x[rows], hyperparameters.augment, batches, step)), y[rows]
             )
             optimizer.zero_grad()
             loss.backward()

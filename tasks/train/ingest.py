@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.compute.prefetch import prefetch
 from tasks.data.shards import JpegShards, PreparedSplit, Shards
-from tasks.train.sampler import Batches, Windows
+from tasks.train.sampler import BatchSampler, Windows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,7 +50,7 @@ def windows(images: Shards | JpegShards, memory_gb: float, batch_size: int) -> W
 class Ingest:
     """One worker's part of the batches of a split."""
 
-    def __init__(self, split: PreparedSplit, batches: Batches, device: "torch.device") -> None:
+    def __init__(self, split: PreparedSplit, batches: BatchSampler, device: "torch.device") -> None:
         """Reads the images, if all fit into memory.
 
         Args:

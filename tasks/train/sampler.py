@@ -1,4 +1,4 @@
-"""Which images make up each batch and how they are changed.
+"""Which images make up each batch.
 
 All of it follows from the seed and the position in the training, so that a training goes on
 anywhere as if it had never stopped, and workers agree without talking.
@@ -7,12 +7,9 @@ anywhere as if it had never stopped, and workers agree without talking.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from retrain.workload import Augment
-
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from torch import Tensor
 
 # One stream of random numbers for each use, so that none repeats another's.
 SHUFFLE, AUGMENT, NETWORK = range(3)
@@ -32,7 +29,7 @@ class Windows:
 
 
 @dataclass(frozen=True)
-class Batches:
+class BatchSampler:
     """The part of every batch that one worker trains on.
 
     The last batch of an epoch is left out if it is not full; fewer images than a batch make one.
@@ -40,7 +37,7 @@ class Batches:
     Attributes:
         rows: Images of the training split.
         size: Images of a batch, over all workers.
-        seed: Of the order and of the changes.
+        seed: Of all random choices of the training.
         rank: Which worker this is, from 0.
         workers: How many there are.
         windows: None when any image can be had at any time.
@@ -92,35 +89,6 @@ class Batches:
                 random.shuffle(order[first : first + images])
         used = self.per_epoch * self.share * self.workers
         return order[:used].reshape(self.per_epoch, self.workers, self.share)[:, self.rank]
-
-    def augment(self, images: "Tensor", changes: Augment, step: int) -> "Tensor":
-        """Mirrors and shifts images at random, whatever device they are on.
-
-        Args:
-            images: uint8 (share, H, W, C).
-            changes: Which changes.
-            step: Optimizer steps before this one.
-
-        Returns:
-            uint8 (share, H, W, C).
-        """
-        if not changes.flip and not changes.shift:
-            return images
-        import numpy as np
-        import torch
-
-        # Drawn for the whole batch: an image's change does not depend on the number of workers.
-        random = np.random.default_rng((self.seed, AUGMENT, step))
-        whole = (self.workers, self.share)
-        shifts = random.integers(-changes.shift, changes.shift + 1, (2, *whole))[:, self.rank]
-        flips = random.integers(0, 1 + changes.flip, whole)[self.rank]
-        _, height, width, _ = images.shape
-        y = (np.arange(height) + shifts[0][:, None]).clip(0, height - 1)
-        x = (np.arange(width) + shifts[1][:, None]).clip(0, width - 1)
-        x = np.where(flips[:, None], width - 1 - x, x)
-        pixels = torch.from_numpy(y[:, :, None] * width + x[:, None, :]).to(images.device)
-        flat = images.flatten(1, 2)
-        return flat.gather(1, pixels.flatten(1)[:, :, None].expand(flat.shape)).view(images.shape)
 
     def network_seeds(self, epoch: int) -> list[int]:
         """What the network's own random choices (dropout) are drawn from, by batch of an epoch."""

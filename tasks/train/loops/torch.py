@@ -13,10 +13,11 @@ from retrain.precision import LARGE
 from retrain.workload import Train
 from tasks.data.shards import PreparedSplit, open_prepared
 from tasks.train import checkpoint
+from tasks.train.augment import augment
 from tasks.train.ingest import Ingest, in_order, windows
 from tasks.train.optimizer import clip_gradients, learning_rate, make_optimizer
 from tasks.train.progress import FILE, Epoch, Meter
-from tasks.train.sampler import Batches
+from tasks.train.sampler import BatchSampler
 
 if TYPE_CHECKING:
     import torch
@@ -96,7 +97,7 @@ def train(job: TrainingJob) -> dict[str, Any]:
 
     data = open_prepared(job.images)
     images, val = data.split("train"), data.split("val")
-    batches = Batches(
+    batches = BatchSampler(
         len(images), hyperparameters.batch_size, hyperparameters.seed, rank, workers,
         windows(images.images, job.memory_gb, hyperparameters.batch_size),
     )  # fmt: skip
@@ -151,7 +152,7 @@ def train(job: TrainingJob) -> dict[str, Any]:
         for x, y in ingest.epoch(epoch, step - epoch_begin):
             generator.manual_seed(seeds[step - epoch_begin])
             optimizer.zero_grad()
-            x = batches.augment(x, hyperparameters.augment, step)
+            x = augment(x, hyperparameters.augment, batches, step)
             loss_sum += _backward(module, loss_of, x, y, autocast, hyperparameters.micro_batch)
             norm = clip_gradients(network, hyperparameters.clip_norm)
             lr = learning_rate(step, steps, hyperparameters)
@@ -249,7 +250,7 @@ def _backward(
 
 
 def validate(
-    network: "torch.nn.Module", split: PreparedSplit, batches: Batches, device: "torch.device"
+    network: "torch.nn.Module", split: PreparedSplit, batches: BatchSampler, device: "torch.device"
 ) -> tuple["Tensor", float]:
     """Evaluates a network on a split, each worker on its part.
 

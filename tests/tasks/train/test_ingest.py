@@ -11,7 +11,7 @@ import torch
 
 from tasks.data.shards import open_prepared, shard_name
 from tasks.train.ingest import Ingest, in_order, windows
-from tasks.train.sampler import Batches, Windows
+from tasks.train.sampler import BatchSampler, Windows
 
 CPU = torch.device("cpu")
 ROWS, SIZE = 53, 8
@@ -33,7 +33,7 @@ def split(tmp_path_factory):
 
 
 def batches(**changes):
-    return Batches(**{"rows": ROWS, "size": 4, "seed": 0, "rank": 0, "workers": 1} | changes)
+    return BatchSampler(**{"rows": ROWS, "size": 4, "seed": 0, "rank": 0, "workers": 1} | changes)
 
 
 def rows_of(epoch):
