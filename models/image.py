@@ -39,18 +39,25 @@ class _Decoded:
     """A decoded image, as it is stored.
 
     Attributes:
-        image: In any of Pillow's modes, perhaps of reduced size.
+        stored: In any of Pillow's modes; of a JPEG the pixels (H, W, C), perhaps of reduced size.
         width: In pixels, before it was reduced.
         height: In pixels, before it was reduced.
-        reduction: How many of its pixels a pixel of `image` stands for, in each direction.
+        reduction: How many of its pixels a pixel of `stored` stands for, in each direction.
         orientation: As EXIF numbers it; 1 is the right way up.
     """
 
-    image: "Image.Image"
+    stored: "Image.Image | NDArray[np.uint8]"
     width: int
     height: int
     reduction: int = 1
     orientation: int = 1
+
+    @property
+    def image(self) -> "Image.Image":
+        """What is stored, as Pillow has it."""
+        from PIL import Image
+
+        return self.stored if isinstance(self.stored, Image.Image) else _image_of(self.stored)
 
 
 def inspect(data: bytes) -> Inspection:
@@ -66,11 +73,12 @@ def inspect(data: bytes) -> Inspection:
         ValueError: It does not decode; the message says why.
     """
     found = _decode(data, least=1)
-    _flatten(found.image)
+    image = found.image
+    _flatten(image)
     width, height = found.width, found.height
     if found.orientation >= 5:
         width, height = height, width
-    return Inspection(width, height, found.image.mode)
+    return Inspection(width, height, image.mode)
 
 
 def to_array(data: bytes, size: int, channels: int, resize: str) -> "NDArray[np.uint8]":
@@ -97,24 +105,7 @@ def to_array(data: bytes, size: int, channels: int, resize: str) -> "NDArray[np.
     Raises:
         ValueError: It does not decode; the message says why.
     """
-    import numpy as np
-    from PIL import Image
-
-    found = _decode(data, least=2 * size)
-    image = _convert(_flatten(found.image), "L" if channels == 1 else "RGB")
-    if image.size != (size, size):
-        left = top = 0
-        width, height = found.width, found.height
-        if resize == "crop":
-            side = min(width, height)
-            left, top = (width - side) // 2, (height - side) // 2
-            width = height = side
-        by = found.reduction
-        box = (left / by, top / by, (left + width) / by, (top + height) / by)
-        image = image.resize((size, size), Image.Resampling.BICUBIC, box=box)
-    if found.orientation != 1:
-        image = image.transpose(Image.Transpose(_UPRIGHT[found.orientation]))
-    return np.asarray(image).reshape(size, size, channels)
+    return _scale(_decode(data, least=2 * size), size, channels, resize)
 
 
 def to_jpeg(pixels: "NDArray[np.uint8]") -> bytes:
@@ -169,7 +160,6 @@ def _decode_jpeg(data: bytes, least: int) -> _Decoded:
     height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
     if colours not in ("Gray", "YCbCr", "RGB"):
         raise ValueError(colours)
-    space, mode = ("GRAY", "L") if colours == "Gray" else ("RGB", "RGB")
     if width * height > (Image.MAX_IMAGE_PIXELS or float("inf")):
         raise ValueError(f"{width} x {height}")
     orientation = 1
@@ -181,14 +171,12 @@ def _decode_jpeg(data: bytes, least: int) -> _Decoded:
     reduction = next((by for by in (8, 4, 2) if min(width, height) >= by * least), 1)
     pixels = simplejpeg.decode_jpeg(
         data,
-        space,
+        "GRAY" if colours == "Gray" else "RGB",
         min_height=-(-height // reduction),
         min_width=-(-width // reduction),
         min_factor=reduction,
     )
-    # `fromarray` would take longer to find out what it is given than to copy a small image.
-    image = Image.frombuffer(mode, pixels.shape[1::-1], pixels, "raw", mode, 0, 1)
-    return _Decoded(image, width, height, reduction, orientation)
+    return _Decoded(pixels, width, height, reduction, orientation)
 
 
 def _decode_any(data: bytes) -> "Image.Image":
@@ -212,6 +200,47 @@ def _decode_any(data: bytes) -> "Image.Image":
     except Exception as error:  # a decoder raises whatever a broken file makes it stumble over
         raise ValueError(str(error) or type(error).__name__) from error
     return image
+
+
+def _scale(found: _Decoded, size: int, channels: int, resize: str) -> "NDArray[np.uint8]":
+    """Brings a decoded image to the size wanted, the right way up."""
+    import numpy as np
+    from PIL import Image
+
+    stored = found.stored
+    if (
+        isinstance(stored, np.ndarray)
+        and stored.shape == (size, size, channels)
+        and found.orientation == 1
+    ):
+        return stored  # to make a Pillow image of it and back takes as long as decoding it
+    image = _convert(_flatten(found.image), "L" if channels == 1 else "RGB")
+    if image.size != (size, size):
+        by = found.reduction
+        left, top, right, bottom = _box(found.width, found.height, resize)
+        box = (left / by, top / by, right / by, bottom / by)
+        image = image.resize((size, size), Image.Resampling.BICUBIC, box=box)
+    if found.orientation != 1:
+        image = image.transpose(Image.Transpose(_UPRIGHT[found.orientation]))
+    return np.asarray(image).reshape(size, size, channels)
+
+
+def _box(width: int, height: int, resize: str) -> tuple[int, int, int, int]:
+    """The part of an image that is scaled: left, top, right, bottom."""
+    if resize == "stretch":
+        return 0, 0, width, height
+    side = min(width, height)
+    left, top = (width - side) // 2, (height - side) // 2
+    return left, top, left + side, top + side
+
+
+def _image_of(pixels: "NDArray[np.uint8]") -> "Image.Image":
+    """Pixels (H, W, C), C being 1 or 3, as Pillow has them."""
+    from PIL import Image
+
+    mode = "L" if pixels.shape[2] == 1 else "RGB"
+    # `fromarray` would take longer to find out what it is given than to copy a small image.
+    return Image.frombuffer(mode, pixels.shape[1::-1], pixels, "raw", mode, 0, 1)
 
 
 def _flatten(image: "Image.Image") -> "Image.Image":
