@@ -1,7 +1,10 @@
 """The one place where an encoded image becomes pixels, for training and for serving alike."""
 
 import io
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,6 +20,10 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000
 # 5 and up, width and height change places.
 _ORIENTATION = 0x0112
 _UPRIGHT = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
+
+# Up to this many pixels, images gain from being scaled together. Larger ones do not: it is their
+# own arithmetic that takes the time.
+_SMALL = 64 * 64
 
 
 @dataclass(frozen=True)
@@ -41,18 +48,25 @@ class _Decoded:
     """A decoded image, as it is stored.
 
     Attributes:
-        image: In any of Pillow's modes, perhaps of reduced size.
+        stored: In any of Pillow's modes; of a JPEG the pixels (H, W, C), perhaps of reduced size.
         width: In pixels, before it was reduced.
         height: In pixels, before it was reduced.
-        reduction: How many of its pixels a pixel of `image` stands for, in each direction.
+        reduction: How many of its pixels a pixel of `stored` stands for, in each direction.
         orientation: As EXIF numbers it; 1 is the right way up.
     """
 
-    image: "Image.Image"
+    stored: "Image.Image | NDArray[np.uint8]"
     width: int
     height: int
     reduction: int = 1
     orientation: int = 1
+
+    @property
+    def image(self) -> "Image.Image":
+        """What is stored, as Pillow has it."""
+        from PIL import Image
+
+        return self.stored if isinstance(self.stored, Image.Image) else _image_of(self.stored)
 
 
 def inspect(data: bytes) -> ImageProperties:
@@ -68,11 +82,12 @@ def inspect(data: bytes) -> ImageProperties:
         ValueError: It does not decode; the message says why.
     """
     found = _decode(data, least=1)
-    _flatten(found.image)
+    image = found.image
+    _flatten(image)
     width, height = found.width, found.height
     if found.orientation >= 5:
         width, height = height, width
-    return ImageProperties(width, height, found.image.mode)
+    return ImageProperties(width, height, image.mode)
 
 
 def to_array(data: bytes, size: int, channels: int, resize: str) -> "NDArray[np.uint8]":
@@ -99,24 +114,40 @@ def to_array(data: bytes, size: int, channels: int, resize: str) -> "NDArray[np.
     Raises:
         ValueError: It does not decode; the message says why.
     """
-    import numpy as np
-    from PIL import Image
+    return _scale(_decode(data, least=2 * size), size, channels, resize)
 
-    found = _decode(data, least=2 * size)
-    image = _convert(_flatten(found.image), "L" if channels == 1 else "RGB")
-    if image.size != (size, size):
-        left = top = 0
-        width, height = found.width, found.height
-        if resize == "crop":
-            side = min(width, height)
-            left, top = (width - side) // 2, (height - side) // 2
-            width = height = side
-        by = found.reduction
-        box = (left / by, top / by, (left + width) / by, (top + height) / by)
-        image = image.resize((size, size), Image.Resampling.BICUBIC, box=box)
-    if found.orientation != 1:
-        image = image.transpose(Image.Transpose(_UPRIGHT[found.orientation]))
-    return np.asarray(image).reshape(size, size, channels)
+
+def to_arrays(
+    encoded: Sequence[bytes], size: int, channels: int, resize: str
+) -> "NDArray[np.uint8]":
+    """Does the same as `to_array` with some images: less work for each where they are small.
+
+    Args:
+        encoded: The encoded images.
+        size: As `to_array` takes it, and so are the others.
+        channels: 1 or 3.
+        resize: `crop` or `stretch`.
+
+    Returns:
+        uint8 (N, size, size, channels).
+
+    Raises:
+        ValueError: One does not decode; the message says why.
+    """
+    import numpy as np
+
+    arrays = np.empty((len(encoded), size, size, channels), np.uint8)
+    alike: dict[tuple[int, ...], dict[int, NDArray[np.uint8]]] = defaultdict(dict)
+    for number, data in enumerate(encoded):
+        found = _decode(data, least=2 * size)
+        pixels = found.stored
+        if isinstance(pixels, np.ndarray) and _may_join(found, size):
+            alike[pixels.shape][number] = pixels
+        else:
+            arrays[number] = _scale(found, size, channels, resize)
+    for some in alike.values():
+        arrays[list(some)] = _scale_joined(np.stack(list(some.values())), size, channels, resize)
+    return arrays
 
 
 def to_jpeg(pixels: "NDArray[np.uint8]") -> bytes:
@@ -171,7 +202,6 @@ def _decode_jpeg(data: bytes, least: int) -> _Decoded:
     height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
     if colours not in ("Gray", "YCbCr", "RGB"):
         raise ValueError(colours)
-    space, mode = ("GRAY", "L") if colours == "Gray" else ("RGB", "RGB")
     if width * height > (Image.MAX_IMAGE_PIXELS or float("inf")):
         raise ValueError(f"{width} x {height}")
     orientation = 1
@@ -183,14 +213,12 @@ def _decode_jpeg(data: bytes, least: int) -> _Decoded:
     reduction = next((by for by in (8, 4, 2) if min(width, height) >= by * least), 1)
     pixels = simplejpeg.decode_jpeg(
         data,
-        space,
+        "GRAY" if colours == "Gray" else "RGB",
         min_height=-(-height // reduction),
         min_width=-(-width // reduction),
         min_factor=reduction,
     )
-    # `fromarray` would take longer to find out what it is given than to copy a small image.
-    image = Image.frombuffer(mode, pixels.shape[1::-1], pixels, "raw", mode, 0, 1)
-    return _Decoded(image, width, height, reduction, orientation)
+    return _Decoded(pixels, width, height, reduction, orientation)
 
 
 def _decode_any(data: bytes) -> "Image.Image":
@@ -214,6 +242,142 @@ def _decode_any(data: bytes) -> "Image.Image":
     except Exception as error:  # a decoder raises whatever a broken file makes it stumble over
         raise ValueError(str(error) or type(error).__name__) from error
     return image
+
+
+def _scale(found: _Decoded, size: int, channels: int, resize: str) -> "NDArray[np.uint8]":
+    """Brings a decoded image to the size wanted, the right way up."""
+    import numpy as np
+    from PIL import Image
+
+    stored = found.stored
+    if (
+        isinstance(stored, np.ndarray)
+        and stored.shape == (size, size, channels)
+        and found.orientation == 1
+    ):
+        return stored  # to make a Pillow image of it and back takes as long as decoding it
+    image = _convert(_flatten(found.image), "L" if channels == 1 else "RGB")
+    if image.size != (size, size):
+        by = found.reduction
+        left, top, right, bottom = _box(found.width, found.height, resize)
+        box = (left / by, top / by, right / by, bottom / by)
+        image = image.resize((size, size), Image.Resampling.BICUBIC, box=box)
+    if found.orientation != 1:
+        image = image.transpose(Image.Transpose(_UPRIGHT[found.orientation]))
+    return np.asarray(image).reshape(size, size, channels)
+
+
+def _may_join(found: _Decoded, size: int) -> bool:
+    """Whether `_scale_joined` gives the pixels of a decoded JPEG that `_scale` does.
+
+    Pillow scales an image sideways before it does up and down, except where it makes the image
+    much lower and hardly narrower.
+    """
+    small = max(found.width * found.height, size * size) <= _SMALL
+    upright = found.orientation == 1 and found.reduction == 1
+    return small and upright and found.height <= max(found.width, size)
+
+
+def _scale_joined(
+    pixels: "NDArray[np.uint8]", size: int, channels: int, resize: str
+) -> "NDArray[np.uint8]":
+    """Brings images of one size to the size wanted, all at once.
+
+    Pillow scales in one direction and then in the other, with pixels of 8 bits between them. Images
+    that stand below each other can be scaled sideways as one, and side by side up and down. That
+    saves what each call costs.
+
+    Args:
+        pixels: uint8 (N, H, W, C).
+        size: Height and width wanted.
+        channels: 1 or 3, as wanted.
+        resize: `crop` or `stretch`.
+
+    Returns:
+        uint8 (N, size, size, channels).
+    """
+    import numpy as np
+    from PIL import Image
+
+    count, height, width, _ = pixels.shape
+    if pixels.shape[1:] == (size, size, channels):
+        return pixels
+    bicubic = Image.Resampling.BICUBIC
+    left, top, right, bottom = _box(width, height, resize)
+    column = _image_of(pixels.reshape(count * height, width, -1))
+    column = _convert(column, "L" if channels == 1 else "RGB")
+    column = column.resize((size, count * height), bicubic, box=(left, 0, right, count * height))
+    halfway = np.asarray(column).reshape(count, height, size * channels)
+    return _scale_upright(halfway, top, bottom, size).reshape(count, size, size, channels)
+
+
+def _scale_upright(
+    pixels: "NDArray[np.uint8]", top: int, bottom: int, size: int
+) -> "NDArray[np.uint8]":
+    """Scales rows up or down, as Pillow does in its second direction.
+
+    Pillow adds whole numbers of 32 bits and cuts 22 of them off. So do floats of 64 bits, in any
+    order and without an error, in two thirds of the time.
+
+    Args:
+        pixels: uint8 (N, H, M).
+        top: The first row of what is scaled.
+        bottom: The row behind it.
+        size: The height wanted.
+
+    Returns:
+        uint8 (N, size, M).
+    """
+    import numpy as np
+
+    rows = pixels.astype(np.float64)
+    scaled = np.empty((len(pixels), size, pixels.shape[2]))
+    for into, out_of, weights in _weights(pixels.shape[1], top, bottom, size):
+        np.matmul(weights, rows[:, out_of], out=scaled[:, into])
+    scaled += 0.5
+    return np.clip(scaled, 0, 255, out=scaled).astype(np.uint8)
+
+
+@lru_cache
+def _weights(
+    height: int, top: int, bottom: int, size: int
+) -> "list[tuple[slice, slice, NDArray[np.float64]]]":
+    """By how much each row counts for each of the scaled ones: some, the rows for them, (S, R).
+
+    They are what Pillow makes of rows of zeros and a one, as multiples of 2^-22.
+    """
+    import numpy as np
+    from PIL import Image
+
+    one = 2**22
+    image = Image.fromarray(np.eye(height, dtype=np.int32) * one)
+    box = (0, top, height, bottom)
+    weights = np.asarray(image.resize((height, size), Image.Resampling.BICUBIC, box=box)) / one
+    parts = []
+    for first in range(0, size, 8):  # few others than 0 are among them
+        part = weights[first : first + 8]
+        used = np.flatnonzero(part.any(axis=0))
+        out_of = slice(used[0], used[-1] + 1)
+        parts.append((slice(first, first + 8), out_of, np.ascontiguousarray(part[:, out_of])))
+    return parts
+
+
+def _box(width: int, height: int, resize: str) -> tuple[int, int, int, int]:
+    """The part of an image that is scaled: left, top, right, bottom."""
+    if resize == "stretch":
+        return 0, 0, width, height
+    side = min(width, height)
+    left, top = (width - side) // 2, (height - side) // 2
+    return left, top, left + side, top + side
+
+
+def _image_of(pixels: "NDArray[np.uint8]") -> "Image.Image":
+    """Pixels (H, W, C), C being 1 or 3, as Pillow has them."""
+    from PIL import Image
+
+    mode = "L" if pixels.shape[2] == 1 else "RGB"
+    # `fromarray` would take longer to find out what it is given than to copy a small image.
+    return Image.frombuffer(mode, pixels.shape[1::-1], pixels, "raw", mode, 0, 1)
 
 
 def _flatten(image: "Image.Image") -> "Image.Image":

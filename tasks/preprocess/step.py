@@ -8,14 +8,14 @@ the scratch folder: a run that was killed goes on with those that are missing.
 
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from models.image import to_array, to_jpeg
+from models.image import to_arrays, to_jpeg
 from retrain.step import Step
 from retrain.store import write_json
 from tasks.compute.spread import run_tasks
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 MAX_PIXEL_BYTES = 100e9
 
 WRITE_BYTES = 2**20  # a call of the system for each image would take as long as to decode it
+
+# So many images are prepared together; small ones then fit into the processor's cache.
+GROUP_ROWS = 16
+GROUP_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,7 @@ def _unfinished(job: ShardTask) -> ShardTask:
 
 
 def _write_shards(source: RawDataset, images: "Images", validated: Path, job: ShardTask) -> None:
-    """Prepares the images of a job, one at a time, and writes its shards."""
+    """Prepares the images of a job, a few at a time, and writes its shards."""
     import numpy as np
 
     table = image_table.read(validated, job.row_group, ["file", "row", "split"])
@@ -149,10 +153,11 @@ def _write_shards(source: RawDataset, images: "Images", validated: Path, job: Sh
             if path.suffix == PIXELS:
                 shape = (job.rows[split], images.size, images.size, images.channels)
                 _write_header(files[split], "|u1", shape)
-        for raw in source.read(job.unit):
-            split = splits.get((raw.file, raw.row), "")
-            if split in files:
-                array = to_array(raw.data, images.size, images.channels, images.resize)
+        read = ((splits.get((raw.file, raw.row), ""), raw.data) for raw in source.read(job.unit))
+        for some in _in_groups(each for each in read if each[0] in files):
+            encoded = [data for _, data in some]
+            arrays = to_arrays(encoded, images.size, images.channels, images.resize)
+            for (split, _), array in zip(some, arrays, strict=True):
                 file = files[split]
                 file.write(to_jpeg(array) if job.shards[split].suffix == JPEGS else array.data)
                 ends[split].append(file.tell())
@@ -162,6 +167,20 @@ def _write_shards(source: RawDataset, images: "Images", validated: Path, job: Sh
                 np.save(file, np.array(ends[split], np.int64))
             _partial(ends_path).replace(ends_path)
         _partial(path).replace(path)  # last, for it says that the shard is finished
+
+
+def _in_groups(images: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
+    """Hands encoded images on by a few, so that no more than these are in memory."""
+    group: list[tuple[str, bytes]] = []
+    size = 0
+    for image in images:
+        group.append(image)
+        size += len(image[1])
+        if len(group) == GROUP_ROWS or size >= GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
 def _ends_of(shard: Path) -> list[Path]:

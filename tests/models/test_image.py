@@ -7,7 +7,18 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from models.image import FORMATS, ImageProperties, _decode, inspect, to_array, to_jpeg
+from models.image import (
+    FORMATS,
+    ImageProperties,
+    _decode,
+    _Decoded,
+    _may_join,
+    _scale_joined,
+    inspect,
+    to_array,
+    to_arrays,
+    to_jpeg,
+)
 
 RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255,) * 3, (0,) * 3
 
@@ -306,6 +317,57 @@ def test_damage_is_found_in_a_jpeg_that_is_decoded_smaller(progressive):
         with pytest.raises(ValueError, match=reason):
             to_array(data, 20, 3, "crop")
     assert refused > 30
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("resize", ["crop", "stretch"])
+def test_images_scaled_together_have_the_pixels_that_pillow_finds(resize, seed):
+    random = np.random.default_rng(seed)
+    joined = 0
+    for _ in range(30):
+        width, height, size = (int(side) for side in random.integers(1, 66, 3))
+        count, stored, channels = (int(random.choice(some)) for some in ((1, 2, 5), (1, 3), (1, 3)))
+        pixels = random.integers(0, 256, (count, height, width, stored), np.uint8)
+        if random.integers(2):  # overshoots at every edge
+            pixels = (pixels >> 7) * np.uint8(255)
+        if not _may_join(_Decoded(pixels[0], width, height), size):
+            continue
+        joined += 1
+        found = _scale_joined(pixels, size, channels, resize)
+        for array, image in zip(found, pixels, strict=True):
+            data = encode(Image.fromarray(image[:, :, 0] if stored == 1 else image))
+            assert np.array_equal(array, by_pillow(data, size, channels, resize))
+    assert joined > 10
+
+
+@pytest.mark.parametrize("resize", ["crop", "stretch"])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("size", [16, 40])
+def test_several_images_come_out_as_each_alone(size, channels, resize):
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    files = [
+        *(encode(scene(20 + n % 2, 20), "JPEG") for n in range(7)),
+        encode(scene(20, 20).convert("L"), "JPEG"),
+        *(encode(scene(size, size), "JPEG", exif=exif) for exif in (Image.Exif(), turned)),
+        *(encode(scene(*sides), "JPEG") for sides in ((7, 50), (50, 7), (30, 90), (400, 300))),
+        encode(scene(20, 20), "JPEG", exif=turned),
+        encode(scene(20, 20)),
+    ]
+    assert sum(_may_join(_decode(data, 2 * size), size) for data in files) > 8
+    found = to_arrays(files, size, channels, resize)
+    assert found.shape == (len(files), size, size, channels)
+    for array, data in zip(found, files, strict=True):
+        assert np.array_equal(array, to_array(data, size, channels, resize))
+
+
+def test_one_bad_image_among_several_is_refused():
+    with pytest.raises(ValueError, match="not an image"):
+        to_arrays([encode(photo(), "JPEG"), b"<html>404</html>"], 16, 3, "crop")
+
+
+def test_no_images_are_no_arrays():
+    assert to_arrays([], 16, 3, "crop").shape == (0, 16, 16, 3)
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from models.image import to_array
+from models.image import to_array, to_jpeg
 from retrain.store import Artifact, list_files
 from retrain.workload import Checks, Data, Images
 from tasks.compute import spread
@@ -65,6 +65,27 @@ def test_images_come_out_as_the_model_will_see_them_when_it_serves(tmp_path):
             assert prepared.labels[label] == row.label == row.file.split("/")[0]
             seen.append(row.file)
     assert sorted(seen) == sorted(files)
+
+
+def jpeg(number: int, width: int, height: int) -> bytes:
+    pixels = np.random.default_rng(number).integers(0, 256, (height, width, 3), np.uint8)
+    return to_jpeg(pixels)
+
+
+def test_images_that_are_scaled_together_come_out_as_each_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "GROUP_ROWS", 7)
+    monkeypatch.setattr(module, "GROUP_BYTES", 3000)
+    files = {f"{n % 3}/{n:03}.jpg": jpeg(n, 8 + n // 25, 9 - n % 2) for n in range(50)}
+    files |= {f"{n % 3}/{n:03}.jpg": jpeg(n, 40, 60) for n in range(50, 60)}
+    write_files(tmp_path / "data", files)
+    facts, folder = run(tmp_path, "folders", Images(size=12))
+    prepared = open_prepared(folder)
+    assert sum(facts["rows"].values()) == 60
+    for name, count in facts["rows"].items():
+        split = prepared.split(name)
+        arrays = split.images[np.arange(count)]
+        for array, file in zip(arrays, split.rows["file"], strict=True):
+            assert np.array_equal(array, to_array(files[file], 12, 3, "crop"))
 
 
 def test_the_files_are_those_of_the_layout(tmp_path):
@@ -215,13 +236,13 @@ from tasks.data import raw_dataset
 from tests.tasks.preprocess.test_step import DATA, IMAGES
 from tests.tasks.toy_data import pulled, workspace
 
-def slowly(*args, decode=step.to_array):
+def slowly(*args, decode=step.to_arrays):
     time.sleep(0.01)
     return decode(*args)
 
 root = Path(sys.argv[1])
 raw_dataset.WORTH_ROWS = 2
-step.to_array = slowly
+step.to_arrays = slowly
 step.preprocess(
     DATA,
     IMAGES.model_copy(update={"storage": sys.argv[2]}),
