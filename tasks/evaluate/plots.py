@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from tasks.data.shards import JpegShards, Shards
+    from tasks.data.jpeg_shards import JpegShards
+    from tasks.data.shards import Shards
 
 BLUE, ORANGE, GREEN, RED, GREY = "#1f6f9f", "#d9822b", "#2f7d4f", "#b3261e", "#8a8f98"
 STYLE = {
