@@ -66,10 +66,9 @@ def _source(name: str) -> Path | None:
 
 def _is_ours(file: Path) -> bool:
     folder = file.parent.resolve()
-    if file.suffix != ".py" or not folder.is_relative_to(ROOT):
-        return False
     # An environment may lie below the root too.
-    return {"site-packages", "dist-packages"}.isdisjoint(folder.relative_to(ROOT).parts)
+    installed = {"site-packages", "dist-packages"} & set(folder.parts)
+    return file.suffix == ".py" and folder.is_relative_to(ROOT) and not installed
 
 
 def _imports(tree: ast.Module, package: str) -> Iterator[str]:

@@ -20,14 +20,12 @@ from importlib import import_module
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
     from numpy.typing import NDArray
-
-    from tasks.data.jpeg_shards import JpegShards
 
 LABELS = "labels.json"
 IMAGES = "images.json"
@@ -43,6 +41,27 @@ def shard_name(number: int) -> str:
     return f"images-{number:05d}{PIXELS}"
 
 
+class StoredImages(Protocol):
+    """The images of a split, left on disk; `Shards` says what the methods do.
+
+    Attributes:
+        decodes: Whether reading an image is work.
+        shape: Height, width and channels of every image.
+        bytes_per_image: On disk, and in memory as `load` gives it; the mean.
+    """
+
+    decodes: bool
+    shape: tuple[int, int, int]
+    bytes_per_image: float
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: "NDArray[np.int64]") -> "NDArray[np.uint8]": ...
+
+    def load(self, rows: "NDArray[np.int64]") -> Any:
+        """Reads images into memory; what is given back is indexed by place, as this by row."""
+
+
 class Shards:
     """The images of a split as pixels, left on disk: only the rows that are asked for are read.
 
@@ -50,7 +69,7 @@ class Shards:
     up to all of it.
     """
 
-    decodes = False  # whether reading an image is work
+    decodes = False
 
     def __init__(self, paths: Sequence[Path]) -> None:
         """Looks at the shards.
@@ -144,7 +163,7 @@ class PreparedSplit:
         folder: Where it lies.
     """
 
-    images: "Shards | JpegShards"
+    images: StoredImages
     labels: "NDArray[np.int64]"
     folder: Path
 
@@ -183,7 +202,7 @@ class Prepared:
         import numpy as np
 
         folder = self.folder / name
-        shards: Shards | JpegShards
+        shards: StoredImages
         if jpegs := sorted(folder.glob(f"images-*{JPEGS}")):
             shards = import_module(JPEG_MODULE).JpegShards(jpegs, self.shape)
         else:

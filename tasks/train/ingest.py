@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tasks.compute.prefetch import prefetch
-from tasks.data.shards import PreparedSplit, Shards
+from tasks.data.shards import PreparedSplit, StoredImages
 from tasks.train.sampler import Batches, Windows
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from tasks.data.jpeg_shards import JpegShards
 
 # What is read at once when not all images fit into memory: so much that a disk or a network is as
 # fast as it can be, but so little that a window is of many blocks, and thus well mixed.
@@ -31,7 +30,7 @@ BATCHES_AHEAD = 3
 Batch = tuple["Tensor", "Tensor"]
 
 
-def windows(images: "Shards | JpegShards", memory_gb: float, batch_size: int) -> Windows | None:
+def windows(images: StoredImages, memory_gb: float, batch_size: int) -> Windows | None:
     """Says how a training goes through images that are more than the memory it may use.
 
     It depends on all images and not on a worker's share, so that any number of workers trains on
