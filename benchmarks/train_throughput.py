@@ -32,13 +32,11 @@ from typing import Any
 
 import torch
 
-import models
 from benchmarks import loops
 from benchmarks.loops import Speed
 from benchmarks.table import Row, report
 from retrain.project import find_project
 from retrain.workload import Workload, load_workload
-from tasks.train.loops.torch import threads_for
 
 MIDDLING = {
     "images.size": 32,
@@ -112,7 +110,7 @@ def run(setting: Setting, rounds: int) -> None:
         workload = workload.model_copy(update={"scale": workload.scale.model_copy(update=memory)})
     speeds: dict[str, list[Speed]] = {way: [] for way in setting.ways}
     with tempfile.TemporaryDirectory() as folder:
-        torch.set_num_threads(threads(workload))
+        torch.set_num_threads(workload.scale.threads or 1)  # as the step does
         images = loops.prepare(Path(folder) / "images", workload, setting.rows)
         for _ in range(rounds):
             for way in random.sample(setting.ways, len(setting.ways)):  # none is always first
@@ -135,14 +133,6 @@ def run(setting: Setting, rounds: int) -> None:
             figures = getattr(ours, part), way, getattr(theirs, part), "images/s"
             goal = target if part == "training" else "-"
             report(Row("train_throughput", f"{setting.name}, {part}", *figures, goal))
-
-
-def threads(workload: Workload) -> int:
-    """As many as the step chooses by itself."""
-    settings = workload.model.model_dump(exclude={"family"})
-    shape = (workload.images.size, workload.images.size, workload.images.channels)
-    flops = models.flops(workload.model.family, settings, shape)
-    return threads_for(flops * workload.train.batch_size, sharing=1)
 
 
 def speed(way: str, workload: Workload, images: Path) -> Speed:

@@ -3,11 +3,13 @@
 A family's module has:
 
 - `Settings`: its settings in `params.yaml`, beside `family`. A frozen pydantic model, which can be
-  read without importing torch.
+  read without importing torch. Its own validators begin their words with the name of a setting.
 - `flops(settings, shape)`: of a forward pass over one image; without importing torch either.
 - `build(settings, shape, classes)`: a new network; `torch.manual_seed` decides its weights.
 - `rebuild(description)`: a network as it was saved, its weights still to be loaded. It needs
   nothing but the description.
+
+`models/families.py` lists them.
 
 A network is a `torch.nn.Module` that takes uint8 images (N, H, W, C) on its own device, normalises
 them itself, and returns float32 logits (N, classes). Its `description` is a JSON-able mapping.
@@ -61,13 +63,6 @@ def build(
     module = importlib.import_module(f"models.{family}")
     built: Network = module.build(module.Settings.model_validate(settings), shape, classes)
     return built
-
-
-def flops(family: str, settings: Mapping[str, Any], shape: tuple[int, int, int]) -> float:
-    """Floating-point operations of a forward pass over one image; the arguments are `build`'s."""
-    module = importlib.import_module(f"models.{family}")
-    counted: float = module.flops(module.Settings.model_validate(settings), shape)
-    return counted
 
 
 def save(

@@ -3,52 +3,76 @@
 import ast
 import hashlib
 import importlib.util
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[1]  # of the project: what lies below is its own code
+
 # `retrain` decides where and when a step runs, never what it writes, so it is not followed.
-FOLLOWED = ("tasks", "models")
+NOT_FOLLOWED = ("retrain", "tests")
+
+# Of a syntax tree: what says how a thing was written, not what it does.
+INCIDENTAL = ("ctx", "kind", "type_comment", "type_ignores")
 
 
-def code_digests(modules: Iterable[str]) -> dict[str, str]:
-    """Digests the modules that a step runs: those named, and ours that they import.
+def code_digests(modules: Iterable[str], without: Collection[str] = ()) -> dict[str, str]:
+    """Digests the modules that a step runs: those named, and the project's that they import.
 
-    Comments, formatting and docstrings do not count. Imports are followed wherever they stand,
-    inside functions too.
+    Comments, formatting, docstrings and what is only for type checkers do not count. Imports are
+    followed wherever they stand, inside functions too, to every module below the project's root
+    that is not installed there. The digests are the same in all versions of Python.
 
     Args:
         modules: Dotted names, such as `tasks.preprocess.step`.
+        without: Modules that are not followed.
 
     Returns:
-        The SHA-256 (hex) of each module by its dotted name, in order of the names.
+        The SHA-256 (hex) of each module by its dotted name, in order of the names. One that holds
+        nothing, such as a package's docstring, has none.
     """
     digests: dict[str, str] = {}
+    seen = set(without)
     waiting = list(modules)
     while waiting:
         name = waiting.pop()
-        if name in digests:
+        if name in seen:
             continue
+        seen.add(name)
         source = _source(name)
-        assert source is not None, f"{name} has no source"
-        tree = ast.parse(source.read_text(encoding="utf-8"))
+        assert source is not None, f"{name} is no module of the project"
+        tree = _Essence().visit(ast.parse(source.read_text(encoding="utf-8")))
         is_package = source.name == "__init__.py"
         waiting += _imports(tree, name if is_package else name.rpartition(".")[0])
-        digests[name] = hashlib.sha256(_meaning(tree).encode()).hexdigest()
+        if tree.body:
+            digests[name] = hashlib.sha256(_canonical(tree).encode()).hexdigest()
     return dict(sorted(digests.items()))
 
 
 def _source(name: str) -> Path | None:
-    """The file of a module, found without importing anything; None when there is none."""
-    package, *parts = name.split(".")
-    spec = importlib.util.find_spec(package)
-    assert spec is not None and spec.submodule_search_locations, f"{package} is no package"
-    place = Path(spec.submodule_search_locations[0], *parts)
-    candidates = (place / "__init__.py", place.with_suffix(".py"))
-    return next((path for path in candidates if path.is_file()), None)
+    """The file of a module of the project, found without importing anything; else None."""
+    top, *parts = name.split(".")
+    if top in sys.stdlib_module_names:
+        return None
+    spec = importlib.util.find_spec(top)
+    if spec is None:
+        return None
+    places = [Path(place, *parts) for place in spec.submodule_search_locations or ()]
+    files = [file for place in places for file in (place / "__init__.py", place.with_suffix(".py"))]
+    if spec.origin and spec.has_location and not places and not parts:
+        files = [Path(spec.origin)]
+    return next((file for file in files if _is_ours(file) and file.is_file()), None)
+
+
+def _is_ours(file: Path) -> bool:
+    folder = file.parent.resolve()
+    # An environment may lie below the root too.
+    installed = {"site-packages", "dist-packages"} & set(folder.parts)
+    return file.suffix == ".py" and folder.is_relative_to(ROOT) and not installed
 
 
 def _imports(tree: ast.Module, package: str) -> Iterator[str]:
-    """The modules of ours that a module imports."""
+    """The modules of the project that a module imports."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -61,15 +85,53 @@ def _imports(tree: ast.Module, package: str) -> Iterator[str]:
         else:
             continue
         for name in names:
-            if name.split(".")[0] in FOLLOWED and _source(name):
+            if name.split(".")[0] not in NOT_FOLLOWED and _source(name):
                 yield name
 
 
-def _meaning(tree: ast.Module) -> str:
-    """A module without what does not change what it does."""
-    for node in ast.walk(tree):
+class _Essence(ast.NodeTransformer):
+    """Takes from a syntax tree what does not change what the code does."""
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             first = node.body[0] if node.body else None
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
                 node.body = node.body[1:]
-    return ast.dump(tree)
+        return node
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        self.generic_visit(node)
+        only_types = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        return node.orelse if only_types else node
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+        # How many pieces the text between two values comes in depends on Python's version.
+        self.generic_visit(node)
+        pieces: list[ast.expr] = []
+        for piece in node.values:
+            last = pieces[-1] if pieces else None
+            if isinstance(piece, ast.Constant) and isinstance(last, ast.Constant):
+                pieces[-1] = ast.Constant(str(last.value) + str(piece.value))
+            elif not isinstance(piece, ast.Constant) or piece.value:
+                pieces.append(piece)
+        node.values = pieces
+        return node
+
+
+def _canonical(node: object) -> str:
+    """A syntax tree as text that is the same in all versions of Python.
+
+    `ast.dump` is not: versions differ in which fields there are and which empty ones are shown.
+    """
+    if isinstance(node, ast.AST):
+        fields = ((name, getattr(node, name, None)) for name in sorted(node._fields))
+        shown = [
+            f"{name}={_canonical(value)}"
+            for name, value in fields
+            if name not in INCIDENTAL and value is not None and value != []
+        ]
+        return f"{type(node).__name__}({','.join(shown)})"
+    if isinstance(node, list):
+        return f"[{','.join(map(_canonical, node))}]"
+    return ascii(node)  # `repr` shows newer letters as they are only where they are known

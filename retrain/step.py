@@ -83,6 +83,20 @@ class Workspace:
 
 
 @dataclass(frozen=True)
+class Chosen:
+    """What a step uses because of its configuration or its inputs, beside what it always uses.
+
+    Attributes:
+        modules: Imported by the step with `importlib`, so that their neighbours, which another
+            configuration would choose, do not count.
+        libraries: The distributions whose version then changes the output.
+    """
+
+    modules: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Step:
     """One step of the flow.
 
@@ -94,7 +108,9 @@ class Step:
             on. A parameter of a section that is not named must not change the output.
         inputs: The names of the earlier steps whose outputs it is given.
         libraries: The distributions whose version changes the output.
-        runs_model: Whether it runs the code of the workload's model family.
+        chosen: Called with the workload and the inputs, says what is used because of them.
+        reports_with: Modules that decide nothing but what the step shows, logs and writes below
+            `report/`: a change of them makes no other output.
         cached: Whether the same key gives the same output. False for what looks at the registry.
         dry_function: For a step that is not cached. Called as the function is, it changes nothing
             and returns what the function would, or None if the function would change something.
@@ -105,7 +121,8 @@ class Step:
     reads: tuple[str, ...]
     inputs: tuple[str, ...]
     libraries: tuple[str, ...] = ()
-    runs_model: bool = False
+    chosen: Callable[..., Chosen] | None = None
+    reports_with: tuple[str, ...] = ()
     cached: bool = True
     dry_function: Callable[..., Facts | None] | None = None
 
@@ -165,9 +182,8 @@ class Plan:
 def plan(step: Step, workload: Workload, inputs: Sequence[Input]) -> Plan:
     """Says what a step's output will depend on."""
     assert tuple(each.step for each in inputs) == step.inputs, (step.name, inputs)
-    modules = [step.function.__module__]
-    if step.runs_model:
-        modules.append(f"models.{workload.model.family}")
+    chosen = step.chosen(workload, *inputs) if step.chosen else Chosen()
+    modules = (step.function.__module__, *chosen.modules)
     return Plan(
         step=step.name,
         config={
@@ -176,8 +192,8 @@ def plan(step: Step, workload: Workload, inputs: Sequence[Input]) -> Plan:
             if any(name == read or name.startswith(f"{read}.") for read in step.reads)
         },
         inputs={each.step: each.digest for each in inputs},
-        code=code_digests(modules),
-        libraries={name: version(name) for name in step.libraries},
+        code=code_digests(modules, without=step.reports_with),
+        libraries={name: version(name) for name in sorted({*step.libraries, *chosen.libraries})},
     )
 
 
@@ -201,9 +217,9 @@ def difference(before: Plan, now: Plan) -> str:
     if code:
         said.append(f"code of {' and '.join(code)}")
     said += [
-        f"{name} {before.libraries.get(name)} -> {now.libraries[name]}"
-        for name in now.libraries
-        if before.libraries.get(name) != now.libraries[name]
+        f"{name} {_show(before.libraries.get(name))} -> {_show(now.libraries.get(name))}"
+        for name in sorted({*before.libraries, *now.libraries})
+        if before.libraries.get(name) != now.libraries.get(name)
     ]
     return ", ".join(said)
 

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
+from retrain import atomic
 from retrain.project import Project
 from retrain.step import REPORT, Input, Plan, Step, Workspace, digest_of
 from retrain.workload import Workload
@@ -232,7 +233,5 @@ def list_files(folder: Path) -> list[dict[str, Any]]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file that no reader sees half of."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    partial.replace(path)
+    """Writes a record of Retrain's own as JSON; the steps format their outputs themselves."""
+    atomic.write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")

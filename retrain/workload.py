@@ -5,7 +5,6 @@ place and what would have been right; nothing is coerced.
 """
 
 import difflib
-import importlib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,8 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from models import families
 from retrain.errors import UsageError
-from retrain.precision import precision
+from retrain.numerics import precision, threads
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[int, Field(ge=1)]
@@ -134,7 +134,7 @@ class Train(Section):
         micro_batch: Images of a worker's part of a batch that go through the network at once, for a
             batch that does not fit into a GPU; all of them when None. The step is the same, but for
             rounding.
-        precision: Of the matrix products; `auto` is bf16 where `retrain.precision` finds that it
+        precision: Of the matrix products; `auto` is bf16 where `retrain.numerics` finds that it
             pays. Weights and optimizer are fp32 in any case.
         compile: Whether `torch.compile` is used; `auto` where a training on a GPU is long enough.
     """
@@ -160,6 +160,9 @@ class Scale(Section):
     Attributes:
         workers: 0 trains in the run's own process; 2 and up is data-parallel over Ray workers,
             each with a GPU where the cluster has enough of them.
+        threads: CPU threads of a worker. `auto` is one for a small network, else the worker's share
+            of the cores; None where the training runs on a GPU. (Another number sums in another
+            order, so trains another model.)
         memory_gb: How much each worker may hold of the training images, in 10^9 bytes. If all of
             them fit, each epoch has an order of its own over all images; else, one over parts of
             this size (another order, so another model).
@@ -169,6 +172,7 @@ class Scale(Section):
     """
 
     workers: Annotated[int, Field(ge=0)] = 0
+    threads: Literal["auto"] | Positive | None = "auto"
     memory_gb: Annotated[float, Field(gt=0)] = 4.0
     checkpoint_seconds: Annotated[float, Field(gt=0)] = 60.0
     max_failures: Annotated[int, Field(ge=0)] = 2
@@ -237,7 +241,7 @@ def workload_names(params: Path) -> list[str]:
 
 
 def load_workload(params: Path, name: str, overrides: Mapping[str, Any] | None = None) -> Workload:
-    """Reads one workload. Where its precision is `auto`, it is decided here, for this machine.
+    """Reads one workload. Precision and threads that are `auto` are decided here, for this machine.
 
     Args:
         params: The file `params.yaml`.
@@ -254,11 +258,14 @@ def load_workload(params: Path, name: str, overrides: Mapping[str, Any] | None =
     for dotted, value in (overrides or {}).items():
         _set(tree, dotted, value)
     workload = _validate(Workload, {"name": name} | tree, name)
-    family = _family(workload.model.family)
-    given = workload.model.model_dump(exclude={"family"})
-    settings = _validate(family.Settings, given, name)
+    family = workload.model.family
+    if family not in families.FAMILIES:
+        hint = _did_you_mean(family, families.FAMILIES)
+        raise UsageError(f"model.family: no {family!r} in models/.{hint}")
+    settings = workload.model.model_dump(exclude={"family"})
+    _validate(families.settings_class(family), settings, name)
     shape = (workload.images.size, workload.images.size, workload.images.channels)
-    return _with_precision(workload, family.flops(settings, shape))
+    return _with_numerics(workload, families.flops(family, settings, shape))
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -308,32 +315,22 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
     tree[last] = value
 
 
-def _family(name: str) -> Any:
-    """The module of a family.
-
-    The family owns its settings (`Settings` in its module), so that a new family is one new module;
-    that is why it is looked up by name here.
-    """
-    folder = Path(__file__).parents[1] / "models"
-    families = [path.stem for path in folder.glob("*.py") if "class Settings" in path.read_text()]
-    if name not in families:
-        raise UsageError(f"model.family: no {name!r} in models/.{_did_you_mean(name, families)}")
-    return importlib.import_module(f"models.{name}")
-
-
-def _with_precision(workload: Workload, flops: float) -> Workload:
-    """Decides the precision where it is left open.
+def _with_numerics(workload: Workload, flops: float) -> Workload:
+    """Decides what changes rounding where it is left open: the precisions and the threads.
 
     Args:
         workload: Read and found right.
         flops: Of a forward pass of its network over one image.
     """
     sections: dict[str, Train | Evaluate] = {"train": workload.train, "evaluate": workload.evaluate}
-    decided = {
+    decided: dict[str, Section] = {
         name: section.model_copy(update={"precision": precision(flops * section.batch_size)})
         for name, section in sections.items()
         if section.precision == "auto"
     }
+    scale = workload.scale
+    count = threads(flops * workload.train.batch_size, scale.workers, scale.threads)
+    decided["scale"] = scale.model_copy(update={"threads": count})
     return workload.model_copy(update=decided)
 
 
@@ -349,6 +346,8 @@ def _validate(kind: type[Kind], tree: Mapping[str, Any], workload: str) -> Kind:
 def _explain(fault: Any, kind: type[BaseModel], prefix: str) -> str:
     """What is wrong at one place of a workload, and what would be right."""
     place = prefix + ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "value_error" and not fault["loc"]:  # a validator of several parameters
+        return f"{prefix}{fault['ctx']['error']}."
     if fault["type"] == "missing":
         return f"{place}: missing."
     if fault["type"] != "extra_forbidden":

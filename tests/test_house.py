@@ -22,6 +22,7 @@ MAY_IMPORT = {
 # The two arrows that lead out of `retrain`.
 MAY_IMPORT_TOO = {
     "retrain/cli": {"flows"},  # a command runs a flow
+    "retrain/workload.py": {"models"},  # a family declares its settings
 }
 SHARED_ROOMS = {"data", "compute"}  # of `tasks`: what any step's room may import
 HEAVY = {

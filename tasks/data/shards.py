@@ -14,15 +14,13 @@ The splits are train, val and test, and none is empty.
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
+from importlib import import_module
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from models.image import to_array
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,10 +32,34 @@ IMAGES = "images.json"
 ROWS = "rows.parquet"
 PIXELS, JPEGS, ENDS = ".npy", ".jpegs", ".ends.npy"  # suffixes of a shard's files
 
+# Imported by its name: who reads pixels does not depend on how JPEGs are decoded.
+JPEG_MODULE = "tasks.data.jpeg_shards"
+
 
 def shard_name(number: int) -> str:
     """The file name of a split's shard, counted from 0; the names sort in row order."""
     return f"images-{number:05d}{PIXELS}"
+
+
+class StoredImages(Protocol):
+    """The images of a split, left on disk; `Shards` says what the methods do.
+
+    Attributes:
+        decodes: Whether reading an image is work.
+        shape: Height, width and channels of every image.
+        bytes_per_image: On disk, and in memory as `load` gives it; the mean.
+    """
+
+    decodes: bool
+    shape: tuple[int, int, int]
+    bytes_per_image: float
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: "NDArray[np.int64]") -> "NDArray[np.uint8]": ...
+
+    def load(self, rows: "NDArray[np.int64]") -> Any:
+        """Reads images into memory; what is given back is indexed by place, as this by row."""
 
 
 class Shards:
@@ -46,6 +68,8 @@ class Shards:
     The files are read and not mapped: a mapped file counts as memory of each process that reads it,
     up to all of it.
     """
+
+    decodes = False
 
     def __init__(self, paths: Sequence[Path]) -> None:
         """Looks at the shards.
@@ -80,120 +104,17 @@ class Shards:
         images = np.empty((len(rows), *self.shape), np.uint8)
         size = int(self.bytes_per_image)
         target = images.reshape(-1).data
-        for shard, runs in _runs(rows, self._ends):
+        for shard, runs in runs_of(rows, self._ends):
             with self._paths[shard].open("rb") as file:
                 for place, first, count in runs:
                     part = target[place * size : (place + count) * size]
-                    _read(file.fileno(), part, self._offsets[shard] + first * size)
+                    read_into(file.fileno(), part, self._offsets[shard] + first * size)
         return images
 
     load = __getitem__
 
 
-class JpegShards:
-    """The images of a split as JPEG files, left on disk."""
-
-    def __init__(self, paths: Sequence[Path], shape: tuple[int, int, int]) -> None:
-        """Looks at the shards.
-
-        Args:
-            paths: The `.jpegs` files, at least one, in row order.
-            shape: Height, width and channels of every image.
-        """
-        import numpy as np
-
-        self._paths = paths
-        self._ends = np.cumsum([len(np.load(_ends_of(path), mmap_mode="r")) for path in paths])
-        self.shape = shape
-        self.bytes_per_image: float = sum(path.stat().st_size for path in paths) / len(self)
-
-    def __len__(self) -> int:
-        return int(self._ends[-1])
-
-    def __getitem__(self, rows: "NDArray[np.int64]") -> "NDArray[np.uint8]":
-        """Reads and decodes images; see `Shards`."""
-        return self.load(rows)[slice(None)]
-
-    def load(self, rows: "NDArray[np.int64]") -> "Jpegs":
-        """Reads images into memory as they are.
-
-        Args:
-            rows: int64 (n,), row indices of the split, from 0, in any order.
-        """
-        import numpy as np
-
-        sizes = np.empty(len(rows), np.int64)
-        found = [(shard, list(runs)) for shard, runs in _runs(rows, self._ends)]
-        bounds = {}
-        for shard, runs in found:
-            bounds[shard] = np.concatenate(([0], np.load(_ends_of(self._paths[shard]))))
-            for place, first, count in runs:
-                sizes[place : place + count] = np.diff(bounds[shard][first : first + count + 1])
-        ends = np.cumsum(sizes)
-        content = np.empty(int(ends[-1]) if len(rows) else 0, np.uint8)
-        target = content.data
-        for shard, runs in found:
-            with self._paths[shard].open("rb") as file:
-                for place, first, count in runs:
-                    start, stop = ends[place] - sizes[place], ends[place + count - 1]
-                    _read(file.fileno(), target[start:stop], int(bounds[shard][first]))
-        return Jpegs(content, ends, self.shape)
-
-
-@dataclass(frozen=True)
-class Jpegs:
-    """Images in memory as JPEG files, which are decoded when they are asked for.
-
-    Attributes:
-        content: uint8, the files one after the other.
-        ends: int64 (n,), where each of them ends.
-        shape: Height, width and channels of every image.
-    """
-
-    content: "NDArray[np.uint8]"
-    ends: "NDArray[np.int64]"
-    shape: tuple[int, int, int]
-
-    def __len__(self) -> int:
-        return len(self.ends)
-
-    def __getitem__(self, places: "NDArray[np.int64] | slice") -> "NDArray[np.uint8]":
-        """Decodes images, several at a time.
-
-        Args:
-            places: int64 (m,), in any order, or a slice.
-
-        Returns:
-            uint8 (m, H, W, C), in the order of `places`.
-        """
-        import numpy as np
-
-        places = np.arange(len(self))[places]
-        images = np.empty((len(places), *self.shape), np.uint8)
-        height, _, channels = self.shape
-
-        def decode(number: int, place: int) -> None:
-            start = self.ends[place - 1] if place else 0
-            file = self.content[start : self.ends[place]].tobytes()
-            images[number] = to_array(file, height, channels, "stretch")
-
-        # The decoder lets other threads run.
-        list(_decoders().map(decode, range(len(places)), places.tolist()))
-        return images
-
-
-@cache
-def _decoders() -> ThreadPoolExecutor:
-    from joblib import cpu_count
-
-    return ThreadPoolExecutor(cpu_count(), "decoder")
-
-
-def _ends_of(path: Path) -> Path:
-    return path.with_suffix(ENDS)
-
-
-def _runs(
+def runs_of(
     rows: "NDArray[np.int64]", ends: "NDArray[np.int64]"
 ) -> "Iterator[tuple[int, Iterator[tuple[int, int, int]]]]":
     """Cuts rows into runs that lie together both in a shard and among the rows.
@@ -224,7 +145,7 @@ def _runs(
         yield shard, (run[1:] for run in of_shard)
 
 
-def _read(file: int, target: memoryview, offset: int) -> None:
+def read_into(file: int, target: memoryview, offset: int) -> None:
     """Fills a piece of memory from a place in a file."""
     while target:
         read = os.preadv(file, [target], offset)
@@ -242,7 +163,7 @@ class PreparedSplit:
         folder: Where it lies.
     """
 
-    images: Shards | JpegShards
+    images: StoredImages
     labels: "NDArray[np.int64]"
     folder: Path
 
@@ -281,9 +202,9 @@ class Prepared:
         import numpy as np
 
         folder = self.folder / name
-        shards: Shards | JpegShards
+        shards: StoredImages
         if jpegs := sorted(folder.glob(f"images-*{JPEGS}")):
-            shards = JpegShards(jpegs, self.shape)
+            shards = import_module(JPEG_MODULE).JpegShards(jpegs, self.shape)
         else:
             shards = Shards(sorted(folder.glob(f"images-*{PIXELS}")))
         return PreparedSplit(shards, np.load(folder / "labels.npy"), folder)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from tasks.data.shards import JpegShards, Shards
+    from tasks.data.shards import StoredImages
 
 BLUE, ORANGE, GREEN, RED, GREY = "#1f6f9f", "#d9822b", "#2f7d4f", "#b3261e", "#8a8f98"
 STYLE = {
@@ -99,7 +99,7 @@ class Examples:
 def draw(
     tally: Tally,
     examples: Examples,
-    images: "Shards | JpegShards",
+    images: "StoredImages",
     history: Sequence[Mapping[str, Any]] | None,
     folder: Path,
 ) -> None:
@@ -220,7 +220,7 @@ def _learning_curves(history: Sequence[Mapping[str, Any]]) -> "Figure":
 
 
 def _grid(
-    names: Sequence[str], images: "Shards | JpegShards", examples: Sequence[Example], title: str
+    names: Sequence[str], images: "StoredImages", examples: Sequence[Example], title: str
 ) -> "Figure":
     """Images with their true and predicted classes."""
     import numpy as np

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import models
 from retrain import tracking
 from retrain.registry import versions
-from retrain.step import REPORT, Facts, Step, Workspace
-from retrain.store import Artifact, write_json
-from retrain.workload import Evaluate
+from retrain.step import REPORT, Chosen, Facts, Input, Step, Workspace
+from retrain.store import Artifact
+from retrain.workload import Evaluate, Workload
 from tasks.compute.inference import PredictionJob, probabilities
+from tasks.data.json_file import write_json
 from tasks.data.shards import ROWS, Prepared, open_prepared
 from tasks.evaluate import plots
 from tasks.evaluate.metrics import Predictions, Tally, per_class, summarise
@@ -156,11 +157,16 @@ def _track(trained: Artifact, metrics: dict[str, float], workspace: Workspace) -
     tracking.log_artifacts(workspace.project, run_id, workspace.report, "evaluate")
 
 
+def _chosen(workload: Workload, trained: Input, images: Input) -> Chosen:
+    return Chosen(modules=(f"models.{workload.model.family}",))
+
+
 STEP = Step(
     "evaluate",
     evaluate,
     reads=("evaluate",),
     inputs=("train", "preprocess"),
     libraries=("numpy", "pyarrow", "torch", "transformers"),
-    runs_model=True,
+    chosen=_chosen,
+    reports_with=("tasks.evaluate.plots",),
 )

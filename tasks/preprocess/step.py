@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from models.image import to_arrays, to_jpeg
-from retrain.step import Step
-from retrain.store import write_json
+from retrain.step import Chosen, Step
 from tasks.compute.spread import run_tasks
 from tasks.data import image_table
-from tasks.data.raw_dataset import SPLITS, RawDataset, Unit, open_raw_dataset
+from tasks.data.json_file import write_json
+from tasks.data.raw_dataset import READERS, SPLITS, RawDataset, Unit, open_raw_dataset
 from tasks.data.shards import ENDS, IMAGES, JPEGS, LABELS, PIXELS, ROWS, shard_name
 
 if TYPE_CHECKING:
     from retrain.step import Facts, Workspace
     from retrain.store import Artifact
-    from retrain.workload import Data, Images
+    from retrain.workload import Data, Images, Workload
 
 # `images.storage: auto` keeps pixels up to this many bytes of the training split. Reading them
 # needs no decoding, but they are several times as large as JPEGs.
@@ -68,14 +68,20 @@ def preprocess(
     The classes are those of the training split, in natural order: "2" before "10".
 
     Returns:
-        `rows` of each split, the `classes` by index, and the `shape` (H, W, C) of an image.
+        `rows` of each split, the `classes` by index, the `shape` (H, W, C) of an image, and the
+        `storage` of the training split: `pixels` or `jpeg`.
     """
     source = open_raw_dataset(data, pulled)
     groups = image_table.row_groups(validated.folder)
     rows = {split: sum(group.rows.get(split, 0) for group in groups) for split in SPLITS}
     labels = sorted(image_table.labels(validated.folder, "train"), key=natural_order)
 
-    jobs = _plan(source.units(), groups, workspace.scratch, _suffixes(images, rows["train"]))
+    storage = _storage(images, rows["train"])
+    suffixes = dict.fromkeys(SPLITS, PIXELS)  # what is measured on is kept as it is served
+    if storage == "jpeg":
+        suffixes["train"] = JPEGS
+
+    jobs = _plan(source.units(), groups, workspace.scratch, suffixes)
     missing = [job for job in map(_unfinished, jobs) if job.shards]
     for split in SPLITS:
         (workspace.scratch / split).mkdir(parents=True, exist_ok=True)
@@ -95,6 +101,7 @@ def preprocess(
         "rows": rows,
         "classes": labels,
         "shape": [images.size, images.size, images.channels],
+        "storage": storage,
     }
 
 
@@ -104,11 +111,12 @@ def natural_order(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), part) if part[0] in "0123456789" else (1, 0, part) for part in parts]
 
 
-def _suffixes(images: "Images", train_rows: int) -> Mapping[str, str]:
-    """How the shards of each split end: what is measured on is kept exactly as it is served."""
+def _storage(images: "Images", train_rows: int) -> str:
+    """How the training split is stored: `pixels` or `jpeg`."""
+    if images.storage != "auto":
+        return images.storage
     size = train_rows * images.size**2 * images.channels
-    as_jpeg = images.storage == "jpeg" or (images.storage == "auto" and size > MAX_PIXEL_BYTES)
-    return dict.fromkeys(SPLITS, PIXELS) | {"train": JPEGS if as_jpeg else PIXELS}
+    return "jpeg" if size > MAX_PIXEL_BYTES else "pixels"
 
 
 def _plan(
@@ -241,10 +249,15 @@ def _write_rows(
             file.write(indices.to_numpy().astype(np.int64).tobytes())
 
 
+def _chosen(workload: "Workload", pulled: "Artifact", validated: "Artifact") -> Chosen:
+    return Chosen(modules=(READERS[pulled.facts["format"]],))
+
+
 STEP = Step(
     "preprocess",
     preprocess,
     reads=("data.image_column", "data.label_column", "images"),
     inputs=("pull", "validate"),
     libraries=("numpy", "pillow", "pyarrow", "simplejpeg"),
+    chosen=_chosen,
 )

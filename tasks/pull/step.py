@@ -6,19 +6,27 @@ import tarfile
 import zipfile
 import zlib
 from collections import Counter
+from importlib import import_module
 from lzma import LZMAError
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.step import DataVersion, Facts, Step, Workspace
-from tasks.pull.dvc_source import DvcSource
-from tasks.pull.external import HubSource, LocalSource, UrlSource
+from retrain.step import Chosen, DataVersion, Facts, Step, Workspace
 from tasks.pull.transfer import inside
 
 if TYPE_CHECKING:
-    from retrain.workload import Data
+    from retrain.workload import Data, Workload
+
+# The module of each kind of source. One is imported, by its name, so that the code of the others is
+# no part of the step's.
+SOURCES = {
+    "dvc": "tasks.pull.dvc_source",
+    "hub": "tasks.pull.hub_source",
+    "local": "tasks.pull.local_source",
+    "url": "tasks.pull.url_source",
+}
 
 # Enough to tell folders of images from other folders; whoever reads them judges each file.
 IMAGE_SUFFIXES = frozenset(
@@ -55,8 +63,8 @@ class DataSource(Protocol):
 def data_version(data: "Data", project: Project, revision: str | None = None) -> DataVersion:
     """Says which version of the data a run is to use.
 
-    For data under DVC it reads one line of `data.dvc`; `tasks.pull.external` says what it takes for
-    other data.
+    For data under DVC it reads one line of `data.dvc`; the modules of the other sources say what it
+    takes for them.
 
     Args:
         data: Where the data is.
@@ -68,7 +76,8 @@ def data_version(data: "Data", project: Project, revision: str | None = None) ->
         OSError: The data is elsewhere and cannot be reached.
     """
     source = find_source(data, project, revision)
-    return DataVersion(source.digest(), isinstance(source, DvcSource), revision)
+    tracked = _kind(data, _is_tracked(data, project)) == "dvc"
+    return DataVersion(source.digest(), tracked, revision)
 
 
 def pull(data: "Data", version: DataVersion, workspace: Workspace) -> Facts:
@@ -104,23 +113,46 @@ def find_source(data: "Data", project: Project, revision: str | None) -> DataSou
     Raises:
         UsageError: A revision is asked of data that is not under DVC.
     """
-    source: DataSource
-    if data.format == "hub":
-        name, _, hub_revision = data.path.partition("@")
-        source = HubSource(name, hub_revision or "main")
-    elif "://" in data.path:
-        source = UrlSource(data.path)
-    else:
-        path = Path(os.path.normpath(project.root / Path(data.path).expanduser()))
-        if path.is_relative_to(project.root / "data"):
-            part = path.relative_to(project.root / "data").as_posix()
-            return DvcSource(project, "" if part == "." else part, revision)
-        source = LocalSource(path)
-    if revision is not None:
+    kind = _kind(data, _is_tracked(data, project))
+    if revision is not None and kind != "dvc":
         raise UsageError(
             f"data.path {data.path} is not under DVC, so git knows no version {revision!r} of it."
         )
+    module = import_module(SOURCES[kind])
+    source: DataSource
+    if kind == "hub":
+        name, _, hub_revision = data.path.partition("@")
+        source = module.HubSource(name, hub_revision or "main")
+    elif kind == "url":
+        source = module.UrlSource(data.path)
+    elif kind == "dvc":
+        part = _place(data, project).relative_to(project.root / "data").as_posix()
+        source = module.DvcSource(project, "" if part == "." else part, revision)
+    else:
+        source = module.LocalSource(_place(data, project))
     return source
+
+
+def _kind(data: "Data", tracked: bool) -> str:
+    """Which of `SOURCES` data comes from.
+
+    Args:
+        data: Where the data is.
+        tracked: Whether its path, if it is one, leads to the folder that is under DVC.
+    """
+    if data.format == "hub":
+        return "hub"
+    if "://" in data.path:
+        return "url"
+    return "dvc" if tracked else "local"
+
+
+def _place(data: "Data", project: Project) -> Path:
+    return Path(os.path.normpath(project.root / Path(data.path).expanduser()))
+
+
+def _is_tracked(data: "Data", project: Project) -> bool:
+    return _place(data, project).is_relative_to(project.root / "data")
 
 
 def _unpack(folder: Path, scratch: Path) -> None:
@@ -187,4 +219,8 @@ def _recognise(folder: Path) -> str:
     )
 
 
-STEP = Step("pull", pull, reads=("data.path", "data.format"), inputs=("data",))
+def _chosen(workload: "Workload", version: DataVersion) -> Chosen:
+    return Chosen(modules=(SOURCES[_kind(workload.data, version.tracked)],))
+
+
+STEP = Step("pull", pull, reads=("data.path", "data.format"), inputs=("data",), chosen=_chosen)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tasks.compute.prefetch import prefetch
-from tasks.data.shards import JpegShards, PreparedSplit, Shards
+from tasks.data.shards import PreparedSplit, StoredImages
 from tasks.train.sampler import BatchSampler, Windows
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
     from torch import Tensor
+
 
 # What is read at once when not all images fit into memory: so much that a disk or a network is as
 # fast as it can be, but so little that a window is of many blocks, and thus well mixed.
@@ -29,7 +30,7 @@ BATCHES_AHEAD = 3
 Batch = tuple["Tensor", "Tensor"]
 
 
-def windows(images: Shards | JpegShards, memory_gb: float, batch_size: int) -> Windows | None:
+def windows(images: StoredImages, memory_gb: float, batch_size: int) -> Windows | None:
     """Says how a training goes through images that are more than the memory it may use.
 
     It depends on all images and not on a worker's share, so that any number of workers trains on
@@ -135,7 +136,7 @@ def _on_device(
     It does on a GPU, which would wait for the copies, and for images that must be decoded. For a
     copy within memory, two threads in one Python cost more than they save.
     """
-    apart = device.type == "cuda" or isinstance(split.images, JpegShards)
+    apart = device.type == "cuda" or split.images.decodes
     batches = prefetch(make, range(count), BATCHES_AHEAD) if apart else map(make, range(count))
     for images, labels in batches:
         yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from retrain.runs.console import Progress
-from retrain.store import write_json
+from tasks.data.json_file import write_json
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,7 +1,8 @@
 """Trains the network with Ray Train, in this process or on workers, and tracks it in MLflow.
 
-- `loop.py` is the training loop
-- `batches.py`, `ingest.py`, `optimizer.py`, `checkpoint.py` and `progress.py` are its parts
+- `loops/` has the training loops, of which one is imported
+- `job.py` is what it is told
+- `sampler.py`, `ingest.py`, `optimizer.py`, `checkpoint.py` and `progress.py` are its parts
 """
 
 import hashlib
@@ -10,6 +11,7 @@ import shutil
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +19,12 @@ import models
 from retrain import tracking
 from retrain.runs import console
 from retrain.servers import ray_cluster
-from retrain.step import Facts, Step, Workspace
-from retrain.store import Artifact, write_json
-from retrain.workload import Model, Scale, Train, flatten
-from tasks.train.loops import torch as torch_loop
+from retrain.step import Chosen, Facts, Step, Workspace
+from retrain.store import Artifact
+from retrain.workload import Model, Scale, Train, Workload, flatten
+from tasks.data.json_file import write_json
+from tasks.data.shards import JPEG_MODULE
+from tasks.train.job import TrainingJob
 from tasks.train.progress import FILE, Epoch, followed
 
 if TYPE_CHECKING:
@@ -29,6 +33,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MODEL = "model"
+SCALE = ("workers", "threads", "memory_gb")  # of the section, what changes the network
+
+# Imported by its name, so that the code of another loop is no part of the step's.
+LOOP = "tasks.train.loops.torch"
 
 
 def train(
@@ -48,8 +56,8 @@ def train(
 
     Returns:
         `weights` (SHA-256 of the weights' file), `parameters` (how many), `numerics` (`precision`,
-        `attention` and whether `compiled`), and `best_epoch`, `val_accuracy` and `val_loss` of the
-        epoch that is kept.
+        `attention`, whether `compiled`, and CPU `threads`), and `best_epoch`, `val_accuracy` and
+        `val_loss` of the epoch that is kept.
 
     Raises:
         ValueError: The parameters do not go together or with the images, or training diverged.
@@ -61,8 +69,9 @@ def train(
             f"train.batch_size {hyperparameters.batch_size} cannot be shared out to scale.workers "
             f"{scale.workers}: make it a multiple."
         )
+    assert scale.threads != "auto", "retrain.workload decides it"
     settings = model.model_dump(exclude={"family"})
-    job = torch_loop.TrainingJob(
+    job = TrainingJob(
         family=model.family,
         settings=settings,
         hyperparameters=hyperparameters,
@@ -72,9 +81,10 @@ def train(
         root=workspace.project.root,
         checkpoint_seconds=scale.checkpoint_seconds,
         memory_gb=scale.memory_gb,
+        threads=scale.threads,
     )
     params = flatten({"model": model.model_dump(), "train": hyperparameters.model_dump()})
-    params |= {"scale.workers": scale.workers, "scale.memory_gb": scale.memory_gb}
+    params |= {f"scale.{name}": getattr(scale, name) for name in SCALE}
     with _tracked(workspace, params, images.digest) as run:
         with (
             console.training_progress() as show,
@@ -130,7 +140,7 @@ class _EpochLog:
         self._logged = max(self._logged, len(history))
 
 
-def _launch(job: torch_loop.TrainingJob, scale: Scale) -> dict[str, Any]:
+def _launch(job: TrainingJob, scale: Scale) -> dict[str, Any]:
     """Runs the loop on all workers.
 
     Returns:
@@ -149,7 +159,7 @@ def _launch(job: torch_loop.TrainingJob, scale: Scale) -> dict[str, Any]:
     storage = job.scratch / "ray"
     shutil.rmtree(storage, ignore_errors=True)
     trainer = TorchTrainer(
-        torch_loop.work,
+        import_module(LOOP).work,
         train_loop_config={"job": job},
         scaling_config=_scaling(scale.workers),
         run_config=RunConfig(
@@ -199,11 +209,19 @@ def _own_interrupt_handler() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
 
 
+def _chosen(workload: Workload, images: Artifact) -> Chosen:
+    modules = (LOOP, f"models.{workload.model.family}")
+    if images.facts["storage"] == "jpeg":
+        return Chosen((*modules, JPEG_MODULE), libraries=("pillow", "simplejpeg"))
+    return Chosen(modules)
+
+
 STEP = Step(
     "train",
     train,
-    reads=("model", "train", "scale.workers", "scale.memory_gb"),
+    reads=("model", "train", *(f"scale.{name}" for name in SCALE)),
     inputs=("preprocess",),
     libraries=("numpy", "safetensors", "torch", "transformers"),
-    runs_model=True,
+    chosen=_chosen,
+    reports_with=("tasks.data.json_file", "tasks.train.progress"),
 )

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retrain.errors import RejectedDataError
-from retrain.step import Step
+from retrain.step import Chosen, Step
 from tasks.data import image_table
-from tasks.data.raw_dataset import SPLITS, open_raw_dataset
+from tasks.data.raw_dataset import READERS, SPLITS, open_raw_dataset
 from tasks.data.splits import assign_splits
 from tasks.validate import suite
 from tasks.validate.image_database import COLUMNS, ImageDatabase
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from retrain.step import Facts, Workspace
     from retrain.store import Artifact
-    from retrain.workload import Checks, Data, Split
+    from retrain.workload import Checks, Data, Split, Workload
     from tasks.validate.suite import Finding
 
 QUARANTINED = "quarantined.parquet"
@@ -192,10 +192,15 @@ def _reject(lines: Sequence[str], workspace: "Workspace") -> str:
     return "\n".join(["The data is rejected:", *lines, everything])
 
 
+def _chosen(workload: "Workload", pulled: "Artifact") -> Chosen:
+    return Chosen(modules=(READERS[pulled.facts["format"]],))
+
+
 STEP = Step(
     "validate",
     validate,
     reads=("data.image_column", "data.label_column", "data.split", "checks"),
     inputs=("pull",),
-    libraries=("pillow", "pyarrow", "simplejpeg"),
+    libraries=("great-expectations", "pillow", "pyarrow", "simplejpeg"),
+    chosen=_chosen,
 )

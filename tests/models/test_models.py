@@ -73,11 +73,3 @@ def test_a_classifier_is_frozen(tmp_path):
     save(tiny(), tmp_path)
     with pytest.raises(dataclasses.FrozenInstanceError):
         models.load(tmp_path).labels = ()
-
-
-def test_settings_are_read_without_torch():
-    program = "import models.vit, sys; print({'torch', 'transformers'} & set(sys.modules))"
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True
-    )
-    assert done.stdout.strip() == "set()"

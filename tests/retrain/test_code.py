@@ -1,14 +1,17 @@
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
+from retrain import code
 from retrain.code import code_digests
 
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """Writes modules of a package `tasks` that hides the real one while the test runs."""
+    monkeypatch.setattr(code, "ROOT", tmp_path)
     root = tmp_path / "tasks"
     root.mkdir()
     (root / "__init__.py").write_text("")
@@ -78,3 +81,56 @@ def test_helpers_are_followed_through_imports_inside_functions_and_packages(pack
     after = code_digests(["tasks.step"])
     assert before["tasks.deep"] != after["tasks.deep"]
     assert "tasks.other" not in after
+
+
+def test_a_module_beside_the_packages_is_followed(package, tmp_path):
+    (tmp_path / "shared").mkdir()
+    for name in ("mine", "shared/numbers", "retrain"):
+        (tmp_path / f"{name}.py").write_text("N = 1")
+    package("step", "import json, mine, retrain, shared.numbers\nimport numpy as np")
+    before = code_digests(["tasks.step"])
+    assert set(before) == {"mine", "shared.numbers", "tasks.step"}
+    (tmp_path / "mine.py").write_text("N = 2")
+    assert code_digests(["tasks.step"]) != before
+    assert set(code_digests(["mine"])) == {"mine"}  # as the module of a chosen function
+
+
+def test_what_is_installed_below_the_root_is_not_followed(package, tmp_path, monkeypatch):
+    installed = tmp_path / ".venv" / "lib" / "site-packages"
+    installed.mkdir(parents=True)
+    (installed / "library_of_the_test.py").write_text("N = 1")
+    monkeypatch.syspath_prepend(str(installed))
+    package("step", "import library_of_the_test as library\nN = library.N")
+    assert set(code_digests(["tasks.step"])) == {"tasks.step"}
+
+
+def test_a_module_that_is_left_out_is_not_followed_nor_what_it_alone_imports(package):
+    package("drawing", "N = 1")
+    package("plots", "from tasks import drawing")
+    package("step", "from tasks import plots")
+    assert set(code_digests(["tasks.step"], without=["tasks.plots"])) == {"tasks.step"}
+
+
+def test_what_is_for_type_checkers_does_not_count(package):
+    package("helper", "class Number: pass")
+    package("step", "from typing import TYPE_CHECKING\nN: 'Number' = 1")
+    before = code_digests(["tasks.step"])
+    package(
+        "step",
+        """
+        from typing import TYPE_CHECKING
+        if TYPE_CHECKING:
+            from tasks.helper import Number
+        N: 'Number' = 1
+        """,
+    )
+    assert code_digests(["tasks.step"]) == before
+
+
+# Of syntax.txt: found the same with Python 3.11.7, 3.12.1 and 3.13.0.
+FROZEN = "17e0129a1b424f2c22fa2e92a25d354b81de4d43f5fe1a4be068bee768b85872"
+
+
+def test_the_digest_is_the_same_in_every_version_of_python(package):
+    package("syntax", (Path(__file__).parent / "syntax.txt").read_text(encoding="utf-8"))
+    assert code_digests(["tasks.syntax"]) == {"tasks.syntax": FROZEN}

@@ -3,18 +3,16 @@
 import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, chdir, nullcontext
-from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import models
-from retrain.precision import LARGE
 from retrain.workload import Train
 from tasks.data.shards import PreparedSplit, open_prepared
 from tasks.train import checkpoint
 from tasks.train.augment import augment
 from tasks.train.ingest import Ingest, in_order, windows
+from tasks.train.job import TrainingJob
 from tasks.train.optimizer import clip_gradients, learning_rate, make_optimizer
 from tasks.train.progress import FILE, Epoch, Meter
 from tasks.train.sampler import BatchSampler
@@ -35,33 +33,6 @@ SECONDS_WORTH_A_CHECKPOINT = 1.0
 WORTH_COMPILING = 1e17
 
 START: dict[str, Any] = {"step": 0, "loss_sum": 0.0, "history": [], "best": None}
-
-
-@dataclass(frozen=True)
-class TrainingJob:
-    """What a worker has to know. It sees the same folders as the step that sent it.
-
-    Attributes:
-        family: The network's, a module of `models`.
-        settings: Of the family.
-        hyperparameters: How the network is trained.
-        images: The output of `preprocess`.
-        scratch: Where checkpoints and progress are kept; survives a kill.
-        output: Where the trained network is written to.
-        root: Of the project; relative paths in the settings start there.
-        checkpoint_seconds: The longest time between two checkpoints.
-        memory_gb: For images that each worker may hold.
-    """
-
-    family: str
-    settings: Mapping[str, Any]
-    hyperparameters: Train
-    images: Path
-    scratch: Path
-    output: Path
-    root: Path
-    checkpoint_seconds: float
-    memory_gb: float
 
 
 def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
@@ -110,13 +81,14 @@ def train(job: TrainingJob) -> dict[str, Any]:
     if before["step"]:
         network.load_state_dict(before["network"])
     flops = _flops(network, data.shape)
-    if device.type == "cpu":
-        sharing = get_context().get_local_world_size()
-        torch.set_num_threads(threads_for(flops * batches.share, sharing))
+    on_cpu = device.type == "cpu"
+    if on_cpu:
+        torch.set_num_threads(job.threads or 1)  # none were counted on: GPUs were expected
     numerics = {
         "precision": hyperparameters.precision,
         "attention": network.prefer_attention(device.type, hyperparameters.precision),
         "compiled": _is_compiled(hyperparameters, device, 3 * flops * batches.share * steps),
+        "threads": torch.get_num_threads() if on_cpu else None,
     }
     module = prepare_model(network)  # on the device; with several workers, inside DDP
     if numerics["compiled"]:
@@ -282,20 +254,6 @@ def _flops(network: "torch.nn.Module", shape: tuple[int, int, int]) -> float:
     with FlopCounterMode(display=False) as counter, torch.inference_mode():
         network(torch.zeros((1, *shape), dtype=torch.uint8))
     return float(counter.get_total_flops())
-
-
-def threads_for(flops: float, sharing: int) -> int:
-    """How many CPU threads a worker uses: its share of the cores, or one for a small step.
-
-    Args:
-        flops: Of a step's forward pass, on this worker.
-        sharing: Workers on this machine.
-    """
-    from joblib import cpu_count
-
-    # On two idle cores, two threads gained 5 to 20 % with a small step and 45 % at 6.6 GFLOP; where
-    # another program had one of the cores they made a small step 10 to 100 times slower.
-    return 1 if flops < LARGE else max(1, cpu_count() // sharing)
 
 
 def _is_compiled(hyperparameters: Train, device: "torch.device", flops: float) -> bool:

@@ -200,8 +200,9 @@ def test_the_training_images_may_be_stored_as_jpegs(tmp_path, monkeypatch, chann
     for name in ("pixels", "jpeg"):
         write_digits(tmp_path / name / "data")
     size = {"size": 24, "channels": channels}
-    _, plain = run(tmp_path / "pixels", "folders", Images(**size, storage="pixels"))
-    _, folder = run(tmp_path / "jpeg", "folders", Images(**size, storage="jpeg"))
+    said, plain = run(tmp_path / "pixels", "folders", Images(**size, storage="pixels"))
+    facts, folder = run(tmp_path / "jpeg", "folders", Images(**size, storage="jpeg"))
+    assert (said["storage"], facts["storage"]) == ("pixels", "jpeg")
     expected = open_prepared(plain).split("train")
     files = read_jpegs(folder / "train")
     assert len(files) == len(expected)
@@ -219,7 +220,9 @@ def test_large_training_splits_are_stored_as_jpegs_if_nothing_else_is_said(tmp_p
     facts, small = run(tmp_path / "small", "folders")
     assert list((small / "train").glob("images-*")) == [small / "train/images-00000.npy"]
     monkeypatch.setattr(module, "MAX_PIXEL_BYTES", facts["rows"]["train"] * 6 * 6 * 3 - 1)
-    _, large = run(tmp_path / "large", "folders")
+    assert facts["storage"] == "pixels"
+    facts, large = run(tmp_path / "large", "folders")
+    assert facts["storage"] == "jpeg"
     assert sorted(path.name for path in (large / "train").glob("images-*")) == [
         "images-00000.ends.npy",
         "images-00000.jpegs",

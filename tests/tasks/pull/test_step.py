@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from retrain.code import code_digests
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.workload import Data
-from tasks.pull.step import STEP, data_version
+from retrain.step import DataVersion, plan
+from retrain.workload import Data, Model, Workload
+from tasks.pull.step import STEP, data_version, find_source
 from tests.tasks.pull.pulling import make_files, pulled
 
 ROOT = Path(__file__).parents[3]
@@ -141,14 +141,31 @@ def test_the_version_of_nothing_is_an_error_before_the_run(project):
         data_version(Data(path="nowhere"), project)
 
 
-def test_the_code_that_fetches_counts_as_code_of_the_step():
-    modules = set(code_digests([STEP.function.__module__]))
-    assert modules == {
-        "tasks.pull.step",
-        "tasks.pull.external",
-        "tasks.pull.dvc_source",
-        "tasks.pull.transfer",
-    }
+@pytest.mark.parametrize("path", ["/tmp", "memory://pets", "https://127.0.0.1/pets.zip"])
+def test_git_knows_no_version_of_data_outside_dvc(project, path):
+    with pytest.raises(UsageError, match="is not under DVC"):
+        data_version(Data(path=path), project, "HEAD")
+
+
+@pytest.mark.parametrize(
+    ("data", "source"),
+    [
+        ({"path": "data/pets"}, "dvc"),
+        ({"path": "{root}/data"}, "dvc"),
+        ({"path": "database"}, "local"),
+        ({"path": "../pets"}, "local"),
+        ({"path": "https://example.com/data/pets.zip"}, "url"),
+        ({"path": "me/pets", "format": "hub"}, "hub"),
+    ],
+)
+def test_only_the_source_of_the_data_is_code_of_the_step(project, data, source):
+    config = Data.model_validate(data | {"path": data["path"].format(root=project.root)})
+    found = find_source(config, project, None)
+    workload = Workload(name="pets", data=config, model=Model(family="vit"))
+    version = DataVersion("digest", tracked=source == "dvc")
+    code = plan(STEP, workload, [version]).code
+    assert set(code) == {"tasks.pull.step", "tasks.pull.transfer", f"tasks.pull.{source}_source"}
+    assert type(found).__module__ in code
 
 
 def test_the_version_of_tracked_data_is_known_without_heavy_libraries():

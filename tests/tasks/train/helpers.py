@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from retrain.project import Project
 from retrain.step import Facts, Workspace
@@ -69,8 +68,8 @@ def run(
     output: str = "output",
 ) -> Trained:
     """Runs the step; in the same root again, as a retry of it."""
-    torch.set_num_threads(1)  # such a network gains nothing from more, and loses on a busy machine
-    if hyperparameters.precision == "auto":  # decided when a workload is read
+    # Both are decided when a workload is read. Such a network gains nothing from more threads.
+    if hyperparameters.precision == "auto":
         hyperparameters = hyperparameters.model_copy(update={"precision": "fp32"})
     folder, scratch = root / output, root / "scratch"
     folder.mkdir(parents=True)
@@ -78,5 +77,8 @@ def run(
     project = Project(root)
     workspace = Workspace(folder, scratch, KEY, "sides", project)
     artifact = Artifact("preprocess", "k", "ab" * 32, images, {})
-    facts = train(model, hyperparameters, scale or Scale(), artifact, workspace)
+    scale = scale or Scale()
+    if scale.threads == "auto":
+        scale = scale.model_copy(update={"threads": 1})
+    facts = train(model, hyperparameters, scale, artifact, workspace)
     return Trained(facts, folder, project)

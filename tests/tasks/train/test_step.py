@@ -118,9 +118,14 @@ def test_a_pretrained_folder_is_below_the_project(images, tmp_path):
     assert str(tmp_path).encode() not in b"".join(trained.model_files().values())
 
 
-def test_a_small_network_leaves_the_other_cores_alone(images, tmp_path):
-    run(tmp_path, images, RECIPE.model_copy(update={"epochs": 1}))
-    assert torch.get_num_threads() == 1
+def test_the_threads_are_those_of_the_workload(images, tmp_path):
+    once, before = RECIPE.model_copy(update={"epochs": 1}), torch.get_num_threads()
+    try:
+        for threads in (2, 1):
+            trained = run(tmp_path / str(threads), images, once, scale=Scale(threads=threads))
+            assert trained.facts["numerics"]["threads"] == threads == torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_batch_in_parts_takes_the_same_steps(images, tmp_path):
@@ -135,6 +140,7 @@ def test_a_batch_in_parts_takes_the_same_steps(images, tmp_path):
 def test_how_it_was_calculated_is_recorded(images, tmp_path):
     once = RECIPE.model_copy(update={"epochs": 1})
     fp32 = run(tmp_path / "fp32", images, once)
-    assert fp32.facts["numerics"] == {"precision": "fp32", "attention": "sdpa", "compiled": False}
+    same = {"compiled": False, "threads": 1}
+    assert fp32.facts["numerics"] == {"precision": "fp32", "attention": "sdpa"} | same
     bf16 = run(tmp_path / "bf16", images, once.model_copy(update={"precision": "bf16"}))
-    assert bf16.facts["numerics"] == {"precision": "bf16", "attention": "eager", "compiled": False}
+    assert bf16.facts["numerics"] == {"precision": "bf16", "attention": "eager"} | same

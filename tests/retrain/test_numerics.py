@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from retrain import precision
+from retrain import numerics
 from retrain.workload import load_workload
 
 PARAMS = """
@@ -29,13 +29,13 @@ def params(tmp_path):
 
 @pytest.mark.parametrize(("has_bf16", "expected"), [(True, "bf16"), (False, "fp32")])
 def test_large_work_is_done_in_what_the_processor_has(params, monkeypatch, has_bf16, expected):
-    monkeypatch.setattr(precision, "has_bf16", lambda: has_bf16)
+    monkeypatch.setattr(numerics, "has_bf16", lambda: has_bf16)
     large = load_workload(params, "large")
     assert (large.train.precision, large.evaluate.precision) == (expected, expected)
 
 
 def test_small_work_is_done_in_fp32_everywhere(params, monkeypatch):
-    monkeypatch.setattr(precision, "has_bf16", lambda: True)
+    monkeypatch.setattr(numerics, "has_bf16", lambda: True)
     small = load_workload(params, "small")
     assert (small.train.precision, small.evaluate.precision) == ("fp32", "fp32")
 
@@ -58,15 +58,19 @@ def machine(monkeypatch):
             else real(self, **how),
         )  # fmt: skip
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        monkeypatch.setattr(precision, "version", lambda name: torch)
+        monkeypatch.setattr(numerics, "version", lambda name: torch)
         found = None if capabilities is None else "/usr/bin/nvidia-smi"
         monkeypatch.setattr(shutil, "which", lambda name: found)
         said = subprocess.CompletedProcess([], 0, "".join(f"{c}\n" for c in capabilities or ()))
         monkeypatch.setattr(subprocess, "run", lambda *a, **k: said)
-        precision.has_bf16.cache_clear()
+        forget()
+
+    def forget():
+        numerics.has_bf16.cache_clear()
+        numerics._gpu_capabilities.cache_clear()
 
     yield is_one
-    precision.has_bf16.cache_clear()
+    forget()
 
 
 @pytest.mark.parametrize(
@@ -83,10 +87,44 @@ def machine(monkeypatch):
 )
 def test_the_gpu_counts_if_pytorch_can_use_one_and_else_the_cpu(machine, what, expected):
     machine(**what)
-    assert precision.has_bf16() is expected
+    assert numerics.has_bf16() is expected
 
 
 def test_hidden_gpus_do_not_count(machine, monkeypatch):
     machine(capabilities=["9.0"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert precision.has_bf16() is False
+    assert numerics.has_bf16() is False
+
+
+def test_a_small_step_takes_one_thread_and_a_large_one_the_workers_share(params, machine):
+    import joblib
+
+    machine()
+    assert load_workload(params, "small").scale.threads == 1
+    assert load_workload(params, "large").scale.threads == joblib.cpu_count()
+    cores = joblib.cpu_count()
+    for workers in (2, 2 * cores):
+        shared = load_workload(params, "large", {"scale.workers": workers, "train.batch_size": 512})
+        assert shared.scale.threads == max(1, cores // workers)
+
+
+def test_a_workers_part_of_a_batch_decides_whether_its_step_is_small(params, machine):
+    machine()
+    alone = {"train.batch_size": 8, "scale.threads": "auto"}
+    assert load_workload(params, "large", alone).scale.threads == numerics.threads(2e9, 0, "auto")
+    assert numerics.threads(1.9e9, 2, "auto") == 1
+
+
+def test_the_threads_that_the_user_says_stay(params, machine):
+    machine()
+    assert load_workload(params, "large", {"scale.threads": 3}).scale.threads == 3
+
+
+@pytest.mark.parametrize(("workers", "expected"), [(0, None), (2, None), (3, 1)])
+def test_threads_do_not_count_where_there_is_a_gpu_for_each_worker(
+    params, machine, workers, expected
+):
+    machine(capabilities=["9.0", "9.0"])
+    for wanted in (1, "auto"):
+        overrides = {"scale.workers": workers, "scale.threads": wanted}
+        assert load_workload(params, "small", overrides).scale.threads == expected

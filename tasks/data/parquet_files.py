@@ -1,0 +1,185 @@
+"""Parquet files as the Hugging Face hub has them: a row per image.
+
+The split is in the name of the file or its folder (`train.parquet`,
+`data/test-00000-of-00002.parquet`, `validation/part.parquet`).
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tasks.data import raw_dataset
+from tasks.data.listing import check_splits, list_files, split_of_parquet
+from tasks.data.raw_dataset import Piece, RawImage, Unit
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from retrain.workload import Data
+
+
+@dataclass(frozen=True)
+class ParquetFiles:
+    """The Parquet files in a folder.
+
+    Attributes:
+        root: The folder that the files' names are relative to.
+        image_column: The column with the images.
+        label_column: The column with their classes.
+    """
+
+    root: Path
+    image_column: str
+    label_column: str
+
+    def parts(self) -> Iterator[Unit]:
+        """The row groups; of one that would be too much for a task, parts."""
+        files = (file for file in list_files(self.root) if file[0].endswith(".parquet"))
+        for name, _ in list(check_splits(files, split_of_parquet)):
+            with self._open_parquet(name) as parquet:
+                begin = 0
+                for number in range(parquet.num_row_groups):
+                    row_group = parquet.metadata.row_group(number)
+                    total = row_group.num_rows
+                    # To read a part is to read what lies before it too, so they are few.
+                    length = math.ceil(total / max(1, math.ceil(total / raw_dataset.MAX_UNIT_ROWS)))
+                    for skip in range(0, total, length or 1):
+                        rows = min(length, total - skip)
+                        piece = Piece(name, number, begin + skip, skip, rows)
+                        size = row_group.total_byte_size * rows // total
+                        yield Unit(rows, size, pieces=(piece,))
+                    begin += total
+
+    def read(self, unit: Unit) -> Iterator[RawImage]:
+        """The images of a unit; see `tasks.data.raw_dataset.Reader`."""
+        for name, pieces in groupby(unit.pieces, key=lambda piece: piece.file):
+            yield from self._read_parquet(name, pieces)
+
+    def _read_parquet(self, name: str, pieces: Iterable[Piece]) -> Iterator[RawImage]:
+        import pyarrow as pa
+
+        split = split_of_parquet(name)
+        with self._open_parquet(name) as parquet:
+            names = _class_names(parquet.schema_arrow, self.label_column)
+            for piece in pieces:
+                row = piece.first_row
+                try:
+                    for batch in self._read_rows(parquet, piece):
+                        images = _path_and_bytes(batch[self.image_column])
+                        labels = batch[self.label_column].to_pylist()
+                        for (path, data), label in zip(images, labels, strict=True):
+                            path = path or f"{name}:{row}"
+                            yield RawImage(name, row, path, _label(label, names), split, data)
+                            row += 1
+                except (pa.ArrowInvalid, OSError) as error:
+                    raise ValueError(f"{name} is broken after row {row}: {error}") from None
+
+    def _read_rows(self, parquet: "pq.ParquetFile", piece: Piece) -> Iterator["pa.RecordBatch"]:
+        batches = parquet.iter_batches(
+            batch_size=64,
+            row_groups=[piece.row_group],
+            columns=[self.image_column, self.label_column],
+            use_threads=False,
+        )
+        skip, rows = piece.skip, piece.rows
+        for batch in batches:
+            part = batch.slice(min(skip, len(batch)), rows)
+            skip -= len(batch) - len(part) if skip else 0
+            rows -= len(part)
+            yield part
+            if not rows:
+                break
+
+    def _open_parquet(self, name: str) -> "pq.ParquetFile":
+        """Opens a file that has the columns, with the right types."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            # Mapped, because a row group may be larger than the memory.
+            parquet = pq.ParquetFile(self.root / name, memory_map=True)
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"{name} is no Parquet file: {error}") from None
+        schema = parquet.schema_arrow
+        for key in ("image_column", "label_column"):
+            column = getattr(self, key)
+            if column not in schema.names:
+                raise ValueError(
+                    f"{name} has no column {column!r}, but {', '.join(schema.names)}: "
+                    f"set data.{key} to one of them."
+                )
+        image, label = schema.field(self.image_column).type, schema.field(self.label_column).type
+        if not _holds_images(image):
+            raise ValueError(
+                f"{name}: the column {self.image_column!r} is {image}; an image is its encoded "
+                "bytes (binary), or a struct of `bytes` and `path`. See data.image_column."
+            )
+        if not _holds_labels(label):
+            raise ValueError(
+                f"{name}: the column {self.label_column!r} is {label}; a class is a name or a "
+                "whole number. See data.label_column."
+            )
+        return parquet
+
+
+def open_reader(data: "Data", root: Path) -> ParquetFiles:
+    """The Parquet files in a folder, with the columns that the workload names."""
+    return ParquetFiles(root, data.image_column, data.label_column)
+
+
+def _class_names(schema: "pa.Schema", column: str) -> Sequence[str] | None:
+    """The names of a column's numbers, where the Hugging Face `datasets` library wrote them."""
+    written = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    feature = written.get("info", {}).get("features", {}).get(column, {})
+    names: Sequence[str] | None = feature.get("names")
+    return names
+
+
+def _label(value: str | int | None, names: Sequence[str] | None) -> str | None:
+    if names is None or not isinstance(value, int):
+        return None if value is None else str(value)
+    if value == -1:  # how `datasets` writes that there is none
+        return None
+    return names[value] if 0 <= value < len(names) else str(value)
+
+
+def _path_and_bytes(images: "pa.Array") -> Iterator[tuple[str | None, bytes]]:
+    """What a column of images holds: the path, where it has one, and the encoded bytes."""
+    import pyarrow.types as is_type
+
+    if not is_type.is_struct(images.type):
+        return ((None, data or b"") for data in images.to_pylist())
+    # Column by column: a struct as a dict takes several times as long. Where the struct itself is
+    # missing, `flatten` makes its fields missing too.
+    fields = dict(zip((field.name for field in images.type), images.flatten(), strict=True))
+    encoded = fields["bytes"].to_pylist()
+    paths = fields["path"].to_pylist() if "path" in fields else [None] * len(encoded)
+    return ((path, data or b"") for path, data in zip(paths, encoded, strict=True))
+
+
+def _holds_images(kind: "pa.DataType") -> bool:
+    import pyarrow.types as is_type
+
+    if is_type.is_struct(kind):
+        return kind.get_field_index("bytes") >= 0 and _holds_images(kind.field("bytes").type)
+    return bool(
+        is_type.is_binary(kind) or is_type.is_large_binary(kind) or is_type.is_binary_view(kind)
+    )
+
+
+def _holds_labels(kind: "pa.DataType") -> bool:
+    import pyarrow.types as is_type
+
+    if is_type.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(
+        is_type.is_integer(kind)
+        or is_type.is_string(kind)
+        or is_type.is_large_string(kind)
+        or is_type.is_string_view(kind)
+    )

@@ -1,0 +1,78 @@
+"""Data sets on the Hugging Face hub."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from retrain.errors import UsageError
+from tasks.pull.transfer import each, inside, reaching
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """The Parquet files of a data set on the Hugging Face hub.
+
+    A data set that has none may have a copy that the hub made: `name@refs/convert/parquet`.
+
+    Attributes:
+        name: `owner/name`.
+        revision: A branch, a tag or a commit.
+    """
+
+    name: str
+    revision: str
+
+    def digest(self) -> str:
+        """The commit that the revision is now; a whole commit hash is not asked about."""
+        from huggingface_hub import HfApi
+
+        if re.fullmatch("[0-9a-f]{40}", self.revision):
+            return self.revision
+        with self._reached():
+            return str(HfApi().dataset_info(self.name, revision=self.revision).sha)
+
+    def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
+        """Downloads the files; what a killed run has downloaded is not downloaded again."""
+        from huggingface_hub import HfApi, hf_hub_download
+        from huggingface_hub.utils import disable_progress_bars
+
+        disable_progress_bars()
+
+        def download(name: str) -> None:
+            hf_hub_download(
+                self.name, name, repo_type="dataset", revision=digest, local_dir=scratch / "hub"
+            )
+
+        with self._reached():
+            names = HfApi().list_repo_files(self.name, repo_type="dataset", revision=digest)
+            names = [name for name in names if name.endswith(".parquet")]
+            if not names:
+                raise UsageError(
+                    f"data.path: {self.name} on the Hugging Face hub has no Parquet files. Try "
+                    f"{self.name}@refs/convert/parquet, where the hub keeps a copy of many."
+                )
+            each(download, names)
+        for name in names:
+            target = inside(folder, name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(scratch / "hub" / name, target)
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        from huggingface_hub.errors import (
+            HFValidationError,
+            RepositoryNotFoundError,
+            RevisionNotFoundError,
+        )
+
+        with reaching(f"The data set {self.name} on the Hugging Face hub cannot be read."):
+            try:
+                yield
+            except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError) as error:
+                raise UsageError(
+                    f"data.path: the Hugging Face hub gives no data set {self.name} at revision "
+                    f"{self.revision}. If it is private or gated, log in first: hf auth login"
+                ) from error

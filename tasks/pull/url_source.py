@@ -1,0 +1,107 @@
+"""Data at a URL of any protocol that fsspec knows."""
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+from retrain.errors import UsageError
+from retrain.step import digest_of
+from tasks.pull.transfer import inside, reaching
+
+# What file systems call that which changes with a file's content, and that which changes when it
+# is written, without capitals, `-` and `_`.
+_CONTENT_MARKS = {"etag", "contentmd5", "md5hash", "digest", "generation", "versionid", "blobid"}
+_TIME_MARKS = {"lastmodified", "mtime", "modificationtime", "updated", "created"}
+
+
+@dataclass(frozen=True)
+class UrlSource:
+    """A file, or a folder where the protocol knows folders, at a URL of any fsspec protocol.
+
+    Attributes:
+        url: `https://…`, `s3://…`, `gs://…`, `file://…`
+    """
+
+    url: str
+
+    def digest(self) -> str:
+        """SHA-256 (hex) over what the server says of each file: its ETag or hash, else its time.
+
+        A file of which the server says nothing is read.
+        """
+        with self._open() as (file_system, files):
+            return digest_of(
+                {name: _mark(file_system, info) for name, info in sorted(files.items())}
+            )
+
+    def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
+        """Downloads the files."""
+        with self._open() as (file_system, files):
+            targets = {info["name"]: inside(folder, name) for name, info in files.items()}
+            for target in targets.values():
+                target.parent.mkdir(parents=True, exist_ok=True)
+            file_system.get(list(targets), [str(target) for target in targets.values()])
+        if self.digest() != digest:
+            raise ValueError(f"{self.url} has changed since the run started: run it again.")
+
+    @contextmanager
+    def _open(self) -> Iterator[tuple[Any, dict[str, dict[str, Any]]]]:
+        """The file system, and what it says of each file, by the file's name in the folder."""
+        from fsspec.core import url_to_fs
+
+        try:
+            file_system, root = url_to_fs(self.url, **_storage_options(self.url))
+        except (ImportError, ValueError) as error:
+            raise UsageError(f"data.path {self.url}: {error}") from error
+        with reaching(f"{self.url} cannot be read. Is it reachable?"):
+            try:
+                file_system.invalidate_cache()
+                yield file_system, _list_remote(file_system, root, self.url)
+            except FileNotFoundError as error:
+                # Over HTTP every failure comes as this one, with the server's answer as its cause.
+                answer = error.__cause__
+                if answer is None or getattr(answer, "status", None) in (401, 403, 404, 410):
+                    raise UsageError(
+                        f"data.path: there is nothing at {self.url}, or it may not be read."
+                    ) from error
+                raise answer from None
+
+
+def _storage_options(url: str) -> dict[str, Any]:
+    """For HTTP, proxies from the environment, and time for a large file while bytes arrive."""
+    if not url.startswith(("http://", "https://")):
+        return {}
+    from aiohttp import ClientTimeout
+
+    timeout = ClientTimeout(total=None, sock_connect=30, sock_read=60)
+    return {"client_kwargs": {"timeout": timeout, "trust_env": True}}
+
+
+def _list_remote(file_system: Any, root: str, url: str) -> dict[str, dict[str, Any]]:
+    info = file_system.info(root)
+    if info["type"] != "directory":
+        return {PurePosixPath(urlsplit(url).path).name or "data": info}
+    prefix = root.rstrip("/") + "/"
+    found = file_system.find(root, detail=True)
+    names = {path.removeprefix(prefix): info for path, info in found.items()}
+    return {
+        name: info
+        for name, info in names.items()
+        if name and not any(part.startswith(".") or not part for part in name.split("/"))
+    }
+
+
+def _mark(file_system: Any, info: Mapping[str, Any]) -> list[str]:
+    """What tells one version of a remote file from another."""
+    said = {re.sub("[-_]", "", key.lower()): str(value) for key, value in info.items() if value}
+    for marks in (_CONTENT_MARKS, _TIME_MARKS):
+        known = [f"{key} {said[key]}" for key in sorted(marks & said.keys())]
+        if known:
+            return [*known, f"size {info.get('size')}"]
+    with file_system.open(info["name"], "rb") as file:
+        return [f"sha256 {hashlib.file_digest(file, 'sha256').hexdigest()}"]

@@ -1,0 +1,31 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from models.families import FAMILIES, flops, settings_class
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_is_declared_and_has_all_of_the_interface(family):
+    from importlib import import_module
+
+    module = import_module(f"models.{family}")
+    assert settings_class(family) is module.Settings
+    assert flops(family, {}, (224, 224, 3)) == module.flops(module.Settings(), (224, 224, 3)) > 1e9
+    assert callable(module.build) and callable(module.rebuild)
+
+
+def test_settings_and_flops_of_all_families_are_known_without_torch():
+    program = (
+        "import sys; from models.families import FAMILIES, flops;"
+        "[flops(family, {}, (224, 224, 3)) for family in FAMILIES];"
+        "print({'torch', 'transformers'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,72 @@
+"""Folders and files of this machine."""
+
+import os
+
+import pytest
+
+from retrain.errors import UsageError
+from retrain.project import Project
+from retrain.workload import Data
+from tasks.pull.local_source import LocalSource
+from tasks.pull.step import data_version
+from tests.tasks.pull.pulling import make_files, pulled
+
+
+@pytest.fixture
+def project(tmp_path):
+    (tmp_path / "clone").mkdir()
+    return Project(tmp_path / "clone")
+
+
+def version_of(project, path, **data):
+    return data_version(Data(path=str(path), **data), project).digest
+
+
+def test_a_folder_is_copied_without_what_is_hidden(project, tmp_path):
+    make_files(tmp_path / "pets", "cat/1.png", "dog/1.png", ".git/x", "cat/.DS_Store")
+    version, files, facts = pulled(project, tmp_path / "pets")
+    assert files == {"cat/1.png": "cat/1.png", "dog/1.png": "dog/1.png"}
+    assert facts == {"format": "folders"}
+    assert not version.tracked
+
+
+def test_a_relative_path_starts_at_the_project_and_a_tilde_at_home(project, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    make_files(tmp_path / "pets", "cat/1.png")
+    assert pulled(project, "../pets") == pulled(project, "~/pets")
+
+
+def test_linked_folders_are_followed(project, tmp_path):
+    make_files(tmp_path / "there", "1.png")
+    make_files(tmp_path / "pets", "dog/1.png")
+    (tmp_path / "pets" / "cat").symlink_to(tmp_path / "there")
+    assert pulled(project, tmp_path / "pets")[1] == {"cat/1.png": "1.png", "dog/1.png": "dog/1.png"}
+
+
+def test_a_folders_version_is_its_names_and_bytes_alone(project, tmp_path):
+    make_files(tmp_path / "a", "cat/1.png", "dog/1.png")
+    make_files(tmp_path / "b", "dog/1.png", "cat/1.png")
+    os.utime(tmp_path / "b" / "dog" / "1.png", (0, 0))
+    same = version_of(project, tmp_path / "a")
+    assert version_of(project, tmp_path / "b") == same
+    (tmp_path / "b" / "dog" / "1.png").write_text("dog/1.pnG")
+    assert version_of(project, tmp_path / "b") != same
+    (tmp_path / "a" / "dog" / "1.png").rename(tmp_path / "a" / "dog" / "2.png")
+    assert version_of(project, tmp_path / "a") != same
+
+
+def test_a_folder_that_changes_during_the_run_is_an_error(tmp_path):
+    make_files(tmp_path / "pets", "cat/1.png")
+    place = LocalSource(tmp_path / "pets")
+    digest = place.digest()
+    make_files(tmp_path / "pets", "cat/2.png")
+    with pytest.raises(ValueError, match="has changed since the run started"):
+        place.fetch(digest, tmp_path / "target", tmp_path)
+
+
+def test_a_place_that_is_not_there_or_empty_is_named(project, tmp_path):
+    with pytest.raises(UsageError, match="nowhere does not exist"):
+        version_of(project, tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="empty is empty"):
+        version_of(project, tmp_path / "empty")

@@ -1,0 +1,162 @@
+"""URLs, on a real server."""
+
+import os
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
+
+import fsspec
+import pytest
+
+from retrain.caching import is_transient
+from retrain.errors import UsageError
+from retrain.project import Project
+from retrain.workload import Data
+from tasks.pull.step import data_version
+from tasks.pull.url_source import UrlSource
+from tests.tasks.pull.pulling import make_files, pulled, serving
+
+
+@pytest.fixture
+def project(tmp_path):
+    (tmp_path / "clone").mkdir()
+    return Project(tmp_path / "clone")
+
+
+def version_of(project, path, **data):
+    return data_version(Data(path=str(path), **data), project).digest
+
+
+def test_a_folder_at_a_url_is_downloaded(project):
+    memory = fsspec.filesystem("memory")
+    memory.pipe({"/pets/cat/1.png": b"1", "/pets/dog/2.png": b"2", "/pets/.x/3.png": b"3"})
+    try:
+        version, files, facts = pulled(project, "memory://pets")
+        assert files == {"cat/1.png": "1", "dog/2.png": "2"}
+        assert facts == {"format": "folders"}
+        assert pulled(project, "memory://pets")[0] == version
+        memory.pipe("/pets/dog/2.png", b"3")
+        assert pulled(project, "memory://pets")[0] != version
+    finally:
+        memory.rm("/pets", recursive=True)
+
+
+def test_a_file_url_is_a_url(project, tmp_path):
+    make_files(tmp_path / "pets", "cat/1.png", "dog/1.png")
+    assert set(pulled(project, f"file://{tmp_path}/pets")[1]) == {"cat/1.png", "dog/1.png"}
+
+
+def test_a_file_on_a_web_server_has_the_servers_version(project, tmp_path):
+    make_files(tmp_path, "train.parquet")
+
+    class Handler(SimpleHTTPRequestHandler):
+        def __init__(self, *arguments):
+            super().__init__(*arguments, directory=str(tmp_path))
+
+    with serving(Handler) as url:
+        version, files, facts = pulled(project, f"{url}/train.parquet?download=true")
+        assert files == {"train.parquet": "train.parquet"}
+        assert facts == {"format": "parquet"}
+        os.utime(tmp_path / "train.parquet", (0, 0))
+        assert version_of(project, f"{url}/train.parquet?download=true") != version.digest
+        with pytest.raises(UsageError, match=f"nothing at {url}/test.parquet"):
+            version_of(project, f"{url}/test.parquet")
+    with pytest.raises(ConnectionError, match="Is it reachable") as error:
+        version_of(project, f"{url}/train.parquet")
+    assert is_transient(error.value)
+
+
+class Answer(BaseHTTPRequestHandler):
+    """Gives the class's own answer to every request."""
+
+    status = 200
+    body = b"x"
+    headers_sent: dict[str, str] = {}  # noqa: RUF012
+
+    def do_GET(self):
+        self.send_response(self.status)
+        for name, value in self.headers_sent.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(self.body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(self.body)
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def log_message(self, *_):
+        pass
+
+
+def test_what_a_server_says_nothing_of_is_versioned_by_its_bytes(project):
+    class Silent(Answer):
+        pass
+
+    with serving(Silent) as url:
+        first = version_of(project, f"{url}/a.zip")
+        assert version_of(project, f"{url}/a.zip") == first
+        Silent.body = b"y"
+        assert version_of(project, f"{url}/a.zip") != first
+
+
+def test_an_etag_counts_and_the_time_then_does_not(project):
+    class Tagged(Answer):
+        headers_sent = {"ETag": "1", "Last-Modified": "Sat, 21 Nov 2026 00:00:00 GMT"}  # noqa: RUF012
+
+    with serving(Tagged) as url:
+        first = version_of(project, f"{url}/a.zip")
+        Tagged.headers_sent = {"ETag": "1", "Last-Modified": "Sun, 22 Nov 2026 00:00:00 GMT"}
+        assert version_of(project, f"{url}/a.zip") == first
+        Tagged.headers_sent = {"ETag": "2"}
+        assert version_of(project, f"{url}/a.zip") != first
+
+
+@pytest.mark.parametrize(
+    ("status", "passes"), [(503, True), (429, True), (404, False), (403, False)]
+)
+def test_a_servers_refusal_is_tried_again_only_if_that_may_help(project, status, passes):
+    class Refusing(Answer):
+        pass
+
+    Refusing.status = status
+    with serving(Refusing) as url:
+        with pytest.raises((UsageError, ConnectionError), match=url) as error:
+            version_of(project, f"{url}/a.zip")
+        assert is_transient(error.value) is passes
+
+
+def test_a_file_that_changes_on_the_server_is_an_error(tmp_path):
+    class Changing(Answer):
+        headers_sent = {"ETag": "1"}  # noqa: RUF012
+
+    with serving(Changing) as url:
+        place = UrlSource(f"{url}/a.parquet")
+        digest = place.digest()
+        Changing.headers_sent = {"ETag": "2"}
+        with pytest.raises(ValueError, match="has changed since the run started"):
+            place.fetch(digest, tmp_path, tmp_path)
+
+
+def test_a_download_that_breaks_off_is_an_error(tmp_path):
+    class Broken(Answer):
+        headers_sent = {"ETag": "1"}  # noqa: RUF012
+
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("ETag", "1")
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b"x" * (0 if self.command == "HEAD" else 10))
+
+        do_HEAD = do_GET  # noqa: N815
+
+    with serving(Broken) as url:
+        place = UrlSource(f"{url}/a.parquet")
+        digest = place.digest()
+        with pytest.raises(ConnectionError, match="cannot be read") as error:
+            place.fetch(digest, tmp_path, tmp_path)
+        assert is_transient(error.value)
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/pets", "nonsense://pets"])
+def test_a_protocol_that_is_unknown_or_not_installed_is_named(project, url):
+    with pytest.raises(UsageError, match=r"s3fs|nonsense"):
+        version_of(project, url)

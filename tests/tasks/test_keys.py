@@ -1,0 +1,158 @@
+"""What makes the steps run again: the plans of a copy of the project, before and after an edit."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from retrain.step import DataVersion, Plan, plan
+from retrain.store import Artifact
+from retrain.workload import Workload, load_workload
+from tasks.__main__ import STEPS
+
+ROOT = Path(__file__).parents[2]
+CACHED = ("pull", "validate", "preprocess", "train", "evaluate")
+FACTS = {"format": "folders", "storage": "pixels"}
+
+# Adds a line to each file of a copy of the project in turn, and says which keys that changes.
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from tests.tasks.test_keys import plans
+
+root = Path.cwd()
+before = plans(root)
+changed = {}
+for name in json.loads(sys.argv[1]):
+    text = (root / name).read_text()
+    (root / name).write_text(text + "EDITED = True\\n")
+    after = plans(root)
+    changed[name] = [step for step in after if after[step].key != before[step].key]
+    (root / name).write_text(text)
+print(json.dumps(changed))
+"""
+
+EDITS = {
+    "mine.py": ["train", "evaluate"],  # the copy's family imports it
+    "models/__init__.py": ["train", "evaluate"],
+    "models/families.py": [],
+    "models/image.py": ["validate", "preprocess"],
+    "models/resnet.py": [],
+    "models/serving.py": [],
+    "models/vit.py": ["train", "evaluate"],
+    "retrain/atomic.py": [],
+    "retrain/numerics.py": [],
+    "retrain/runs/console.py": [],
+    "retrain/workload.py": [],
+    "tasks/data/class_folders.py": ["validate", "preprocess"],
+    "tasks/data/jpeg_shards.py": [],
+    "tasks/data/json_file.py": ["preprocess", "evaluate"],
+    "tasks/data/parquet_files.py": [],
+    "tasks/evaluate/metrics.py": ["evaluate"],
+    "tasks/evaluate/plots.py": [],
+    "tasks/pull/dvc_source.py": ["pull"],
+    "tasks/pull/hub_source.py": [],
+    "tasks/pull/url_source.py": [],
+    "tasks/train/loops/mine.py": [],
+    "tasks/train/loops/torch.py": ["train"],
+    "tasks/train/progress.py": [],
+    "tasks/train/sampler.py": ["train"],
+    "tests/tasks/test_keys.py": [],
+}
+
+
+def plans(root: Path, facts: dict = FACTS, **overrides: object) -> dict[str, Plan]:
+    """The plans of the steps that are cached, whatever earlier steps would give."""
+    workload = load_workload(root / "params.yaml", "vit", overrides)
+    return {name: step_plan(name, workload, facts) for name in CACHED}
+
+
+def step_plan(name: str, workload: Workload, facts: dict, tracked: bool = True) -> Plan:
+    inputs = [
+        DataVersion("digest", tracked) if each == "data"
+        else Artifact(each, "key", "digest", Path(), facts)
+        for each in STEPS[name].inputs
+    ]  # fmt: skip
+    return plan(STEPS[name], workload, inputs)
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory):
+    """The steps whose key an edit of a file changes, by the file's name."""
+    root = tmp_path_factory.mktemp("copy")
+    for name in ("models", "retrain", "tasks", "tests"):
+        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "params.yaml", root)
+    for name in ("mine.py", "models/resnet.py", "tasks/train/loops/mine.py"):
+        (root / name).write_text("N = 1\n")
+    vit = root / "models" / "vit.py"
+    vit.write_text(vit.read_text() + "import mine\n")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(list(EDITS))],
+        cwd=root, env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("file", EDITS)
+def test_an_edit_runs_again_what_it_changes_and_nothing_else(changed, file):
+    assert changed[file] == EDITS[file]
+
+
+def test_another_number_of_threads_is_another_training():
+    one, two = (plans(ROOT, **{"scale.threads": threads}) for threads in (1, 2))
+    assert [name for name in CACHED if one[name].key != two[name].key] == ["train"]
+    assert two["train"].config["scale.threads"] == 2
+
+
+def test_the_decoder_of_stored_jpegs_counts_only_where_they_are_trained_on():
+    pixels, jpeg = (plans(ROOT, FACTS | {"storage": storage}) for storage in ("pixels", "jpeg"))
+    assert jpeg["train"].libraries.keys() - pixels["train"].libraries.keys() == {
+        *("pillow", "simplejpeg")
+    }
+    assert jpeg["train"].code.keys() - pixels["train"].code.keys() == {
+        *("models.image", "tasks.data.jpeg_shards")
+    }
+    assert jpeg["evaluate"] == pixels["evaluate"]  # the test split is kept as pixels
+
+
+def test_a_new_version_of_great_expectations_checks_the_data_again(monkeypatch):
+    from importlib.metadata import version
+
+    from retrain import step
+
+    before = plans(ROOT)
+    newer = {"great-expectations": "9.9"}
+    monkeypatch.setattr(step, "version", lambda name: newer.get(name) or version(name))
+    after = plans(ROOT)
+    assert [name for name in CACHED if before[name].key != after[name].key] == ["validate"]
+
+
+def test_dvc_knows_the_modules_of_each_stage():
+    workload = load_workload(ROOT / "params.yaml", "vit")
+    data = workload.data
+    elsewhere = ({"path": "/x"}, {"path": "s3://x"}, {"path": "me/x", "format": "hub"})
+    workloads = [workload] + [
+        workload.model_copy(update={"data": data.model_copy(update=each)}) for each in elsewhere
+    ]
+    stages = YAML(typ="safe", pure=True).load((ROOT / "dvc.yaml").read_text())["stages"]
+    for name in CACHED:
+        modules = set()
+        for each in workloads:
+            for kind in ("parquet", "folders"):
+                for storage in ("pixels", "jpeg"):
+                    facts = {"format": kind, "storage": storage}
+                    modules |= set(step_plan(name, each, facts, each is workload).code)
+        files = {module.replace(".", "/") for module in modules}
+        files = {f"{each}/__init__.py" if each == "models" else f"{each}.py" for each in files}
+        family = "models/${item.model.family}.py"
+        listed = [each.replace(family, "models/vit.py") for each in stages[name]["do"]["deps"]]
+        assert sorted(each for each in listed if each.endswith(".py")) == sorted(files), name
+        for each in listed:
+            assert each.endswith(".py") or each.endswith("record.json"), each
