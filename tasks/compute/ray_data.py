@@ -23,19 +23,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-# What Ray costs before it does anything, in seconds, measured on two cores: a Ray of our own has to
-# start (3 to 8), then Ray Data is imported and starts its own actors and this process's first
-# workers (1.5 to 2.5); and each plan takes a moment to be planned and taken down.
+# What Ray costs before it does anything, in seconds, on two cores: a Ray of our own has to start (3
+# to 8); then Ray Data is imported, and its two actors and this process's workers start (3); and each
+# plan takes a moment to be made and taken down (0.08 to 0.15).
 RAY_START = 5.0
-RAY_WORKERS = 2.0
+RAY_WORKERS = 3.0
 PLAN = 0.15
 # A block costs Ray Data about 10 ms of a core, so a block is work that lasts longer, and yet short
 # enough to see it go on and to lose little with a lost worker. Of little work there are several
 # blocks for each CPU, so that they all end at about the same time.
 BLOCK_SECONDS = 0.5
 BLOCKS_PER_CPU = 4
-# Tasks that Ray has for each CPU: what runs, and what follows without a wait.
-TASKS_PER_CPU = 2
+# Tasks that Ray has at once, most of them waiting: by those, a cluster that can grow knows that it
+# should. More would only slow Ray Data down.
+AT_ONCE = 1000
 
 logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)
@@ -144,7 +145,7 @@ def _plan(function: Callable[[T], R], units: Sequence[T], seconds: float) -> "Da
     import ray
     from ray.data import TaskPoolStrategy, from_items
 
-    cpus = math.ceil(ray.cluster_resources()["CPU"])
+    cpus = math.ceil(ray.cluster_resources().get("CPU", 1))  # none yet, if it is still to grow
     blocks = _blocks(len(units), seconds, cpus)
     rows = [{"unit": pickle.dumps(unit)} for unit in units]
     source = from_items(rows, override_num_blocks=blocks)
@@ -153,10 +154,11 @@ def _plan(function: Callable[[T], R], units: Sequence[T], seconds: float) -> "Da
     # and how many tasks it has is said here. They wait in Ray for free CPUs, hold one while they
     # run and wait for nothing then: beside training workers they end later, but they end.
     source.context.op_resource_reservation_enabled = False
-    return source.map(call, compute=TaskPoolStrategy(size=min(blocks, TASKS_PER_CPU * cpus)))
+    return source.map(call, compute=TaskPoolStrategy(size=min(blocks, AT_ONCE)))
 
 
 def _blocks(units: int, seconds: float, cpus: int) -> int:
+    """How many blocks units that take so many seconds of a core are cut into."""
     return min(units, max(BLOCKS_PER_CPU * cpus, math.ceil(seconds / BLOCK_SECONDS)))
 
 
