@@ -1,4 +1,4 @@
-"""Reading the raw images of a pulled version of the data, in units of one Ray task each.
+"""Reading the raw images of a pulled version of the data, in units that can be worked on anywhere.
 
 Two layouts are read. Parquet files as the Hugging Face hub has them: a row per image, with the
 split in the name of the file or its folder (`train.parquet`, `data/test-00000-of-00002.parquet`,
@@ -114,7 +114,7 @@ class RawImage:
 
 @dataclass(frozen=True)
 class RawDataset:
-    """The images of a pulled version of the data; cheap to send to a Ray task.
+    """The images of a pulled version of the data; cheap to send to a worker of Ray.
 
     Attributes:
         root: The folder that the files' names are relative to.
