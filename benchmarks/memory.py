@@ -4,7 +4,7 @@
 
 Each step runs its real function in a process of its own, with Ray started before, on images of
 32 x 32 pixels: `vit` with a very small network, one epoch, and whatever `--set` says. What a step
-can spread over Ray it spreads, even where the images are so few that it would not. Every 50 ms two
+can be a plan on Ray it is one, even where the images are so few that it would not. Every 50 ms two
 figures are taken, and the highest of each is shown, in MB (10^6 bytes), with its ratio to that
 of the fewest images:
 
@@ -201,14 +201,14 @@ def print_peak(step: str, count: int, peak: Peak, fewest: Peak) -> None:
 def run_step(name: str, folder: Path, overrides: Sequence[str]) -> None:
     """Runs a step on what the earlier ones left in a folder."""
     from retrain.servers import ray_cluster
-    from tasks.compute import spread
+    from tasks.compute import ray_data
     from tasks.evaluate.step import STEP as EVALUATE
     from tasks.preprocess.step import STEP as PREPROCESS
     from tasks.train.step import STEP as TRAIN
     from tasks.validate.step import STEP as VALIDATE
 
-    # Spreads however little work there is.
-    spread.RAY_START = spread.RAY_WORKERS = spread.RAY_TASKS = 0.0
+    # A plan however little work there is.
+    ray_data.RAY_START = ray_data.RAY_WORKERS = ray_data.PLAN = 0.0
     step = {each.name: each for each in (VALIDATE, PREPROCESS, TRAIN, EVALUATE)}[name]
     workload = load_workload(
         find_project().params, "vit", OVERRIDES | dict(map(parse_override, overrides))

@@ -47,7 +47,7 @@ from retrain.servers import ray_cluster
 from retrain.step import Workspace
 from retrain.store import Artifact
 from retrain.workload import Checks, Data, Images
-from tasks.compute.spread import run_tasks
+from tasks.compute.ray_data import map_units
 from tasks.data.raw_dataset import open_raw_dataset
 from tasks.data.shards import open_prepared
 from tasks.preprocess.step import preprocess
@@ -75,7 +75,7 @@ def main() -> None:
         root = Path(name)
         write_data(root, options.cifar, options.photos)
         ray_cluster.connect()
-        run_tasks(abs, range(8), seconds=1e6)  # starts the workers
+        map_units(abs, range(8), seconds=1e6, done=abs)  # starts the workers
         for data, format, size in (
             ("parquet", "parquet", 64),
             ("parquet", "parquet", 32),

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a line per step, a live bar while training, and the verdict.
+"""What a person sees of a run: a line per step, a live bar in the long ones, and the verdict.
 
 On the command line, `on_screen` gives the screen to this module, and all that the libraries print
 goes to the log file. The same lines are log records of the logger `retrain`, which is all that a
@@ -138,28 +138,58 @@ def _line(step: str, cached: bool, why: str, seconds: float) -> str:
 @contextmanager
 def training_progress() -> Iterator[Callable[[Progress], None]]:
     """Shows a training's progress: a live bar in a terminal, else now and then a line."""
+    with _bar("train") as update:
+        yield lambda now: update(now.fraction, str(now))
+
+
+@contextmanager
+def unit_progress(step: str, units: int) -> Iterator[Callable[[int], None]]:
+    """Shows how far a step is with the units of the data, like `training_progress`.
+
+    Args:
+        step: Its name.
+        units: How many it works on.
+
+    Yields:
+        What to call when a unit is done, with the number of its images.
+    """
+    began, done, images = monotonic(), 0, 0
+
+    def show(more: int) -> None:
+        nonlocal done, images
+        done, images = done + 1, images + more
+        rate = images / max(monotonic() - began, 1e-3)
+        update(done / units, f"{done}/{units} units  {rate:,.0f} images/s")
+
+    with _bar(step) as update:
+        yield show
+
+
+@contextmanager
+def _bar(name: str) -> Iterator[Callable[[float, str], None]]:
+    """A live bar in a terminal, else now and then a line; it takes the fraction and a text."""
     if not (_screen.console and _screen.console.is_terminal):
-        yield _plain_lines()
+        yield _plain_lines(name)
         return
     if _screen.status:
         _screen.status.stop()  # one live display at a time
-    columns = (SpinnerColumn(), TextColumn("train"), BarColumn(), TextColumn("{task.description}"))
+    columns = (SpinnerColumn(), TextColumn(name), BarColumn(), TextColumn("{task.description}"))
     with Bar(*columns, console=_screen.console, transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
-        yield lambda now: bar.update(task, completed=now.fraction, description=str(now))
+        yield lambda fraction, text: bar.update(task, completed=fraction, description=text)
     if _screen.status:
         _screen.status.start()
 
 
-def _plain_lines() -> Callable[[Progress], None]:
+def _plain_lines(name: str) -> Callable[[float, str], None]:
     last = monotonic()
     context = copy_context()  # training has a thread of its own; Prefect asks whose line it is
 
-    def show(now: Progress) -> None:
+    def show(_: float, text: str) -> None:
         nonlocal last
         if monotonic() - last >= PLAIN_LINE_SECONDS:
             last = monotonic()
-            context.run(say, f"  {now}")
+            context.run(say, f"  {name}  {text}")
 
     return show
 

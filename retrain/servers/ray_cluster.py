@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from retrain.errors import UsageError
@@ -21,6 +22,8 @@ MIN_LOGICAL_CPUS = 4
 
 SERVICE = "ray"
 ANSWER_SECONDS = 2.0
+# What a cluster's workers get of the project. All else stays here: data, secrets, what runs leave.
+SENT = ("flows", "models", "retrain", "tasks", "params.yaml")
 # Variables of a process that are not for its Ray workers: where it came from, and its terminal.
 NOT_PASSED_ON = ("PREFECT_", "RAY_", "PWD", "OLDPWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES")
 
@@ -35,7 +38,7 @@ def connect() -> None:
         return
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if is_remote():
-        ray.init(log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(runtime_env=_our_code(), log_to_driver=False, logging_level=logging.ERROR)
     elif not _connect_to_service():
         ray.init(
             address="local",  # and not one that somebody else runs on this machine
@@ -74,6 +77,15 @@ def answers(address: str) -> bool:
             return bool(connection.recv(1))
     except OSError:
         return False
+
+
+def _our_code() -> dict[str, Any]:
+    """The `runtime_env` that gives the workers of a cluster this process's code, as it is now.
+
+    It comes before what is installed there, so that a worker needs the libraries and nothing else.
+    """
+    root = Path(__file__).parents[2]
+    return {"working_dir": str(root), "excludes": ["/*", "!/.", *(f"!/{name}" for name in SENT)]}
 
 
 def _connect_to_service() -> bool:

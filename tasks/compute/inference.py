@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import models
 from retrain.servers import ray_cluster
+from tasks.compute import ray_data
 from tasks.compute.prefetch import prefetch
 from tasks.data.shards import open_prepared
 
@@ -137,17 +138,14 @@ def _on_cluster(job: PredictionJob, chunk: int) -> "Iterator[NDArray[np.float32]
     What goes through Ray is the numbers of batches one way and probabilities the other way. Pixels
     do not: each actor reads the shards itself.
     """
+    ray_data.connect()
     import ray
     import ray.data
 
-    ray_cluster.connect()
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = context.print_on_execution_start = False
     gpus = int(ray.cluster_resources().get("GPU", 0))
     actors = gpus or int(ray.cluster_resources()["CPU"])
     batches = job.batches
     numbers = ray.data.range(batches, override_num_blocks=min(batches, TASKS_PER_ACTOR * actors))
-    numbers.context.execution_options.preserve_order = True
     predicted = numbers.map_batches(
         _Predictor,
         fn_constructor_args=(job, "cuda" if gpus else "cpu"),

@@ -1,4 +1,4 @@
-"""Reading the raw images of a pulled version of the data, in units of one Ray task each.
+"""Reading the raw images of a pulled version of the data, in units that can be worked on anywhere.
 
 Two formats are read: `parquet_files.py` and `class_folders.py`.
 """
@@ -119,7 +119,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True)
 class RawDataset:
-    """The images of a pulled version of the data; cheap to send to a Ray task.
+    """The images of a pulled version of the data; cheap to send to a worker of Ray.
 
     Attributes:
         format: `parquet` or `folders`.

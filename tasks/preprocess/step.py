@@ -1,7 +1,7 @@
 """Turns the accepted images into what the model takes, in shards on disk.
 
-Each unit of the data is a task. It decodes its images and writes the finished shards itself: no
-pixel travels through Ray's blocks, and this process holds numbers only. The shards are made in
+A plan of Ray Data decodes the images of each unit of the data and writes the finished shards: no
+pixel travels through its blocks, and this process holds numbers only. The shards are made in
 the scratch folder: a run that was killed goes on with those that are missing.
 `tasks/data/shards.py` has the layout.
 """
@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from models.image import to_arrays, to_jpeg
+from retrain.runs import console
 from retrain.step import Chosen, Step
-from tasks.compute.spread import run_tasks
+from tasks.compute.ray_data import map_units
 from tasks.data import image_table
 from tasks.data.json_file import write_json
 from tasks.data.raw_dataset import READERS, SPLITS, RawDataset, Unit, open_raw_dataset
@@ -41,7 +42,7 @@ GROUP_BYTES = 2**20
 
 @dataclass(frozen=True)
 class ShardTask:
-    """What one task does.
+    """What is done with one unit.
 
     Attributes:
         unit: What it reads.
@@ -88,7 +89,13 @@ def preprocess(
         (workspace.folder / split).mkdir()
     if missing:
         write = partial(_write_shards, source, images, validated.folder)
-        run_tasks(write, missing, seconds=sum(job.unit.seconds for job in missing))
+        with console.unit_progress("preprocess", len(missing)) as show:
+            map_units(
+                write,
+                missing,
+                seconds=sum(job.unit.seconds for job in missing),
+                done=lambda job: show(job.unit.rows),
+            )
     for job in jobs:
         for split, shard in job.shards.items():
             for path in (shard, *_ends_of(shard)):
@@ -125,7 +132,7 @@ def _plan(
     folder: Path,
     suffixes: Mapping[str, str],
 ) -> list[ShardTask]:
-    """Says which task writes which images to which shard; the shards are in order of the units."""
+    """Says to which shards each unit's images go; the shards are in order of the units."""
     count = dict.fromkeys(SPLITS, 0)
     jobs = []
     for group in groups:

@@ -1,7 +1,7 @@
-"""Decodes every image once, spread over Ray, and keeps what is learnt on disk.
+"""Decodes every image once, by a plan of Ray Data, and keeps what is learnt on disk.
 
-A task inspects a unit of the data and writes a Parquet file about it; what comes back to the
-driver is nothing. The files outlive a kill, and a run that goes on inspects only the units that
+It inspects the units of the data and writes a Parquet file about each; nothing comes back to the
+driver. The files outlive a kill, and a run that goes on inspects only the units that
 have none.
 """
 
@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.image import inspect
-from tasks.compute.spread import run_tasks
+from retrain.runs import console
+from tasks.compute.ray_data import map_units
 from tasks.data import image_table
 from tasks.data.raw_dataset import RawDataset, RawImage, Unit
 
@@ -24,7 +25,7 @@ BATCH = 1024  # rows that are Python's objects at a time; in Arrow they are a te
 
 @dataclass(frozen=True)
 class ScanTask:
-    """What one task does.
+    """What is done with one unit.
 
     Attributes:
         number: The unit's place in `RawDataset.units()`.
@@ -54,9 +55,13 @@ def scan_units(source: RawDataset, folder: Path) -> list[Path]:
     ]
     missing = [job for job in jobs if not job.path.exists()]
     if missing:
-        run_tasks(
-            partial(_inspect, source), missing, seconds=sum(job.unit.seconds for job in missing)
-        )
+        with console.unit_progress("validate", len(missing)) as show:
+            map_units(
+                partial(_inspect, source),
+                missing,
+                seconds=sum(job.unit.seconds for job in missing),
+                done=lambda job: show(job.unit.rows),
+            )
     return [job.path for job in jobs]
 
 

@@ -1,8 +1,9 @@
 """Checks the data before a model is trained on it, and sets single bad images aside.
 
-Every image is decoded once, spread over Ray; what is learnt about it becomes a row of a table, and
-Great Expectations judges the tables. Of each unit of the data there is a file, and of all images a
-database, both in the step's scratch folder: the memory does not grow with the number of images.
+Every image is decoded once, by a plan of Ray Data where it is worth one; what is learnt about it
+becomes a row of a table, and Great Expectations judges the tables. Of each unit of the data there
+is a file, and of all images a database, both in the step's scratch folder: the memory does not grow
+with the number of images.
 """
 
 import shutil

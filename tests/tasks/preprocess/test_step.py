@@ -13,7 +13,7 @@ import pytest
 from models.image import to_array, to_jpeg
 from retrain.store import Artifact, list_files
 from retrain.workload import Checks, Data, Images
-from tasks.compute import spread
+from tasks.compute import ray_data
 from tasks.data import raw_dataset
 from tasks.data.shards import open_prepared
 from tasks.preprocess import step as module
@@ -172,11 +172,11 @@ def test_numbers_in_names_are_ordered_as_numbers():
     ]
 
 
-def test_the_bytes_are_the_same_in_this_process_and_spread_over_ray(tmp_path, monkeypatch):
+def test_the_bytes_are_the_same_in_this_process_and_by_a_plan(tmp_path, monkeypatch):
     monkeypatch.setattr(raw_dataset, "WORTH_ROWS", 7)
     listed = []
     for worth in (False, True):
-        monkeypatch.setattr(spread, "_is_worth_ray", lambda _, worth=worth: worth)
+        monkeypatch.setattr(ray_data, "_is_worth_a_plan", lambda _, worth=worth: worth)
         write_digits(tmp_path / str(worth) / "data")
         listed.append(list_files(run(tmp_path / str(worth), "folders")[1]))
     assert listed[0] == listed[1]

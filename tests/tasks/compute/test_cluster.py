@@ -1,0 +1,161 @@
+"""A cluster whose machines have the libraries and nothing of the project."""
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import venv
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from retrain.servers import ray_cluster
+from retrain.store import list_files
+from tests.tasks.toy_data import png, write_files
+
+ROOT = Path(__file__).parents[3]
+TOKEN = secrets.token_hex(32)
+# Runs in a clone whose code differs from what is anywhere else: `prepared` is made by the cluster
+# and `here` by the driver.
+PROGRAM = """
+import json, os, sys
+from pathlib import Path
+from retrain.project import Project
+from retrain.step import Workspace
+from retrain.store import Artifact
+from retrain.workload import Checks, Data, Images
+from tasks.compute import ray_data
+from tasks.data import raw_dataset
+from tasks.preprocess.step import preprocess
+from tasks.validate.step import validate
+
+def workspace(name):
+    folder = Path(name)
+    folder.mkdir(parents=True)
+    scratch = folder.with_suffix(".scratch")
+    return Workspace(folder.absolute(), scratch.absolute(), "key", "toy", Project(Path.cwd()))
+
+def run(name):
+    data = Data(path="data")
+    pulled = Artifact("pull", "key", "digest", Path("pulled").absolute(), {"format": "folders"})
+    checked = workspace(name + "/validate")
+    facts = validate(data, Checks(min_images_per_class=1), pulled, checked)
+    validated = Artifact("validate", "key", "digest", checked.folder, facts)
+    preprocess(data, Images(size=6), pulled, validated, workspace(name + "/preprocess"))
+
+def look(unit):
+    import models.image
+    return models.image.CHANGED, sorted(os.listdir())
+
+raw_dataset.WORTH_ROWS = 5
+ray_data.RAY_START = 1e6
+run("here")
+assert "ray" not in sys.modules
+ray_data.RAY_START = 0.0
+run("prepared")
+import ray
+print(json.dumps({
+    "seen": ray_data.map_units(look, [1], seconds=1e6, done=abs)[0],
+    "address": ray.get_runtime_context().gcs_address,
+}))
+"""
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's, without what says where the project or a Ray is."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name != "PYTHONPATH" and not name.startswith("RAY_")
+    }
+    # On loopback (the name is Ray's), and for nobody else on this machine.
+    closed = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
+    return kept | closed | {"RAY_USAGE_STATS_ENABLED": "0"} | more
+
+
+@pytest.fixture
+def cluster():
+    """The address of a Ray of another environment, which runs somewhere else."""
+    # Not below `tmp_path`: the names of its sockets have to be short.
+    folder = Path(tempfile.mkdtemp(prefix="ray-"))
+    venv.create(folder / "venv", symlinks=True)
+    python = folder / "venv/bin/python"
+    [packages] = (folder / "venv/lib").glob("*/site-packages")
+    # A folder that is added so has its own `.pth` files left alone: also that of the project.
+    (packages / "libraries.pth").write_text(sysconfig.get_path("purelib"))
+    found = subprocess.run(
+        [python, "-c", "import ray, retrain"],
+        cwd=folder, env=environment(), capture_output=True, text=True,
+    )  # fmt: skip
+    assert "No module named 'retrain'" in found.stderr
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                *(python, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
+                *("--node-ip-address", "127.0.0.1", "--port", address.split(":")[1]),
+                *("--num-cpus", "2", "--object-store-memory", str(100 * 2**20)),
+                *("--temp-dir", str(folder / "ray"), "--include-dashboard", "false"),
+            ],
+            cwd=folder,
+            env=environment(RAY_AUTH_TOKEN=TOKEN),
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        deadline = time.monotonic() + 60
+        while not ray_cluster.answers(address):
+            assert process.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        yield address
+    finally:
+        # Asked to end, it takes long. Its own children have groups of their own.
+        family = [*psutil.Process(process.pid).children(recursive=True), process]
+        for each in family:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_workers_need_the_libraries_only_and_run_the_code_of_the_driver(cluster, tmp_path):
+    for name in ray_cluster.SENT:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, tmp_path / name)
+    with (tmp_path / "models/image.py").open("a") as module:
+        module.write("\nCHANGED = 'today'\n")
+    write_files(tmp_path / "pulled/data", {f"{n % 2}/{n:02}.png": png(n) for n in range(40)})
+    write_files(tmp_path, {"data/secret.png": png(0), ".env": b"PASSWORD=1", "mlflow.db": b"1"})
+
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=tmp_path,
+        env=environment(PYTHONPATH=str(tmp_path), RAY_ADDRESS=cluster, RAY_AUTH_TOKEN=TOKEN),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["address"] == cluster
+    changed, files = said["seen"]
+    assert changed == "today"
+    assert files == sorted(ray_cluster.SENT)
+    for step in ("validate", "preprocess"):
+        made, expected = (
+            [file for file in list_files(tmp_path / place / step) if "report" not in file["path"]]
+            for place in ("prepared", "here")
+        )
+        assert made == expected
+        assert made
