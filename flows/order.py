@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 
-from retrain import tracking
+from retrain import preflight, tracking
 from retrain.project import Project
 from retrain.runs import records
 from retrain.runs.dry_run import DryRun, StepHasToRunError
@@ -21,6 +21,8 @@ from tasks.promote.step import STEP as PROMOTE
 from tasks.pull.step import STEP as PULL, data_version
 from tasks.train.step import STEP as TRAIN
 from tasks.validate.step import STEP as VALIDATE
+
+STEPS = (PULL, VALIDATE, PREPROCESS, TRAIN, EVALUATE, GATE, PROMOTE)
 
 # What the steps import that takes long, in the order in which it is needed.
 IMPORTS = {
@@ -46,6 +48,15 @@ def follow(run: Runner, version: DataVersion) -> None:
     champion = score_champion(run, data, checked, images, scores)
     decision = run(GATE, scores, champion)
     run(PROMOTE, version, model, scores, decision)
+
+
+def check(project: Project, workload: Workload) -> None:
+    """Looks for what would make a run fail, before anything is started.
+
+    Raises:
+        UsageError: With a line for each fault.
+    """
+    preflight.check(STEPS, workload, project)
 
 
 def look(project: Project, workload: Workload, revision: str | None = None) -> DryRun:

@@ -10,7 +10,7 @@ from prefect import flow, runtime
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from flows.order import follow, look
+from flows.order import check, follow, look
 from retrain.project import find_project
 from retrain.runs import records
 from retrain.runs.run import Run
@@ -48,6 +48,7 @@ def train(
     """
     project = find_project()
     config = load_workload(project.params, workload, overrides)
+    check(project, config)
     if not (run or refresh) and (same := look(project, config, data_rev).unchanged()):
         return Completed(name="Skipped", message=records.outcome(same), data=same)
     version = data_version(config.data, project, data_rev)

@@ -13,6 +13,7 @@ from prefect.cache_policies import NO_CACHE, CachePolicy
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.tasks import exponential_backoff
 
+from retrain.errors import is_verdict
 from retrain.step import Input, Plan, Step
 from retrain.store import RESULT, RunContext, Store, make, record
 from retrain.workload import Workload
@@ -73,12 +74,18 @@ def as_task(step: Step, store: Store) -> Task[..., Any]:
 def is_transient(error: BaseException) -> bool:
     """Whether another try can help: never after a verdict on data, config or a model."""
     chain = list(_causes(error))
-    if any(isinstance(each, ValueError | AssertionError | TypeError) for each in chain):
+    if any(is_verdict(each) or _was_tried_again(each) for each in chain):
         return False
     return any(
         isinstance(each, OSError) or type(each).__module__.split(".")[0] in _PASSING_MODULES
         for each in chain
     )
+
+
+def _was_tried_again(error: BaseException) -> bool:
+    """Whether all tries are over: Ray Train replaces lost workers itself."""
+    # Ray raises a class that it has derived from its own.
+    return any(each.__module__.startswith("ray.train.") for each in type(error).__mro__)
 
 
 def _is_transient(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:

@@ -39,9 +39,9 @@ def has_bf16() -> bool:
     It is the GPU if there is one that PyTorch can use, else the CPU. Nothing is imported to find
     out.
     """
-    capability = _gpu_capability()
-    if capability is not None:
-        return capability >= BF16_CAPABILITY
+    gpus = gpu_capabilities()
+    if gpus:
+        return min(gpus) >= BF16_CAPABILITY
     try:
         cpu = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except FileNotFoundError:  # no Linux
@@ -49,14 +49,19 @@ def has_bf16() -> bool:
     return not BF16_INSTRUCTIONS.isdisjoint(cpu.split())
 
 
-def _gpu_capability() -> float | None:
-    """The compute capability of the weakest NVIDIA GPU; None without one."""
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+def gpu_capabilities() -> list[float]:
+    """The compute capability of each NVIDIA GPU that PyTorch can use here; none is imported."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    hidden = visible in ("", "-1")
     if hidden or version("torch").endswith("+cpu") or not shutil.which("nvidia-smi"):
-        return None
+        return []
     asked = subprocess.run(
         ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"],
         capture_output=True,
         text=True,
     )
-    return min(map(float, asked.stdout.split()), default=None)
+    found = [float(each) for each in asked.stdout.split()]
+    if visible is None:
+        return found
+    # Some may be named in ways that only the driver resolves, so it is counted and not chosen.
+    return sorted(found)[: len(visible.split(","))]

@@ -87,9 +87,10 @@ def _train(project: Project, options: argparse.Namespace) -> int:
     overrides = dict(parse_override(text) for text in options.overrides)
     # Refused before anything is started, and at once.
     workload = load_workload(project.params, options.workload, overrides)
-    from flows.order import import_ahead, look
+    from flows.order import check, import_ahead, look
     from retrain.runs import records
 
+    check(project, workload)
     looked = look(project, workload, options.data_rev)
     if not (options.run or options.refresh) and (same := looked.unchanged()):
         _print_json(same) if options.json else print(records.outcome(same))

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 
 import models
 from retrain import tracking
+from retrain.project import Project
 from retrain.registry import versions
 from retrain.step import REPORT, Facts, Step, Workspace
 from retrain.store import Artifact, write_json
-from retrain.workload import Evaluate
+from retrain.workload import Evaluate, Workload, did_you_mean
 from tasks.compute.inference import PredictionJob, probabilities
 from tasks.data.shards import ROWS, Prepared, open_prepared
 from tasks.evaluate import plots
-from tasks.evaluate.metrics import Predictions, Tally, per_class, summarise
+from tasks.evaluate.metrics import METRICS, Predictions, Tally, per_class, summarise
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,6 +64,18 @@ def evaluate(
     )
     _track(trained, metrics, workspace)
     return {"metrics": metrics, "weights": versions.digest_of_weights(model)}
+
+
+def check(workload: Workload, project: Project) -> Iterator[str]:
+    """Finds rules of the gate about metrics that there are not."""
+    named = {
+        **{f"gate.min.{name}": name for name in workload.gate.min},
+        **{f"gate.max.{name}": name for name in workload.gate.max},
+        "gate.metric": workload.gate.metric,
+    }
+    for place, name in named.items():
+        if name not in METRICS:
+            yield f"{place}: no metric {name!r}.{did_you_mean(name, METRICS)}"
 
 
 def _count(
@@ -163,4 +176,5 @@ STEP = Step(
     inputs=("train", "preprocess"),
     libraries=("numpy", "pyarrow", "torch", "transformers"),
     runs_model=True,
+    check=check,
 )

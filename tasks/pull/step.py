@@ -6,6 +6,7 @@ import tarfile
 import zipfile
 import zlib
 from collections import Counter
+from collections.abc import Iterator
 from lzma import LZMAError
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -18,7 +19,7 @@ from tasks.pull.external import HubSource, LocalSource, UrlSource
 from tasks.pull.transfer import inside
 
 if TYPE_CHECKING:
-    from retrain.workload import Data
+    from retrain.workload import Data, Workload
 
 # Enough to tell folders of images from other folders; whoever reads them judges each file.
 IMAGE_SUFFIXES = frozenset(
@@ -187,4 +188,21 @@ def _recognise(folder: Path) -> str:
     )
 
 
-STEP = Step("pull", pull, reads=("data.path", "data.format"), inputs=("data",))
+def check(workload: "Workload", project: Project) -> Iterator[str]:
+    """Finds a `data.path` that holds the project itself, with all that it has made."""
+    data = workload.data
+    if data.format == "hub" or "://" in data.path:
+        return
+    path = Path(os.path.normpath(project.root / Path(data.path).expanduser()))
+    if project.root.is_relative_to(path):
+        yield f"data.path: {data.path} holds this project itself; name the folder of the data."
+
+
+STEP = Step(
+    "pull",
+    pull,
+    reads=("data.path", "data.format"),
+    inputs=("data",),
+    check=check,
+    hours=12,
+)

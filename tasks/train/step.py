@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import models
 from retrain import tracking
+from retrain.errors import UsageError
+from retrain.precision import gpu_capabilities
+from retrain.project import Project
 from retrain.runs import console
 from retrain.servers import ray_cluster
 from retrain.step import Facts, Step, Workspace
 from retrain.store import Artifact, write_json
-from retrain.workload import Model, Scale, Train, flatten
+from retrain.workload import Model, Scale, Train, Workload, flatten
 from tasks.train.loops import torch as torch_loop
 from tasks.train.progress import FILE, Epoch, followed
 
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MODEL = "model"
+# For which a worker waits for the others; PyTorch's own for NCCL.
+COLLECTIVE_SECONDS = 600
 
 
 def train(
@@ -56,11 +61,6 @@ def train(
         ConnectionError: MLflow cannot be reached.
         ray.train.TrainingFailedError: More workers were lost than `scale.max_failures`.
     """
-    if scale.workers and hyperparameters.batch_size % scale.workers:
-        raise ValueError(
-            f"train.batch_size {hyperparameters.batch_size} cannot be shared out to scale.workers "
-            f"{scale.workers}: make it a multiple."
-        )
     settings = model.model_dump(exclude={"family"})
     job = torch_loop.TrainingJob(
         family=model.family,
@@ -97,6 +97,21 @@ def train(
         "val_accuracy": best["val_accuracy"],
         "val_loss": best["val_loss"],
     }
+
+
+def check(workload: Workload, project: Project) -> Iterator[str]:
+    """Finds GPUs that are required and not there; those of a cluster only Ray can count."""
+    if workload.scale.require_gpu and not ray_cluster.is_remote():
+        yield from _lacking_gpus(workload.scale, len(gpu_capabilities()))
+
+
+def _lacking_gpus(scale: Scale, gpus: int) -> Iterator[str]:
+    wanted = max(scale.workers, 1)
+    if gpus < wanted:
+        yield (
+            f"scale.require_gpu: {gpus} GPUs for {wanted} workers. Make scale.workers smaller, or "
+            "leave require_gpu out to train on CPUs."
+        )
 
 
 @contextmanager
@@ -139,8 +154,10 @@ def _launch(job: torch_loop.TrainingJob, scale: Scale) -> dict[str, Any]:
     Raises:
         ValueError: As the loop does.
     """
-    from ray.train import FailureConfig, RunConfig
-    from ray.train.torch import TorchTrainer
+    from ray.train import FailureConfig, RunConfig, TrainingFailedError
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    from tasks.train.verdict import StopAtVerdict, verdict
 
     if scale.workers:
         ray_cluster.connect()
@@ -151,31 +168,48 @@ def _launch(job: torch_loop.TrainingJob, scale: Scale) -> dict[str, Any]:
     trainer = TorchTrainer(
         torch_loop.work,
         train_loop_config={"job": job},
-        scaling_config=_scaling(scale.workers),
+        torch_config=TorchConfig(timeout_s=COLLECTIVE_SECONDS),
+        scaling_config=_scaling(scale),
         run_config=RunConfig(
             name="train",
             storage_path=str(storage),
             failure_config=FailureConfig(max_failures=scale.max_failures),
+            callbacks=[StopAtVerdict()],
         ),
     )
-    with _own_interrupt_handler():
-        result = trainer.fit().return_value
-    if "error" in result:
-        raise ValueError(result["error"])
-    return dict(result)
+    try:
+        with _own_interrupt_handler():
+            return dict(trainer.fit().return_value)
+    except TrainingFailedError as error:
+        raise verdict(error) or error from None
 
 
-def _scaling(workers: int) -> "ScalingConfig":
-    """What each worker is given: a GPU if there are enough, and its share of half of the CPUs."""
+def _scaling(scale: Scale) -> "ScalingConfig":
+    """What each worker is given: a GPU if there are enough, and its share of half of the CPUs.
+
+    Raises:
+        UsageError: There are not enough GPUs, and they are required.
+    """
     from ray.train import ScalingConfig
 
+    workers = scale.workers
+    if workers:
+        import ray
+
+        resources = ray.cluster_resources()
+        gpus = int(resources.get("GPU", 0))
+    else:
+        import torch
+
+        gpus = torch.cuda.device_count()
+    if scale.require_gpu and (lacking := [*_lacking_gpus(scale, gpus)]):
+        raise UsageError(*lacking)
     if not workers:
         return ScalingConfig(num_workers=0)
-    import ray
-
-    resources = ray.cluster_resources()
     cpus = resources["CPU"] / 2 / workers
-    use_gpu = resources.get("GPU", 0) >= workers
+    use_gpu = gpus >= workers
+    if gpus and not use_gpu:
+        console.say(f"Trains on CPUs: there are {gpus} GPUs for {workers} workers.")
     return ScalingConfig(
         num_workers=workers,
         use_gpu=use_gpu,
@@ -188,13 +222,15 @@ def _scaling(workers: int) -> "ScalingConfig":
 
 @contextmanager
 def _own_interrupt_handler() -> Iterator[None]:
-    """Takes Ctrl-C back from Ray Train, which keeps it after a training."""
+    """Takes Ctrl-C back from Ray Train, which keeps it after a training and exits with a 0."""
     if current_thread() is not main_thread():
         yield
         return
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
+    except SystemExit:
+        raise KeyboardInterrupt from None
     finally:
         signal.signal(signal.SIGINT, handler)
 
@@ -206,4 +242,6 @@ STEP = Step(
     inputs=("preprocess",),
     libraries=("numpy", "safetensors", "torch", "transformers"),
     runs_model=True,
+    check=check,
+    hours=7 * 24,
 )
