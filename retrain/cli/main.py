@@ -1,24 +1,28 @@
 """`retrain`: the project's command line.
 
 Exit codes: 0 success (a model that the gate rejects is no failure), 1 a run that failed, 2 wrong
-usage. With `--json`, standard output holds one JSON document and nothing else.
+usage, 130 interrupted by Ctrl-C, 143 terminated by SIGTERM. With `--json`, standard output holds one JSON document and nothing else.
 """
 
 import argparse
 import dataclasses
 import json
 import os
+import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
+from threading import current_thread, main_thread
 from typing import Any
 
 from retrain.errors import UsageError
 from retrain.project import Project, find_project
 from retrain.workload import load_workload, parse_override, workload_names
+
+TERMINATED = 128 + signal.SIGTERM
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code.
     """
     options = _parser().parse_args(arguments)
+    if current_thread() is main_thread():
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         project = find_project()
         code: int = options.command(project, options)
@@ -36,8 +42,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(options, error, 2)
     except KeyboardInterrupt:
         return _refuse(options, "Interrupted.", 130)
+    except SystemExit as error:
+        if error.code != TERMINATED:
+            raise
+        return _refuse(options, "Terminated.", TERMINATED)
     except Exception as error:
         return _refuse(options, error, 1)
+
+
+def _terminate(*_: object) -> None:
+    """Ends what is going on as Ctrl-C does, so that it is cleaned up after."""
+    raise SystemExit(TERMINATED)
 
 
 def _parser() -> argparse.ArgumentParser:
