@@ -13,13 +13,20 @@ from prefect.states import Completed
 from flows.order import check, follow, look
 from retrain.project import find_project
 from retrain.runs import records
+from retrain.runs.notify import notify
 from retrain.runs.run import Run
 from retrain.store import RunContext, Store
 from retrain.workload import load_workload
 from tasks.pull.step import data_version
 
 
-@flow(name="train", flow_run_name="train-{workload}")
+@flow(
+    name="train",
+    flow_run_name="train-{workload}",
+    on_completion=[notify],
+    on_failure=[notify],
+    on_crashed=[notify],
+)
 def train(
     workload: str = "vit",
     overrides: dict[str, Any] | None = None,

@@ -58,7 +58,7 @@ def as_task(step: Step, store: Store, hours: float) -> Task[..., Any]:
     def run(
         plan: Plan, workload: Workload, inputs: Sequence[Input], context: RunContext, refresh: bool
     ) -> dict[str, Any]:
-        with ends_process(step.name, hours, context.run):
+        with ends_process(step.name, hours, context.run, workload.name):
             if not step.cached:
                 return record(step, plan, workload, inputs, context)
             made = make(store, step, plan, workload, inputs, context, refresh=refresh)

@@ -1,7 +1,8 @@
 """`retrain`: the project's command line.
 
 Exit codes: 0 success (a model that the gate rejects is no failure), 1 a run that failed, 2 wrong
-usage, 130 interrupted by Ctrl-C, 143 terminated by SIGTERM. With `--json`, standard output holds one JSON document and nothing else.
+usage, 130 interrupted by Ctrl-C, 143 terminated by SIGTERM. With `--json`, standard output holds one
+JSON document and nothing else.
 """
 
 import argparse

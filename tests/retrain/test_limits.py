@@ -10,7 +10,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-PROGRAM = "import sys; from tests.retrain.hanging import main; main(sys.argv[1], float(sys.argv[2]))"
+PROGRAM = (
+    "import sys; from tests.retrain.hanging import main; main(sys.argv[1], float(sys.argv[2]))"
+)
 
 
 @pytest.fixture
