@@ -18,7 +18,7 @@ from tasks.evaluate.step import STEP as EVALUATE
 from tasks.gate.step import STEP as GATE, Runner, score_champion
 from tasks.preprocess.step import STEP as PREPROCESS
 from tasks.promote.step import STEP as PROMOTE
-from tasks.pull.step import STEP as PULL, data_version
+from tasks.pull.step import STEP as PULL, data_version, outdated
 from tasks.train.step import STEP as TRAIN
 from tasks.validate.step import STEP as VALIDATE
 
@@ -57,6 +57,11 @@ def check(project: Project, workload: Workload) -> None:
         UsageError: With a line for each fault.
     """
     preflight.check(STEPS, workload, project)
+
+
+def remark(project: Project, workload: Workload, revision: str | None = None) -> str | None:
+    """What is to be known before a run: that it does not use the data as it lies in `data/`."""
+    return outdated(workload.data, project, revision)
 
 
 def look(project: Project, workload: Workload, revision: str | None = None) -> DryRun:

@@ -10,9 +10,9 @@ from prefect import flow, runtime
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from flows.order import check, follow, look
+from flows.order import check, follow, look, remark
 from retrain.project import find_project
-from retrain.runs import records
+from retrain.runs import console, records
 from retrain.runs.notify import notify
 from retrain.runs.run import Run
 from retrain.store import RunContext, Store
@@ -56,6 +56,8 @@ def train(
     project = find_project()
     config = load_workload(project.params, workload, overrides)
     check(project, config)
+    if said := remark(project, config, data_rev):
+        console.say(said)
     if not (run or refresh) and (same := look(project, config, data_rev).unchanged()):
         return Completed(name="Skipped", message=records.outcome(same), data=same)
     version = data_version(config.data, project, data_rev)

@@ -1,8 +1,8 @@
 """`retrain`: the project's command line.
 
 Exit codes: 0 success (a model that the gate rejects is no failure), 1 a run that failed, 2 wrong
-usage, 130 interrupted by Ctrl-C, 143 terminated by SIGTERM. With `--json`, standard output holds one
-JSON document and nothing else.
+usage, 130 ended by Ctrl-C, 143 ended by SIGTERM. With `--json`, standard output holds one JSON
+document and nothing else.
 """
 
 import argparse
@@ -103,12 +103,14 @@ def _train(project: Project, options: argparse.Namespace) -> int:
     overrides = dict(parse_override(text) for text in options.overrides)
     # Refused before anything is started, and at once.
     workload = load_workload(project.params, options.workload, overrides)
-    from flows.order import check, import_ahead, look
+    from flows.order import check, import_ahead, look, remark
     from retrain.runs import records
 
     check(project, workload)
     looked = look(project, workload, options.data_rev)
     if not (options.run or options.refresh) and (same := looked.unchanged()):
+        if said := remark(project, workload, options.data_rev):
+            print(said, file=sys.stderr)
         _print_json(same) if options.json else print(records.outcome(same))
         return 0
     first = "pull" if options.refresh else looked.has_to_run

@@ -72,6 +72,26 @@ def data_version(data: "Data", project: Project, revision: str | None = None) ->
     return DataVersion(source.digest(), isinstance(source, DvcSource), revision)
 
 
+def outdated(data: "Data", project: Project, revision: str | None = None) -> str | None:
+    """Says that the working tree's data differs from what a run uses, where that is seen.
+
+    Args:
+        data: Where the data is.
+        project: The clone that a relative path starts from.
+        revision: As for `data_version`.
+
+    Returns:
+        A sentence, or None.
+    """
+    source = find_source(data, project, revision)
+    if isinstance(source, DvcSource) and source.is_outdated():
+        return (
+            "data/ differs from data.dvc, and the run uses the version of data.dvc: "
+            "dvc add data to use what is there."
+        )
+    return None
+
+
 def pull(data: "Data", version: DataVersion, workspace: Workspace) -> Facts:
     """Fetches a version of the data into `data/` of the workspace.
 
