@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _refuse(options, "Interrupted.", 130)
     except SystemExit as error:
-        if error.code != TERMINATED:
+        if error.code not in (TERMINATED, signal.SIGTERM):  # ours, and Ray's in its place
             raise
         return _refuse(options, "Terminated.", TERMINATED)
     except Exception as error:

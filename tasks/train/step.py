@@ -229,7 +229,9 @@ def _own_interrupt_handler() -> Iterator[None]:
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
-    except SystemExit:
+    except SystemExit as error:
+        if error.code:  # it is Ray's answer to SIGTERM
+            raise
         raise KeyboardInterrupt from None
     finally:
         signal.signal(signal.SIGINT, handler)
