@@ -18,7 +18,7 @@ from tasks.evaluate.step import STEP as EVALUATE
 from tasks.gate.step import STEP as GATE, Runner, score_champion
 from tasks.preprocess.step import STEP as PREPROCESS
 from tasks.promote.step import STEP as PROMOTE
-from tasks.pull.step import STEP as PULL, data_version
+from tasks.pull.step import STEP as PULL, data_version, outdated
 from tasks.train.step import STEP as TRAIN
 from tasks.validate.step import STEP as VALIDATE
 
@@ -66,7 +66,10 @@ def document(run: RunState) -> Document:
         "model": facts.get("promote"),
         "look": _where_to_look(run),
     }
-    return made | {"outcome": verdict(made) if made["model"] else None}
+    if decision is None or made["model"] is None:
+        return made | {"rejected": False, "outcome": None}
+    rejected = not decision["passed"] and decision["verdict"] != "champion already"
+    return made | {"rejected": rejected, "outcome": verdict(made)}
 
 
 def verdict(document: Mapping[str, Any]) -> str:
@@ -182,9 +185,11 @@ def _where_to_look(run: RunState) -> dict[str, str]:
 
 PIPELINE = Pipeline(
     name="train",
+    steps=(PULL, VALIDATE, PREPROCESS, TRAIN, EVALUATE, GATE, PROMOTE),
     help="Trains a workload's model and promotes it if it is better than the one in production.",
     order=order,
     data_version=data_version,
+    data_warning=outdated,
     document=document,
     standing=standing,
     show=show,

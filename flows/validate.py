@@ -12,7 +12,7 @@ from retrain.runs.records import Document
 from retrain.runs.state import RunState
 from retrain.step import REPORT, DataVersion
 from tasks.gate.step import Runner
-from tasks.pull.step import STEP as PULL, data_version
+from tasks.pull.step import STEP as PULL, data_version, outdated
 from tasks.validate.step import STEP as VALIDATE
 
 if TYPE_CHECKING:
@@ -78,9 +78,11 @@ def publish(document: Document) -> None:
 
 PIPELINE = Pipeline(
     name="validate",
+    steps=(PULL, VALIDATE),
     help="Pulls and checks a workload's data.",
     order=order,
     data_version=data_version,
+    data_warning=outdated,
     document=document,
     standing=standing,
     show=show,

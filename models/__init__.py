@@ -5,6 +5,8 @@ A family's module has:
 - `Settings`: its settings in `params.yaml`, beside `family`. A frozen pydantic model, which can be
   read without importing torch. Its own validators begin their words with the name of a setting.
 - `flops(settings, shape)`: of a forward pass over one image; without importing torch either.
+- `faults(settings, shape)`: a sentence for each setting that does not go with the images; without
+  importing torch, so that it is said before anything runs.
 - `build(settings, shape, classes)`: a new network; `torch.manual_seed` decides its weights.
 - `rebuild(description)`: a network as it was saved, its weights still to be loaded. It needs
   nothing but the description.

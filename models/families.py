@@ -31,6 +31,13 @@ def flops(family: str, settings: Mapping[str, Any], shape: tuple[int, int, int])
     return counted
 
 
+def faults(family: str, settings: Mapping[str, Any], shape: tuple[int, int, int]) -> list[str]:
+    """A sentence for each setting that does not go with the images; the arguments are `flops`'s."""
+    module = _module(family)
+    found: list[str] = module.faults(module.Settings.model_validate(settings), shape)
+    return found
+
+
 def _module(family: str) -> Any:
     assert family in FAMILIES, family
     return import_module(f"models.{family}")

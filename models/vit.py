@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from models.network import Network
 
-Positive = Annotated[int, Field(ge=1)]
+Width = Annotated[int, Field(ge=1, le=1 << 16)]
 
 HALF = (0.5,)  # mean and standard deviation for pixels in [0, 1]
 # Of a config of `transformers`: where it came from, rather than what it is.
@@ -42,14 +42,14 @@ class Settings(BaseModel):
             of `transformers` is made for widths near 768; a narrow network learns badly from it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     pretrained: str | None = None
-    patch_size: Positive = 16
-    hidden_size: Positive = 384
-    layers: Positive = 12
-    heads: Positive = 6
-    mlp_ratio: Annotated[float, Field(gt=0)] = 4.0
+    patch_size: Annotated[int, Field(ge=1, le=4096)] = 16
+    hidden_size: Width = 384
+    layers: Annotated[int, Field(ge=1, le=1000)] = 12
+    heads: Width = 6
+    mlp_ratio: Annotated[float, Field(gt=0, le=1000)] = 4.0
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     initializer_range: Annotated[float, Field(gt=0)] | None = None
 
@@ -62,6 +62,22 @@ class Settings(BaseModel):
         elif self.hidden_size % self.heads:
             raise ValueError(f"heads {self.heads} does not divide hidden_size {self.hidden_size}")
         return self
+
+
+def faults(settings: Settings, shape: tuple[int, int, int]) -> list[str]:
+    """What in the settings does not go with the images, as far as that is known beforehand.
+
+    Args:
+        settings: Of the network; what a pretrained one takes is only known when it is there.
+        shape: Height, width and channels of the images.
+
+    Returns:
+        A sentence for each fault.
+    """
+    patch, size = settings.patch_size, shape[0]
+    if settings.pretrained is None and size % patch:
+        return [f"model.patch_size {patch} does not divide images.size {size}."]
+    return []
 
 
 def flops(settings: Settings, shape: tuple[int, int, int]) -> float:
@@ -100,10 +116,8 @@ def build(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Net
     if settings.pretrained is not None:
         return _fine_tuned(settings.pretrained, settings.dropout, shape, classes)
     size, _, channels = shape
-    if size % settings.patch_size:
-        raise ValueError(
-            f"model.patch_size {settings.patch_size} does not divide images.size {size}."
-        )
+    if wrong := faults(settings, shape):
+        raise ValueError("\n".join(wrong))
     from transformers import ViTConfig, ViTForImageClassification
 
     config = ViTConfig(

@@ -11,8 +11,11 @@ from typing import Any
 from prefect import Task
 from prefect.cache_policies import NO_CACHE, CachePolicy
 from prefect.client.schemas.objects import State, TaskRun
+from prefect.task_engine import TaskRunTimeoutError
 from prefect.tasks import exponential_backoff
 
+from retrain.errors import is_verdict
+from retrain.limits import ends_process
 from retrain.step import Input, Plan, Step
 from retrain.store import RESULT, RunContext, Store, make, record
 from retrain.workload import Workload
@@ -40,25 +43,32 @@ class ByKey(CachePolicy):
         return f"{plan.step}/{plan.key}/{RESULT}"
 
 
-def as_task(step: Step, store: Store) -> Task[..., Any]:
+def as_task(step: Step, store: Store, hours: float) -> Task[..., Any]:
     """The Prefect task of a step.
 
     It takes `plan`, `workload`, `inputs`, `context` and `refresh`, and returns the step's record as
     JSON-able values. A step that is cached leaves its artifact in the store.
+
+    Args:
+        step: Which step.
+        store: Where its output goes.
+        hours: How long each of its tries may take.
     """
 
     def run(
         plan: Plan, workload: Workload, inputs: Sequence[Input], context: RunContext, refresh: bool
     ) -> dict[str, Any]:
-        if not step.cached:
-            return record(step, plan, workload, inputs, context)
-        made = make(store, step, plan, workload, inputs, context, refresh=refresh)
+        with ends_process(step.name, hours, context.run, workload.name):
+            if not step.cached:
+                return record(step, plan, workload, inputs, context)
+            made = make(store, step, plan, workload, inputs, context, refresh=refresh)
         return {"step": made.step, "key": made.key, "digest": made.digest}
 
     return Task(
         run,
         name=step.name,
         task_run_name=step.name,
+        timeout_seconds=3600 * hours,
         retries=RETRIES,
         retry_delay_seconds=exponential_backoff(BACKOFF_SECONDS),
         retry_jitter_factor=0.5,
@@ -71,14 +81,22 @@ def as_task(step: Step, store: Store) -> Task[..., Any]:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether another try can help: never after a verdict on data, config or a model."""
+    """Whether another try can help: never after a verdict, or one that took all of its time."""
     chain = list(_causes(error))
-    if any(isinstance(each, ValueError | AssertionError | TypeError) for each in chain):
+    if any(is_verdict(each) or _is_last(each) for each in chain):
         return False
     return any(
         isinstance(each, OSError) or type(each).__module__.split(".")[0] in _PASSING_MODULES
         for each in chain
     )
+
+
+def _is_last(error: BaseException) -> bool:
+    """Whether all tries, or their time, are over: Ray Train replaces lost workers itself."""
+    if isinstance(error, TaskRunTimeoutError):
+        return True
+    # Ray raises a class that it has derived from its own.
+    return any(each.__module__.startswith("ray.train.") for each in type(error).__mro__)
 
 
 def _is_transient(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:

@@ -7,7 +7,7 @@ knows nothing of Prefect, DVC or the cache.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -114,6 +114,9 @@ class Step:
         cached: Whether the same key gives the same output. False for what looks at the registry.
         dry_function: For a step that is not cached. Called as the function is, it changes nothing
             and returns what the function would, or None if the function would change something.
+        check: Finds what would make the step fail, before a run's first step: a sentence for each
+            fault. It takes milliseconds and imports nothing heavy.
+        hours: How long the step may take where the workload's `limits` do not say it.
     """
 
     name: str
@@ -125,6 +128,8 @@ class Step:
     reports_with: tuple[str, ...] = ()
     cached: bool = True
     dry_function: Callable[..., Facts | None] | None = None
+    check: Callable[[Workload, Project], Iterable[str]] = lambda workload, project: ()
+    hours: float = 24.0
 
     def run(self, workload: Workload, inputs: Sequence[Input], workspace: Workspace) -> Facts:
         """Calls the function.
@@ -144,6 +149,10 @@ class Step:
         """
         assert self.dry_function, self.name
         return self.dry_function(*self._sections(workload), *inputs, workspace)
+
+    def limit(self, workload: Workload) -> float:
+        """How long the step may take, in hours."""
+        return workload.limits.get(self.name, self.hours)
 
     def _sections(self, workload: Workload) -> list[Any]:
         sections = dict.fromkeys(name.split(".")[0] for name in self.reads)

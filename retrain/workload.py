@@ -6,7 +6,7 @@ place and what would have been right; nothing is coerced.
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
 
@@ -16,17 +16,20 @@ from ruamel.yaml.error import YAMLError
 
 from models import families
 from retrain.errors import UsageError
-from retrain.numerics import precision, threads
+from retrain.hardware import precision, threads
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[int, Field(ge=1)]
+# Of a workload: as the strictest of those whom it is given to take it.
+NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"
+BatchSize = Annotated[int, Field(ge=1, le=1 << 20)]
 Kind = TypeVar("Kind", bound=BaseModel)
 
 
 class Section(BaseModel):
     """A part of a workload: frozen, no unknown keys, no coercion of types."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Split(Section):
@@ -95,7 +98,7 @@ class Images(Section):
             is `pixels` up to 100 GB of them. The other splits are always kept as pixels.
     """
 
-    size: Positive = 224
+    size: Annotated[int, Field(ge=1, le=4096)] = 224
     channels: Literal[1, 3] = 3
     resize: Literal["crop", "stretch"] = "crop"
     storage: Literal["auto", "pixels", "jpeg"] = "auto"
@@ -104,7 +107,7 @@ class Images(Section):
 class Model(BaseModel):
     """Which network: a family in `models/`, and that family's own settings beside its name."""
 
-    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True, allow_inf_nan=False)
 
     family: str
 
@@ -134,24 +137,24 @@ class Train(Section):
         micro_batch: Images of a worker's part of a batch that go through the network at once, for a
             batch that does not fit into a GPU; all of them when None. The step is the same, but for
             rounding.
-        precision: Of the matrix products; `auto` is bf16 where `retrain.numerics` finds that it
+        precision: Of the matrix products; `auto` is bf16 where `retrain.hardware` finds that it
             pays. Weights and optimizer are fp32 in any case.
         compile: Whether `torch.compile` is used; `auto` where a training on a GPU is long enough.
     """
 
-    epochs: Positive = 20
-    batch_size: Positive = 64
+    epochs: Annotated[int, Field(ge=1, le=100_000)] = 20
+    batch_size: BatchSize = 64
     lr: Annotated[float, Field(gt=0)] = 1e-3
     weight_decay: Annotated[float, Field(ge=0)] = 0.05
     warmup: Fraction = 0.1
     schedule: Literal["cosine", "one_cycle"] = "cosine"
     clip_norm: Annotated[float, Field(ge=0)] = 1.0
     label_smoothing: Fraction = 0.0
-    micro_batch: Positive | None = None
+    micro_batch: BatchSize | None = None
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: Literal["auto"] | bool = "auto"
     augment: Augment = Augment()
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
 
 
 class Scale(Section):
@@ -163,6 +166,7 @@ class Scale(Section):
         threads: CPU threads of a worker. `auto` is one for a small network, else the worker's share
             of the cores; None where the training runs on a GPU. (Another number sums in another
             order, so trains another model.)
+        require_gpu: Refuse to train without a GPU for each worker, instead of training on CPUs.
         memory_gb: How much each worker may hold of the training images, in 10^9 bytes. If all of
             them fit, each epoch has an order of its own over all images; else, one over parts of
             this size (another order, so another model).
@@ -171,8 +175,9 @@ class Scale(Section):
         max_failures: How often lost workers are replaced before the training fails.
     """
 
-    workers: Annotated[int, Field(ge=0)] = 0
+    workers: Annotated[int, Field(ge=0, le=4096)] = 0
     threads: Literal["auto"] | Positive | None = "auto"
+    require_gpu: bool = False
     memory_gb: Annotated[float, Field(gt=0)] = 4.0
     checkpoint_seconds: Annotated[float, Field(gt=0)] = 60.0
     max_failures: Annotated[int, Field(ge=0)] = 2
@@ -186,7 +191,7 @@ class Evaluate(Section):
         precision: As in `train`.
     """
 
-    batch_size: Positive = 256
+    batch_size: BatchSize = 256
     precision: Literal["auto", "fp32", "bf16"] = "auto"
 
 
@@ -207,7 +212,12 @@ class Gate(Section):
 
 
 class Workload(Section):
-    """One model to keep trained: an entry under `workloads` in `params.yaml`."""
+    """One model to keep trained: an entry under `workloads` in `params.yaml`.
+
+    Attributes:
+        limits: How long a step may take, in hours, by its name: `{train: 3}`. A step that is not
+            named has a limit of its own, a generous one.
+    """
 
     name: str
     data: Data
@@ -218,6 +228,7 @@ class Workload(Section):
     scale: Scale = Scale()
     evaluate: Evaluate = Evaluate()
     gate: Gate = Gate()
+    limits: dict[str, Annotated[float, Field(gt=0, le=8760)]] = {}
 
     def flat(self) -> dict[str, Any]:
         """Every parameter by its dotted name: `{"train.lr": 0.001, …}`, in order."""
@@ -253,18 +264,22 @@ def load_workload(params: Path, name: str, overrides: Mapping[str, Any] | None =
     """
     workloads = _read(params)
     if name not in workloads:
-        raise UsageError(f"No workload {name!r} in {params.name}.{_did_you_mean(name, workloads)}")
+        raise UsageError(f"No workload {name!r} in {params.name}.{did_you_mean(name, workloads)}")
+    _check_name(name)
     tree = workloads[name]
     for dotted, value in (overrides or {}).items():
         _set(tree, dotted, value)
     workload = _validate(Workload, {"name": name} | tree, name)
     family = workload.model.family
     if family not in families.FAMILIES:
-        hint = _did_you_mean(family, families.FAMILIES)
+        hint = did_you_mean(family, families.FAMILIES)
         raise UsageError(f"model.family: no {family!r} in models/.{hint}")
     settings = workload.model.model_dump(exclude={"family"})
     _validate(families.settings_class(family), settings, name)
     shape = (workload.images.size, workload.images.size, workload.images.channels)
+    faults = [*_faults(workload), *families.faults(family, settings, shape)]
+    if faults:
+        raise UsageError(f"workload {name}: " + "\n".join(faults))
     return _with_numerics(workload, families.flops(family, settings, shape))
 
 
@@ -315,6 +330,42 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
     tree[last] = value
 
 
+def _check_name(name: str) -> None:
+    """Refuses a workload's name that something would stumble over later.
+
+    It names folders, a model and an experiment in MLflow, and Prefect's artifacts.
+    """
+    if not re.fullmatch(NAME, name):
+        raise UsageError(
+            f"workload {name!r}: MLflow, Prefect and file systems do not all take this name. Use "
+            "ASCII letters, digits, - and _, the first a letter or digit, 100 at most."
+        )
+
+
+def _faults(workload: Workload) -> Iterator[str]:
+    """What does not go together in a workload, each value of which is right by itself."""
+    if workload.data.path.strip() in ("", "."):
+        yield "data.path: names no data; it is such as data/digits."
+    if workload.data.split.val + workload.data.split.test >= 1:
+        yield "data.split: val and test together leave nothing to train on."
+    if workload.checks.min_side > workload.checks.max_side:
+        yield "checks.min_side is larger than checks.max_side."
+    size, shift = workload.images.size, workload.train.augment.shift
+    if shift >= size:
+        yield f"train.augment.shift {shift} moves all of an image of images.size {size} away."
+    batch, workers = workload.train.batch_size, max(workload.scale.workers, 1)
+    if batch % workers:
+        yield (
+            f"train.batch_size {batch} cannot be shared out to scale.workers {workers}: make it a "
+            "multiple."
+        )
+    elif (micro := workload.train.micro_batch) is not None and micro > batch // workers:
+        yield (
+            f"train.micro_batch {micro} is more than a worker's part of train.batch_size, "
+            f"{batch // workers}."
+        )
+
+
 def _with_numerics(workload: Workload, flops: float) -> Workload:
     """Decides what changes rounding where it is left open: the precisions and the threads.
 
@@ -356,10 +407,11 @@ def _explain(fault: Any, kind: type[BaseModel], prefix: str) -> str:
     *above, last = fault["loc"]
     for part in above:
         kind = cast(type[BaseModel], kind.model_fields[part].annotation)
-    return f"{place}: no such key.{_did_you_mean(last, kind.model_fields)}"
+    return f"{place}: no such key.{did_you_mean(last, kind.model_fields)}"
 
 
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence that refuses a name: the one that may be meant, or all there are."""
     close = difflib.get_close_matches(name, known := sorted(known), n=1)
     if close:
         return f" Did you mean {close[0]!r}?"

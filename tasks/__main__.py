@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from retrain import preflight
 from retrain.errors import UsageError
 from retrain.project import Project, find_project
 from retrain.step import Input, Step, Workspace, plan
@@ -122,6 +123,7 @@ def main() -> int:
     try:
         project = find_project()
         workload = load_workload(project.params, options.workload)
+        preflight.check(list(STEPS.values()), workload, project)
         Build(workload, RunContext("dvc", project)).run(STEPS[options.step])
     except ValueError as error:
         print(f"{options.step}: {error}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -43,8 +44,11 @@ def _run(pipeline: "Pipeline", project: Project, options: argparse.Namespace) ->
     overrides = dict(parse_override(text) for text in options.overrides)
     # Refused before anything is started, and at once.
     workload = load_workload(project.params, options.workload, overrides)
+    pipeline.check(workload, project)
     dry_run = pipeline.dry_run(project, workload, options.data_rev)
     if not (options.run or options.refresh) and (same := pipeline.unchanged(dry_run)):
+        if warning := pipeline.data_warning(workload.data, project, options.data_rev):
+            print(warning, file=sys.stderr)
         print_json(same) if options.json else print(same["outcome"])
         return 0
     first = next(iter(pipeline.imports)) if options.refresh else dry_run.has_to_run

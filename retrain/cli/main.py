@@ -1,13 +1,16 @@
 """`retrain`: the project's command line.
 
 Exit codes: 0 success (a model that the gate rejects is no failure), 1 a run that failed, 2 wrong
-usage. With `--json`, standard output holds one JSON document and nothing else.
+usage, 130 ended by Ctrl-C, 143 ended by SIGTERM. With `--json`, standard output holds one JSON
+document and nothing else.
 """
 
 import argparse
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from threading import current_thread, main_thread
 
 from retrain.cli import flows, registry, runs, servers
 from retrain.cli.command import Commands
@@ -15,6 +18,8 @@ from retrain.errors import UsageError
 from retrain.project import find_project
 
 GROUPS = (flows, registry, runs, servers)  # in the order of `retrain --help`
+
+TERMINATED = 128 + signal.SIGTERM
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,6 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code.
     """
     options = _parser().parse_args(arguments)
+    if current_thread() is main_thread():
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         code: int = options.command(find_project(), options)
         return code
@@ -31,6 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(options, error, 2)
     except KeyboardInterrupt:
         return _refuse(options, "Interrupted.", 130)
+    except SystemExit as error:
+        if error.code not in (TERMINATED, signal.SIGTERM):  # ours, and Ray's in its place
+            raise
+        return _refuse(options, "Terminated.", TERMINATED)
     except Exception as error:
         return _refuse(options, error, 1)
 
@@ -44,6 +55,11 @@ def _parser() -> argparse.ArgumentParser:
     for group in GROUPS:
         group.add_commands(commands)
     return parser
+
+
+def _terminate(*_: object) -> None:
+    """Ends what is going on as Ctrl-C does, so that it is cleaned up after."""
+    raise SystemExit(TERMINATED)
 
 
 def _refuse(options: argparse.Namespace, error: Exception | str, code: int) -> int:

@@ -11,13 +11,15 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from retrain import preflight
 from retrain.project import Project, find_project
-from retrain.runs import records
+from retrain.runs import console, records
 from retrain.runs.dry_run import DryRun, StepHasToRunError
+from retrain.runs.notify import notify
 from retrain.runs.records import Document
 from retrain.runs.run import Run
 from retrain.runs.state import RunState
-from retrain.step import DataVersion
+from retrain.step import DataVersion, Step
 from retrain.store import RunContext, Store
 from retrain.workload import Data, Workload, load_workload
 
@@ -33,12 +35,16 @@ class Pipeline:
     Attributes:
         name: Of the flow, and of its command: `train`.
         help: What it does, in one sentence.
+        steps: All of them, in their order.
         order: Takes a version of the data through the steps, top to bottom. Its first argument
             runs a step, or takes the step's output from the store.
         data_version: Says which version of the data a run is to use; its last argument is a git
             revision, or None for the working tree.
+        data_warning: What a person should know of the data before a run, from the same arguments;
+            None if there is nothing.
         document: A run as JSON-able values. The run may have failed at any step; if it has not,
-            `outcome` says in one sentence how it ended.
+            `outcome` says in one sentence how it ended, and people are notified of that if
+            `rejected` is true.
         standing: What holds if nothing has changed since a run, from its document.
         show: Shows the document of a run on the console.
         publish: Shows the document of a run in Prefect.
@@ -49,14 +55,24 @@ class Pipeline:
 
     name: str
     help: str
+    steps: Sequence[Step]
     order: Callable[[Run | DryRun, DataVersion], None]
     data_version: Callable[[Data, Project, str | None], DataVersion]
+    data_warning: Callable[[Data, Project, str | None], str | None]
     document: Callable[[RunState], Document]
     standing: Callable[[Document], str]
     show: Callable[[Document], None]
     publish: Callable[[Document], None]
     imports: Mapping[str, Sequence[str]]
     preparations: Mapping[str, Callable[[Project], object]] = field(default_factory=dict)
+
+    def check(self, workload: Workload, project: Project) -> None:
+        """Looks for what would make a run fail, before anything is started.
+
+        Raises:
+            UsageError: With a line for each fault.
+        """
+        preflight.check(self.steps, workload, project)
 
     def dry_run(self, project: Project, workload: Workload, revision: str | None = None) -> DryRun:
         """Follows the steps as far as none of them has to run. Nothing is changed.
@@ -135,6 +151,9 @@ class Pipeline:
 
         project = find_project()
         config = load_workload(project.params, workload, overrides)
+        self.check(config, project)
+        if warning := self.data_warning(config.data, project, data_rev):
+            console.say(warning)
         if not (run or refresh):
             same = self.unchanged(self.dry_run(project, config, data_rev))
             if same:
@@ -152,5 +171,12 @@ class Pipeline:
         """The flow that Prefect runs, with the parameters of `run`."""
         from prefect import Flow
 
-        flow_run_name = f"{self.name}-{{workload}}"
-        return Flow(self.run, self.name, flow_run_name=flow_run_name, description=self.help)
+        return Flow(
+            self.run,
+            self.name,
+            description=self.help,
+            flow_run_name=f"{self.name}-{{workload}}",
+            on_completion=[notify],
+            on_failure=[notify],
+            on_crashed=[notify],
+        )

@@ -6,6 +6,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from retrain.errors import StepTimeoutError
+from retrain.limits import overrun
 from retrain.runs import console
 from retrain.runs.state import Outcome, RunState
 from retrain.step import Input, Plan, Step, difference, plan
@@ -48,6 +50,7 @@ class Run:
 
         Raises:
             ValueError: As the step does.
+            StepTimeoutError: It did not end within its limit.
         """
         workload = workload or self.workload
         name = f"{step.name} {of}".strip()
@@ -70,19 +73,24 @@ class Run:
     def _result(
         self, step: Step, now: Plan, workload: Workload, inputs: tuple[Input, ...]
     ) -> Artifact:
+        from prefect.task_engine import TaskRunTimeoutError
         from prefect.utilities.annotations import quote
 
         from retrain.caching import as_task
 
         # Quoted, so that Prefect does not search all of it for futures.
-        task = as_task(step, self.state.store).with_options(refresh_cache=self.refresh)
-        result: dict[str, Any] = task(  # type: ignore[assignment]  # a flow that is not async
-            plan=quote(now),
-            workload=quote(workload),
-            inputs=quote(inputs),
-            context=quote(self.context),
-            refresh=self.refresh,
-        )
+        hours = step.limit(workload)
+        task = as_task(step, self.state.store, hours).with_options(refresh_cache=self.refresh)
+        try:
+            result: dict[str, Any] = task(  # type: ignore[assignment]  # a flow that is not async
+                plan=quote(now),
+                workload=quote(workload),
+                inputs=quote(inputs),
+                context=quote(self.context),
+                refresh=self.refresh,
+            )
+        except TaskRunTimeoutError:
+            raise StepTimeoutError(overrun(step.name, hours)) from None
         if step.cached:
             made = self.state.store.find(step.name, now.key)
             assert made is not None

@@ -74,10 +74,12 @@ def _start(project: Project, port: int) -> "subprocess.Popen[bytes]":
     app = ("--factory", "prefect.server.api.server:create_app", "--app-dir", str(folder))
     ours = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1"}
     return subprocess.Popen(
-        [sys.executable, "-m", "uvicorn", *app, "--host", HOST, "--port", str(port),
-         "--log-level", "error", "--lifespan", "on"],
+        [sys.executable, "-m", "retrain.servers.watched", "uvicorn", *app, "--host", HOST,
+         "--port", str(port), "--log-level", "error", "--lifespan", "on"],
         cwd=project.root,
         env=os.environ | ours | {"PREFECT__SERVER_FINAL": "1"},
+        stdin=subprocess.PIPE,  # closed by the end of this process, whatever ends it
+        start_new_session=True,  # Ctrl-C is for the run, which still needs its server
     )  # fmt: skip
 
 

@@ -56,7 +56,9 @@ def is_remote() -> bool:
 
 def logical_cpus() -> int:
     """How many CPUs a Ray of ours is told that this machine has."""
-    return max(os.cpu_count() or 1, MIN_LOGICAL_CPUS)
+    from joblib import cpu_count
+
+    return max(int(cpu_count()), MIN_LOGICAL_CPUS)  # those that a container may use
 
 
 def token(project: Project) -> dict[str, str]:

@@ -11,6 +11,17 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+# All that `summarise` gives, by the names that the gate's rules use.
+METRICS = (
+    "accuracy",
+    "macro_precision",
+    "macro_recall",
+    "macro_f1",
+    "worst_class_recall",
+    "log_loss",
+    "calibration_error",
+    "rows",
+)
 CALIBRATION_BINS = 15  # as Guo et al. (2017) use
 MAX_CELLS = 1000  # of a side of the confusion matrix, as many as can be seen
 
@@ -162,9 +173,9 @@ def summarise(tally: Tally) -> dict[str, float]:
     """All metrics of a split.
 
     Returns:
-        `accuracy`; `macro_precision`, `macro_recall`, `macro_f1`: means over the classes of the
-        data, each counting the same; `worst_class_recall`; `log_loss` (nats); `calibration_error`
-        (expected, 0 to 1); `rows`.
+        `METRICS`: `accuracy`; `macro_precision`, `macro_recall`, `macro_f1`: means over the classes
+        of the data, each counting the same; `worst_class_recall`; `log_loss` (nats);
+        `calibration_error` (expected, 0 to 1); `rows`.
     """
     table = per_class(tally)
     macro = {

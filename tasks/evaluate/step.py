@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING
 
 import models
 from retrain import tracking
+from retrain.project import Project
 from retrain.registry import versions
 from retrain.step import REPORT, Chosen, Facts, Input, Step, Workspace
 from retrain.store import Artifact
-from retrain.workload import Evaluate, Workload
+from retrain.workload import Evaluate, Workload, did_you_mean
 from tasks.compute.inference import PredictionJob, probabilities
 from tasks.data.json_file import write_json
 from tasks.data.shards import ROWS, Prepared, open_prepared
 from tasks.evaluate import plots
-from tasks.evaluate.metrics import Predictions, Tally, per_class, summarise
+from tasks.evaluate.metrics import METRICS, Predictions, Tally, per_class, summarise
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,6 +65,18 @@ def evaluate(
     )
     _track(trained, metrics, workspace)
     return {"metrics": metrics, "weights": versions.digest_of_weights(model)}
+
+
+def check(workload: Workload, project: Project) -> Iterator[str]:
+    """Finds rules of the gate about metrics that there are not."""
+    named = {
+        **{f"gate.min.{name}": name for name in workload.gate.min},
+        **{f"gate.max.{name}": name for name in workload.gate.max},
+        "gate.metric": workload.gate.metric,
+    }
+    for place, name in named.items():
+        if name not in METRICS:
+            yield f"{place}: no metric {name!r}.{did_you_mean(name, METRICS)}"
 
 
 def _count(
@@ -169,4 +182,5 @@ STEP = Step(
     libraries=("numpy", "pyarrow", "torch", "transformers"),
     chosen=_chosen,
     reports_with=("tasks.evaluate.plots",),
+    check=check,
 )

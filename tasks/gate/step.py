@@ -187,5 +187,11 @@ def _decision(
 
 
 STEP = Step(
-    "gate", gate, reads=("gate",), inputs=("evaluate", "champion"), cached=False, dry_function=gate
+    "gate",
+    gate,
+    reads=("gate",),
+    inputs=("evaluate", "champion"),
+    cached=False,
+    dry_function=gate,
+    hours=1,
 )

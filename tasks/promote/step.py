@@ -210,4 +210,5 @@ STEP = Step(
     inputs=("data", "train", "evaluate", "gate"),
     cached=False,
     dry_function=promoted,
+    hours=2,
 )

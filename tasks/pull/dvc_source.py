@@ -2,14 +2,19 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from retrain.errors import UsageError
 from retrain.project import Project
 from tasks.pull.transfer import copy_file, each, reaching
+
+MAX_COUNTED = 100_000  # files, which takes a second
 
 
 @dataclass(frozen=True)
@@ -30,15 +35,36 @@ class DvcSource:
 
     def digest(self) -> str:
         """DVC's hash of `data/`: the MD5 (hex) of its listing, with `.dir` behind it."""
+        return str(self._pinned()["md5"])
+
+    def is_outdated(self) -> bool:
+        """Whether the working tree's `data/` is seen to hold something else than what is pinned.
+
+        The number of files and their sizes are compared, which takes milliseconds; a change that
+        leaves both as they were is not seen. Nothing is said of a folder that is not there or has
+        too many files, and of data at another revision.
+        """
+        pinned, folder = self._pinned(), self.project.root / "data"
+        files, size = pinned.get("nfiles"), pinned.get("size")
+        if self.revision is not None or files is None or size is None or files > MAX_COUNTED:
+            return False
+        if not folder.is_dir():
+            return False
+        found = list(islice(_sizes(folder), files + 1))
+        return bool(found) and (len(found), sum(found)) != (files, size)
+
+    def _pinned(self) -> dict[str, Any]:
+        """What `data.dvc` says of the folder `data/`."""
         from ruamel.yaml import YAML
         from ruamel.yaml.error import YAMLError
 
         try:
             outs = YAML(typ="safe", pure=True).load(self._pin())["outs"]
-            pinned = [str(out["md5"]) for out in outs if out["path"] == "data"]
+            pinned = [dict(out) for out in outs if out["path"] == "data"]
+            whole = len(pinned) == 1 and str(pinned[0]["md5"]).endswith(".dir")
         except (YAMLError, KeyError, TypeError):
-            pinned = []
-        if len(pinned) != 1 or not pinned[0].endswith(".dir"):
+            whole = False
+        if not whole:
             raise UsageError("data.dvc does not pin the folder data/. Write it with: dvc add data")
         return pinned[0]
 
@@ -80,6 +106,14 @@ class DvcSource:
                     f"{', '.join(tops)}. If it is new, put it under DVC first: dvc add data"
                 )
             _copy_objects(repo, {folder / name: md5 for name, md5 in wanted.items()})
+
+
+def _sizes(folder: Path) -> Iterator[int]:
+    """The size of each file below a folder, as DVC takes them: hidden ones too."""
+    for where, _, names in os.walk(folder, followlinks=True):
+        for name in names:
+            with suppress(FileNotFoundError):
+                yield Path(where, name).stat().st_size
 
 
 def _below(part: str, files: Mapping[str, str]) -> dict[str, str]:

@@ -1,20 +1,16 @@
 """Fetches one version of the data, whole or not at all."""
 
 import os
-import shutil
-import tarfile
-import zipfile
-import zlib
 from collections import Counter
+from collections.abc import Iterator
 from importlib import import_module
-from lzma import LZMAError
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.step import Chosen, DataVersion, Facts, Step, Workspace
-from tasks.pull.transfer import inside
+from tasks.pull.archives import unpack
 
 if TYPE_CHECKING:
     from retrain.workload import Data, Workload
@@ -80,6 +76,28 @@ def data_version(data: "Data", project: Project, revision: str | None = None) ->
     return DataVersion(source.digest(), tracked, revision)
 
 
+def outdated(data: "Data", project: Project, revision: str | None = None) -> str | None:
+    """Says that the working tree's data differs from what a run uses, where that is seen.
+
+    Args:
+        data: Where the data is.
+        project: The clone that a relative path starts from.
+        revision: As for `data_version`.
+
+    Returns:
+        A sentence, or None.
+    """
+    if _kind(data, _is_tracked(data, project)) != "dvc":
+        return None
+    source: Any = find_source(data, project, revision)
+    if not source.is_outdated():
+        return None
+    return (
+        "data/ differs from data.dvc, and the run uses the version of data.dvc: "
+        "dvc add data to use what is there."
+    )
+
+
 def pull(data: "Data", version: DataVersion, workspace: Workspace) -> Facts:
     """Fetches a version of the data into `data/` of the workspace.
 
@@ -98,7 +116,7 @@ def pull(data: "Data", version: DataVersion, workspace: Workspace) -> Facts:
     folder.mkdir()
     source = find_source(data, workspace.project, version.revision)
     source.fetch(version.digest, folder, workspace.scratch)
-    _unpack(folder, workspace.scratch)
+    unpack(folder, workspace.scratch)
     return {"format": _recognise(folder) if data.format in ("auto", "hub") else data.format}
 
 
@@ -155,50 +173,6 @@ def _is_tracked(data: "Data", project: Project) -> bool:
     return _place(data, project).is_relative_to(project.root / "data")
 
 
-def _unpack(folder: Path, scratch: Path) -> None:
-    """Puts the content of an archive into its place, if that is all there is in a folder."""
-    archive = next(folder.iterdir())
-    if len(list(folder.iterdir())) > 1 or not archive.is_file():
-        return
-    is_zip = zipfile.is_zipfile(archive)
-    if not is_zip and not tarfile.is_tarfile(archive):
-        return
-    unpacked = scratch / "unpacked"
-    shutil.rmtree(unpacked, ignore_errors=True)  # of a run that was killed
-    unpacked.mkdir()
-    try:
-        (_unpack_zip if is_zip else _unpack_tar)(archive, unpacked)
-    except (
-        zipfile.BadZipFile, tarfile.TarError, zlib.error, LZMAError, EOFError, RuntimeError
-    ) as error:  # fmt: skip
-        raise ValueError(f"The archive {archive.name} cannot be unpacked: {error}") from error
-    shutil.rmtree(folder)
-    shutil.move(_without_wrapping(unpacked), folder)
-
-
-def _unpack_zip(archive: Path, target: Path) -> None:
-    with zipfile.ZipFile(archive) as file:
-        for name in file.namelist():
-            inside(target, name)
-        file.extractall(target)
-    shutil.rmtree(target / "__MACOSX", ignore_errors=True)  # forks of files, named as the files
-
-
-def _unpack_tar(archive: Path, target: Path) -> None:
-    with tarfile.open(archive) as file:
-        file.extractall(target, filter="data")  # refuses what leads out, links and devices
-
-
-def _without_wrapping(folder: Path) -> Path:
-    """The innermost folder that holds everything, without taking a class for a wrapping."""
-    entries = [path for path in folder.iterdir() if not path.name.startswith(".")]
-    if len(entries) == 1 and entries[0].is_dir():
-        below = entries[0].iterdir()
-        if any(path.is_dir() or path.suffix == ".parquet" for path in below):
-            return _without_wrapping(entries[0])
-    return folder
-
-
 def _recognise(folder: Path) -> str:
     """Says in which of the two formats data is, by the names of its files."""
     at_top: Counter[str] = Counter()
@@ -223,4 +197,22 @@ def _chosen(workload: "Workload", version: DataVersion) -> Chosen:
     return Chosen(modules=(SOURCES[_kind(workload.data, version.tracked)],))
 
 
-STEP = Step("pull", pull, reads=("data.path", "data.format"), inputs=("data",), chosen=_chosen)
+def check(workload: "Workload", project: Project) -> Iterator[str]:
+    """Finds a `data.path` that holds the project itself, with all that it has made."""
+    data = workload.data
+    if data.format == "hub" or "://" in data.path:
+        return
+    path = Path(os.path.normpath(project.root / Path(data.path).expanduser()))
+    if project.root.is_relative_to(path):
+        yield f"data.path: {data.path} holds this project itself; name the folder of the data."
+
+
+STEP = Step(
+    "pull",
+    pull,
+    reads=("data.path", "data.format"),
+    inputs=("data",),
+    chosen=_chosen,
+    check=check,
+    hours=12,
+)

@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import models
 from retrain import tracking
+from retrain.errors import UsageError
+from retrain.hardware import gpu_capabilities
+from retrain.project import Project
 from retrain.runs import console
 from retrain.servers import ray_cluster
 from retrain.step import Chosen, Facts, Step, Workspace
@@ -37,6 +40,8 @@ SCALE = ("workers", "threads", "memory_gb")  # of the section, what changes the 
 
 # Imported by its name, so that the code of another loop is no part of the step's.
 LOOP = "tasks.train.loops.torch"
+# For which a worker waits for the others; PyTorch's own for NCCL.
+COLLECTIVE_SECONDS = 600
 
 
 def train(
@@ -64,11 +69,6 @@ def train(
         ConnectionError: MLflow cannot be reached.
         ray.train.TrainingFailedError: More workers were lost than `scale.max_failures`.
     """
-    if scale.workers and hyperparameters.batch_size % scale.workers:
-        raise ValueError(
-            f"train.batch_size {hyperparameters.batch_size} cannot be shared out to scale.workers "
-            f"{scale.workers}: make it a multiple."
-        )
     assert scale.threads != "auto", "retrain.workload decides it"
     settings = model.model_dump(exclude={"family"})
     job = TrainingJob(
@@ -107,6 +107,21 @@ def train(
         "val_accuracy": best["val_accuracy"],
         "val_loss": best["val_loss"],
     }
+
+
+def check(workload: Workload, project: Project) -> Iterator[str]:
+    """Finds GPUs that are required and not there; those of a cluster only Ray can count."""
+    if workload.scale.require_gpu and not ray_cluster.is_remote():
+        yield from _lacking_gpus(workload.scale, len(gpu_capabilities()))
+
+
+def _lacking_gpus(scale: Scale, gpus: int) -> Iterator[str]:
+    wanted = max(scale.workers, 1)
+    if gpus < wanted:
+        yield (
+            f"scale.require_gpu: {gpus} GPUs for {wanted} workers. Make scale.workers smaller, or "
+            "leave require_gpu out to train on CPUs."
+        )
 
 
 @contextmanager
@@ -149,8 +164,10 @@ def _launch(job: TrainingJob, scale: Scale) -> dict[str, Any]:
     Raises:
         ValueError: As the loop does.
     """
-    from ray.train import FailureConfig, RunConfig
-    from ray.train.torch import TorchTrainer
+    from ray.train import FailureConfig, RunConfig, TrainingFailedError
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    from tasks.train.verdict import StopAtVerdict, verdict
 
     if scale.workers:
         ray_cluster.connect()
@@ -161,31 +178,48 @@ def _launch(job: TrainingJob, scale: Scale) -> dict[str, Any]:
     trainer = TorchTrainer(
         import_module(LOOP).work,
         train_loop_config={"job": job},
-        scaling_config=_scaling(scale.workers),
+        torch_config=TorchConfig(timeout_s=COLLECTIVE_SECONDS),
+        scaling_config=_scaling(scale),
         run_config=RunConfig(
             name="train",
             storage_path=str(storage),
             failure_config=FailureConfig(max_failures=scale.max_failures),
+            callbacks=[StopAtVerdict()],
         ),
     )
-    with _own_interrupt_handler():
-        result = trainer.fit().return_value
-    if "error" in result:
-        raise ValueError(result["error"])
-    return dict(result)
+    try:
+        with _own_interrupt_handler():
+            return dict(trainer.fit().return_value)
+    except TrainingFailedError as error:
+        raise verdict(error) or error from None
 
 
-def _scaling(workers: int) -> "ScalingConfig":
-    """What each worker is given: a GPU if there are enough, and its share of half of the CPUs."""
+def _scaling(scale: Scale) -> "ScalingConfig":
+    """What each worker is given: a GPU if there are enough, and its share of half of the CPUs.
+
+    Raises:
+        UsageError: There are not enough GPUs, and they are required.
+    """
     from ray.train import ScalingConfig
 
+    workers = scale.workers
+    if workers:
+        import ray
+
+        resources = ray.cluster_resources()
+        gpus = int(resources.get("GPU", 0))
+    else:
+        import torch
+
+        gpus = torch.cuda.device_count()
+    if scale.require_gpu and (lacking := [*_lacking_gpus(scale, gpus)]):
+        raise UsageError(*lacking)
     if not workers:
         return ScalingConfig(num_workers=0)
-    import ray
-
-    resources = ray.cluster_resources()
     cpus = resources["CPU"] / 2 / workers
-    use_gpu = resources.get("GPU", 0) >= workers
+    use_gpu = gpus >= workers
+    if gpus and not use_gpu:
+        console.say(f"Trains on CPUs: there are {gpus} GPUs for {workers} workers.")
     return ScalingConfig(
         num_workers=workers,
         use_gpu=use_gpu,
@@ -198,13 +232,17 @@ def _scaling(workers: int) -> "ScalingConfig":
 
 @contextmanager
 def _own_interrupt_handler() -> Iterator[None]:
-    """Takes Ctrl-C back from Ray Train, which keeps it after a training."""
+    """Takes Ctrl-C back from Ray Train, which keeps it after a training and exits with a 0."""
     if current_thread() is not main_thread():
         yield
         return
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
+    except SystemExit as error:
+        if error.code:  # it is Ray's answer to SIGTERM
+            raise
+        raise KeyboardInterrupt from None
     finally:
         signal.signal(signal.SIGINT, handler)
 
@@ -224,4 +262,6 @@ STEP = Step(
     libraries=("numpy", "safetensors", "torch", "transformers"),
     chosen=_chosen,
     reports_with=("tasks.data.json_file", "tasks.train.progress"),
+    check=check,
+    hours=7 * 24,
 )

@@ -66,6 +66,21 @@ def test_a_workload_is_frozen(tmp_path):
         ({"model.hidden_size": "big"}, "model.hidden_size: should be a valid integer"),
         ({"train.lr.peak": 1}, "lr is a value"),
         ({"optimizer.name": "sgd"}, "optimizer: no such key"),
+        ({"images.size": 100_000}, "images.size: should be less than or equal to 4096"),
+        ({"train.epochs": 10**9}, "train.epochs: should be less than or equal to 100000"),
+        ({"train.batch_size": 1 << 21}, "train.batch_size: should be less than or equal to"),
+        ({"train.lr": float("inf")}, "train.lr: should be a finite number"),
+        ({"model.layers": 5000}, "model.layers: should be less than or equal to 1000"),
+        ({"model.hidden_size": 1 << 20}, "model.hidden_size: should be less than or equal to"),
+        ({"limits.train": 0}, "limits.train: should be greater than 0"),
+        ({"data.path": "."}, "data.path: names no data"),
+        ({"data.path": ""}, "data.path: names no data"),
+        ({"data.split": {"val": 0.5, "test": 0.5}}, "data.split: val and test together leave"),
+        ({"checks.min_side": 9, "checks.max_side": 8}, "checks.min_side is larger than"),
+        ({"train.augment.shift": 224}, "train.augment.shift 224 moves all of an image"),
+        ({"scale.workers": 3}, "train.batch_size 64 cannot be shared out to scale.workers 3"),
+        ({"scale.workers": 2, "train.micro_batch": 33}, "more than a worker's part"),
+        ({"model.patch_size": 15}, "model.patch_size 15 does not divide images.size 224"),
     ],
 )
 def test_a_wrong_key_or_value_is_named_with_its_place(tmp_path, overrides, said):
@@ -73,6 +88,18 @@ def test_a_wrong_key_or_value_is_named_with_its_place(tmp_path, overrides, said)
     with pytest.raises(UsageError) as error:
         load_workload(path, "toy", overrides)
     assert said in str(error.value)
+
+
+def test_all_that_does_not_go_together_is_said_at_once(tmp_path):
+    with pytest.raises(UsageError, match=r"(?s)scale\.workers 3: .*\nmodel\.patch_size 15"):
+        load_workload(minimal(tmp_path), "toy", {"scale.workers": 3, "model.patch_size": 15})
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "-v", ".hidden", "two words", "é", "a:b", "x" * 101])
+def test_a_name_that_something_would_refuse_later_is_refused(tmp_path, name):
+    text = f"workloads: {{'{name}': {{data: {{path: x}}, model: {{family: vit}}}}}}"
+    with pytest.raises(UsageError, match="ASCII letters"):
+        load_workload(params(tmp_path, text), name)
 
 
 def test_an_unknown_workload_is_answered_with_the_known_ones(tmp_path):

@@ -46,7 +46,7 @@ EDITS = {
     "models/serving.py": [],
     "models/vit.py": ["train", "evaluate"],
     "retrain/atomic.py": [],
-    "retrain/numerics.py": [],
+    "retrain/hardware.py": [],
     "retrain/runs/console.py": [],
     "retrain/workload.py": [],
     "tasks/data/class_folders.py": ["validate", "preprocess"],

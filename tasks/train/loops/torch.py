@@ -43,13 +43,12 @@ def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
 
     Returns:
         `history` (one mapping for each epoch), `best` (the one that is kept), `parameters` and
-        `numerics` (how it was calculated); or `error`, which is the user's to mend. It is not
-        raised because Ray would start the workers again.
+        `numerics` (how it was calculated).
+
+    Raises:
+        ValueError: As `train` does.
     """
-    try:
-        return train(config["job"])
-    except ValueError as error:
-        return {"error": str(error)}
+    return train(config["job"])
 
 
 def train(job: TrainingJob) -> dict[str, Any]:

@@ -8,6 +8,8 @@ import pytest
 from retrain.caching import is_transient
 from retrain.errors import UsageError
 from retrain.project import Project
+from retrain.workload import Data
+from tasks.pull.step import outdated
 from tests.tasks.pull.pulling import dvc, git, make_files, pulled, read_files
 
 REMOTE = ".dvc/remote/files/md5"
@@ -214,3 +216,41 @@ def test_without_a_remote_dvc_says_how_to_add_one(project):
     dvc(project.root, "remote", "remove", "here")
     with pytest.raises(UsageError, match="dvc remote add"):
         pulled(project, "data/digits")
+
+
+@pytest.fixture
+def working_tree(template, tmp_path):
+    """A project whose `data/` is as pinned."""
+    root = tmp_path / "working"
+    shutil.copytree(template, root)
+    return Project(root)
+
+
+def remark(project, revision=None):
+    return outdated(Data(path="data/digits"), project, revision)
+
+
+def test_nothing_is_said_of_data_as_it_is_pinned_or_not_there(working_tree, project):
+    assert remark(working_tree) is None
+    assert remark(project) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: make_files(data, "digits/cat/2.png"),
+        lambda data: (data / "digits/dog/2.png").unlink(),
+        lambda data: overwrite(data / "other/a.png", "longer than it was"),
+    ],
+    ids=["added", "deleted", "overwritten"],
+)
+def test_data_that_was_changed_without_dvc_add_is_said(working_tree, change):
+    change(working_tree.root / "data")
+    assert "dvc add data" in remark(working_tree)
+    dvc(working_tree.root, "add", "-q", "data")
+    assert remark(working_tree) is None
+
+
+def test_nothing_is_said_where_a_revision_is_asked_for(working_tree):
+    make_files(working_tree.root / "data", "digits/cat/2.png")
+    assert remark(working_tree, "old") is None

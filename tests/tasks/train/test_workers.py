@@ -71,3 +71,62 @@ def kill_a_worker(checkpoints, killed):
 def test_a_training_that_diverges_ends_on_all_workers(ray_session, many, tmp_path):
     with pytest.raises(ValueError, match=r"diverged in epoch 1"):
         run(tmp_path, many, RECIPE.model_copy(update={"lr": 1e30}), scale=SCALE)
+
+
+def raising_on_rank_1(config):
+    """A worker's function: the second worker fails while the first one waits for it."""
+    from pathlib import Path
+
+    import ray.train
+    import torch.distributed
+
+    rank = ray.train.get_context().get_world_rank()
+    with Path(config["job"].scratch, f"tries-of-{rank}").open("a") as tries:
+        tries.write("x")
+    if rank == 1:
+        raise config["job"].settings["error"]
+    torch.distributed.all_reduce(torch.zeros(1))
+
+
+def train_with(tmp_path, monkeypatch, error, scale=SCALE):
+    """Trains with the function above."""
+    from tasks.train import step
+
+    job = step.torch_loop.TrainingJob(
+        family="vit",
+        settings={"error": error},
+        hyperparameters=RECIPE,
+        images=tmp_path,
+        scratch=tmp_path / "scratch",
+        output=tmp_path,
+        root=tmp_path,
+        checkpoint_seconds=1.0,
+        memory_gb=1.0,
+    )
+    job.scratch.mkdir()
+    monkeypatch.setattr(step.torch_loop, "work", raising_on_rank_1)
+    return step._launch(job, scale)
+
+
+def test_a_verdict_on_one_worker_ends_all_at_once_and_is_not_tried_again(
+    ray_session, tmp_path, monkeypatch
+):
+    began = time.monotonic()
+    with pytest.raises(ValueError, match=r"^no such thing$"):
+        train_with(tmp_path, monkeypatch, ValueError("no such thing"))
+    assert time.monotonic() - began < 120  # two workers start in half a minute on a busy machine
+    assert (tmp_path / "scratch" / "tries-of-1").read_text() == "x"
+
+
+def test_other_errors_are_tried_as_often_as_configured_and_by_ray_alone(
+    ray_session, tmp_path, monkeypatch
+):
+    from ray.train import TrainingFailedError
+
+    from retrain.caching import is_transient
+
+    scale = SCALE.model_copy(update={"max_failures": 1})
+    with pytest.raises(TrainingFailedError, match="away") as raised:
+        train_with(tmp_path, monkeypatch, ConnectionError("away"), scale)
+    assert (tmp_path / "scratch" / "tries-of-1").read_text() == "xx"
+    assert not is_transient(raised.value)

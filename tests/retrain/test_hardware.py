@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from retrain import numerics
+from retrain import hardware
 from retrain.workload import load_workload
 
 PARAMS = """
@@ -29,13 +29,13 @@ def params(tmp_path):
 
 @pytest.mark.parametrize(("has_bf16", "expected"), [(True, "bf16"), (False, "fp32")])
 def test_large_work_is_done_in_what_the_processor_has(params, monkeypatch, has_bf16, expected):
-    monkeypatch.setattr(numerics, "has_bf16", lambda: has_bf16)
+    monkeypatch.setattr(hardware, "has_bf16", lambda: has_bf16)
     large = load_workload(params, "large")
     assert (large.train.precision, large.evaluate.precision) == (expected, expected)
 
 
 def test_small_work_is_done_in_fp32_everywhere(params, monkeypatch):
-    monkeypatch.setattr(numerics, "has_bf16", lambda: True)
+    monkeypatch.setattr(hardware, "has_bf16", lambda: True)
     small = load_workload(params, "small")
     assert (small.train.precision, small.evaluate.precision) == ("fp32", "fp32")
 
@@ -58,7 +58,7 @@ def machine(monkeypatch):
             else real(self, **how),
         )  # fmt: skip
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        monkeypatch.setattr(numerics, "version", lambda name: torch)
+        monkeypatch.setattr(hardware, "version", lambda name: torch)
         found = None if capabilities is None else "/usr/bin/nvidia-smi"
         monkeypatch.setattr(shutil, "which", lambda name: found)
         said = subprocess.CompletedProcess([], 0, "".join(f"{c}\n" for c in capabilities or ()))
@@ -66,8 +66,8 @@ def machine(monkeypatch):
         forget()
 
     def forget():
-        numerics.has_bf16.cache_clear()
-        numerics._gpu_capabilities.cache_clear()
+        hardware.has_bf16.cache_clear()
+        hardware.gpu_capabilities.cache_clear()
 
     yield is_one
     forget()
@@ -87,13 +87,13 @@ def machine(monkeypatch):
 )
 def test_the_gpu_counts_if_pytorch_can_use_one_and_else_the_cpu(machine, what, expected):
     machine(**what)
-    assert numerics.has_bf16() is expected
+    assert hardware.has_bf16() is expected
 
 
 def test_hidden_gpus_do_not_count(machine, monkeypatch):
     machine(capabilities=["9.0"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert numerics.has_bf16() is False
+    assert hardware.has_bf16() is False
 
 
 def test_a_small_step_takes_one_thread_and_a_large_one_the_workers_share(params, machine):
@@ -111,8 +111,8 @@ def test_a_small_step_takes_one_thread_and_a_large_one_the_workers_share(params,
 def test_a_workers_part_of_a_batch_decides_whether_its_step_is_small(params, machine):
     machine()
     alone = {"train.batch_size": 8, "scale.threads": "auto"}
-    assert load_workload(params, "large", alone).scale.threads == numerics.threads(2e9, 0, "auto")
-    assert numerics.threads(1.9e9, 2, "auto") == 1
+    assert load_workload(params, "large", alone).scale.threads == hardware.threads(2e9, 0, "auto")
+    assert hardware.threads(1.9e9, 2, "auto") == 1
 
 
 def test_the_threads_that_the_user_says_stay(params, machine):

@@ -1,4 +1,4 @@
-"""What is left open of how a network is calculated, decided for this machine.
+"""What follows from this machine's hardware: the precision and the threads of a network.
 
 A rule and no measurement, because it is part of the key of what is trained: a busy moment must not
 train another model.
@@ -51,7 +51,7 @@ def threads(flops: float, workers: int, wanted: int | str | None) -> int | None:
         None where the training runs on GPUs: there they change nothing.
     """
     sharing = max(1, workers)
-    if len(_gpu_capabilities()) >= sharing:
+    if len(gpu_capabilities()) >= sharing:
         return None
     if isinstance(wanted, int):
         return wanted
@@ -69,7 +69,7 @@ def has_bf16() -> bool:
     It is the GPU if there is one that PyTorch can use, else the CPU. Nothing is imported to find
     out.
     """
-    capabilities = _gpu_capabilities()
+    capabilities = gpu_capabilities()
     if capabilities:
         return min(capabilities) >= BF16_CAPABILITY
     try:
@@ -80,9 +80,10 @@ def has_bf16() -> bool:
 
 
 @cache
-def _gpu_capabilities() -> tuple[float, ...]:
-    """The compute capability of each NVIDIA GPU."""
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+def gpu_capabilities() -> tuple[float, ...]:
+    """The compute capability of each NVIDIA GPU that PyTorch can use here; nothing is imported."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    hidden = visible in ("", "-1")
     if hidden or version("torch").endswith("+cpu") or not shutil.which("nvidia-smi"):
         return ()
     asked = subprocess.run(
@@ -90,4 +91,6 @@ def _gpu_capabilities() -> tuple[float, ...]:
         capture_output=True,
         text=True,
     )
-    return tuple(map(float, asked.stdout.split()))
+    found = sorted(float(each) for each in asked.stdout.split())
+    # Some may be named in ways that only the driver resolves, so it is counted and not chosen.
+    return tuple(found if visible is None else found[: len(visible.split(","))])

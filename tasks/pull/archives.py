@@ -1,0 +1,62 @@
+"""Data that comes as an archive: zip, or tar in any compression."""
+
+import shutil
+import tarfile
+import zipfile
+import zlib
+from lzma import LZMAError
+from pathlib import Path
+
+from tasks.pull.transfer import inside
+
+
+def unpack(folder: Path, scratch: Path) -> None:
+    """Puts the content of an archive into its place, if that is all there is in a folder.
+
+    Args:
+        folder: What may hold nothing but an archive.
+        scratch: Where it is unpacked; on the same file system.
+
+    Raises:
+        ValueError: The archive is damaged, or has a file whose name leads out of it.
+    """
+    archive = next(folder.iterdir())
+    if len(list(folder.iterdir())) > 1 or not archive.is_file():
+        return
+    is_zip = zipfile.is_zipfile(archive)
+    if not is_zip and not tarfile.is_tarfile(archive):
+        return
+    unpacked = scratch / "unpacked"
+    shutil.rmtree(unpacked, ignore_errors=True)  # of a run that was killed
+    unpacked.mkdir()
+    try:
+        (_unpack_zip if is_zip else _unpack_tar)(archive, unpacked)
+    except (
+        zipfile.BadZipFile, tarfile.TarError, zlib.error, LZMAError, EOFError, RuntimeError
+    ) as error:  # fmt: skip
+        raise ValueError(f"The archive {archive.name} cannot be unpacked: {error}") from error
+    shutil.rmtree(folder)
+    shutil.move(_without_wrapping(unpacked), folder)
+
+
+def _unpack_zip(archive: Path, target: Path) -> None:
+    with zipfile.ZipFile(archive) as file:
+        for name in file.namelist():
+            inside(target, name)
+        file.extractall(target)
+    shutil.rmtree(target / "__MACOSX", ignore_errors=True)  # forks of files, named as the files
+
+
+def _unpack_tar(archive: Path, target: Path) -> None:
+    with tarfile.open(archive) as file:
+        file.extractall(target, filter="data")  # refuses what leads out, links and devices
+
+
+def _without_wrapping(folder: Path) -> Path:
+    """The innermost folder that holds everything, without taking a class for a wrapping."""
+    entries = [path for path in folder.iterdir() if not path.name.startswith(".")]
+    if len(entries) == 1 and entries[0].is_dir():
+        below = entries[0].iterdir()
+        if any(path.is_dir() or path.suffix == ".parquet" for path in below):
+            return _without_wrapping(entries[0])
+    return folder

@@ -1,0 +1,85 @@
+"""A flow with one step that hangs in one of several ways, for a process of its own."""
+
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from prefect import flow, runtime
+
+from retrain import limits
+from retrain.project import Project
+from retrain.runs.run import Run
+from retrain.runs.state import RunState
+from retrain.step import DataVersion, Step
+from retrain.store import RunContext, Store
+from retrain.workload import Data, Model, Workload
+
+LIMIT_SECONDS = 2.0
+
+
+def sleeps():
+    time.sleep(60)
+
+
+def waits_for_a_socket():
+    ours, _theirs = socket.socketpair()
+    ours.recv(1)
+
+
+def waits_for_a_thread():
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(time.sleep, 60)
+
+
+def leaves_a_thread_behind():
+    threading.Thread(target=time.sleep, args=(60,)).start()
+    time.sleep(60)
+
+
+def does_not_listen():
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            time.sleep(60)
+        except BaseException:
+            print("not now")
+
+
+def ends_in_time():
+    time.sleep(0.1)
+
+
+def main(how: str, after: float) -> None:
+    """Runs the flow in the working directory.
+
+    Args:
+        how: One of the functions above.
+        after: Seconds that the process goes on after the flow.
+    """
+    here = Path.cwd()
+    limits.GRACE_SECONDS = 3.0
+
+    def step(version, workspace):
+        with (here / "tries").open("a") as tries:
+            tries.write("x")
+        globals()[how]()
+        return {}
+
+    @flow
+    def toy():
+        (here / "run").write_text(str(runtime.flow_run.id))
+        workload = Workload(
+            name="toy",
+            data=Data(path="x"),
+            model=Model(family="vit"),
+            limits={"first": LIMIT_SECONDS / 3600},
+        )
+        version = DataVersion("abc", tracked=True)
+        context = RunContext(str(runtime.flow_run.id), Project(here))
+        run = Run(RunState("toy", workload, version, Store(here / "store"), context))
+        run(Step("first", step, reads=(), inputs=("data",)), version)
+
+    toy()
+    time.sleep(after)

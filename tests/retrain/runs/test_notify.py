@@ -1,0 +1,112 @@
+"""What a webhook is told, by a flow whose runs end in all ways, to a real HTTP server."""
+
+import json
+import logging
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from prefect import flow
+
+from retrain.runs import notify as notify_module
+from retrain.runs.notify import notify, send
+
+REJECTED = {"unchanged": False, "rejected": True, "outcome": "toy version 3 is rejected (why)."}
+
+
+@flow(on_completion=[notify], on_failure=[notify], on_crashed=[notify])
+def ends(workload: str, how: str):
+    if how == "fails":
+        raise ValueError("no such data")
+    if how == "is interrupted":
+        raise KeyboardInterrupt
+    promoted = REJECTED | {"rejected": False}
+    return {"rejects": REJECTED, "promotes": promoted, "rests": REJECTED | {"unchanged": True}}[how]
+
+
+@pytest.fixture
+def webhook(monkeypatch):
+    """A server on loopback; what it was told."""
+    told = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            assert self.headers["Content-Type"] == "application/json"
+            told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            if self.path == "/slow":
+                time.sleep(2)
+            self.send_response(500 if self.path == "/broken" else 200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    monkeypatch.setenv(notify_module.URL, f"http://127.0.0.1:{server.server_port}/secret")
+    yield told
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_failed_run_is_told(webhook, prefect_session):
+    with pytest.raises(ValueError, match="no such data"):
+        ends("toy", "fails")
+    [text] = (each["text"] for each in webhook)
+    assert text.startswith("toy: the run failed. ")
+    assert "no such data (run " in text
+
+
+def test_a_crashed_run_is_told(webhook, prefect_session):
+    with pytest.raises(KeyboardInterrupt):
+        ends("toy", "is interrupted")
+    [text] = (each["text"] for each in webhook)
+    assert text.startswith("toy: the run crashed. Execution was aborted by an interrupt signal.")
+
+
+def test_a_rejected_model_is_told(webhook, prefect_session):
+    ends("toy", "rejects")
+    [text] = (each["text"] for each in webhook)
+    assert text.startswith(
+        "toy: toy version 3 is rejected (why). (run "
+    )
+
+
+@pytest.mark.parametrize("how", ["promotes", "rests"])
+def test_a_run_without_news_is_not(webhook, prefect_session, how):
+    ends("toy", how)
+    assert webhook == []
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://127.0.0.1:1/secret", "could not be reached (ConnectionRefusedError)"),
+        ("secret", "could not be reached (ValueError)"),
+        ("{server}/broken", "answered 500"),
+        ("{server}/slow", "no answer within"),
+    ],
+)
+def test_a_webhook_that_fails_is_a_warning_that_keeps_its_secret(
+    webhook, monkeypatch, caplog, prefect_session, url, said
+):
+    import os
+
+    server = os.environ[notify_module.URL].removesuffix("/secret")
+    monkeypatch.setattr(notify_module, "SECONDS", 1.0)
+    monkeypatch.setenv(notify_module.URL, url.format(server=server))
+    with caplog.at_level(logging.WARNING, logger="retrain"):
+        ends("toy", "rejects")
+    [warning] = [each.getMessage() for each in caplog.records if each.name == "retrain"]
+    assert said in warning
+    assert "secret" not in caplog.text
+    assert server not in caplog.text
+
+
+def test_without_a_webhook_nothing_is_sent(monkeypatch, caplog):
+    monkeypatch.delenv(notify_module.URL, raising=False)
+    send("news")
+    assert not [each for each in caplog.records if each.name == "retrain"]
