@@ -4,6 +4,7 @@ retrain train vit
 prefect deployment run train/vit --watch
 """
 
+from functools import partial
 from typing import Any
 
 from prefect import flow, runtime
@@ -19,7 +20,7 @@ from retrain.workload import load_workload
 from tasks.pull.step import data_version
 
 
-@flow(name="train", flow_run_name="train-{workload}")
+@flow(name="train", flow_run_name="train-{workload}", persist_result=False)
 def train(
     workload: str = "vit",
     overrides: dict[str, Any] | None = None,
@@ -53,6 +54,6 @@ def train(
     version = data_version(config.data, project, data_rev)
     context = RunContext(str(runtime.flow_run.id), project)
     steps = Run(config, version, Store(project.store), context, refresh)
-    with records.kept(steps):
-        follow(steps, version)
+    with steps.going_on(), records.kept(steps):
+        steps.follow(partial(follow, version=version))
     return records.published(steps)

@@ -1,22 +1,25 @@
-"""A step as a Prefect task: cached by its key, retried where another try can help.
+"""A step as a Prefect task: retried where another try can help, and `Cached` if it did not run.
 
-Prefect's record of the task is kept in the artifact's own folder, `<step>/<key>/result.json`:
-without the folder there is no hit.
+Prefect keeps no record of its own: its files name the serializer that they are to be read with,
+pickle among them, and a store that others can write to must not decide what is run here.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from prefect import Task
-from prefect.cache_policies import NO_CACHE, CachePolicy
+from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
+from prefect.states import Completed
 from prefect.tasks import exponential_backoff
 
+from retrain.errors import DamagedArtifactError
+from retrain.execute import Checking, get_or_run, run_uncached
 from retrain.step import Input, Plan, Step
-from retrain.store import RESULT, RunContext, Store, make, record
+from retrain.store import Artifact, RunContext, Store
 from retrain.workload import Workload
 
+CACHED = "Cached"  # what Prefect calls the state of a task that did not have to run
 RETRIES = 2
 BACKOFF_SECONDS = 2.0
 
@@ -24,36 +27,24 @@ BACKOFF_SECONDS = 2.0
 _PASSING_MODULES = ("botocore", "dvc", "mlflow", "ray", "requests", "sqlalchemy", "urllib3")
 
 
-@dataclass
-class ByKey(CachePolicy):
-    """The key of the step's plan, as a path in the store."""
-
-    def compute_key(
-        self,
-        task_ctx: Any,
-        inputs: dict[str, Any],
-        flow_parameters: dict[str, Any],
-        **kwargs: Any,
-    ) -> str | None:
-        """Says where Prefect keeps the task's record."""
-        plan: Plan = inputs["plan"]
-        return f"{plan.step}/{plan.key}/{RESULT}"
-
-
-def as_task(step: Step, store: Store) -> Task[..., Any]:
+def as_task(step: Step, store: Store, checking: Checking) -> Task[..., State[Artifact]]:
     """The Prefect task of a step.
 
-    It takes `plan`, `workload`, `inputs`, `context` and `refresh`, and returns the step's record as
-    JSON-able values. A step that is cached leaves its artifact in the store.
+    It takes `plan`, `workload`, `inputs`, `context` and `refresh`, and returns a state whose data
+    is the step's output; its name is `Cached` when the store had that. A step that is cached leaves
+    its artifact in the store.
     """
 
     def run(
         plan: Plan, workload: Workload, inputs: Sequence[Input], context: RunContext, refresh: bool
-    ) -> dict[str, Any]:
+    ) -> State[Artifact]:
         if not step.cached:
-            return record(step, plan, workload, inputs, context)
-        made = make(store, step, plan, workload, inputs, context, refresh=refresh)
-        return {"step": made.step, "key": made.key, "digest": made.digest}
+            made = run_uncached(step, plan, workload, inputs, context, checking)
+            return Completed(data=made)
+        made, was_there = get_or_run(
+            store, step, plan, workload, inputs, context, checking, refresh=refresh
+        )
+        return Completed(data=made, name=CACHED) if was_there else Completed(data=made)
 
     return Task(
         run,
@@ -63,17 +54,16 @@ def as_task(step: Step, store: Store) -> Task[..., Any]:
         retry_delay_seconds=exponential_backoff(BACKOFF_SECONDS),
         retry_jitter_factor=0.5,
         retry_condition_fn=_is_transient,
-        cache_policy=ByKey() if step.cached else NO_CACHE,
-        persist_result=step.cached,
-        result_storage=store.root if step.cached else None,
-        result_serializer="json" if step.cached else None,
+        cache_policy=NO_CACHE,
+        persist_result=False,  # whatever the user's settings say
     )
 
 
 def is_transient(error: BaseException) -> bool:
     """Whether another try can help: never after a verdict on data, config or a model."""
     chain = list(_causes(error))
-    if any(isinstance(each, ValueError | AssertionError | TypeError) for each in chain):
+    hopeless = (ValueError, AssertionError, TypeError, DamagedArtifactError)
+    if any(isinstance(each, hopeless) for each in chain):
         return False
     return any(
         isinstance(each, OSError) or type(each).__module__.split(".")[0] in _PASSING_MODULES

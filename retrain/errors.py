@@ -1,4 +1,4 @@
-"""The two ways in which a run says no; everything else that is raised is a fault."""
+"""The two ways in which a run says no, and damage that it mends; all else is a fault."""
 
 
 class UsageError(ValueError):
@@ -10,3 +10,17 @@ class UsageError(ValueError):
 
 class RejectedDataError(ValueError):
     """The data does not pass the workload's checks; training on it would be a mistake."""
+
+
+class DamagedArtifactError(Exception):
+    """An output in the store is not as it was made, so nothing made of it is believed.
+
+    Attributes:
+        step: The step that made it.
+        key: Its key.
+        said: What is wrong with it.
+    """
+
+    def __init__(self, step: str, key: str, said: str) -> None:
+        super().__init__(f"{step} {key[:8]} is damaged ({said}); it is made again.")
+        self.step, self.key, self.said = step, key, said

@@ -1,14 +1,17 @@
 """One run of a flow: calls the steps as Prefect tasks and keeps what became of each."""
 
 import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
+from retrain.errors import DamagedArtifactError
 from retrain.runs import console
 from retrain.step import DataVersion, Input, Plan, Step, difference, plan
 from retrain.store import Artifact, RunContext, Store, write_json
+from retrain.verify import Verifier, until_whole
 from retrain.workload import Workload
 
 
@@ -83,6 +86,38 @@ class Run:
     outcomes: list[Outcome] = field(default_factory=list)
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     began: float = field(default_factory=monotonic)
+    _damaged: dict[tuple[str, str], str] = field(default_factory=dict)
+    _ran: dict[tuple[str, str], Outcome] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Makes what checks the artifacts that the run takes from the store."""
+        self._verifier = Verifier(self.store, self.context.run)
+
+    def going_on(self) -> AbstractContextManager[None]:
+        """Keeps what the run takes and makes in the store, for as long as it goes on."""
+        return self.store.holding(self.context.run)
+
+    def follow(self, order: Callable[["Run"], None]) -> None:
+        """Calls the steps in the order of a flow.
+
+        Where an artifact in the store turns out damaged, it is taken out, and the order is followed
+        again from its start: what is whole comes from the store.
+
+        Args:
+            order: Calls this with each step.
+
+        Raises:
+            DamagedArtifactError: An artifact is damaged that was made again already.
+            ValueError: As the steps do.
+        """
+        until_whole(lambda: order(self), self._start_again)
+
+    def _start_again(self, error: DamagedArtifactError) -> None:
+        console.say(str(error))
+        self._damaged[error.step, error.key] = error.said
+        self._ran |= {(each.step, each.key): each for each in self.outcomes}
+        self.outcomes.clear()
+        self.artifacts.clear()
 
     def __call__(
         self, step: Step, *inputs: Input, workload: Workload | None = None, of: str = ""
@@ -102,14 +137,13 @@ class Run:
         name = f"{step.name} {of}".strip()
         now = plan(step, workload, inputs)
         reason = self._reason_to_run(step, name, now)
-        if reason and not self.refresh:  # damaged: Prefect's own record must not hit
-            self.store.discard(step.name, now.key)
         began = monotonic()
         with console.running(name):
-            made = self._result(step, now, workload, inputs)
-        cached = step.cached and made.provenance["run"] != self.context.run
+            made, cached = self._result(step, now, workload, inputs)
         ran = None if cached else reason or "asked of the registry each time"
         outcome = Outcome.of(name, now, made, ran=ran, seconds=monotonic() - began)
+        if cached and (name, now.key) in self._ran:  # before damage was found
+            outcome = self._ran[name, now.key]
         self.outcomes.append(outcome)
         self.artifacts[name] = made
         console.ended(outcome.step, outcome.cached, outcome.why, outcome.seconds)
@@ -119,25 +153,23 @@ class Run:
 
     def _result(
         self, step: Step, now: Plan, workload: Workload, inputs: tuple[Input, ...]
-    ) -> Artifact:
+    ) -> tuple[Artifact, bool]:
+        """The step's output, and whether the store had it."""
         from prefect.utilities.annotations import quote
 
-        from retrain.caching import as_task
+        from retrain.caching import CACHED, as_task
 
+        if self.refresh and step.cached:
+            self.store.forget(step.name, now.key)
         # Quoted, so that Prefect does not search all of it for futures.
-        task = as_task(step, self.store).with_options(refresh_cache=self.refresh)
-        result: dict[str, Any] = task(  # type: ignore[assignment]  # a flow that is not async
+        state = as_task(step, self.store, self._verifier.checking)(
             plan=quote(now),
             workload=quote(workload),
             inputs=quote(inputs),
             context=quote(self.context),
             refresh=self.refresh,
         )
-        if step.cached:
-            made = self.store.find(step.name, now.key)
-            assert made is not None
-            return made
-        return Artifact(folder=Path(), **result)
+        return state.result(), state.name == CACHED
 
     def _reason_to_run(self, step: Step, name: str, now: Plan) -> str | None:
         """Why a step has to run; None when the store has its output, or it is never kept."""
@@ -148,6 +180,8 @@ class Run:
         damage = self.store.damage(step.name, now.key)
         if damage is None:
             return None
+        if (step.name, now.key) in self._damaged:
+            return self._damaged[step.name, now.key]
         last = self._last(name)
         if last is None:
             return "first run"
@@ -164,4 +198,4 @@ class Run:
         write_json(self._memory(name), asdict(now))
 
     def _memory(self, name: str) -> Path:
-        return self.store.root / "last" / self.workload.name / f"{name.replace(' ', '-')}.json"
+        return self.store.last_plan(self.workload.name, name)

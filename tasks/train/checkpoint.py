@@ -1,12 +1,49 @@
 """Checkpoints: all that a training needs to go on from where it was, on disk."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FOLDER = "checkpoints"
 KEPT = 2
+
+
+def is_finite(state: Any) -> bool:
+    """Whether all numbers in a state are finite, those in its tensors and its own.
+
+    Args:
+        state: Tensors, plain values, and mappings and sequences of such.
+    """
+    import torch
+    from torch.nn.utils import get_total_norm
+
+    tensors, numbers = _numbers_of(state)
+    # The largest magnitude: no sum that could overflow, and one answer to wait for on a GPU.
+    largest = get_total_norm(tensors, float("inf")) if tensors else torch.zeros(())
+    return all(map(isfinite, numbers)) and bool(largest.isfinite())
+
+
+def _numbers_of(state: Any) -> tuple[list["Tensor"], list[float]]:
+    import torch
+
+    if isinstance(state, torch.Tensor):
+        return ([state] if state.is_floating_point() and state.numel() else []), []
+    if isinstance(state, float):
+        return [], [state]
+    tensors: list[Tensor] = []
+    numbers: list[float] = []
+    if isinstance(state, Mapping):
+        state = list(state.values())
+    for each in state if isinstance(state, list | tuple) else ():
+        more_tensors, more_numbers = _numbers_of(each)
+        tensors += more_tensors
+        numbers += more_numbers
+    return tensors, numbers
 
 
 def save(scratch: Path, step: int, state: dict[str, Any]) -> None:
