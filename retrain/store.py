@@ -62,6 +62,10 @@ class Leftover:
     key: str
     path: Path
 
+    def remove(self) -> None:
+        """Removes it; the key's lock is held."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
 
 @dataclass(frozen=True)
 class Store:
@@ -116,7 +120,7 @@ class Store:
                 return manifest, f"{file['path']} has changed its size"
         return manifest, None
 
-    def keys(self) -> Iterator[tuple[str, str]]:
+    def entries(self) -> Iterator[tuple[str, str]]:
         """The step and the key of every artifact, whole or not."""
         for path in sorted(self.root.glob("*/*")):
             if path.is_dir() and not path.name.startswith(".") and not self._is_own(path.parent):

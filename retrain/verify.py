@@ -129,7 +129,7 @@ def verify(store: Store, progress: Callable[[int, int], None]) -> list[Damage]:
     """
     from filelock import Timeout
 
-    damaged, keys, stop = [], list(store.keys()), Event()
+    damaged, keys, stop = [], list(store.entries()), Event()
     with ThreadPoolExecutor(THREADS) as pool:
         try:
             for number, (step, key) in enumerate(keys, 1):

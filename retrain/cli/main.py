@@ -16,6 +16,8 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+from retrain.cli import store
+from retrain.cli.command import Commands
 from retrain.errors import UsageError
 from retrain.project import Project, find_project
 from retrain.workload import load_workload, parse_override, workload_names
@@ -80,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     command("why", _why, "Show why each step of the last run ran or was cached.", workload=True)
     command("up", _up, "Start the Prefect server, a worker, the MLflow UI and Ray.", workload=False)
     command("down", _down, "Stop what `up` started.", workload=False)
+    store.add_commands(Commands(commands))
     return parser
 
 

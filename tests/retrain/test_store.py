@@ -28,16 +28,6 @@ def write_lr(definition: Train, data: DataVersion, workspace: Workspace) -> dict
 STEP = Step("toy", write_lr, reads=("train.lr",), inputs=("data",), libraries=("numpy",))
 
 
-@pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "store")
-
-
-@pytest.fixture
-def context(tmp_path):
-    return RunContext("run-1", Project(tmp_path))
-
-
 def with_lr(lr: float) -> Workload:
     return WORKLOAD.model_copy(update={"train": Train(lr=lr)})
 

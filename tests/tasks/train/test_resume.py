@@ -126,7 +126,7 @@ def test_a_training_that_diverged_does_not_go_on_from_what_it_came_to(
 
     def exploding(step, steps, hyperparameters):
         noting(step, steps, hyperparameters)
-        return 1e38 if step == 2 * PER_EPOCH + 3 else 0.01
+        return float("inf") if step == 2 * PER_EPOCH + 3 else 0.01
 
     scale = Scale(checkpoint_seconds=checkpoint_seconds)
     with monkeypatch.context() as patched:
