@@ -97,6 +97,7 @@ def until_whole(call: Callable[[], None], note: Callable[[DamagedArtifactError],
             return call()
         except DamagedArtifactError as error:
             if (error.step, error.key) in seen:
+                error.add_note("It was made again already in this run: is the disk in order?")
                 raise
             seen.add((error.step, error.key))
             note(error)

@@ -156,7 +156,8 @@ def test_a_training_that_diverged_does_not_go_on_from_what_it_came_to(
             {"network": {"a": torch.full((9,), 3e38), "b": torch.arange(3), "c": torch.ones(0)}},
             True,
         ),
-        ({"network": {"a": torch.full((9,), 3e38, dtype=torch.bfloat16)}}, True),
+        ({"a": torch.full((9,), 3e38, dtype=torch.bfloat16), "b": torch.ones(3)}, True),
+        ({"a": torch.ones(9, dtype=torch.bfloat16), "b": torch.full((3,), torch.nan)}, False),
     ],
 )
 def test_every_number_of_a_checkpoint_is_looked_at(state, finite):
