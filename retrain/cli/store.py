@@ -89,7 +89,6 @@ def _say_verified(damaged: Sequence["Damage"], left: Sequence["Leftover"], repai
 
 def _gc(project: Project, options: argparse.Namespace) -> int:
     from retrain import gc
-    from retrain.runs import console
 
     garbage = gc.collect(project, options.keep, dry_run=options.dry_run)
     total = sum(each.bytes for each in garbage)
@@ -102,22 +101,15 @@ def _gc(project: Project, options: argparse.Namespace) -> int:
             }
         )
         return 0
-    large = [each for each in garbage if each.kind in ("artifact", "scratch", "leftover")]
-    if large:
-        console.table(
-            ("what", "step", "key", "size"),
-            [(each.kind, *_shortened(each.name), human(each.bytes)) for each in large],
-        )
+    for each in garbage:
+        if each.kind in ("artifact", "scratch", "leftover"):
+            step, key = each.name.split()
+            print(f"{each.kind:<9} {step:<11} {key[:12]} {human(each.bytes):>10}")
     counts = Counter(each.kind for each in garbage)
     listed = ", ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items())
     verb = "To remove" if options.dry_run else "Removed"
     print(f"{verb}: {listed or 'nothing'}, {human(total)}.")
     return 0
-
-
-def _shortened(name: str) -> tuple[str, str]:
-    step, key = name.split()
-    return step, key[:12]
 
 
 def human(size: float) -> str:
