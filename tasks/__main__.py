@@ -102,7 +102,8 @@ class Build:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             if step.cached:
-                _copy_output(made.folder, folder)
+                with Verifier(self.store, run="").checking([made]):
+                    _copy_output(made.folder, folder)
         record = {
             "step": step.name,
             "key": made.key,

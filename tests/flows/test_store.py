@@ -62,7 +62,11 @@ def test_a_damaged_model_is_not_promoted(copy, first, folders):
 
 
 def test_dvc_finds_damage_in_what_it_takes(copy, folders):
-    copy.run("dvc", "repro", "-q", "validate@vit")
+    copy.run("dvc", "repro", "-q", "pull@vit")
+    flip(folders["validate"] / "images.parquet")
+    done = copy.run("python", "-m", "tasks", "validate", "vit")
+    assert "is damaged (images.parquet has changed); it is made again." in done.stderr
+    copy.retrain("verify")
     flip(copy.root / "build" / "vit" / "validate" / "images.parquet")
     done = copy.run("python", "-m", "tasks", "preprocess", "vit")  # is in the store
     assert done.stderr == ""
