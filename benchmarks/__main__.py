@@ -20,7 +20,16 @@ from benchmarks.table import FILE, Row, markdown
 
 README = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- written by make bench -->", "<!-- end -->"
-ALONE = ("train_throughput", "two_workers", "predict", "gpu", "flow", "deployment", "memory")
+ALONE = (
+    "train_throughput",
+    "two_workers",
+    "predict",
+    "gpu",
+    "flow",
+    "deployment",
+    "memory",
+    "digests",
+)
 WITH_DATA = {
     "prepare": ("--cifar", "test.parquet"),
     "precision": ("--data", "."),

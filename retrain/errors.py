@@ -1,4 +1,4 @@
-"""The two ways in which a run says no; everything else that is raised is a fault."""
+"""The errors that a run tells apart: wrong usage, bad data, a time limit, damaged outputs."""
 
 
 class UsageError(ValueError):
@@ -14,6 +14,20 @@ class RejectedDataError(ValueError):
 
 class StepTimeoutError(Exception):
     """A step did not end within its limit."""
+
+
+class DamagedArtifactError(Exception):
+    """An output in the store is not as it was made, so nothing made of it is believed.
+
+    Attributes:
+        step: The step that made it.
+        key: Its key.
+        damage: What is wrong with it.
+    """
+
+    def __init__(self, step: str, key: str, damage: str) -> None:
+        super().__init__(f"{step} {key[:8]} is damaged ({damage}); it is made again.")
+        self.step, self.key, self.damage = step, key, damage
 
 
 def is_verdict(error: BaseException) -> bool:

@@ -1,24 +1,30 @@
-"""The output of a step: a folder with a manifest, published whole or not at all."""
+"""The outputs of the steps: a folder with a manifest each, published whole or not at all.
+
+Nothing that lies here is ever executed: it is JSON, Parquet, NumPy arrays without objects,
+safetensors, and files for people.
+"""
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from time import monotonic
+from threading import Event
 from typing import Any
 
 from retrain import atomic
 from retrain.project import Project
-from retrain.step import REPORT, Input, Plan, Step, Workspace, digest_of
-from retrain.workload import Workload
+from retrain.step import REPORT, Plan, digest_of
 
 MANIFEST = "manifest.json"
-RESULT = "result.json"  # Prefect's own record of the task, beside our manifest
+PIECE = 1 << 20  # bytes that are read at once; Python's other threads go on meanwhile
+
+_SCRATCH = "scratch"
+_LAST = "last"
+_HOLDS = ".holds"
 
 
 @dataclass(frozen=True)
@@ -31,8 +37,8 @@ class Artifact:
         digest: SHA-256 (hex) over its files, without those in `report/`, and its facts.
         folder: Where its files are; the empty path for a step that leaves none.
         facts: A few things about it that later steps need; the same for the same key.
-        made: When and by whom: `run` (Prefect flow run), `time` (ISO 8601, UTC), `seconds`,
-            `commit`, `workload`.
+        provenance: When and by whom: `run` (Prefect flow run, or `dvc`), `time` (ISO 8601, UTC),
+            `seconds`, `commit`, `workload`.
     """
 
     step: str
@@ -41,6 +47,25 @@ class Artifact:
     folder: Path
     facts: Mapping[str, Any]
     provenance: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """What a run that was killed left behind.
+
+    Attributes:
+        step: Whose.
+        key: Of the plan that it was made for.
+        path: The folder.
+    """
+
+    step: str
+    key: str
+    path: Path
+
+    def remove(self) -> None:
+        """Removes it; the key's lock is held."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -55,33 +80,72 @@ class Store:
 
     def find(self, step: str, key: str) -> Artifact | None:
         """The artifact with a key; None when there is none, or `damage` finds fault with it."""
-        if self.damage(step, key):
+        manifest, damage = self.look(step, key)
+        if damage:
             return None
         folder = self.folder(step, key)
-        manifest = json.loads((folder / MANIFEST).read_text())
         return Artifact(
             step, key, manifest["digest"], folder, manifest["facts"], manifest["provenance"]
         )
 
     def damage(self, step: str, key: str) -> str | None:
-        """Says what is wrong with an artifact by the names and sizes of its files, or None."""
+        """Says what is wrong with an artifact, without reading its files; None if nothing is.
+
+        Looked at are its manifest, and the names and sizes of the files.
+        """
+        return self.look(step, key)[1]
+
+    def look(self, step: str, key: str) -> tuple[dict[str, Any], str | None]:
+        """An artifact's manifest, and what `damage` says; without that the manifest is whole."""
         folder = self.folder(step, key)
         try:
-            files = json.loads((folder / MANIFEST).read_text())["files"]
+            manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+            files = manifest["files"]
+            is_consistent = (
+                manifest["digest"] == digest_of_output(manifest["facts"], files)
+                and Plan(**manifest["plan"]).key == key
+                and "run" in manifest["provenance"]
+            )
         except FileNotFoundError:
-            return "its artifact is gone"
-        except (ValueError, KeyError):
-            return f"its {MANIFEST} cannot be read"
+            return {}, "its artifact is gone"
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}, f"its {MANIFEST} cannot be read"
+        if not is_consistent:
+            return {}, f"its {MANIFEST} has changed"
         for file in files:
-            path = folder / file["path"]
-            if not path.is_file():
-                return f"{file['path']} is gone"
-            if path.stat().st_size != file["bytes"]:
-                return f"{file['path']} has changed its size"
-        return None
+            try:
+                size = (folder / file["path"]).stat().st_size
+            except OSError:
+                return manifest, f"{file['path']} is gone"
+            if size != file["bytes"]:
+                return manifest, f"{file['path']} has changed its size"
+        return manifest, None
+
+    def entries(self) -> Iterator[tuple[str, str]]:
+        """The step and the key of every artifact, whole or not."""
+        for path in sorted(self.root.glob("*/*")):
+            if path.is_dir() and not path.name.startswith(".") and not self._is_own(path.parent):
+                yield path.parent.name, path.name
+
+    def leftovers(self) -> Iterator[Leftover]:
+        """What runs left behind that did not end, or are going on."""
+        for path in sorted((self.root / _SCRATCH).glob("*/*")):
+            yield Leftover(path.parent.name, path.name, path)
+        for path in sorted(self.root.glob("*/.*")):
+            if path.suffix in (".partial", ".discarded") and not self._is_own(path.parent):
+                yield Leftover(path.parent.name, path.stem.removeprefix("."), path)
+
+    def locks(self) -> Iterator[tuple[str, str]]:
+        """The step and the key of every lock, held or not."""
+        for path in sorted(self.root.glob("*/.*.lock")):
+            if not self._is_own(path.parent):
+                yield path.parent.name, path.stem.removeprefix(".")
+
+    def _is_own(self, folder: Path) -> bool:
+        return folder.name in (_SCRATCH, _LAST, _HOLDS)
 
     def discard(self, step: str, key: str) -> None:
-        """Takes an artifact out of the store."""
+        """Takes an artifact out of the store; its lock is held."""
         folder = self.folder(step, key)
         if folder.exists():
             # Renamed first: a reader sees all of it or nothing.
@@ -90,21 +154,96 @@ class Store:
             folder.rename(doomed)
             shutil.rmtree(doomed)
 
+    def clear(self, step: str, key: str) -> None:
+        """Removes what killed runs of a key left, but for its scratch; its lock is held."""
+        for end in ("partial", "discarded"):
+            shutil.rmtree(self.partial(step, key).with_suffix(f".{end}"), ignore_errors=True)
+
+    def partial(self, step: str, key: str) -> Path:
+        """Where an artifact is written before it is published."""
+        return self.root / step / f".{key}.partial"
+
     @contextmanager
-    def lock(self, step: str, key: str) -> Iterator[None]:
-        """Holds the one lock on a key, so that two runs that want it do the work once."""
+    def lock(self, step: str, key: str, *, wait: bool = True) -> Iterator[None]:
+        """Holds the one lock on a key, so that two runs that want it do the work once.
+
+        Args:
+            step: Of the key.
+            key: What to lock.
+            wait: Until somebody else has let it go.
+
+        Raises:
+            filelock.Timeout: Somebody else holds it, and it is not waited for.
+        """
         from filelock import FileLock
 
-        folder = self.root / step
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / f".{key}.lock"):
+        path = self.lock_file(step, key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path, timeout=-1 if wait else 0):
             yield
+
+    def lock_file(self, step: str, key: str) -> Path:
+        """The file of a key's lock. Whoever holds the lock may delete it."""
+        return self.root / step / f".{key}.lock"
 
     def scratch(self, step: str, key: str) -> Path:
         """A folder that survives a kill, for a step's checkpoints."""
-        folder = self.root / "scratch" / step / key
+        folder = self.root / _SCRATCH / step / key
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+    def forget(self, step: str, key: str) -> None:
+        """Removes a key's scratch, so that the step starts from nothing."""
+        with self.lock(step, key):
+            shutil.rmtree(self.scratch(step, key))
+
+    def last_plan(self, workload: str, name: str) -> Path:
+        """The file that keeps the last plan of a step."""
+        return self.root / _LAST / workload / f"{name.replace(' ', '-')}.json"
+
+    @contextmanager
+    def holding(self, run: str) -> Iterator[None]:
+        """Keeps `retrain gc` from what a run takes and makes, for as long as the run goes on."""
+        from filelock import FileLock
+
+        held = self._held_by(run)
+        held.parent.mkdir(parents=True, exist_ok=True)
+        lock = held.with_suffix(".lock")
+        with FileLock(lock):
+            held.touch()
+            try:
+                yield
+            finally:
+                held.unlink()
+                lock.unlink(missing_ok=True)
+
+    def hold(self, run: str, step: str, key: str) -> None:
+        """Notes that a run needs an artifact; the key's lock is held."""
+        held = self._held_by(run)
+        if held.exists():
+            with held.open("a", encoding="utf-8") as file:
+                file.write(f"{step} {key}\n")
+
+    def held(self) -> set[tuple[str, str]]:
+        """The step and the key of what the runs that are going on need."""
+        from filelock import FileLock, Timeout
+
+        needed: set[tuple[str, str]] = set()
+        for lock in (self.root / _HOLDS).glob("*.lock"):
+            try:
+                with FileLock(lock, timeout=0):  # of a run that was killed
+                    lock.with_suffix(".txt").unlink(missing_ok=True)
+                    lock.unlink(missing_ok=True)
+            except Timeout:
+                try:
+                    lines = lock.with_suffix(".txt").read_text(encoding="utf-8").splitlines()
+                except FileNotFoundError:  # it has just begun or ended
+                    continue
+                needed |= {(step, key) for step, key in map(str.split, lines)}
+        return needed
+
+    def _held_by(self, run: str) -> Path:
+        return self.root / _HOLDS / f"{run}-{os.getpid()}.txt"
 
 
 @dataclass(frozen=True)
@@ -115,121 +254,43 @@ class RunContext:
     project: Project
 
 
-def make(
-    store: Store,
-    step: Step,
-    plan: Plan,
-    workload: Workload,
-    inputs: Sequence[Input],
-    context: RunContext,
-    *,
-    refresh: bool = False,
-) -> Artifact:
-    """Takes a step's output from the store, or runs the step and publishes it there.
+def digest_of_output(facts: Mapping[str, Any], files: Sequence[Mapping[str, Any]]) -> str:
+    """SHA-256 (hex) over an output's facts and its files, as `list_files` gives them.
 
-    Args:
-        store: Where it is kept.
-        step: What to run.
-        plan: What the output depends on.
-        workload: Given to the step in sections.
-        inputs: The outputs of the steps that it names as its inputs.
-        context: Which run this is.
-        refresh: Run it even if the store has it.
-
-    Raises:
-        ValueError: As the step does. The store is then as it was.
+    What lies in `report/` is left out.
     """
-    with store.lock(step.name, plan.key):
-        found = None if refresh else store.find(step.name, plan.key)
-        if found:
-            return found
-        folder = store.folder(step.name, plan.key)
-        partial = folder.with_name(f".{plan.key}.partial")
-        shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
-        partial.mkdir()
-        scratch = store.scratch(step.name, plan.key)
-        try:
-            workspace = Workspace(partial, scratch, plan.key, workload.name, context.project)
-            write(step, plan, workload, inputs, workspace, context)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-        store.discard(step.name, plan.key)
-        partial.rename(folder)
-        shutil.rmtree(scratch, ignore_errors=True)
-    made = store.find(step.name, plan.key)
-    assert made is not None
-    return made
-
-
-def record(
-    step: Step, plan: Plan, workload: Workload, inputs: Sequence[Input], context: RunContext
-) -> dict[str, Any]:
-    """Runs a step that leaves no files, such as one that asks the registry.
-
-    Returns:
-        The fields of its artifact: step, key, digest, facts, made.
-
-    Raises:
-        ValueError: As the step does.
-    """
-    with TemporaryDirectory() as folder:
-        workspace = Workspace(Path(folder), Path(folder), plan.key, workload.name, context.project)
-        manifest = write(step, plan, workload, inputs, workspace, context)
-    return {"step": step.name, "key": plan.key} | {
-        name: manifest[name] for name in ("digest", "facts", "provenance")
-    }
-
-
-def write(
-    step: Step,
-    plan: Plan,
-    workload: Workload,
-    inputs: Sequence[Input],
-    workspace: Workspace,
-    context: RunContext,
-) -> dict[str, Any]:
-    """Runs a step in a workspace and writes the manifest, last, into its folder.
-
-    Returns:
-        The manifest.
-
-    Raises:
-        ValueError: As the step does.
-    """
-    began = monotonic()
-    facts = step.run(workload, inputs, workspace)
-    files = list_files(workspace.folder)
     contents = {
         file["path"]: file["sha256"] for file in files if not file["path"].startswith(f"{REPORT}/")
     }
-    manifest = {
-        "digest": digest_of({"facts": facts, "files": contents}),
-        "facts": facts,
-        "provenance": {
-            "run": context.run,
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
-            "seconds": round(monotonic() - began, 3),
-            "commit": context.project.commit(),
-            "workload": workload.name,
-        },
-        "plan": asdict(plan),
-        "files": files,
-    }
-    write_json(workspace.folder / MANIFEST, manifest)
-    return manifest
+    return digest_of({"facts": facts, "files": contents})
 
 
 def list_files(folder: Path) -> list[dict[str, Any]]:
     """Every file below a folder: path (relative, `/`), bytes and sha256 (hex), in order."""
-    listed = []
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            with path.open("rb") as file:
-                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            name = path.relative_to(folder).as_posix()
-            listed.append({"path": name, "bytes": path.stat().st_size, "sha256": sha256})
+    listed = [
+        {
+            "path": path.relative_to(folder).as_posix(),
+            "bytes": path.stat().st_size,
+            "sha256": sha256_of(path),
+        }
+        for path in folder.rglob("*")
+        if path.is_file()
+    ]
     return sorted(listed, key=lambda file: str(file["path"]))
+
+
+def sha256_of(path: Path, stop: Event | None = None) -> str:
+    """SHA-256 (hex) of a file.
+
+    Args:
+        path: The file.
+        stop: Once it is set, the file is not read on; the answer is then of no use.
+    """
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(PIECE))
+    with path.open("rb", buffering=0) as file:
+        while (count := file.readinto(buffer)) and not (stop and stop.is_set()):
+            digest.update(buffer[:count])
+    return digest.hexdigest()
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -3,23 +3,34 @@
     python -m tasks preprocess vit
 
 The step's files go to `build/<workload>/<step>/`, with a `record.json` that names the output by its
-digest; later steps read the records. It is the same function as in the flow, so the bytes are the
-same.
+digest; later steps read the records. The output is taken from the store, or made there by the same
+function as in the flow, so the bytes are the same and two runners do the work once.
 """
 
 import argparse
 import json
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from retrain import preflight
 from retrain.errors import UsageError
+from retrain.execute import get_or_run, run_uncached
 from retrain.project import Project, find_project
-from retrain.step import Input, Step, Workspace, plan
-from retrain.store import MANIFEST, Artifact, RunContext, Store, make, write, write_json
+from retrain.step import Input, Step, plan
+from retrain.store import (
+    MANIFEST,
+    Artifact,
+    RunContext,
+    Store,
+    digest_of_output,
+    list_files,
+    write_json,
+)
+from retrain.verify import Verifier, until_whole
 from retrain.workload import Workload, load_workload
 from tasks.evaluate.step import STEP as EVALUATE
 from tasks.gate.step import STEP as GATE, score_champion
@@ -49,6 +60,11 @@ class Build:
         """The clone that this is the build folder of."""
         return self.context.project
 
+    @property
+    def store(self) -> Store:
+        """Where the outputs are made and kept."""
+        return Store(self.project.store)
+
     def folder(self, step: str) -> Path:
         """Where a step's files are."""
         return self.project.root / "build" / self.workload.name / step
@@ -70,27 +86,32 @@ class Build:
         return Artifact(step, fields["key"], fields["digest"], path.parent, fields["facts"])
 
     def run(self, step: Step) -> None:
-        """Runs a step and writes its record, last.
+        """Runs a step, or takes its output from the store, and writes its record, last.
 
         Raises:
+            DamagedArtifactError: Something in the store was damaged, and is out of it now.
             ValueError: As the step does.
         """
-        inputs = [self._input(name) for name in step.inputs]
-        now = plan(step, self.workload, inputs)
-        folder = self.folder(step.name)
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        scratch = Store(self.project.store).scratch(step.name, now.key)
-        workspace = Workspace(folder, scratch, now.key, self.workload.name, self.project)
-        try:
-            manifest = write(step, now, self.workload, inputs, workspace, self.context)
-        except BaseException:
-            shutil.rmtree(folder)
-            raise
-        (folder / MANIFEST).unlink()  # times and commits: DVC would call every output a new one
-        record = {"step": step.name, "key": now.key} | {k: manifest[k] for k in ("digest", "facts")}
+        with self.store.holding(self.context.run):
+            inputs = [self._input(name) for name in step.inputs]
+            now = plan(step, self.workload, inputs)
+            if step.cached:
+                made = self(step, *inputs)
+            else:
+                made = run_uncached(step, now, self.workload, inputs, self.context, self._checking)
+            folder = self.folder(step.name)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            if step.cached:
+                with Verifier(self.store, run="").checking([made]):
+                    _copy_output(made.folder, folder)
+        record = {
+            "step": step.name,
+            "key": made.key,
+            "digest": made.digest,
+            "facts": dict(made.facts),
+        }
         write_json(folder / RECORD, record)
-        shutil.rmtree(scratch)
 
     def __call__(
         self, step: Step, *inputs: Input, workload: Workload | None = None, of: str = ""
@@ -98,7 +119,27 @@ class Build:
         """Takes a step's output from the store, or makes it there."""
         workload = workload or self.workload
         now = plan(step, workload, inputs)
-        return make(Store(self.project.store), step, now, workload, inputs, self.context)
+        made, _ = get_or_run(self.store, step, now, workload, inputs, self.context, self._checking)
+        return made
+
+    @contextmanager
+    def _checking(self, inputs: Sequence[Input]) -> Iterator[None]:
+        """Checks inputs of a step that runs: those from earlier stages, and those from the store.
+
+        Raises:
+            DamagedArtifactError: One in the store is damaged.
+            ValueError: One in the build folder is.
+        """
+        for each in inputs:
+            if isinstance(each, Artifact) and each.folder == self.folder(each.step):
+                files = [file for file in list_files(each.folder) if file["path"] != RECORD]
+                if digest_of_output(each.facts, files) != each.digest:
+                    raise ValueError(
+                        f"{each.folder} has changed since it was made. Make it again: "
+                        f"dvc repro --force --single-item {each.step}@{self.workload.name}"
+                    )
+        with Verifier(self.store, run="").checking(inputs):
+            yield
 
     def _input(self, name: str) -> Input:
         special: dict[str, Callable[[], Input]] = {
@@ -108,6 +149,25 @@ class Build:
             ),
         }
         return special[name]() if name in special else self.output(name)
+
+
+def _copy_output(source: Path, target: Path) -> None:
+    """Copies an artifact's files, without its manifest: that has times, and no two are the same.
+
+    They are no hard links: what DVC and people do to their files is not done to the store's. Where
+    the file system can, the copies share their blocks.
+    """
+    from dvc_objects.fs.system import reflink
+
+    for path in sorted(source.rglob("*")):
+        copy = target / path.relative_to(source)
+        if path.is_dir():
+            copy.mkdir()
+        elif path != source / MANIFEST:
+            try:
+                reflink(str(path), str(copy))
+            except OSError:  # not on this file system, or not from one to another
+                shutil.copyfile(path, copy)
 
 
 def main() -> int:
@@ -124,7 +184,10 @@ def main() -> int:
         project = find_project()
         workload = load_workload(project.params, options.workload)
         preflight.check(list(STEPS.values()), workload, project)
-        Build(workload, RunContext("dvc", project)).run(STEPS[options.step])
+        build = Build(workload, RunContext("dvc", project))
+        until_whole(
+            lambda: build.run(STEPS[options.step]), lambda error: print(error, file=sys.stderr)
+        )
     except ValueError as error:
         print(f"{options.step}: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1

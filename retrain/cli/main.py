@@ -12,12 +12,12 @@ import traceback
 from collections.abc import Sequence
 from threading import current_thread, main_thread
 
-from retrain.cli import flows, registry, runs, servers
+from retrain.cli import flows, registry, runs, servers, store
 from retrain.cli.command import Commands
 from retrain.errors import UsageError
 from retrain.project import find_project
 
-GROUPS = (flows, registry, runs, servers)  # in the order of `retrain --help`
+GROUPS = (flows, registry, runs, store, servers)  # in the order of `retrain --help`
 
 TERMINATED = 128 + signal.SIGTERM
 

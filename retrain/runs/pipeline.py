@@ -161,8 +161,9 @@ class Pipeline:
         version = self.data_version(config.data, project, data_rev)
         context = RunContext(str(runtime.flow_run.id), project)
         state = RunState(self.name, config, version, Store(project.store), context)
-        with records.kept(state, self.document):
-            self.order(Run(state, refresh), version)
+        steps = Run(state, refresh)
+        with steps.going_on(), records.kept(state, self.document):
+            steps.follow(lambda run: self.order(run, version))
         document = self.document(state)
         self.publish(document)
         return document
@@ -176,6 +177,7 @@ class Pipeline:
             self.name,
             description=self.help,
             flow_run_name=f"{self.name}-{{workload}}",
+            persist_result=False,
             on_completion=[notify],
             on_failure=[notify],
             on_crashed=[notify],

@@ -1,21 +1,22 @@
 """One run of a flow: calls the steps as Prefect tasks and keeps what became of each."""
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
-from retrain.errors import StepTimeoutError
+from retrain.errors import DamagedArtifactError, StepTimeoutError
 from retrain.limits import overrun
 from retrain.runs import console
 from retrain.runs.state import Outcome, RunState
 from retrain.step import Input, Plan, Step, difference, plan
 from retrain.store import Artifact, RunContext, write_json
+from retrain.verify import Verifier, until_whole
 from retrain.workload import Workload
 
 
-@dataclass(frozen=True)
 class Run:
     """Calls steps, in the order that the flow gives.
 
@@ -24,8 +25,13 @@ class Run:
         refresh: Take nothing from the store.
     """
 
-    state: RunState
-    refresh: bool = False
+    def __init__(self, state: RunState, refresh: bool = False) -> None:
+        """Begins a run; nothing is called yet."""
+        self.state = state
+        self.refresh = refresh
+        self._verifier = Verifier(state.store, state.context.run)
+        self._damaged: dict[tuple[str, str], str] = {}
+        self._ran: dict[tuple[str, str], Outcome] = {}
 
     @property
     def workload(self) -> Workload:
@@ -37,6 +43,25 @@ class Run:
         """The run, and the project that it runs in."""
         return self.state.context
 
+    def going_on(self) -> AbstractContextManager[None]:
+        """Keeps what the run takes and makes in the store, for as long as it goes on."""
+        return self.state.store.holding(self.context.run)
+
+    def follow(self, order: Callable[["Run"], None]) -> None:
+        """Calls the steps in the order of a flow.
+
+        Where an artifact in the store turns out damaged, it is taken out, and the order is followed
+        again from its start: what is whole comes from the store.
+
+        Args:
+            order: Calls this with each step.
+
+        Raises:
+            DamagedArtifactError: An artifact is damaged that was made again already.
+            ValueError: As the steps do.
+        """
+        until_whole(lambda: order(self), self._start_again)
+
     def __call__(
         self, step: Step, *inputs: Input, workload: Workload | None = None, of: str = ""
     ) -> Artifact:
@@ -46,43 +71,52 @@ class Run:
             step: What to run.
             *inputs: The outputs that it names as its inputs, in that order.
             workload: Read instead of the run's own: for the champion, which has its own settings.
-            of: Whose output it is, if not the challenger's; part of its name in the summary.
+            of: Whose output it is, if not the challenger's; part of its name in the document.
 
         Raises:
-            ValueError: As the step does.
             StepTimeoutError: It did not end within its limit.
+            ValueError: As the step does.
         """
         workload = workload or self.workload
         name = f"{step.name} {of}".strip()
         now = plan(step, workload, inputs)
         reason = self._reason_to_run(step, name, now)
-        if reason and not self.refresh:  # damaged: Prefect's own record must not hit
-            self.state.store.discard(step.name, now.key)
         began = monotonic()
         with console.running(name):
-            made = self._result(step, now, workload, inputs)
-        cached = step.cached and made.provenance["run"] != self.context.run
+            made, cached = self._result(step, now, workload, inputs)
         ran = None if cached else reason or "asked of the registry each time"
         outcome = Outcome.of(name, now, made, ran=ran, seconds=monotonic() - began)
+        if cached and (name, now.key) in self._ran:  # before damage was found
+            outcome = self._ran[name, now.key]
         self.state.add(outcome, made)
         console.ended(outcome.step, outcome.cached, outcome.why, outcome.seconds)
         if step.cached:
             self._remember(name, now)
         return made
 
+    def _start_again(self, error: DamagedArtifactError) -> None:
+        console.say(str(error))
+        self._damaged[error.step, error.key] = error.damage
+        self._ran |= {(each.step, each.key): each for each in self.state.outcomes}
+        self.state.outcomes.clear()
+        self.state.artifacts.clear()
+
     def _result(
         self, step: Step, now: Plan, workload: Workload, inputs: tuple[Input, ...]
-    ) -> Artifact:
+    ) -> tuple[Artifact, bool]:
+        """The step's output, and whether the store had it."""
         from prefect.task_engine import TaskRunTimeoutError
         from prefect.utilities.annotations import quote
 
-        from retrain.caching import as_task
+        from retrain.caching import CACHED, as_task
 
-        # Quoted, so that Prefect does not search all of it for futures.
+        if self.refresh and step.cached:
+            self.state.store.forget(step.name, now.key)
         hours = step.limit(workload)
-        task = as_task(step, self.state.store, hours).with_options(refresh_cache=self.refresh)
+        task = as_task(step, self.state.store, self._verifier.checking, hours)
         try:
-            result: dict[str, Any] = task(  # type: ignore[assignment]  # a flow that is not async
+            # Quoted, so that Prefect does not search all of it for futures.
+            ended = task(
                 plan=quote(now),
                 workload=quote(workload),
                 inputs=quote(inputs),
@@ -91,11 +125,7 @@ class Run:
             )
         except TaskRunTimeoutError:
             raise StepTimeoutError(overrun(step.name, hours)) from None
-        if step.cached:
-            made = self.state.store.find(step.name, now.key)
-            assert made is not None
-            return made
-        return Artifact(folder=Path(), **result)
+        return ended.result(), ended.name == CACHED
 
     def _reason_to_run(self, step: Step, name: str, now: Plan) -> str | None:
         """Why a step has to run; None when the store has its output, or it is never kept."""
@@ -106,6 +136,8 @@ class Run:
         damage = self.state.store.damage(step.name, now.key)
         if damage is None:
             return None
+        if (step.name, now.key) in self._damaged:
+            return self._damaged[step.name, now.key]
         last = self._last(name)
         if last is None:
             return "first run"
@@ -122,5 +154,4 @@ class Run:
         write_json(self._memory(name), asdict(now))
 
     def _memory(self, name: str) -> Path:
-        folder = self.state.store.root / "last" / self.workload.name
-        return folder / f"{name.replace(' ', '-')}.json"
+        return self.state.store.last_plan(self.workload.name, name)

@@ -12,7 +12,7 @@ from typing import Any
 
 from retrain.errors import UsageError
 from retrain.project import Project
-from tasks.pull.transfer import copy_file, each, reaching
+from tasks.pull.transfer import each, link_file, reaching
 
 MAX_COUNTED = 100_000  # files, which takes a second
 
@@ -90,12 +90,12 @@ class DvcSource:
             raise UsageError(f"There is no data.dvc in git revision {self.revision!r}.") from None
 
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
-        """Copies from DVC's cache; what that lacks is fetched into it from the default remote."""
+        """Links to DVC's cache; what that lacks is fetched into it from the default remote."""
         from dvc.repo import Repo
 
         with Repo(str(self.project.root)) as repo:
             listing = scratch / digest
-            _copy_objects(repo, {listing: digest})
+            _link_objects(repo, {listing: digest})
             entries = json.loads(listing.read_text(encoding="utf-8"))
             md5s = {entry["relpath"]: entry["md5"] for entry in entries}
             wanted = _below(self.part, md5s)
@@ -105,7 +105,7 @@ class DvcSource:
                     f"data.path: version {digest[:8]} of data/ has no {self.part}, but "
                     f"{', '.join(tops)}. If it is new, put it under DVC first: dvc add data"
                 )
-            _copy_objects(repo, {folder / name: md5 for name, md5 in wanted.items()})
+            _link_objects(repo, {folder / name: md5 for name, md5 in wanted.items()})
 
 
 def _sizes(folder: Path) -> Iterator[int]:
@@ -126,8 +126,8 @@ def _below(part: str, files: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _copy_objects(repo: Any, md5s: Mapping[Path, str]) -> None:
-    """Copies objects of DVC to files, by way of its cache, and checks what has arrived.
+def _link_objects(repo: Any, md5s: Mapping[Path, str]) -> None:
+    """Links objects in DVC's cache to files, after fetching what it lacks, and checks each byte.
 
     DVC believes what a remote gives it, and keeps a directory's listing by its name alone; here
     every byte is held against the hash.
@@ -141,7 +141,7 @@ def _copy_objects(repo: Any, md5s: Mapping[Path, str]) -> None:
 
     def is_damaged(item: tuple[Path, str]) -> bool:
         path, md5 = item
-        copy_file(Path(cache.oid_to_path(md5)), path)
+        link_file(Path(cache.oid_to_path(md5)), path)
         with path.open("rb") as file:
             return hashlib.file_digest(file, "md5").hexdigest() != md5.removesuffix(".dir")
 

@@ -47,3 +47,25 @@ def copy_file(source: Path, target: Path) -> None:
     """Copies a file's content, making the folders above the target."""
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target)
+
+
+def link_file(source: Path, target: Path) -> None:
+    """Puts a file in a second place without writing its bytes again, where that can be done.
+
+    Tried are a reflink, a hard link and a copy. A file that is there already gives way.
+
+    Args:
+        source: Never written to, like the objects in DVC's cache.
+        target: Not to be written to either. The folders above it are made.
+    """
+    from dvc_objects.fs.system import hardlink, reflink
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    for link in (reflink, hardlink):
+        try:
+            link(str(source), str(target))
+        except OSError:  # another file system, or one that has no such links
+            continue
+        return
+    shutil.copyfile(source, target)

@@ -1,12 +1,49 @@
 """Checkpoints: all that a training needs to go on from where it was, on disk."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FOLDER = "checkpoints"
 KEPT = 2
+
+
+def is_finite(state: Any) -> bool:
+    """Whether all numbers in a state are finite, those in its tensors and its own.
+
+    Args:
+        state: Tensors, plain values, and mappings and sequences of such.
+    """
+    from torch.nn.utils import get_total_norm
+
+    tensors, numbers = _numbers_of(state)
+    if not all(map(isfinite, numbers)):
+        return False
+    # One answer to wait for on a GPU. The sum of squares, which is faster, may overflow.
+    return not tensors or any(get_total_norm(tensors, p).isfinite() for p in (2.0, float("inf")))
+
+
+def _numbers_of(state: Any) -> tuple[list["Tensor"], list[float]]:
+    import torch
+
+    if isinstance(state, torch.Tensor):
+        return ([state] if state.is_floating_point() and state.numel() else []), []
+    if isinstance(state, float):
+        return [], [state]
+    tensors: list[Tensor] = []
+    numbers: list[float] = []
+    if isinstance(state, Mapping):
+        state = list(state.values())
+    for each in state if isinstance(state, list | tuple) else ():
+        more_tensors, more_numbers = _numbers_of(each)
+        tensors += more_tensors
+        numbers += more_numbers
+    return tensors, numbers
 
 
 def save(scratch: Path, step: int, state: dict[str, Any]) -> None:

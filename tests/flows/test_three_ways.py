@@ -2,8 +2,13 @@
 
 import json
 import socket
+import subprocess
 import sys
 import urllib.request
+from pathlib import Path
+
+from retrain import tracking
+from retrain.project import Project
 
 
 def free_port() -> int:
@@ -13,8 +18,8 @@ def free_port() -> int:
         return port
 
 
-def test_dvc_trains_the_same_model_and_registers_nothing_twice(clone, first):
-    clone.run("dvc", "repro", "-q")
+def test_dvc_trains_the_same_model_and_registers_nothing_twice(clone, first, tmp_path):
+    clone.run("dvc", "repro", "-q", RETRAIN_STORE=str(tmp_path / "store"))  # an empty one
     build = clone.root / "build" / "vit"
     records = {
         step: json.loads((build / step / "record.json").read_text())
@@ -40,6 +45,59 @@ def test_dvc_runs_again_only_what_asks_something_outside(clone, first):
     assert "Stage 'train@vit' didn't change, skipping" in done.stdout
     assert "Stage 'evaluate@vit' didn't change, skipping" in done.stdout
     assert "Running stage 'gate@vit'" in done.stdout
+
+
+def test_dvc_takes_from_the_store_what_a_run_has_made(clone, first):
+    params = clone.root / "params.yaml"
+    before = params.read_text()
+    clone.edit("params.yaml", "lr: 0.003", "lr: 0.0035")
+    trained = clone.train()["steps"][3]
+    clone.run("dvc", "repro", "-q", "train@vit")
+    build = clone.root / "build" / "vit" / "train"
+    assert json.loads((build / "record.json").read_text())["digest"] == trained["digest"]
+    assert not (build / "manifest.json").exists()
+    folder = Path(trained["path"])
+    for name in ("model/model.safetensors", "report/mlflow.json"):  # not merely one like it
+        assert (build / name).read_bytes() == (folder / name).read_bytes()
+        assert (build / name).stat().st_ino != (folder / name).stat().st_ino
+    params.write_text(before)
+
+
+def test_dvc_and_a_run_at_the_same_time_do_each_step_once(clone, first, tmp_path):
+    params = clone.root / "params.yaml"
+    before = params.read_text()
+    clone.edit("params.yaml", "lr: 0.003", "lr: 0.0033")
+    store = tmp_path / "store"
+    environment = clone.environment | {"RETRAIN_STORE": str(store)}
+    with (
+        (tmp_path / "document.json").open("w") as document,
+        (tmp_path / "errors.txt").open("w") as errors,
+    ):
+        commands = {
+            (sys.executable, "-m", "retrain.cli", "train", "vit", "--json"): document,
+            ("dvc", "repro", "--force", "evaluate@vit"): errors,
+        }
+        both = [
+            subprocess.Popen(
+                command, cwd=clone.root, env=environment, stdout=to, stderr=errors
+            )
+            for command, to in commands.items()
+        ]  # fmt: skip
+        codes = [process.wait() for process in both]
+    assert codes == [0, 0], (tmp_path / "errors.txt").read_text()
+    steps = json.loads((tmp_path / "document.json").read_text())["steps"]
+    for step in steps[:5]:
+        record = clone.root / "build" / "vit" / step["step"] / "record.json"
+        assert json.loads(record.read_text())["digest"] == step["digest"], step["step"]
+        made = {path.name for path in (store / step["step"]).iterdir() if path.is_dir()}
+        assert made == {each["key"] for each in steps if each["step"].startswith(step["step"])}
+    assert not list((store / "scratch").glob("*/*"))
+    client = tracking.client(Project(clone.root))
+    [experiment] = (each for each in client.search_experiments() if each.name == "vit")
+    mine = f"tags.`retrain.key` = '{steps[3]['key']}'"
+    trainings = client.search_runs([experiment.experiment_id], mine)
+    assert len(trainings) == 1
+    params.write_text(before)
 
 
 def last_flow_run(api):

@@ -8,9 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from retrain.execute import get_or_run
 from retrain.project import Project
 from retrain.step import DataVersion, Step, Workspace, difference, plan
-from retrain.store import MANIFEST, RunContext, Store, make
+from retrain.store import MANIFEST, RunContext, Store
+from retrain.verify import Verifier
 from retrain.workload import Data, Model, Train, Workload
 
 DATA = DataVersion("abc", tracked=True)
@@ -26,23 +28,20 @@ def write_lr(definition: Train, data: DataVersion, workspace: Workspace) -> dict
 STEP = Step("toy", write_lr, reads=("train.lr",), inputs=("data",), libraries=("numpy",))
 
 
-@pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "store")
-
-
-@pytest.fixture
-def context(tmp_path):
-    return RunContext("run-1", Project(tmp_path))
-
-
 def with_lr(lr: float) -> Workload:
     return WORKLOAD.model_copy(update={"train": Train(lr=lr)})
 
 
 def make_toy(store, context, workload=WORKLOAD, step=STEP, refresh=False):
-    now = plan(step, workload, [DATA])
-    return make(store, step, now, workload, [DATA], context, refresh=refresh)
+    now = plan(STEP, workload, [DATA])
+    checking = Verifier(store, context.run).checking
+    made, _ = get_or_run(store, step, now, workload, [DATA], context, checking, refresh=refresh)
+    return made
+
+
+def edit_manifest(folder, **fields):
+    manifest = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps(manifest | fields))
 
 
 def test_the_same_plan_is_made_once(store, context):
@@ -94,6 +93,10 @@ def test_no_path_or_time_is_in_the_key_or_the_digest(tmp_path):
         (lambda folder: (folder / "lr.txt").write_text("longer than before"), "changed its size"),
         (lambda folder: (folder / MANIFEST).write_text("{"), "cannot be read"),
         (lambda folder: (folder / MANIFEST).unlink(), "artifact is gone"),
+        (lambda folder: edit_manifest(folder, facts={"lr": 0.1}), f"{MANIFEST} has changed"),
+        (lambda folder: edit_manifest(folder, digest="ab" * 32), f"{MANIFEST} has changed"),
+        (lambda folder: edit_manifest(folder, files=[]), f"{MANIFEST} has changed"),
+        (lambda folder: edit_manifest(folder, plan={"step": "toy"}), "cannot be read"),
     ],
 )
 def test_a_damaged_artifact_is_made_again(store, context, harm, said):
@@ -119,9 +122,8 @@ def test_a_step_that_fails_leaves_nothing_behind(store, context):
 def test_a_refresh_that_fails_keeps_the_artifact_that_was_there(store, context):
     made = make_toy(store, context)
     fail = replace(STEP, function=lambda *_: 1 / 0)
-    now = plan(STEP, WORKLOAD, [DATA])
     with pytest.raises(ZeroDivisionError):
-        make(store, fail, now, WORKLOAD, [DATA], context, refresh=True)
+        make_toy(store, context, step=fail, refresh=True)
     assert store.find("toy", made.key) == made
 
 
@@ -160,9 +162,7 @@ def test_a_run_killed_in_the_middle_leaves_no_artifact_and_the_next_one_makes_it
 
         store = Store(Path({str(tmp_path)!r}) / "store")
         context = RunContext("1", Project(Path(".")))
-        now = toys.plan(toys.STEP, toys.WORKLOAD, [toys.DATA])
-        toys.make(store, replace(toys.STEP, function=killed), now, toys.WORKLOAD,
-                  [toys.DATA], context)
+        toys.make_toy(store, context, step=replace(toys.STEP, function=killed))
         """
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -170,6 +170,53 @@ def test_a_run_killed_in_the_middle_leaves_no_artifact_and_the_next_one_makes_it
     store, context = Store(tmp_path / "store"), RunContext("run-2", Project(tmp_path))
     key = plan(STEP, WORKLOAD, [DATA]).key
     assert store.find("toy", key) is None
+    assert store.partial("toy", key).is_dir()
     assert (store.scratch("toy", key) / "checkpoint").read_text() == "3"
     made = make_toy(store, context)
     assert sorted(p.name for p in made.folder.iterdir()) == ["lr.txt", MANIFEST, "report"]
+    left = [path.name for path in store.root.rglob("*") if key in path.name]
+    assert sorted(left) == [f".{key}.lock", key]
+
+
+def test_what_killed_runs_left_goes_even_if_the_output_is_there(store, context):
+    made = make_toy(store, context)
+    store.partial("toy", made.key).mkdir()
+    store.folder("toy", f".{made.key}.discarded").mkdir()
+    assert make_toy(store, replace(context, run="run-2")) == made
+    assert list(store.leftovers()) == []
+
+
+def test_an_artifact_under_the_key_of_another_is_not_believed(store, context):
+    made, other = make_toy(store, context), make_toy(store, context, with_lr(0.5))
+    store.discard("toy", other.key)
+    made.folder.rename(other.folder)
+    assert store.find("toy", other.key) is None
+
+
+def test_what_a_run_takes_is_held_until_it_ends_or_is_killed(store, context):
+    make_toy(store, context)
+    assert store.held() == set()
+    with store.holding(context.run):
+        made = make_toy(store, context)
+        # File locks count between processes and within one.
+        assert store.held() == {("toy", made.key)}
+    assert store.held() == set()
+    program = textwrap.dedent(
+        f"""
+        import os, signal
+        from pathlib import Path
+        from tests.retrain.test_store import make_toy
+        from retrain.store import RunContext, Store
+        from retrain.project import Project
+
+        store = Store(Path({str(store.root)!r}))
+        with store.holding("run-3"):
+            make_toy(store, RunContext("run-3", Project(Path("."))))
+            os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == -9, done.stderr
+    assert list((store.root / ".holds").iterdir()) != []
+    assert store.held() == set()
+    assert list((store.root / ".holds").iterdir()) == []

@@ -104,7 +104,10 @@ def train(job: TrainingJob) -> dict[str, Any]:
     def save() -> float:
         so_far = {"step": step, "loss_sum": float(loss_sum), "history": history, "best": best}
         state = {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
-        checkpoint.save(job.scratch, step, state | so_far)
+        if checkpoint.is_finite(state | so_far):
+            checkpoint.save(job.scratch, step, state | so_far)
+        else:  # a training that is started again must not go on from here
+            loss_sum.fill_(torch.nan)  # by which all workers stop at the next look
         return monotonic()
 
     loss_of = torch.nn.CrossEntropyLoss(label_smoothing=hyperparameters.label_smoothing)
@@ -133,7 +136,7 @@ def train(job: TrainingJob) -> dict[str, Any]:
             step += 1
 
             if step % STEPS_BETWEEN_LOOKS == 0 or step == epoch_end:
-                _check_finite(norm, epoch, hyperparameters)
+                _check_finite(norm + _sum_over_workers(loss_sum), epoch, hyperparameters)
             if rank == 0:
                 meter.tick(step, loss_sum, history)
                 if monotonic() - saved > job.checkpoint_seconds and step < epoch_end:
@@ -144,6 +147,8 @@ def train(job: TrainingJob) -> dict[str, Any]:
         with autocast:
             val_loss, val_accuracy = validate(network, val, batches, device)
         _check_finite(val_loss, epoch, hyperparameters)
+        if not checkpoint.is_finite((network.state_dict(), optimizer.state_dict())):
+            raise _diverged(epoch, hyperparameters)  # on all workers, which have the same
         this: Epoch = {
             "epoch": epoch + 1,
             "train_loss": float(_sum_over_workers(loss_sum)) / workers / batches.per_epoch,
@@ -313,7 +318,11 @@ def _score(epoch: Epoch) -> tuple[float, float]:
 def _check_finite(value: "Tensor", epoch: int, hyperparameters: Train) -> None:
     """Stops a training that is past hope; on all workers, for the value is the same on each."""
     if not value.isfinite():
-        raise ValueError(
-            f"The training diverged in epoch {epoch + 1}: its numbers are no longer finite. "
-            f"Lower train.lr (it is {hyperparameters.lr:g}) or raise train.warmup."
-        )
+        raise _diverged(epoch, hyperparameters)
+
+
+def _diverged(epoch: int, hyperparameters: Train) -> ValueError:
+    return ValueError(
+        f"The training diverged in epoch {epoch + 1}: its numbers are no longer finite. "
+        f"Lower train.lr (it is {hyperparameters.lr:g}) or raise train.warmup."
+    )

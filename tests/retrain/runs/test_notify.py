@@ -70,9 +70,7 @@ def test_a_crashed_run_is_told(webhook, prefect_session):
 def test_a_rejected_model_is_told(webhook, prefect_session):
     ends("toy", "rejects")
     [text] = (each["text"] for each in webhook)
-    assert text.startswith(
-        "toy: toy version 3 is rejected (why). (run "
-    )
+    assert text.startswith("toy: toy version 3 is rejected (why). (run ")
 
 
 @pytest.mark.parametrize("how", ["promotes", "rests"])

@@ -1,8 +1,11 @@
 """The cache rules on toy steps, with a real Prefect server, store and log."""
 
+import base64
+import json
 import logging
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic, sleep
 
 import pytest
 from prefect import flow, runtime
@@ -49,9 +52,14 @@ def run_toy(prefect_session, tmp_path):
         workload = WORKLOAD.model_copy(update={"train": train})
         state = RunState("toy", workload, data, Store(tmp_path / "store"), context)
         run = Run(state, refresh)
-        made = data
-        for step in steps:
-            made = run(step, made)
+
+        def order(run):
+            made = data
+            for step in steps:
+                made = run(step, made)
+
+        with run.going_on():
+            run.follow(order)
         return run
 
     def call(train=Train(epochs=10), data=DATA, refresh=False, steps=(FIRST, SECOND, ASKS)):  # noqa: B008
@@ -123,9 +131,159 @@ def test_refresh_takes_nothing_from_the_store(run_toy):
     assert run_toy().state.outcomes[0].cached
 
 
-def test_prefect_holds_its_record_in_the_artifact(run_toy):
-    run = run_toy()
-    assert (Path(run.state.outcomes[0].path) / "result.json").is_file()
+def damage(path, keep_size=True):
+    content = path.read_bytes()
+    path.write_bytes(bytes([content[0] ^ 1]) + content[1 if keep_size else 0 :])
+
+
+def test_a_flipped_byte_in_an_input_of_a_step_that_runs_is_found_and_mended(run_toy, caplog):
+    before = run_toy()
+    damage(Path(before.state.outcomes[0].path, "out.txt"))
+    before.state.store.discard("second", before.state.outcomes[1].key)
+    with caplog.at_level(logging.INFO, logger="retrain"):
+        after = run_toy()
+    assert (
+        f"first {before.state.outcomes[0].key[:8]} is damaged (out.txt has changed)" in caplog.text
+    )
+    assert outcomes(after)[:2] == [
+        ("first", False, "out.txt has changed"),
+        ("second", False, "its artifact is gone"),
+    ]
+    assert after.state.artifacts["first"] == replace(
+        before.state.artifacts["first"], provenance=after.state.artifacts["first"].provenance
+    )
+    assert Path(after.state.outcomes[1].path, "out.txt").read_text() == "11"
+
+
+def test_damage_explains_a_step_that_fails(run_toy):
+    def reads_number(above, workspace):
+        if int((above.folder / "out.txt").read_text()) != 1:
+            raise ValueError("this data is bad")
+        return {}
+
+    before = run_toy(steps=[FIRST])
+    damage(Path(before.state.outcomes[0].path, "out.txt"))
+    after = run_toy(steps=[FIRST, replace(SECOND, function=reads_number)])
+    assert [cached for _, cached, _ in outcomes(after)] == [False, False]
+
+
+def test_a_step_that_is_never_kept_does_not_begin_with_a_damaged_input(run_toy):
+    asked = []
+
+    def counts(above, workspace):
+        asked.append((above.folder / "out.txt").read_text())
+        return {}
+
+    steps = [FIRST, SECOND, replace(ASKS, function=counts)]
+    before = run_toy(steps=steps)
+    damage(Path(before.state.outcomes[1].path, "out.txt"))
+    after = run_toy(steps=steps)
+    assert [cached for _, cached, _ in outcomes(after)] == [True, False, False]
+    assert asked == ["11", "11"]
+
+
+def test_edited_facts_are_noticed(run_toy):
+    before = run_toy()
+    manifest = Path(before.state.outcomes[0].path, "manifest.json")
+    manifest.write_text(manifest.read_text().replace('"facts": {}', '"facts": {"weights": "x"}'))
+    after = run_toy()
+    assert outcomes(after)[0] == ("first", False, "its manifest.json has changed")
+    assert after.state.artifacts["first"].facts == {}
+
+
+def test_what_a_run_has_made_itself_is_not_read_again(run_toy, monkeypatch):
+    read = []
+    monkeypatch.setattr("retrain.verify.sha256_of", lambda path, stop: read.append(path.name))
+    run_toy()
+    assert read == []
+
+
+@pytest.mark.parametrize("persist", ["true", "false"])
+def test_prefect_keeps_nothing_and_a_pickle_in_the_store_is_not_opened(
+    run_toy, tmp_path, monkeypatch, persist
+):
+    monkeypatch.setenv("PREFECT_RESULTS_PERSIST_BY_DEFAULT", persist)
+    monkeypatch.setenv("PREFECT_LOCAL_STORAGE_PATH", str(tmp_path / "prefect"))
+    before = run_toy()
+    bomb = b"cos\nmkdir\n(V" + str(tmp_path / "ran").encode() + b"\ntR."
+    record = {
+        "metadata": {"serializer": {"type": "pickle"}, "storage_key": "result.json"},
+        "result": base64.b64encode(bomb).decode(),
+    }
+    for outcome in before.state.outcomes[:2]:
+        folder = Path(outcome.path)
+        assert {path.name for path in folder.iterdir()} == {"out.txt", "manifest.json"}
+        (folder / "result.json").write_text(json.dumps(record))
+    assert [cached for _, cached, _ in outcomes(run_toy())] == [True, True, False]
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "prefect").exists()
+
+
+def test_prefect_shows_what_was_cached(run_toy):
+    from prefect.client.orchestration import get_client
+
+    run_toy()
+    again = run_toy()
+    with get_client(sync_client=True) as client:
+        tasks = until(
+            lambda: [
+                task
+                for task in client.read_task_runs(flow_run_filter=only(again.context.run))
+                if task.state.is_final()
+            ],
+            3,
+        )
+    assert {task.name: task.state.name for task in tasks} == {
+        "first": "Cached", "second": "Cached", "asks": "Completed"
+    }  # fmt: skip
+
+
+def only(run):
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+
+    return FlowRunFilter(id=FlowRunFilterId(any_=[run]))
+
+
+def until(call, count):
+    deadline = monotonic() + 30
+    while len(found := call()) < count:
+        assert monotonic() < deadline
+        sleep(0.1)
+    return found
+
+
+def test_refresh_starts_from_nothing(run_toy):
+    found = []
+
+    def resumes(definition, data, workspace):
+        checkpoint = workspace.scratch / "checkpoint"
+        found.append(checkpoint.exists())
+        checkpoint.touch()
+        if len(found) == 1:
+            raise ValueError("stopped")
+        return {}
+
+    step = replace(FIRST, function=resumes)
+    with pytest.raises(ValueError, match="stopped"):
+        run_toy(steps=[step])
+    run_toy(steps=[step], refresh=True)
+    assert found == [False, False]
+
+
+def test_another_try_in_a_refresh_goes_on_from_the_first(run_toy, monkeypatch):
+    monkeypatch.setattr("retrain.caching.BACKOFF_SECONDS", 0.01)
+    found = []
+
+    def resumes(definition, data, workspace):
+        checkpoint = workspace.scratch / "checkpoint"
+        found.append(checkpoint.exists())
+        checkpoint.touch()
+        if len(found) == 1:
+            raise ConnectionError("away")
+        return {}
+
+    run_toy(steps=[replace(FIRST, function=resumes)], refresh=True)
+    assert found == [False, True]
 
 
 def test_what_may_pass_is_tried_again_and_a_verdict_is_not(run_toy, monkeypatch):

@@ -1,16 +1,18 @@
 """Data under DVC, with real repositories, remotes and caches."""
 
+import errno
 import json
 import shutil
 
 import pytest
+from dvc_objects.fs.system import reflink
 
 from retrain.caching import is_transient
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.workload import Data
-from tasks.pull.step import outdated
-from tests.tasks.pull.pulling import dvc, git, make_files, pulled, read_files
+from tasks.pull.step import data_version, outdated, pull
+from tests.tasks.pull.pulling import dvc, git, make_files, make_workspace, pulled, read_files
 
 REMOTE = ".dvc/remote/files/md5"
 CACHE = ".dvc/cache/files/md5"
@@ -77,6 +79,47 @@ def test_the_pinned_version_is_fetched_from_the_remote(project):
     assert facts == {"format": "folders"}
     assert version.tracked
     assert version.digest in (project.root / "data.dvc").read_text()
+
+
+def test_what_dvc_has_is_not_written_again(project, tmp_path):
+    pulled(project, "data/digits")
+    cached = object_of(project, "digits/cat/1.png", CACHE)
+    workspace = make_workspace(tmp_path / "work", project)
+    config = Data(path="data/digits")
+    pull(config, data_version(config, project), workspace)
+    taken = workspace.folder / "data" / "cat" / "1.png"
+    # A hard link here; a reflink, which is another file with the same blocks, where there are such.
+    assert taken.samefile(cached) or has_reflinks(tmp_path)
+    assert taken.samefile(cached) == (taken.stat().st_nlink > 1)
+
+
+def has_reflinks(folder):
+    (folder / "a").write_text("a")
+    try:
+        reflink(str(folder / "a"), str(folder / "b"))
+    except OSError:
+        return False
+    return True
+
+
+def test_a_listing_that_a_killed_run_left_half_is_replaced(project, tmp_path):
+    workspace = make_workspace(tmp_path / "work", project)
+    config = Data(path="data/digits")
+    version = data_version(config, project)
+    (workspace.scratch / version.digest).write_text("[{")
+    pull(config, version, workspace)
+    assert read_files(workspace.folder / "data") == NEW
+
+
+def test_where_there_are_no_links_it_is_copied(project, monkeypatch):
+    from dvc_objects.fs import system
+
+    def refuses(source, target):
+        raise OSError(errno.EXDEV, "another file system")
+
+    monkeypatch.setattr(system, "reflink", refuses)
+    monkeypatch.setattr(system, "hardlink", refuses)
+    assert pulled(project, "data/digits")[1] == NEW
 
 
 def test_only_what_is_wanted_is_fetched(project):

@@ -4,9 +4,11 @@ import signal
 import subprocess
 import sys
 import time
+from math import isfinite
 from pathlib import Path
 
 import pytest
+import torch
 
 from retrain import tracking
 from retrain.workload import Augment, Scale, Train
@@ -112,6 +114,54 @@ def test_a_training_that_was_over_is_not_repeated(undisturbed, images, steps):
     again = run(undisturbed.project.root, images, RECIPE, model=DROPOUT, output="again")
     assert steps == []
     assert again.facts == undisturbed.facts
+
+
+@pytest.mark.parametrize("checkpoint_seconds", [1e-9, 3600], ids=["each step", "each epoch"])
+def test_a_training_that_diverged_does_not_go_on_from_what_it_came_to(
+    undisturbed, images, tmp_path, monkeypatch, steps, checkpoint_seconds
+):
+    from tasks.train.loops import torch as torch_loop
+
+    noting = torch_loop.learning_rate
+
+    def exploding(step, steps, hyperparameters):
+        noting(step, steps, hyperparameters)
+        return float("inf") if step == 2 * PER_EPOCH + 3 else 0.01
+
+    scale = Scale(checkpoint_seconds=checkpoint_seconds)
+    with monkeypatch.context() as patched:
+        patched.setattr(torch_loop, "learning_rate", exploding)
+        patched.setattr(torch_loop, "SECONDS_WORTH_A_CHECKPOINT", 0.0)
+        with pytest.raises(ValueError, match="diverged in epoch 3"):
+            run(tmp_path, images, RECIPE, model=DROPOUT, scale=scale, output="diverged")
+    assert steps[-1] >= 2 * PER_EPOCH + 3
+    kept = checkpoint.load(tmp_path / "scratch")
+    assert kept is not None
+    assert 2 * PER_EPOCH <= kept["step"] <= 2 * PER_EPOCH + 3
+    assert checkpoint.is_finite(kept)
+    steps.clear()
+    resumed = run(tmp_path, images, RECIPE, model=DROPOUT, output="resumed")
+    assert steps == list(range(kept["step"], 4 * PER_EPOCH))
+    assert all(isfinite(epoch["val_loss"]) for epoch in resumed.history)
+
+
+@pytest.mark.parametrize(
+    ("state", "finite"),
+    [
+        ({"step": 3, "best": None, "history": [{"loss": 0.5}]}, True),
+        ({"history": [{"loss": float("nan")}]}, False),
+        ({"network": {"a": torch.tensor([1.0, torch.inf])}}, False),
+        ({"state": {0: {"exp_avg_sq": torch.tensor([torch.nan])}}}, False),
+        (
+            {"network": {"a": torch.full((9,), 3e38), "b": torch.arange(3), "c": torch.ones(0)}},
+            True,
+        ),
+        ({"a": torch.full((9,), 3e38, dtype=torch.bfloat16), "b": torch.ones(3)}, True),
+        ({"a": torch.ones(9, dtype=torch.bfloat16), "b": torch.full((3,), torch.nan)}, False),
+    ],
+)
+def test_every_number_of_a_checkpoint_is_looked_at(state, finite):
+    assert checkpoint.is_finite(state) is finite
 
 
 def test_mlflow_has_one_run_and_each_epoch_once(interrupted, images):

@@ -1,0 +1,134 @@
+"""Runs a step: with the store, which keeps what it made, or without."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+from typing import Any
+
+from retrain.step import Input, Plan, Step, Workspace
+from retrain.store import (
+    MANIFEST,
+    Artifact,
+    RunContext,
+    Store,
+    digest_of_output,
+    list_files,
+    write_json,
+)
+from retrain.workload import Workload
+
+# Checks inputs while its block runs, as `retrain.verify.Verifier.checking` does.
+Checking = Callable[[Sequence[Input]], AbstractContextManager[None]]
+
+
+def get_or_run(
+    store: Store,
+    step: Step,
+    plan: Plan,
+    workload: Workload,
+    inputs: Sequence[Input],
+    context: RunContext,
+    checking: Checking,
+    *,
+    refresh: bool = False,
+) -> tuple[Artifact, bool]:
+    """Takes a step's output from the store, or runs the step and publishes it there.
+
+    Args:
+        store: Where it is kept.
+        step: What to run.
+        plan: What the output depends on.
+        workload: Given to the step in sections.
+        inputs: The outputs of the steps that it names as its inputs.
+        context: Which run this is.
+        checking: Checks the inputs if the step runs.
+        refresh: Run it even if the store has it.
+
+    Returns:
+        The output, and whether it was there already.
+
+    Raises:
+        DamagedArtifactError: An input is not as it was made. Nothing is published.
+        ValueError: As the step does. The store is then as it was.
+    """
+    with store.lock(step.name, plan.key):
+        store.hold(context.run, step.name, plan.key)
+        store.clear(step.name, plan.key)
+        if not refresh and (found := store.find(step.name, plan.key)):
+            return found, True
+        partial, scratch = (
+            store.partial(step.name, plan.key),
+            store.scratch(step.name, plan.key),
+        )
+        partial.mkdir()
+        try:
+            workspace = Workspace(partial, scratch, plan.key, workload.name, context.project)
+            with checking(inputs):
+                _run(step, plan, workload, inputs, workspace, context)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        store.discard(step.name, plan.key)
+        partial.rename(store.folder(step.name, plan.key))
+        shutil.rmtree(scratch)
+        made = store.find(step.name, plan.key)
+    assert made is not None
+    return made, False
+
+
+def run_uncached(
+    step: Step,
+    plan: Plan,
+    workload: Workload,
+    inputs: Sequence[Input],
+    context: RunContext,
+    checking: Checking,
+) -> Artifact:
+    """Runs a step that leaves no files, such as one that asks the registry.
+
+    Its inputs are checked first: what it changes is not taken back.
+
+    Raises:
+        DamagedArtifactError: An input is not as it was made.
+        ValueError: As the step does.
+    """
+    with checking(inputs):
+        pass
+    with TemporaryDirectory() as folder:
+        workspace = Workspace(Path(folder), Path(folder), plan.key, workload.name, context.project)
+        made = _run(step, plan, workload, inputs, workspace, context)
+    return Artifact(step.name, plan.key, made["digest"], Path(), made["facts"], made["provenance"])
+
+
+def _run(
+    step: Step,
+    plan: Plan,
+    workload: Workload,
+    inputs: Sequence[Input],
+    workspace: Workspace,
+    context: RunContext,
+) -> dict[str, Any]:
+    """Runs a step in a workspace and writes the manifest, last, into its folder."""
+    began = monotonic()
+    facts = step.run(workload, inputs, workspace)
+    files = list_files(workspace.folder)
+    manifest = {
+        "digest": digest_of_output(facts, files),
+        "facts": facts,
+        "provenance": {
+            "run": context.run,
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": round(monotonic() - began, 3),
+            "commit": context.project.commit(),
+            "workload": workload.name,
+        },
+        "plan": asdict(plan),
+        "files": files,
+    }
+    write_json(workspace.folder / MANIFEST, manifest)
+    return manifest

@@ -1,0 +1,109 @@
+"""Damage in the store of a real clone is found and mended; `retrain verify` and `retrain gc`."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.flows.conftest import ran
+
+
+@pytest.fixture
+def copy(clone, first, tmp_path):
+    """A copy of the clone after its first run, to be harmed."""
+    shutil.copytree(clone.root, tmp_path / "clone", symlinks=True)
+    return replace(clone, root=tmp_path / "clone")
+
+
+@pytest.fixture
+def folders(copy, first):
+    """Where the copy has the outputs of the first run, by step."""
+    return {
+        step["step"]: copy.root / Path(step["path"]).relative_to(Path(step["path"]).parents[3])
+        for step in first["steps"]
+        if step["path"]
+    }
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def digests(document):
+    return {step["step"]: step["digest"] for step in document["steps"][:3]}
+
+
+@pytest.mark.parametrize("name", ["train/images-00000.npy", "val/labels.npy"])
+def test_flipped_bytes_in_what_a_training_reads_are_found_and_mended(copy, first, folders, name):
+    flip(folders["preprocess"] / name)
+    flip(folders["validate"] / "images.parquet")  # which is read to mend the other
+    manifest = folders["pull"] / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"parquet"', '"folders"'))
+    document = copy.train("--set", "train.lr=0.0021")
+    assert ran(document) == ["pull", "validate", "preprocess", "train", "evaluate"]
+    why = {step["step"]: step["why"] for step in document["steps"]}
+    assert why["pull"] == "its manifest.json has changed"
+    assert why["validate"] == "images.parquet has changed"
+    assert why["preprocess"] == f"{name} has changed"
+    assert why["train"] == "train.lr 0.003 -> 0.0021"
+    assert digests(document) == digests(first)
+    copy.retrain("verify")
+
+
+def test_a_damaged_model_is_not_promoted(copy, first, folders):
+    flip(folders["train"] / "model" / "model.safetensors")
+    document = copy.train("--run")
+    assert ran(document) == ["train"]
+    assert document["model"] == first["model"]
+
+
+def test_dvc_finds_damage_in_what_it_takes(copy, folders):
+    copy.run("dvc", "repro", "-q", "pull@vit")
+    flip(folders["validate"] / "images.parquet")
+    done = copy.run("python", "-m", "tasks", "validate", "vit")
+    assert "is damaged (images.parquet has changed); it is made again." in done.stderr
+    copy.retrain("verify")
+    flip(copy.root / "build" / "vit" / "validate" / "images.parquet")
+    done = copy.run("python", "-m", "tasks", "preprocess", "vit")  # is in the store
+    assert done.stderr == ""
+    shutil.rmtree(folders["preprocess"])
+    done = copy.run("python", "-m", "tasks", "preprocess", "vit", code=1)
+    assert "has changed since it was made" in done.stderr
+    assert "dvc repro --force --single-item validate@vit" in done.stderr
+    assert not folders["preprocess"].exists()
+
+
+def test_verify_finds_damage_and_repair_takes_it_out(copy, folders):
+    assert copy.retrain("verify").stdout == "Everything in the store is as it was made.\n"
+    flip(folders["validate"] / "images.parquet")
+    said = copy.retrain("verify", code=1).stdout
+    assert (
+        f"validate {folders['validate'].name[:12]} is damaged: images.parquet has changed" in said
+    )
+    shown = json.loads(copy.retrain("verify", "--json", code=1).stdout)
+    assert [damage["step"] for damage in shown["damaged"]] == ["validate"]
+    assert folders["validate"].exists()
+    assert "out of the store now" in copy.retrain("verify", "--repair").stdout
+    assert not folders["validate"].exists()
+    copy.retrain("verify")
+
+
+def test_gc_removes_what_neither_the_last_run_nor_the_registry_needs(copy, folders):
+    other = copy.train("--set", "train.lr=0.0021")
+    trained, scores = (Path(step["path"]) for step in other["steps"][3:5])
+    copy.train("--run")
+    shown = json.loads(copy.retrain("gc", "--keep", "1", "--dry-run", "--json").stdout)
+    artifacts = [each["name"] for each in shown["garbage"] if each["kind"] == "artifact"]
+    assert f"evaluate {scores.name}" in artifacts
+    assert scores.exists()
+    said = copy.retrain("gc", "--keep", "1").stdout
+    assert scores.name[:12] in said
+    assert not scores.exists()
+    assert trained.exists()  # a version in the registry
+    assert all(folder.exists() for folder in folders.values())  # of the last run
+    assert copy.retrain("gc", "--keep", "1").stdout == "Removed: nothing, 0 bytes.\n"
+    assert ran(copy.train("--run")) == []

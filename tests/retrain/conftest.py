@@ -1,0 +1,16 @@
+"""A store in a temporary folder, and a run that uses it."""
+
+import pytest
+
+from retrain.project import Project
+from retrain.store import RunContext, Store
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def context(tmp_path):
+    return RunContext("run-1", Project(tmp_path))

@@ -1,0 +1,103 @@
+"""Whether artifacts are as they were made: real files, flipped bytes, threads and locks."""
+
+from dataclasses import replace
+
+import pytest
+
+from retrain.errors import DamagedArtifactError
+from retrain.store import MANIFEST
+from retrain.verify import Verifier, leftovers, take_out, until_whole, verify
+from tests.retrain.test_store import make_toy, with_lr
+
+
+def flip(path, position=-1):
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.fixture
+def made(store, context):
+    return make_toy(store, context)
+
+
+def verified(store):
+    return verify(store, lambda done, total: None)
+
+
+@pytest.mark.parametrize("name", ["lr.txt", "report/time.txt"])
+def test_a_flipped_byte_is_found_wherever_it_is(store, made, name):
+    assert verified(store) == []
+    flip(made.folder / name)
+    assert store.damage("toy", made.key) is None  # the size is the same
+    [damage] = verified(store)
+    assert (damage.step, damage.key, damage.said) == ("toy", made.key, f"{name} has changed")
+
+
+def test_progress_is_told_for_each_artifact(store, context, made):
+    make_toy(store, context, with_lr(0.5))
+    told = []
+    verify(store, lambda *now: told.append(now))
+    assert told == [(1, 2), (2, 2)]
+
+
+def test_a_damaged_artifact_is_taken_out_and_a_whole_one_is_not(store, made):
+    take_out(store, "toy", made.key)
+    assert store.find("toy", made.key) == made
+    flip(made.folder / "lr.txt")
+    take_out(store, "toy", made.key)
+    assert not made.folder.exists()
+
+
+def test_what_somebody_is_making_again_is_not_called_damaged(store, made):
+    flip(made.folder / "lr.txt")
+    store.partial("toy", made.key).mkdir()
+    with store.lock("toy", made.key):
+        assert verified(store) == []
+        assert leftovers(store) == []
+    assert len(verified(store)) == 1
+    assert [left.path for left in leftovers(store)] == [store.partial("toy", made.key)]
+
+
+def test_an_artifact_is_read_once_in_a_run(store, made, monkeypatch):
+    from retrain import verify as module
+
+    read = []
+    monkeypatch.setattr(
+        module, "sha256_of", lambda path, stop, real=module.sha256_of: (
+            read.append(path.name), real(path, stop)
+        )[1],
+    )  # fmt: skip
+    verifier = Verifier(store, "run-2")
+    for _ in range(2):
+        with verifier.checking([made]):
+            pass
+    assert sorted(read) == ["lr.txt", "time.txt"]
+
+
+def test_an_artifact_that_is_replaced_by_another_output_meanwhile_is_noticed(store, made):
+    with (
+        pytest.raises(DamagedArtifactError, match="made again with another output"),
+        Verifier(store, "run-2").checking([replace(made, digest="ab" * 32)]),
+    ):
+        pass
+    assert store.find("toy", made.key) == made
+
+
+def test_an_interrupted_run_is_not_kept_waiting_by_the_check(store, made):
+    flip(made.folder / "lr.txt")
+    with pytest.raises(KeyboardInterrupt), Verifier(store, "run-2").checking([made]):
+        raise KeyboardInterrupt
+    assert made.folder.exists()
+
+
+def test_what_is_damaged_again_after_it_was_made_again_ends_the_run():
+    calls, notes = [], []
+
+    def call():
+        calls.append(1)
+        raise DamagedArtifactError("toy", "ab", f"its {MANIFEST} has changed")
+
+    with pytest.raises(DamagedArtifactError, match="made again"):
+        until_whole(call, notes.append)
+    assert (len(calls), len(notes)) == (2, 1)
