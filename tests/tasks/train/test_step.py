@@ -100,11 +100,6 @@ def test_what_does_not_go_with_the_images_is_the_users_to_mend(images, tmp_path)
         run(tmp_path, images, RECIPE, model=wrong)
 
 
-def test_a_batch_that_cannot_be_shared_out_is_refused(images, tmp_path):
-    with pytest.raises(ValueError, match=r"train\.batch_size 16 .* scale\.workers 3"):
-        run(tmp_path, images, RECIPE, scale=Scale(workers=3))
-
-
 def test_a_pretrained_folder_is_below_the_project(images, tmp_path):
     from transformers import ViTConfig, ViTForImageClassification
 
