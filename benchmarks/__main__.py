@@ -23,6 +23,7 @@ BEGIN, END = "<!-- written by make bench -->", "<!-- end -->"
 ALONE = ("train_throughput", "two_workers", "predict", "gpu", "flow", "deployment", "memory")
 WITH_DATA = {
     "prepare": ("--cifar", "test.parquet"),
+    "plan": ("--cifar", "test.parquet"),
     "precision": ("--data", "."),
 }
 
