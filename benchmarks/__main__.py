@@ -32,6 +32,7 @@ ALONE = (
 )
 WITH_DATA = {
     "prepare": ("--cifar", "test.parquet"),
+    "plan": ("--cifar", "test.parquet"),
     "precision": ("--data", "."),
 }
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-# What Ray costs before it does anything, in seconds, on two cores: a Ray of our own has to start (3
-# to 8); then Ray Data is imported, and its two actors and this process's workers start (3); and
+# What Ray costs before it does anything, in seconds, on two cores: a Ray of our own has to start
+# (3 to 8); then Ray Data is imported, and its two actors and this process's workers start (3); and
 # each plan takes a moment to be made and taken down (0.08 to 0.15).
 RAY_START = 5.0
 RAY_WORKERS = 3.0
