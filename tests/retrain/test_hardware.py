@@ -126,5 +126,5 @@ def test_threads_do_not_count_where_there_is_a_gpu_for_each_worker(
 ):
     machine(capabilities=["9.0", "9.0"])
     for wanted in (1, "auto"):
-        overrides = {"scale.workers": workers, "scale.threads": wanted}
+        overrides = {"scale.workers": workers, "scale.threads": wanted, "train.batch_size": 60}
         assert load_workload(params, "small", overrides).scale.threads == expected
