@@ -11,11 +11,13 @@ from retrain import tracking
 from retrain.project import Project
 from retrain.runs import records
 from retrain.runs.dry_run import DryRun, StepHasToRunError
+from retrain.runs.runner import Runner
 from retrain.step import DataVersion
 from retrain.store import RunContext, Store
 from retrain.workload import Workload
+from tasks.evaluate.champion import score_champion
 from tasks.evaluate.step import STEP as EVALUATE
-from tasks.gate.step import STEP as GATE, Runner, score_champion
+from tasks.gate.step import STEP as GATE
 from tasks.preprocess.step import STEP as PREPROCESS
 from tasks.promote.step import STEP as PROMOTE
 from tasks.pull.step import STEP as PULL, data_version
@@ -43,9 +45,9 @@ def follow(run: Runner, version: DataVersion) -> None:
     images = run(PREPROCESS, data, checked)
     model = run(TRAIN, images)
     scores = run(EVALUATE, model, images)
-    champion = score_champion(run, data, checked, images, scores)
+    champion = score_champion(run, data, checked, scores)
     decision = run(GATE, scores, champion)
-    run(PROMOTE, version, model, scores, decision)
+    run(PROMOTE, version, data, checked, model, scores, decision)
 
 
 def look(project: Project, workload: Workload, revision: str | None = None) -> DryRun:

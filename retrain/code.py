@@ -10,7 +10,7 @@ from pathlib import Path
 FOLLOWED = ("tasks", "models")
 
 
-def code_digests(modules: Iterable[str]) -> dict[str, str]:
+def code_digests(modules: Iterable[str], root: Path | None = None) -> dict[str, str]:
     """Digests the modules that a step runs: those named, and ours that they import.
 
     Comments, formatting and docstrings do not count. Imports are followed wherever they stand,
@@ -18,6 +18,7 @@ def code_digests(modules: Iterable[str]) -> dict[str, str]:
 
     Args:
         modules: Dotted names, such as `tasks.preprocess.step`.
+        root: The folder that holds the packages; where Python would import them from if None.
 
     Returns:
         The SHA-256 (hex) of each module by its dotted name, in order of the names.
@@ -28,26 +29,28 @@ def code_digests(modules: Iterable[str]) -> dict[str, str]:
         name = waiting.pop()
         if name in digests:
             continue
-        source = _source(name)
+        source = _source(name, root)
         assert source is not None, f"{name} has no source"
         tree = ast.parse(source.read_text(encoding="utf-8"))
         is_package = source.name == "__init__.py"
-        waiting += _imports(tree, name if is_package else name.rpartition(".")[0])
+        waiting += _imports(tree, name if is_package else name.rpartition(".")[0], root)
         digests[name] = hashlib.sha256(_meaning(tree).encode()).hexdigest()
     return dict(sorted(digests.items()))
 
 
-def _source(name: str) -> Path | None:
+def _source(name: str, root: Path | None) -> Path | None:
     """The file of a module, found without importing anything; None when there is none."""
     package, *parts = name.split(".")
-    spec = importlib.util.find_spec(package)
-    assert spec is not None and spec.submodule_search_locations, f"{package} is no package"
-    place = Path(spec.submodule_search_locations[0], *parts)
+    if root is None:
+        spec = importlib.util.find_spec(package)
+        assert spec is not None and spec.submodule_search_locations, f"{package} is no package"
+        root = Path(spec.submodule_search_locations[0]).parent
+    place = Path(root, package, *parts)
     candidates = (place / "__init__.py", place.with_suffix(".py"))
     return next((path for path in candidates if path.is_file()), None)
 
 
-def _imports(tree: ast.Module, package: str) -> Iterator[str]:
+def _imports(tree: ast.Module, package: str, root: Path | None) -> Iterator[str]:
     """The modules of ours that a module imports."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -61,7 +64,7 @@ def _imports(tree: ast.Module, package: str) -> Iterator[str]:
         else:
             continue
         for name in names:
-            if name.split(".")[0] in FOLLOWED and _source(name):
+            if name.split(".")[0] in FOLLOWED and _source(name, root):
                 yield name
 
 

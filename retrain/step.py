@@ -95,6 +95,7 @@ class Step:
         inputs: The names of the earlier steps whose outputs it is given.
         libraries: The distributions whose version changes the output.
         runs_model: Whether it runs the code of the workload's model family.
+        runs: Further modules whose code decides the output, but which it does not import.
         cached: Whether the same key gives the same output. False for what looks at the registry.
         dry_function: For a step that is not cached. Called as the function is, it changes nothing
             and returns what the function would, or None if the function would change something.
@@ -106,6 +107,7 @@ class Step:
     inputs: tuple[str, ...]
     libraries: tuple[str, ...] = ()
     runs_model: bool = False
+    runs: tuple[str, ...] = ()
     cached: bool = True
     dry_function: Callable[..., Facts | None] | None = None
 
@@ -165,7 +167,7 @@ class Plan:
 def plan(step: Step, workload: Workload, inputs: Sequence[Input]) -> Plan:
     """Says what a step's output will depend on."""
     assert tuple(each.step for each in inputs) == step.inputs, (step.name, inputs)
-    modules = [step.function.__module__]
+    modules = [step.function.__module__, *step.runs]
     if step.runs_model:
         modules.append(f"models.{workload.model.family}")
     return Plan(

@@ -20,8 +20,9 @@ from retrain.project import Project, find_project
 from retrain.step import Input, Step, Workspace, plan
 from retrain.store import MANIFEST, Artifact, RunContext, Store, make, write, write_json
 from retrain.workload import Workload, load_workload
+from tasks.evaluate.champion import score_champion
 from tasks.evaluate.step import STEP as EVALUATE
-from tasks.gate.step import STEP as GATE, score_champion
+from tasks.gate.step import STEP as GATE
 from tasks.preprocess.step import STEP as PREPROCESS
 from tasks.promote.step import STEP as PROMOTE
 from tasks.pull.step import STEP as PULL, data_version
@@ -36,7 +37,7 @@ STEPS = {step.name: step for step in (PULL, VALIDATE, PREPROCESS, TRAIN, EVALUAT
 class Build:
     """The folder that DVC's stages of one workload write to.
 
-    As a runner of steps (`tasks.gate.step.Runner`) it makes what DVC has no stage for, the
+    As a runner of steps (`retrain.runs.runner.Runner`) it makes what DVC has no stage for, the
     champion's evaluation, in the store.
     """
 
@@ -103,7 +104,7 @@ class Build:
         special: dict[str, Callable[[], Input]] = {
             "data": lambda: data_version(self.workload.data, self.project),
             "champion": lambda: score_champion(
-                self, *map(self.output, ("pull", "validate", "preprocess", "evaluate"))
+                self, *map(self.output, ("pull", "validate", "evaluate"))
             ),
         }
         return special[name]() if name in special else self.output(name)

@@ -114,6 +114,11 @@ def verdict(shown: Mapping[str, Any]) -> str:
     decision, model, champion = shown["decision"], shown["model"], shown["champion"]
     if decision["verdict"] == "champion already":
         return f"This very model is the champion already (version {champion['version']})."
+    if decision["verdict"] == "repackaged":
+        return (
+            f"{model['name']} version {model['version']}, the same training as version "
+            f"{champion['version']} in a new package, is the champion now."
+        )
     if decision["passed"]:
         over = f" over version {champion['version']}" if champion else ": the first"
         return f"{model['name']} version {model['version']} is the champion now{over}."
