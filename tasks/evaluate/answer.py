@@ -10,7 +10,6 @@ installation adds to it is taken away here.
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 OURS = ("flows", "models", "retrain", "tasks")
 
@@ -27,13 +26,13 @@ def main(package: Path) -> None:
         for name, module in list(sys.modules.items()):
             if name.split(".")[0] in OURS:
                 assert Path(str(module.__file__)).is_relative_to(package), f"{name} is not its own"
-        writer: Any = None
+        writer = None
         for images in ipc.open_stream(sys.stdin.buffer):
             said = model.predict(images.to_pandas())
-            kind = writer and writer.schema.field("probabilities").type
-            columns = [array(said["label"]), array(said["probabilities"], kind)]
+            columns = [array(said["label"]), array(said["probabilities"])]
             answers = RecordBatch.from_arrays(columns, ["label", "probabilities"])
-            writer = writer or ipc.new_stream(output, answers.schema)
+            if writer is None:
+                writer = ipc.new_stream(output, answers.schema)
             writer.write_batch(answers)
             output.flush()
 

@@ -68,16 +68,30 @@ def check(package: Path, precision: str, images: Iterable[AcceptedImage], evalua
     tolerance = TOLERANCE[precision]
     expected = _evaluated(evaluated, {image.sha256 for image in asked})
     for image, answer in zip(asked, answers.to_dict("records"), strict=True):
-        before, now = expected[image.sha256], answer["probabilities"]
-        label = max(before, key=before.__getitem__)
-        difference = max(abs(before[name] - now[name]) for name in before)
-        tie = before[label] - before[answer["label"]] <= tolerance
-        if difference > tolerance or not tie:
+        before, label = expected[image.sha256], answer["label"]
+        found = difference(before, answer["probabilities"], label, tolerance)
+        if found is not None:
             raise ValueError(
-                f"The package answers {answer['label']!r} for {image.path}, where the evaluation "
-                f"says {label!r}; their probabilities differ by up to {difference:.2g} "
-                f"({tolerance:g} is allowed). Nothing is registered."
+                f"The package answers {label!r} for {image.path}, where the evaluation says "
+                f"{max(before, key=before.__getitem__)!r}; their probabilities differ by up to "
+                f"{found:.2g} ({tolerance:g} is allowed). Nothing is registered."
             )
+
+
+def difference(
+    before: Mapping[str, float], now: Mapping[str, float], label: str, tolerance: float
+) -> float | None:
+    """By how much two answers differ; None if they are the same but for rounding.
+
+    Args:
+        before: The probability of each class.
+        now: The same, of the answer that is judged.
+        label: Its class.
+        tolerance: Of a probability.
+    """
+    largest = max(abs(before[name] - now[name]) for name in before)
+    tied = max(before.values()) - before[label] <= tolerance
+    return None if largest <= tolerance and tied else largest
 
 
 def _spread(values: Any, count: int) -> list[Any]:

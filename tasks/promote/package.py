@@ -62,8 +62,8 @@ def _copy_code(modules: Iterable[str], folder: Path) -> None:
     """Copies modules of `models`, and no others: nothing else is of use where it is served."""
     for name in modules:
         place = Path(*name.split(".")[1:])
-        package_file, module_file = place / "__init__.py", place.with_suffix(".py")
-        source = package_file if (MODELS / package_file).is_file() else module_file
+        inside = place / "__init__.py"
+        source = inside if (MODELS / inside).is_file() else place.with_suffix(".py")
         (folder / source).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(MODELS / source, folder / source)
 

@@ -37,6 +37,7 @@ def register(project: Project, name: str, model: str, root: Path):
     candidate = Candidate(
         name=name,
         weights=hashlib.sha256(weights).hexdigest(),
+        package_digest=f"package-{model}",
         train_digest=model,
         family="vit",
         images={"size": 8, "channels": 1, "resize": "crop"},
@@ -56,7 +57,7 @@ def event(version: int, action: str = "promoted", previous: int | None = None, *
 
 def test_before_the_first_model_there_is_nothing(project, name):
     assert versions.champion(project, name) is None
-    assert versions.find_version(project, name, "a") is None
+    assert versions.find_version(project, name, "package-a") is None
     assert versions.history(project, name) == []
 
 
@@ -69,8 +70,8 @@ def test_a_version_carries_what_is_known_of_the_model(project, name, tmp_path):
     assert (made.data, made.commit) == ("data-1", "c0ffee")
     assert made.verdict is None
     assert made.aliases == ()
-    assert versions.find_version(project, name, "a") == made
-    assert versions.find_version(project, name, "b") is None
+    assert versions.find_version(project, name, "package-a") == made
+    assert versions.find_version(project, name, "package-b") is None
     assert versions.champion(project, name) is None
 
 
@@ -82,7 +83,7 @@ def test_the_champion_is_the_version_that_was_promoted_last(project, name, tmp_p
     assert promoted == versions.champion(project, name)
     assert promoted.aliases == ("champion",)
     assert promoted.verdict == "better"
-    assert versions.find_version(project, name, "a").aliases == ()
+    assert versions.find_version(project, name, "package-a").aliases == ()
 
 
 def test_a_rejected_version_says_why_where_people_look(project, name, tmp_path):
@@ -149,20 +150,21 @@ def test_a_champion_that_somebody_else_registered_is_named_in_the_error(project,
 
 def test_a_version_can_be_brought_back_from_the_registry_alone(project, name, tmp_path):
     made = register(project, name, "a", tmp_path)
-    model = versions.download(project, made) / "model"
-    assert (model / versions.WEIGHTS).read_bytes() == WEIGHTS + b"a"
+    package = versions.download(project, made)
+    assert (package / "MLmodel").is_file()
+    assert (package / versions.MODEL / versions.WEIGHTS).read_bytes() == WEIGHTS + b"a"
 
 
 def test_weights_that_were_changed_in_the_registry_are_not_taken(project, name, tmp_path):
     made = register(project, name, "a", tmp_path)
-    (versions.download(project, made) / "model" / versions.WEIGHTS).write_bytes(b"other")
+    (versions.download(project, made) / versions.MODEL / versions.WEIGHTS).write_bytes(b"other")
     with pytest.raises(ValueError, match="does not hold the weights"):
         versions.download(project, made)
 
 
 def test_weights_that_are_gone_from_the_registry_are_missed(project, name, tmp_path):
     made = register(project, name, "a", tmp_path)
-    (versions.download(project, made) / "model" / versions.WEIGHTS).unlink()
+    (versions.download(project, made) / versions.MODEL / versions.WEIGHTS).unlink()
     with pytest.raises(ValueError, match="version 1 are gone"):
         versions.download(project, made)
 
