@@ -1,5 +1,6 @@
 import hashlib
 import json
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,10 @@ def register(project: Project, name: str, model: str, root: Path):
         run_id=tracking.start_run(project, name, model, {}, "digest").run_id,
     )
     return versions.register(project, candidate, package)
+
+
+def candidate_of(version) -> Candidate:
+    return Candidate(**{field.name: getattr(version, field.name) for field in fields(Candidate)})
 
 
 def event(version: int, action: str = "promoted", previous: int | None = None, **more) -> Event:
@@ -167,6 +172,28 @@ def test_weights_that_are_gone_from_the_registry_are_missed(project, name, tmp_p
     (versions.download(project, made) / versions.MODEL / versions.WEIGHTS).unlink()
     with pytest.raises(ValueError, match="version 1 are gone"):
         versions.download(project, made)
+
+
+def test_a_version_of_before_packages_were_known_is_still_read(project, name, tmp_path):
+    made = register(project, name, "a", tmp_path)
+    client = tracking.client(project)
+    client.delete_model_version_tag(name, "1", "retrain.package_digest")
+    versions.apply_decision(project, made, event(1))
+    champion = versions.champion(project, name)
+    assert (champion.package_digest, champion.train_digest) == (None, "a")
+    assert versions.find_version(project, name, "package-a") is None
+    assert (versions.download(project, champion) / "MLmodel").is_file()
+
+
+def test_two_packages_of_one_training_are_two_versions(project, name, tmp_path):
+    first = register(project, name, "a", tmp_path / "1")
+    other = replace(candidate_of(first), package_digest="mended")
+    second = versions.register(project, other, tmp_path / "1" / "package-a")
+    assert (second.version, second.train_digest) == (2, "a")
+    assert versions.find_version(project, name, "package-a").version == 1
+    assert versions.find_version(project, name, "mended").version == 2
+    folders = {versions.download(project, version) for version in (first, second)}
+    assert len(folders) == 2
 
 
 def test_what_is_known_of_a_version_can_be_printed_as_json(project, name, tmp_path):
