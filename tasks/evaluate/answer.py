@@ -11,6 +11,7 @@ import os
 import sys
 from pathlib import Path
 
+PROJECT = Path(__file__).absolute().parents[2]
 OURS = ("flows", "models", "retrain", "tasks")
 
 
@@ -39,7 +40,7 @@ def main(package: Path) -> None:
 
 def _forget_the_project() -> None:
     """Takes this clone out of where Python looks for modules."""
-    sys.path[:] = [path for path in sys.path if not (Path(path) / "models").is_dir()]
+    sys.path[:] = [path for path in sys.path if Path(path).absolute() != PROJECT]
     sys.meta_path[:] = [
         finder
         for finder in sys.meta_path

@@ -25,8 +25,10 @@ PREDICTIONS = "predictions.parquet"
 SAMPLE = 64
 # So many parts of the data are read for it at most, however large they are.
 PARTS = 8
-# Of a probability. Batches of another size and more threads divide sums in other ways.
-TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}
+# Of a probability. On CPUs, batches of another size changed one by up to 2.4e-7 in fp32 and by
+# nothing in bf16. But on a GPU a convolution in fp32 may run in TF32, which changed one by 1.3e-4;
+# and all of bf16 changed one by 3e-3.
+TOLERANCE = {"fp32": 1e-3, "bf16": 2e-2}
 
 
 def sample(source: "RawDataset", validated: Path) -> Iterator[AcceptedImage]:

@@ -322,7 +322,7 @@ def test_a_package_that_answers_something_else_is_not_registered(project, run):
     said = str(raised.value)
     assert re.fullmatch(
         r"The package answers '\w+' for \d+\.png, where the evaluation says '\w+'; their "
-        r"probabilities differ by up to 0\.\d+ \(0\.0001 is allowed\)\. Nothing is registered\.",
+        r"probabilities differ by up to 0\.\d+ \(0\.001 is allowed\)\. Nothing is registered\.",
         said,
     )
     assert versions.champion(project, "toy") is None
