@@ -12,10 +12,12 @@ from retrain import tracking
 from retrain.runs import records
 from retrain.runs.pipeline import Pipeline
 from retrain.runs.records import Document
+from retrain.runs.runner import Runner
 from retrain.runs.state import RunState
 from retrain.step import REPORT, DataVersion
+from tasks.evaluate.champion import STEP as EVALUATE_CHAMPION, score_champion
 from tasks.evaluate.step import STEP as EVALUATE
-from tasks.gate.step import STEP as GATE, Runner, score_champion
+from tasks.gate.step import STEP as GATE
 from tasks.preprocess.step import STEP as PREPROCESS
 from tasks.promote.step import STEP as PROMOTE
 from tasks.pull.step import STEP as PULL, data_version, outdated
@@ -38,9 +40,9 @@ def order(run: Runner, version: DataVersion) -> None:
     images = run(PREPROCESS, data, checked)
     model = run(TRAIN, images)
     scores = run(EVALUATE, model, images)
-    champion = score_champion(run, data, checked, images, scores)
+    champion = score_champion(run, data, checked, scores)
     decision = run(GATE, scores, champion)
-    run(PROMOTE, version, model, scores, decision)
+    run(PROMOTE, version, data, checked, model, scores, decision)
 
 
 IMPORTS = {
@@ -78,6 +80,11 @@ def verdict(document: Mapping[str, Any]) -> str:
     if decision["verdict"] == "champion already":
         return f"This very model is the champion already (version {champion['version']})."
     name = f"{model['name']} version {model['version']}"
+    if decision["verdict"] == "repackaged":
+        return (
+            f"{name}, the training of version {champion['version']} in a new package, is the "
+            "champion now."
+        )
     if decision["passed"]:
         over = f" over version {champion['version']}" if champion else ": the first"
         return f"{name} is the champion now{over}."
@@ -185,7 +192,7 @@ def _where_to_look(run: RunState) -> dict[str, str]:
 
 PIPELINE = Pipeline(
     name="train",
-    steps=(PULL, VALIDATE, PREPROCESS, TRAIN, EVALUATE, GATE, PROMOTE),
+    steps=(PULL, VALIDATE, PREPROCESS, TRAIN, EVALUATE, EVALUATE_CHAMPION, GATE, PROMOTE),
     help="Trains a workload's model and promotes it if it is better than the one in production.",
     order=order,
     data_version=data_version,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from retrain.runs import records
 from retrain.runs.pipeline import Pipeline
 from retrain.runs.records import Document
+from retrain.runs.runner import Runner
 from retrain.runs.state import RunState
 from retrain.step import REPORT, DataVersion
-from tasks.gate.step import Runner
 from tasks.pull.step import STEP as PULL, data_version, outdated
 from tasks.validate.step import STEP as VALIDATE
 

@@ -71,3 +71,17 @@ class Network(nn.Module):
         pixels = (images.permute(0, 3, 1, 2) - self.mean) / self.std
         logits: Tensor = self.classifier(pixels).logits
         return logits.float()
+
+    def probabilities(self, images: Tensor, precision: str) -> Tensor:
+        """Says how probable each class is: what is evaluated, and what is served.
+
+        Args:
+            images: uint8 (N, H, W, C), on the network's device.
+            precision: `fp32` or `bf16`, of the matrix products.
+
+        Returns:
+            float32 (N, classes).
+        """
+        bf16 = torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16")
+        with torch.inference_mode(), bf16:
+            return torch.softmax(self(images).float(), dim=1)

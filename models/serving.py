@@ -3,9 +3,12 @@
 MLflow runs this file wherever the model is loaded (models from code); a copy of it and of its
 package lies beside the weights. It is not imported by anything else.
 
+It answers as it was evaluated: in the precision that the artifact `serving` records.
+
 The input is a table with one column `image`, encoded images: bytes in Python, base64 in JSON.
 """
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,9 +35,12 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
         """Loads the network, once."""
         import torch
 
+        serving = Path(context.artifacts["serving"]).read_text(encoding="utf-8")
+        self._precision: str = json.loads(serving)["precision"]
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._classifier = models.load(Path(context.artifacts["model"]))
         self._classifier.module.to(self._device)
+        self._classifier.module.prefer_attention(self._device, self._precision)
 
     def predict(
         self, model_input: pd.DataFrame, params: dict[str, Any] | None = None
@@ -77,15 +83,14 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
         import torch
 
         labels = self._classifier.labels
-        with torch.inference_mode():
-            logits = self._classifier.module(torch.from_numpy(pixels).to(self._device))
-            probabilities = torch.softmax(logits, dim=1).tolist()
+        images = torch.from_numpy(pixels).to(self._device)
+        probabilities = self._classifier.module.probabilities(images, self._precision)
         return [
             {
                 "label": labels[max(range(len(row)), key=row.__getitem__)],
                 "probabilities": dict(zip(labels, row, strict=True)),
             }
-            for row in probabilities
+            for row in probabilities.tolist()
         ]
 
 

@@ -16,7 +16,9 @@ NOT_FOLLOWED = ("retrain", "tests")
 INCIDENTAL = ("ctx", "kind", "type_comment", "type_ignores")
 
 
-def code_digests(modules: Iterable[str], without: Collection[str] = ()) -> dict[str, str]:
+def code_digests(
+    modules: Iterable[str], without: Collection[str] = (), root: Path | None = None
+) -> dict[str, str]:
     """Digests the modules that a step runs: those named, and the project's that they import.
 
     Comments, formatting, docstrings and what is only for type checkers do not count. Imports are
@@ -26,6 +28,8 @@ def code_digests(modules: Iterable[str], without: Collection[str] = ()) -> dict[
     Args:
         modules: Dotted names, such as `tasks.preprocess.step`.
         without: Modules that are not followed.
+        root: The folder that holds the packages, for a copy of some of them; the project's own if
+            None.
 
     Returns:
         The SHA-256 (hex) of each module by its dotted name, in order of the names. One that holds
@@ -39,19 +43,23 @@ def code_digests(modules: Iterable[str], without: Collection[str] = ()) -> dict[
         if name in seen:
             continue
         seen.add(name)
-        source = _source(name)
+        source = _source(name, root)
         assert source is not None, f"{name} is no module of the project"
         tree = _Essence().visit(ast.parse(source.read_text(encoding="utf-8")))
         is_package = source.name == "__init__.py"
-        waiting += _imports(tree, name if is_package else name.rpartition(".")[0])
+        waiting += _imports(tree, name if is_package else name.rpartition(".")[0], root)
         if tree.body:
             digests[name] = hashlib.sha256(_canonical(tree).encode()).hexdigest()
     return dict(sorted(digests.items()))
 
 
-def _source(name: str) -> Path | None:
+def _source(name: str, root: Path | None) -> Path | None:
     """The file of a module of the project, found without importing anything; else None."""
     top, *parts = name.split(".")
+    if root is not None:
+        place = Path(root, top, *parts)
+        copies = (place / "__init__.py", place.with_suffix(".py"))
+        return next((file for file in copies if file.is_file()), None)
     if top in sys.stdlib_module_names:
         return None
     spec = importlib.util.find_spec(top)
@@ -71,7 +79,7 @@ def _is_ours(file: Path) -> bool:
     return file.suffix == ".py" and folder.is_relative_to(ROOT) and not installed
 
 
-def _imports(tree: ast.Module, package: str) -> Iterator[str]:
+def _imports(tree: ast.Module, package: str, root: Path | None) -> Iterator[str]:
     """The modules of the project that a module imports."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -85,7 +93,7 @@ def _imports(tree: ast.Module, package: str) -> Iterator[str]:
         else:
             continue
         for name in names:
-            if name.split(".")[0] not in NOT_FOLLOWED and _source(name):
+            if name.split(".")[0] not in NOT_FOLLOWED and _source(name, root):
                 yield name
 
 

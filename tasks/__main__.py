@@ -32,8 +32,9 @@ from retrain.store import (
 )
 from retrain.verify import Verifier, until_whole
 from retrain.workload import Workload, load_workload
+from tasks.evaluate.champion import score_champion
 from tasks.evaluate.step import STEP as EVALUATE
-from tasks.gate.step import STEP as GATE, score_champion
+from tasks.gate.step import STEP as GATE
 from tasks.preprocess.step import STEP as PREPROCESS
 from tasks.promote.step import STEP as PROMOTE
 from tasks.pull.step import STEP as PULL, data_version
@@ -48,7 +49,7 @@ STEPS = {step.name: step for step in (PULL, VALIDATE, PREPROCESS, TRAIN, EVALUAT
 class Build:
     """The folder that DVC's stages of one workload write to.
 
-    As a runner of steps (`tasks.gate.step.Runner`) it makes what DVC has no stage for, the
+    As a runner of steps (`retrain.runs.runner.Runner`) it makes what DVC has no stage for, the
     champion's evaluation, in the store.
     """
 
@@ -113,13 +114,12 @@ class Build:
         }
         write_json(folder / RECORD, record)
 
-    def __call__(
-        self, step: Step, *inputs: Input, workload: Workload | None = None, of: str = ""
-    ) -> Artifact:
+    def __call__(self, step: Step, *inputs: Input) -> Artifact:
         """Takes a step's output from the store, or makes it there."""
-        workload = workload or self.workload
-        now = plan(step, workload, inputs)
-        made, _ = get_or_run(self.store, step, now, workload, inputs, self.context, self._checking)
+        now = plan(step, self.workload, inputs)
+        made, _ = get_or_run(
+            self.store, step, now, self.workload, inputs, self.context, self._checking
+        )
         return made
 
     @contextmanager
@@ -145,7 +145,7 @@ class Build:
         special: dict[str, Callable[[], Input]] = {
             "data": lambda: data_version(self.workload.data, self.project),
             "champion": lambda: score_champion(
-                self, *map(self.output, ("pull", "validate", "preprocess", "evaluate"))
+                self, *map(self.output, ("pull", "validate", "evaluate"))
             ),
         }
         return special[name]() if name in special else self.output(name)

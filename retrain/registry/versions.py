@@ -37,6 +37,8 @@ class Candidate:
     Attributes:
         name: The workload's.
         weights: SHA-256 (hex) of the weights.
+        package_digest: SHA-256 (hex) of what is served: the model, its precision and its code. It
+            identifies a version; None for one of before this was recorded.
         train_digest: Digest of the output of `train` that it is: weights, labels, image size.
         family: The module in `models/` that its network is of.
         images: `size`, `channels` and `resize` of the images that it takes.
@@ -48,6 +50,7 @@ class Candidate:
 
     name: str
     weights: str
+    package_digest: str | None
     train_digest: str
     family: str
     images: Mapping[str, Any]
@@ -104,18 +107,18 @@ def champion(project: Project, name: str) -> ModelVersion | None:
     return _read(client.get_model_version(name, model.aliases[CHAMPION]), model)
 
 
-def find_version(project: Project, name: str, train_digest: str) -> ModelVersion | None:
-    """The version that a training's output was registered as; None when it was not."""
+def find_version(project: Project, name: str, package_digest: str) -> ModelVersion | None:
+    """The version that a package was registered as; None when it was not."""
     if stored := sqlite_reader.read(project.tracking_uri, name):
         same = (
             version
             for version in stored.versions.values()
-            if version.tags.get("retrain.train_digest") == train_digest
+            if version.tags.get("retrain.package_digest") == package_digest
         )
         return next((_read(version, stored) for version in same), None)
     client = tracking.client(project)
     model = _registered(client, name)
-    wanted = f"name = '{name}' AND tags.`retrain.train_digest` = '{train_digest}'"
+    wanted = f"name = '{name}' AND tags.`retrain.package_digest` = '{package_digest}'"
     found = client.search_model_versions(wanted) if model else []
     return _read(found[0], model) if model and found else None
 
@@ -207,10 +210,10 @@ def apply_decision(project: Project, version: ModelVersion, event: Event) -> Mod
 
 
 def download(project: Project, version: ModelVersion) -> Path:
-    """Brings a version's model to this machine.
+    """Brings a version's package to this machine.
 
     Returns:
-        A folder whose `model/` is as `models.save` wrote it.
+        A folder as it was given to `register`.
 
     Raises:
         ValueError: The weights are gone, or are not those that were registered.
@@ -220,27 +223,31 @@ def download(project: Project, version: ModelVersion) -> Path:
 
     client = tracking.client(project)
     uri = client.get_model_version_download_uri(version.name, str(version.version))
-    source = f"{uri}/{MODEL}"
     if urlparse(uri).scheme in ("", "file"):
-        model = Path(local_file_uri_to_path(source))
-        if not (model / WEIGHTS).is_file():
-            raise ValueError(
-                f"The weights of {version.name} version {version.version} are gone from {source}."
-            )
+        package = Path(local_file_uri_to_path(uri))
     else:
-        model = project.state / "champions" / version.train_digest / "model"
-        if not model.exists():
-            partial = model.parent.with_suffix(".partial")
+        identity = version.package_digest or version.train_digest
+        package = project.state / "champions" / identity
+        if not package.exists():
+            partial = package.with_suffix(".partial")
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
-            download_artifacts(source, dst_path=str(partial), tracking_uri=project.tracking_uri)
-            partial.replace(model.parent)
-    if digest_of_weights(model) != version.weights:
+            # Below `partial`, or `partial` itself, as the kind of store has it.
+            found = download_artifacts(
+                uri, dst_path=str(partial), tracking_uri=project.tracking_uri
+            )
+            Path(found).replace(package)
+            shutil.rmtree(partial, ignore_errors=True)
+    if not (package / MODEL / WEIGHTS).is_file():
         raise ValueError(
-            f"{source} does not hold the weights that {version.name} version {version.version} "
+            f"The weights of {version.name} version {version.version} are gone from {uri}."
+        )
+    if digest_of_weights(package / MODEL) != version.weights:
+        raise ValueError(
+            f"{uri} does not hold the weights that {version.name} version {version.version} "
             "was registered with; somebody changed them."
         )
-    return model.parent
+    return package
 
 
 def digest_of_weights(model: Path) -> str:
@@ -284,6 +291,7 @@ def _read(
     return ModelVersion(
         name=version.name,
         weights=tags["weights"],
+        package_digest=tags.get("package_digest"),
         train_digest=tags["train_digest"],
         family=tags["family"],
         images=json.loads(tags["images"]),
@@ -309,7 +317,7 @@ def _upload(client: "MlflowClient", candidate: Candidate, package: Path) -> "Log
     found = client.search_logged_models(
         [experiment],
         f"source_run_id = '{candidate.run_id}' "
-        f"AND tags.`retrain.train_digest` = '{candidate.train_digest}'",
+        f"AND tags.`retrain.package_digest` = '{candidate.package_digest}'",
     )
     if found:
         model = found[0]
@@ -318,7 +326,7 @@ def _upload(client: "MlflowClient", candidate: Candidate, package: Path) -> "Log
             experiment,
             candidate.name,
             candidate.run_id,
-            tags={"retrain.train_digest": candidate.train_digest},
+            tags={"retrain.package_digest": candidate.package_digest},
         )
         client.log_outputs(candidate.run_id, [LoggedModelOutput(model.model_id, step=0)])
     if model.status != LoggedModelStatus.READY:

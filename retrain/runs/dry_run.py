@@ -47,33 +47,27 @@ class DryRun:
         """The last run, and the project that it ran in."""
         return self.state.context
 
-    def __call__(
-        self, step: Step, *inputs: Input, workload: Workload | None = None, of: str = ""
-    ) -> Artifact:
+    def __call__(self, step: Step, *inputs: Input) -> Artifact:
         """Takes a step's output from the store.
 
         Args:
             step: Which step.
             *inputs: The outputs that it names as its inputs, in that order.
-            workload: Read instead of the run's own.
-            of: Whose output it is, if not the challenger's.
 
         Raises:
             StepHasToRunError: The store does not have it whole; or the step is not cached, and
                 calling it would change something.
         """
         began = monotonic()
-        workload = workload or self.workload
-        name = f"{step.name} {of}".strip()
-        now = plan(step, workload, inputs)
+        now = plan(step, self.workload, inputs)
         if step.cached:
             found = self.state.store.find(step.name, now.key)
         else:
-            found = self._dry_run(step, now, workload, inputs)
+            found = self._dry_run(step, now, inputs)
         if found is None:
             raise StepHasToRunError(step.name)
         ran = None if step.cached else "asked of the registry each time"
-        outcome = Outcome.of(name, now, found, ran=ran, seconds=monotonic() - began)
+        outcome = Outcome.of(step.name, now, found, ran=ran, seconds=monotonic() - began)
         self.state.add(outcome, found)
         return found
 
@@ -94,12 +88,11 @@ class DryRun:
         final = self.state.outcomes[-1]
         return bool(before[final.step]["digest"] == final.digest)
 
-    def _dry_run(
-        self, step: Step, now: Plan, workload: Workload, inputs: tuple[Input, ...]
-    ) -> Artifact | None:
+    def _dry_run(self, step: Step, now: Plan, inputs: tuple[Input, ...]) -> Artifact | None:
         """What a step that is not cached would give if it would change nothing."""
-        workspace = Workspace(Path(), Path(), now.key, workload.name, self.context.project)
-        facts = step.dry_run(workload, inputs, workspace)
+        project, name = self.context.project, self.workload.name
+        workspace = Workspace(Path(), Path(), now.key, name, project)
+        facts = step.dry_run(self.workload, inputs, workspace)
         if facts is None:
             return None
         return Artifact(step.name, now.key, digest_of({"facts": facts, "files": {}}), Path(), facts)

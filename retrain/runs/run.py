@@ -62,36 +62,30 @@ class Run:
         """
         until_whole(lambda: order(self), self._start_again)
 
-    def __call__(
-        self, step: Step, *inputs: Input, workload: Workload | None = None, of: str = ""
-    ) -> Artifact:
+    def __call__(self, step: Step, *inputs: Input) -> Artifact:
         """Runs a step, or takes its output from the store.
 
         Args:
             step: What to run.
             *inputs: The outputs that it names as its inputs, in that order.
-            workload: Read instead of the run's own: for the champion, which has its own settings.
-            of: Whose output it is, if not the challenger's; part of its name in the document.
 
         Raises:
             StepTimeoutError: It did not end within its limit.
             ValueError: As the step does.
         """
-        workload = workload or self.workload
-        name = f"{step.name} {of}".strip()
-        now = plan(step, workload, inputs)
-        reason = self._reason_to_run(step, name, now)
+        now = plan(step, self.workload, inputs)
+        reason = self._reason_to_run(step, now)
         began = monotonic()
-        with console.running(name):
-            made, cached = self._result(step, now, workload, inputs)
+        with console.running(step.name):
+            made, cached = self._result(step, now, inputs)
         ran = None if cached else reason or "asked of the registry each time"
-        outcome = Outcome.of(name, now, made, ran=ran, seconds=monotonic() - began)
-        if cached and (name, now.key) in self._ran:  # before damage was found
-            outcome = self._ran[name, now.key]
+        outcome = Outcome.of(step.name, now, made, ran=ran, seconds=monotonic() - began)
+        if cached and (step.name, now.key) in self._ran:  # before damage was found
+            outcome = self._ran[step.name, now.key]
         self.state.add(outcome, made)
         console.ended(outcome.step, outcome.cached, outcome.why, outcome.seconds)
         if step.cached:
-            self._remember(name, now)
+            self._remember(now)
         return made
 
     def _start_again(self, error: DamagedArtifactError) -> None:
@@ -101,9 +95,7 @@ class Run:
         self.state.outcomes.clear()
         self.state.artifacts.clear()
 
-    def _result(
-        self, step: Step, now: Plan, workload: Workload, inputs: tuple[Input, ...]
-    ) -> tuple[Artifact, bool]:
+    def _result(self, step: Step, now: Plan, inputs: tuple[Input, ...]) -> tuple[Artifact, bool]:
         """The step's output, and whether the store had it."""
         from prefect.task_engine import TaskRunTimeoutError
         from prefect.utilities.annotations import quote
@@ -112,13 +104,13 @@ class Run:
 
         if self.refresh and step.cached:
             self.state.store.forget(step.name, now.key)
-        hours = step.limit(workload)
+        hours = step.limit(self.workload)
         task = as_task(step, self.state.store, self._verifier.checking, hours)
         try:
             # Quoted, so that Prefect does not search all of it for futures.
             ended = task(
                 plan=quote(now),
-                workload=quote(workload),
+                workload=quote(self.workload),
                 inputs=quote(inputs),
                 context=quote(self.context),
                 refresh=self.refresh,
@@ -127,7 +119,7 @@ class Run:
             raise StepTimeoutError(overrun(step.name, hours)) from None
         return ended.result(), ended.name == CACHED
 
-    def _reason_to_run(self, step: Step, name: str, now: Plan) -> str | None:
+    def _reason_to_run(self, step: Step, now: Plan) -> str | None:
         """Why a step has to run; None when the store has its output, or it is never kept."""
         if not step.cached:
             return None
@@ -138,20 +130,21 @@ class Run:
             return None
         if (step.name, now.key) in self._damaged:
             return self._damaged[step.name, now.key]
-        last = self._last(name)
+        last = self._last(step.name)
         if last is None:
             return "first run"
         return difference(last, now) or damage
 
-    def _last(self, name: str) -> Plan | None:
+    def _last(self, step: str) -> Plan | None:
         try:
-            return Plan(**json.loads(self._memory(name).read_text()))
+            return Plan(**json.loads(self._memory(step).read_text()))
         except (FileNotFoundError, ValueError, TypeError):
             return None
 
-    def _remember(self, name: str, now: Plan) -> None:
-        self._memory(name).parent.mkdir(parents=True, exist_ok=True)
-        write_json(self._memory(name), asdict(now))
+    def _remember(self, now: Plan) -> None:
+        memory = self._memory(now.step)
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        write_json(memory, asdict(now))
 
-    def _memory(self, name: str) -> Path:
-        return self.state.store.last_plan(self.workload.name, name)
+    def _memory(self, step: str) -> Path:
+        return self.state.store.last_plan(self.workload.name, step)

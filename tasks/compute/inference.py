@@ -19,7 +19,6 @@ from tasks.data.shards import open_prepared
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from torch import Tensor
 
 # PyTorch divides some sums by threads, so that results would depend on the machine's cores. More
 # cores are used by more forward passes at once, which is also the faster way.
@@ -71,11 +70,7 @@ class _Predictor:
         start = number * self._job.batch_size
         rows = np.arange(start, min(start + self._job.batch_size, len(self._images)))
         pixels = torch.from_numpy(self._images[rows]).to(self._device)
-        bf16 = self._job.precision == "bf16"
-        autocast = torch.autocast(self._device.type, torch.bfloat16, enabled=bf16)
-        with torch.inference_mode(), autocast:
-            probabilities: Tensor = torch.softmax(self._module(pixels).float(), dim=1)
-        return probabilities.cpu().numpy()
+        return self._module.probabilities(pixels, self._job.precision).cpu().numpy()
 
     def __call__(
         self, numbers: "dict[str, NDArray[np.int64]]"

@@ -5,6 +5,7 @@ group for each unit that has accepted images. Its columns: unit (number of the u
 label, file, row, the image's properties (`models.image.ImageProperties`), bytes, sha256.
 """
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -94,6 +95,21 @@ def labels(folder: Path, split: str) -> set[str]:
             table = table.filter(pc.equal(table["split"], split))
             found.update(table["label"].unique().to_pylist())
     return found
+
+
+def class_names(folder: Path) -> list[str]:
+    """The classes of the training split, in natural order: the index of each is its number.
+
+    Args:
+        folder: The output of `validate`.
+    """
+    return sorted(labels(folder, "train"), key=natural_order)
+
+
+def natural_order(name: str) -> list[tuple[int, int, str]]:
+    """A key to sort names by, with the numbers in them as numbers: "2" before "10"."""
+    parts = re.findall(r"[0-9]+|[^0-9]+", name)
+    return [(0, int(part), part) if part[0] in "0123456789" else (1, 0, part) for part in parts]
 
 
 def read(folder: Path, row_group: int, columns: Sequence[str] | None = None) -> "pa.Table":

@@ -3,7 +3,7 @@
 Predictions are counted as they come, so that nothing is kept of a single row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +11,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# All that `summarise` gives, by the names that the gate's rules use.
-METRICS = (
-    "accuracy",
-    "macro_precision",
-    "macro_recall",
-    "macro_f1",
-    "worst_class_recall",
-    "log_loss",
-    "calibration_error",
-    "rows",
-)
+ClassTable = list[dict[str, Any]]
+
 CALIBRATION_BINS = 15  # as Guo et al. (2017) use
 MAX_CELLS = 1000  # of a side of the confusion matrix, as many as can be seen
 
@@ -142,7 +133,7 @@ class Tally:
         )
 
 
-def per_class(tally: Tally) -> list[dict[str, Any]]:
+def per_class(tally: Tally) -> ClassTable:
     """Precision, recall and F1 of each class of the data, in the order of its labels.
 
     A ratio without a row to count (no prediction of a class, none of its images) is 0.
@@ -169,24 +160,42 @@ def per_class(tally: Tally) -> list[dict[str, Any]]:
     ]
 
 
-def summarise(tally: Tally) -> dict[str, float]:
-    """All metrics of a split.
+def _macro(name: str) -> Callable[[Tally, ClassTable], float]:
+    """The mean over the classes of the data, each counting the same."""
+    return lambda _, table: sum(row[name] for row in table) / len(table)
 
-    Returns:
-        `METRICS`: `accuracy`; `macro_precision`, `macro_recall`, `macro_f1`: means over the classes
-        of the data, each counting the same; `worst_class_recall`; `log_loss` (nats);
-        `calibration_error` (expected, 0 to 1); `rows`.
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure of a split.
+
+    Attributes:
+        of: Calculates it from the counts and from what `per_class` says of them.
+        lower_is_better: Whether a smaller value is the better one.
+    """
+
+    of: Callable[[Tally, ClassTable], float]
+    lower_is_better: bool = False
+
+
+# All there are, by the names that the gate's rules use.
+METRICS: Mapping[str, Metric] = {
+    "accuracy": Metric(lambda tally, _: tally.accuracy),
+    "macro_precision": Metric(_macro("precision")),
+    "macro_recall": Metric(_macro("recall")),
+    "macro_f1": Metric(_macro("f1")),
+    "worst_class_recall": Metric(lambda _, table: min(row["recall"] for row in table)),
+    "log_loss": Metric(lambda tally, _: tally.log_loss, lower_is_better=True),
+    "calibration_error": Metric(lambda tally, _: tally.calibration.error, lower_is_better=True),
+    "rows": Metric(lambda tally, _: tally.rows),
+}
+LOWER_IS_BETTER = sorted(name for name, metric in METRICS.items() if metric.lower_is_better)
+
+
+def summarise(tally: Tally) -> dict[str, float]:
+    """All metrics of a split, by name.
+
+    `log_loss` is in nats; `calibration_error`, the expected one, is 0 to 1.
     """
     table = per_class(tally)
-    macro = {
-        f"macro_{name}": sum(row[name] for row in table) / len(table)
-        for name in ("precision", "recall", "f1")
-    }
-    return {
-        "accuracy": tally.accuracy,
-        **macro,
-        "worst_class_recall": min(row["recall"] for row in table),
-        "log_loss": tally.log_loss,
-        "calibration_error": tally.calibration.error,
-        "rows": tally.rows,
-    }
+    return {name: metric.of(tally, table) for name, metric in METRICS.items()}

@@ -100,7 +100,7 @@ def draw(
     tally: Tally,
     examples: Examples,
     images: "StoredImages",
-    history: Sequence[Mapping[str, Any]] | None,
+    history: Sequence[Mapping[str, Any]],
     folder: Path,
 ) -> None:
     """Draws everything there is to see of an evaluation.
@@ -109,7 +109,7 @@ def draw(
         tally: Of the test split.
         examples: Of it.
         images: Its images.
-        history: Of the training, an entry per epoch; None when it is not known.
+        history: Of the training, an entry per epoch.
         folder: Where the PNG files go.
     """
     from matplotlib import rc_context
@@ -131,9 +131,8 @@ def draw(
                 examples.worst,
                 f"The most confident of {wrong} mistakes in {tally.rows} images",
             ),
+            "learning_curves": _learning_curves(history),
         }
-        if history:
-            figures["learning_curves"] = _learning_curves(history)
         for name, figure in figures.items():
             figure.savefig(folder / f"{name}.png")
 

@@ -1,11 +1,7 @@
-"""How good a model is on the test split, which took no part in its training.
-
-The same function scores the challenger and the champion. A model's classes and the data's are
-matched by name: the champion may have been trained when there were fewer of them.
-"""
+"""How good a model is on the test split, which took no part in its training."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,18 +13,18 @@ from retrain.step import REPORT, Chosen, Facts, Input, Step, Workspace
 from retrain.store import Artifact
 from retrain.workload import Evaluate, Workload, did_you_mean
 from tasks.compute.inference import PredictionJob, probabilities
+from tasks.data import package
 from tasks.data.json_file import write_json
-from tasks.data.shards import ROWS, Prepared, open_prepared
-from tasks.evaluate import plots
-from tasks.evaluate.metrics import METRICS, Predictions, Tally, per_class, summarise
+from tasks.data.shards import ROWS, PreparedSplit, open_prepared
+from tasks.evaluate import plots, predictions
+from tasks.evaluate.metrics import LOWER_IS_BETTER, METRICS, Tally, per_class, summarise
+from tasks.evaluate.predictions import Answers
 
 if TYPE_CHECKING:
     import numpy as np
-    import pyarrow as pa
     from numpy.typing import NDArray
 
 SPLIT = "test"
-PREDICTIONS = "predictions.parquet"
 # In memory at a time, and a row group of the Parquet file: so many rows, fewer of many classes.
 MAX_ROWS, MAX_PROBABILITIES = 4096, 1 << 21
 
@@ -38,33 +34,49 @@ def evaluate(
 ) -> Facts:
     """Predicts the test split and measures how good the predictions are.
 
-    Writes `metrics.json`, `per_class.json`, `predictions.parquet` (path, sha256, label, prediction,
-    confidence, probabilities in the order of the model's labels, which are in the schema's
-    metadata) and `confusion.csv` (actual and predicted class of each row).
+    Writes `metrics.json`, `per_class.json`, `predictions.parquet` and `confusion.csv` (actual and
+    predicted class of each row).
 
     Returns:
-        `metrics`, by name; `weights`, the SHA-256 (hex) of the weights that were evaluated.
+        `metrics`, by name; `lower_is_better`, the names of those that are; `weights`, the SHA-256
+        (hex) of the weights that were evaluated; `train`, the digest of the training; `precision`;
+        and `package`, the identity of the package that will answer in the same way.
     """
+    from pyarrow import csv, schema, string
+
     model = trained.folder / "model"
     prepared = open_prepared(images.folder)
+    split = prepared.split(SPLIT)
     known = tuple(json.loads((model / models.LABELS).read_text(encoding="utf-8")))
     chunk = max(1, min(MAX_ROWS, MAX_PROBABILITIES // len(known)))
     job = PredictionJob(model, images.folder, SPLIT, evaluation.batch_size, evaluation.precision)
-    outputs = probabilities(job, chunk)
-    tally, examples = _count(outputs, chunk, known, prepared, workspace.folder)
+    answers = _answers(probabilities(job, chunk), chunk, split)
+    tally = Tally(predictions.all_names(prepared.labels, known), len(prepared.labels))
+    examples = plots.Examples(len(split))
+    pair = schema({"actual": string(), "predicted": string()})
+    # A row per image: what DVC's confusion plot counts.
+    with csv.CSVWriter(workspace.folder / "confusion.csv", pair) as confusion:
+        written = predictions.write(answers, known, prepared.labels, workspace.folder)
+        for rows, said in written:
+            examples.add(tally.rows, said)
+            tally.add(said)
+            confusion.write_batch(rows.select(["label", "prediction"]).rename_columns(pair.names))
+    assert tally.rows == len(split), (tally.rows, len(split))
     metrics = summarise(tally)
     write_json(workspace.folder / "metrics.json", metrics)
     write_json(workspace.folder / "per_class.json", per_class(tally))
-    history = trained.folder / REPORT / "history.json"
-    plots.draw(
-        tally,
-        examples,
-        prepared.split(SPLIT).images,
-        json.loads(history.read_text()) if history.exists() else None,
-        workspace.report,
-    )
-    _track(trained, metrics, workspace)
-    return {"metrics": metrics, "weights": versions.digest_of_weights(model)}
+    report = trained.folder / REPORT
+    history = json.loads((report / "history.json").read_text())
+    plots.draw(tally, examples, split.images, history, workspace.report)
+    _track(report, metrics, workspace)
+    return {
+        "metrics": metrics,
+        "lower_is_better": LOWER_IS_BETTER,
+        "weights": versions.digest_of_weights(model),
+        "train": trained.digest,
+        "precision": evaluation.precision,
+        "package": package.package_digest(model, evaluation.precision, package.code_of(model)),
+    }
 
 
 def check(workload: Workload, project: Project) -> Iterator[str]:
@@ -79,99 +91,38 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
             yield f"{place}: no metric {name!r}.{did_you_mean(name, METRICS)}"
 
 
-def _count(
-    outputs: "Iterator[NDArray[np.float32]]",
-    chunk: int,
-    known: Sequence[str],
-    prepared: Prepared,
-    folder: Path,
-) -> tuple[Tally, plots.Examples]:
-    """Writes the predictions as they come, and keeps what the metrics and the plots need.
+def _answers(
+    outputs: "Iterator[NDArray[np.float32]]", chunk: int, split: PreparedSplit
+) -> Iterator[Answers]:
+    """Puts probabilities together with the rows that they are of.
 
     Args:
         outputs: float32 (n, classes of the model), in the order of the split.
         chunk: Their length; the last may be shorter.
-        known: The model's labels.
-        prepared: The data.
-        folder: Where `predictions.parquet` and `confusion.csv` go.
+        split: The data.
     """
-    import numpy as np
-    import pyarrow as pa
-    from pyarrow import csv, parquet
+    from pyarrow import parquet
 
-    names = tuple(dict.fromkeys((*prepared.labels, *known)))
-    # From a class of the model to its place among the names, and from one of the data to the
-    # model's; -1 for one that the model does not know.
-    place, place_known = (
-        {name: index for index, name in enumerate(each)} for each in (names, known)
-    )
-    to_name = np.array([place[name] for name in known])
-    to_known = np.array([place_known.get(name, -1) for name in prepared.labels])
-    split = prepared.split(SPLIT)
-    tally, examples = Tally(names, len(prepared.labels)), plots.Examples(len(split))
-    schema = _schema(known)
-    pair = pa.schema({"actual": pa.string(), "predicted": pa.string()})
-    with (
-        # By default a whole row group is read at once, and the next one ahead.
-        parquet.ParquetFile(split.folder / ROWS, pre_buffer=False, buffer_size=1 << 20) as origin,
-        parquet.ParquetWriter(folder / PREDICTIONS, schema) as writer,
-        # A row per image: what DVC's confusion plot counts.
-        csv.CSVWriter(folder / "confusion.csv", pair) as confusion,
-    ):
+    # By default a whole row group is read at once, and the next one ahead.
+    options = {"pre_buffer": False, "buffer_size": 1 << 20}
+    with parquet.ParquetFile(split.folder / ROWS, **options) as origin:
         described = origin.iter_batches(chunk, columns=["path", "sha256", "label"])
         for output, rows in zip(outputs, described, strict=True):
-            labels = split.labels[tally.rows : tally.rows + len(output)]
-            best, true = output.argmax(axis=1), to_known[labels]
-            likelihood = np.take_along_axis(output, true[:, None], axis=1)[:, 0]
-            predictions = Predictions(
-                labels, to_name[best], output.max(axis=1), np.where(true >= 0, likelihood, 0)
-            )
-            examples.add(tally.rows, predictions)
-            tally.add(predictions)
-            prediction = pa.DictionaryArray.from_arrays(best, list(known)).cast(pa.string())
-            probabilities = pa.FixedSizeListArray.from_arrays(output.ravel(), len(known))
-            columns = [
-                *rows.columns,
-                prediction,
-                pa.array(predictions.confidence),
-                probabilities.cast(schema.field("probabilities").type),
-            ]
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-            confusion.write_batch(
-                pa.RecordBatch.from_arrays([rows["label"], prediction], schema=pair)
-            )
-    assert tally.rows == len(split), (tally.rows, len(split))
-    return tally, examples
+            rows = rows.select(["path", "sha256", "label"])
+            yield Answers(rows, output.argmax(axis=1), output)
 
 
-def _schema(known: Sequence[str]) -> "pa.Schema":
-    """The columns of the predictions."""
-    import pyarrow as pa
-
-    columns = {
-        "path": pa.string(),
-        "sha256": pa.string(),
-        "label": pa.string(),
-        "prediction": pa.string(),
-        "confidence": pa.float32(),
-        "probabilities": pa.list_(pa.float32()),
-    }
-    return pa.schema(columns, metadata={"labels": json.dumps(list(known))})
-
-
-def _track(trained: Artifact, metrics: dict[str, float], workspace: Workspace) -> None:
+def _track(report: Path, metrics: dict[str, float], workspace: Workspace) -> None:
     """Adds the scores and the plots to the training's MLflow run."""
-    record = trained.folder / REPORT / "mlflow.json"
-    if not record.exists():  # a champion that was taken from the registry
-        return
-    run_id = json.loads(record.read_text())["run_id"]
+    run_id = json.loads((report / "mlflow.json").read_text())["run_id"]
     named = {f"test_{name}": value for name, value in metrics.items()}
     tracking.log_metrics(workspace.project, run_id, named)
     tracking.log_artifacts(workspace.project, run_id, workspace.report, "evaluate")
 
 
 def _chosen(workload: Workload, trained: Input, images: Input) -> Chosen:
-    return Chosen(modules=(f"models.{workload.model.family}",))
+    # The code that serves is part of the package's identity.
+    return Chosen(modules=(f"models.{workload.model.family}", "models.serving"))
 
 
 STEP = Step(

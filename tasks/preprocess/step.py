@@ -6,7 +6,6 @@ the scratch folder: a run that was killed goes on with those that are missing.
 `tasks/data/shards.py` has the layout.
 """
 
-import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -75,7 +74,7 @@ def preprocess(
     source = open_raw_dataset(data, pulled)
     groups = image_table.row_groups(validated.folder)
     rows = {split: sum(group.rows.get(split, 0) for group in groups) for split in SPLITS}
-    labels = sorted(image_table.labels(validated.folder, "train"), key=natural_order)
+    labels = image_table.class_names(validated.folder)
 
     storage = _storage(images, rows["train"])
     suffixes = dict.fromkeys(SPLITS, PIXELS)  # what is measured on is kept as it is served
@@ -110,12 +109,6 @@ def preprocess(
         "shape": [images.size, images.size, images.channels],
         "storage": storage,
     }
-
-
-def natural_order(name: str) -> list[tuple[int, int, str]]:
-    """A key to sort names by, with the numbers in them as numbers: "2" before "10"."""
-    parts = re.findall(r"[0-9]+|[^0-9]+", name)
-    return [(0, int(part), part) if part[0] in "0123456789" else (1, 0, part) for part in parts]
 
 
 def _storage(images: "Images", train_rows: int) -> str:

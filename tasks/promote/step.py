@@ -4,9 +4,8 @@ Promotion is idempotent instead of cached: a decision that was carried out alrea
 and one that a kill interrupted is completed.
 """
 
-import io
 import json
-from importlib.metadata import version as installed
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,17 +17,19 @@ from retrain.registry.ledger import Event
 from retrain.registry.versions import Candidate, ModelVersion
 from retrain.step import REPORT, DataVersion, Facts, Step, Workspace
 from retrain.store import MANIFEST, Artifact
-
-MODELS = Path(models.__file__).parent
-# What the served model imports. Without it MLflow would find that out by loading the model.
-REQUIREMENTS = (
-    "mlflow", "numpy", "pandas", "pillow", "pydantic", "safetensors", "simplejpeg", "torch",
-    "transformers",
-)  # fmt: skip
+from retrain.workload import Data
+from tasks.data import package
+from tasks.data.accepted_images import AcceptedImage
+from tasks.data.raw_dataset import open_raw_dataset
+from tasks.promote.check import check, sample
+from tasks.promote.package import write_package
 
 
 def promote(
-    data: DataVersion,
+    data: Data,
+    version: DataVersion,
+    pulled: Artifact,
+    validated: Artifact,
     trained: Artifact,
     scores: Artifact,
     decision: Artifact,
@@ -36,12 +37,15 @@ def promote(
 ) -> Facts:
     """Registers a model, and makes it champion if the decision is that it passed.
 
+    Before a package is registered, it is asked about some test images: it has to answer what the
+    evaluation has written.
+
     Returns:
         `name` and `version` in the registry; `aliases`; `digest`, SHA-256 (hex) of the weights.
 
     Raises:
-        ValueError: The weights are not those that were evaluated, or another champion has been
-            appointed since the decision.
+        ValueError: The package is not what was evaluated or answers something else, or another
+            champion has been appointed since the decision.
     """
     project, name = workspace.project, workspace.workload
     with versions.lock(project):
@@ -50,15 +54,19 @@ def promote(
         if decision.facts["verdict"] == "champion already":
             assert champion is not None
             return _facts(champion)
-        version = versions.find_version(project, name, trained.digest)
-        if version is None:
-            version = _register(data, trained, scores, workspace)
-        event = _event(data, decision, version.version, project.commit())
-        return _facts(versions.apply_decision(project, version, event))
+        registered = versions.find_version(project, name, scores.facts["package"])
+        if registered is None:
+            images = sample(open_raw_dataset(data, pulled), validated.folder)
+            registered = _register(version, images, trained, scores, workspace)
+        event = _event(version, decision, registered.version, project.commit())
+        return _facts(versions.apply_decision(project, registered, event))
 
 
 def promoted(
-    data: DataVersion,
+    data: Data,
+    version: DataVersion,
+    pulled: Artifact,
+    validated: Artifact,
     trained: Artifact,
     scores: Artifact,
     decision: Artifact,
@@ -72,11 +80,11 @@ def promoted(
     if decision.facts["verdict"] == "champion already":
         assert champion is not None
         return _facts(champion)
-    version = versions.find_version(project, name, trained.digest)
-    if version is None:
+    registered = versions.find_version(project, name, scores.facts["package"])
+    if registered is None:
         return None
-    event = _event(data, decision, version.version, commit=None)
-    return _facts(version) if versions.is_applied(project, version, event) else None
+    event = _event(version, decision, registered.version, commit=None)
+    return _facts(registered) if versions.is_applied(project, registered, event) else None
 
 
 def _event(data: DataVersion, decision: Artifact, version: int, commit: str | None) -> Event:
@@ -109,8 +117,21 @@ def _check_still_holds(decision: Artifact, champion: ModelVersion | None) -> Non
 
 
 def _register(
-    data: DataVersion, trained: Artifact, scores: Artifact, workspace: Workspace
+    data: DataVersion,
+    images: Iterable[AcceptedImage],
+    trained: Artifact,
+    scores: Artifact,
+    workspace: Workspace,
 ) -> ModelVersion:
+    """Packages a model, checks the package, and registers it.
+
+    Args:
+        data: The version of the data.
+        images: Some of the test split, for the check; read when it comes to that.
+        trained: The model.
+        scores: Its evaluation.
+        workspace: Of the step.
+    """
     model = trained.folder / "model"
     weights = versions.digest_of_weights(model)
     if not weights == trained.facts["weights"] == scores.facts["weights"]:
@@ -118,21 +139,29 @@ def _register(
             f"{model / versions.WEIGHTS} has changed since it was trained; it is not registered. "
             "Run again with --refresh."
         )
-    candidate = Candidate(
-        name=workspace.workload,
-        weights=weights,
-        train_digest=trained.digest,
-        family=json.loads((model / models.MODEL).read_text(encoding="utf-8"))["family"],
-        images=json.loads((model / models.IMAGES).read_text(encoding="utf-8")),
-        metrics=scores.facts["metrics"],
-        data=data.digest,
-        commit=trained.provenance.get("commit"),
-        run_id=_run_of(trained, scores, workspace),
-    )
     with TemporaryDirectory() as folder:
-        package = Path(folder) / "package"
-        _package(model, package)
-        return versions.register(workspace.project, candidate, package)
+        written = Path(folder) / "package"
+        precision = scores.facts["precision"]
+        write_package(model, precision, written)
+        if package.digest_of_folder(written) != scores.facts["package"]:
+            raise ValueError(
+                "models/ has changed since the model was evaluated; nothing is registered. "
+                "Run again."
+            )
+        check(written, precision, images, scores.folder)
+        candidate = Candidate(
+            name=workspace.workload,
+            weights=weights,
+            package_digest=scores.facts["package"],
+            train_digest=trained.digest,
+            family=json.loads((model / models.MODEL).read_text(encoding="utf-8"))["family"],
+            images=json.loads((model / models.IMAGES).read_text(encoding="utf-8")),
+            metrics=scores.facts["metrics"],
+            data=data.digest,
+            commit=trained.provenance.get("commit"),
+            run_id=_run_of(trained, scores, workspace),
+        )
+        return versions.register(workspace.project, candidate, written)
 
 
 def _run_of(trained: Artifact, scores: Artifact, workspace: Workspace) -> str:
@@ -154,46 +183,6 @@ def _run_of(trained: Artifact, scores: Artifact, workspace: Workspace) -> str:
     return run_id
 
 
-def _package(model: Path, folder: Path) -> None:
-    """Writes a model as MLflow serves it: weights, code, signature, an example, requirements."""
-    import mlflow
-    import pandas as pd
-    from mlflow.models import ModelSignature
-    from mlflow.types import ColSpec, DataType, Schema
-    from mlflow.types.schema import Map
-
-    mlflow.pyfunc.save_model(
-        folder,
-        python_model=str(MODELS / "serving.py"),
-        artifacts={"model": str(model)},
-        code_paths=[str(MODELS)],
-        signature=ModelSignature(
-            inputs=Schema([ColSpec(DataType.binary, "image")]),
-            outputs=Schema(
-                [
-                    ColSpec(DataType.string, "label"),
-                    ColSpec(Map(DataType.double), "probabilities"),
-                ]
-            ),
-        ),
-        input_example=pd.DataFrame({"image": [_example(model)]}),
-        # A build's local part (`+cpu`) is not to be had from the package index.
-        pip_requirements=[f"{name}=={installed(name).partition('+')[0]}" for name in REQUIREMENTS],
-    )
-
-
-def _example(model: Path) -> bytes:
-    """A PNG with a gradient: a model may be shown to people whom the data may not."""
-    import numpy as np
-    from PIL import Image
-
-    side = json.loads((model / models.IMAGES).read_text(encoding="utf-8"))["size"]
-    gradient = np.linspace(0, 255, side).astype(np.uint8)
-    encoded = io.BytesIO()
-    Image.fromarray(np.tile(gradient, (side, 1))).save(encoded, "PNG")
-    return encoded.getvalue()
-
-
 def _facts(version: ModelVersion) -> Facts:
     return {
         "name": version.name,
@@ -206,8 +195,8 @@ def _facts(version: ModelVersion) -> Facts:
 STEP = Step(
     "promote",
     promote,
-    reads=(),
-    inputs=("data", "train", "evaluate", "gate"),
+    reads=("data.image_column", "data.label_column"),
+    inputs=("data", "pull", "validate", "train", "evaluate", "gate"),
     cached=False,
     dry_function=promoted,
     hours=2,

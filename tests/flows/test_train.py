@@ -80,7 +80,7 @@ def test_a_comment_changes_nothing(clone, first):
 def test_a_changed_parameter_runs_training_and_what_follows(clone, first):
     # Out of reach: the model is rejected, which is no failure.
     again = clone.train("--set", "train.lr=0.0007", "--set", "gate.min={accuracy: 0.999}")
-    assert ran(again) == ["train", "evaluate"]
+    assert ran(again) == ["train", "evaluate", "evaluate champion"]
     why = {step["step"]: step["why"] for step in again["steps"]}
     assert why["train"] == "train.lr 0.003 -> 0.0007"
     assert again["model"]["digest"] != first["model"]["digest"]
@@ -149,10 +149,17 @@ def test_changed_logic_of_the_model_runs_training_and_what_follows(clone, first)
     source = (clone.root / "models" / "vit.py").read_text()
     clone.edit("models/vit.py", "def build(", "def unused() -> int:\n    return 1\n\n\ndef build(")
     again = clone.train()
-    assert ran(again) == ["train", "evaluate"]
-    assert again["model"] == first["model"]  # nothing that matters has changed
+    assert ran(again)[:2] == ["train", "evaluate"]
+    # The same weights, but other code will answer: a version of its own, which need not be better.
+    assert again["decision"]["verdict"] == "repackaged"
+    assert again["model"]["digest"] == first["model"]["digest"]
+    assert again["model"]["version"] > first["model"]["version"]
+    assert "in a new package, is the champion now" in again["outcome"]
     (clone.root / "models" / "vit.py").write_text(source)
-    assert ran(clone.train()) == []
+    back = clone.train()
+    assert [name for name in ran(back) if name != "evaluate champion"] == []
+    assert back["model"] == first["model"]
+    assert clone.train()["decision"]["verdict"] == "champion already"
 
 
 def test_another_version_of_the_data_runs_everything(clone, first):

@@ -13,12 +13,23 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from retrain import tracking
 from retrain.project import Project
 from retrain.step import DataVersion
 from retrain.store import Artifact
+from retrain.workload import Data
+from tasks.promote.package import write_package
 from tasks.promote.step import promote
-from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, png, workspace, write_model
+from tests.tasks.toy_model import (
+    LABELS,
+    pixels,
+    plain_probabilities,
+    png,
+    workspace,
+    write_data,
+    write_model,
+    write_report,
+    write_scores,
+)
 
 IMAGES = [png(image) for image in pixels(5)]
 SECONDS_TO_START = 120
@@ -30,15 +41,14 @@ def project(tmp_path_factory):
     root = tmp_path_factory.mktemp("project")
     project = Project(root)
     trained = write_model(root / "train")
-    run_id = tracking.start_run(project, "toy", trained.key, {}, "digest").run_id
-    (root / "train" / "report").mkdir()
-    (root / "train" / "report" / "mlflow.json").write_text(json.dumps({"run_id": run_id}))
-    metrics = {"metrics": {"accuracy": 0.5}, "weights": trained.facts["weights"]}
-    scores = Artifact("evaluate", "k", "d", Path(), metrics)
+    write_report(trained, project)
+    images = write_data(root, len(IMAGES))
+    scores = write_scores(root / "scores", trained, len(IMAGES))
     facts = {"passed": True, "verdict": "first", "rules": [], "champion": None}
     decision = Artifact("gate", "k", "d", Path(), facts)
-    data = DataVersion("data-1", tracked=True)
-    promote(data, trained, scores, decision, workspace(root / "promote", root))
+    version = DataVersion("data-1", tracked=True)
+    place = workspace(root / "promote", root)
+    promote(Data(path="data"), version, *images, trained, scores, decision, place)
     return project
 
 
@@ -69,6 +79,23 @@ def test_the_champion_says_in_python_what_the_evaluation_said(champion, expected
     answers = champion.predict(pd.DataFrame({"image": IMAGES}))
     assert list(answers.columns) == ["label", "probabilities"]
     check(answers.to_dict("records"), expected)
+
+
+def test_a_model_that_was_evaluated_in_bf16_answers_in_bf16(project, tmp_path, monkeypatch):
+    import mlflow
+
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    model = project.root / "train" / "model"
+    write_package(model, "bf16", tmp_path / "package")
+    loaded = mlflow.pyfunc.load_model(str(tmp_path / "package"))
+    answers = loaded.predict(pd.DataFrame({"image": IMAGES}))["probabilities"]
+    said = np.array([list(answer.values()) for answer in answers])
+    in_bf16, in_fp32 = (
+        plain_probabilities(model, pixels(len(IMAGES)), 5, precision)
+        for precision in ("bf16", "fp32")
+    )
+    assert np.abs(said - in_bf16).max() < 1e-6
+    assert np.abs(in_fp32 - in_bf16).max() > 1e-4
 
 
 def test_many_images_are_taken_in_batches(champion, expected, monkeypatch):

@@ -7,17 +7,37 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 from PIL import Image
 
+from retrain import tracking
 from retrain.project import Project
 from retrain.step import Workspace
 from retrain.store import Artifact
+from tasks.data import image_table, package
 from tasks.data.shards import shard_name
+from tasks.evaluate import predictions
+from tasks.evaluate.metrics import LOWER_IS_BETTER
+from tests.tasks.toy_data import write_parquet
 
 SIZE = 8
 IMAGES = {"size": SIZE, "channels": 1, "resize": "crop"}
 LABELS = ("ant", "bee", "cat", "dog")
 SETTINGS = {"patch_size": 4, "hidden_size": 16, "layers": 1, "heads": 2}
+
+
+HISTORY = [
+    {
+        "epoch": epoch,
+        "train_loss": 2 / epoch,
+        "val_loss": 2.1 / epoch,
+        "val_accuracy": 1 - 1 / epoch,
+        "lr": 0.1,
+        "images_per_second": 9.0,
+    }
+    for epoch in range(1, 4)
+]
 
 
 def pixels(rows: int, seed: int = 0) -> np.ndarray:
@@ -53,6 +73,67 @@ def write_prepared(folder: Path, rows: int, labels=LABELS, shard: int = 17) -> A
     return Artifact("preprocess", "k", "prepared", folder, {})
 
 
+def write_data(root: Path, rows: int, labels=LABELS) -> tuple[Artifact, Artifact]:
+    """The same images as `pull` and `validate` leave them, with a training image of each class."""
+    splits = {
+        "test": [(png(image), labels[row % len(labels)]) for row, image in enumerate(pixels(rows))],
+        "train": [(png(pixels(1, seed)[0]), label) for seed, label in enumerate(labels, 1)],
+    }
+    table = []
+    for split, images in splits.items():
+        name = f"{split}.parquet"
+        named = [{"bytes": data, "path": f"{row}.png"} for row, (data, _) in enumerate(images)]
+        labelled = [label for _, label in images]
+        write_parquet(root / "pull" / "data" / name, named, labelled, row_group_size=17)
+        for row, (data, label) in enumerate(images):
+            known = {"unit": 0, "split": split, "path": f"{row}.png", "label": label, "file": name}
+            size = {"row": row, "width": SIZE, "height": SIZE, "mode": "L", "bytes": len(data)}
+            table.append(known | size | {"sha256": hashlib.sha256(data).hexdigest()})
+    (root / "validate").mkdir()
+    listed = pa.Table.from_pylist(table, image_table.schema())
+    pq.write_table(listed, root / "validate" / image_table.FILE_NAME)
+    return (
+        Artifact("pull", "k", f"pulled-{rows}", root / "pull", {"format": "parquet"}),
+        Artifact("validate", "k", f"validated-{rows}", root / "validate", {}),
+    )
+
+
+def write_report(trained: Artifact, project: Project) -> str:
+    """What `train` leaves for people, with a run in MLflow; returns the run's id."""
+    run = tracking.start_run(project, "toy", trained.key, {"train.lr": 0.1}, "digest")
+    tracking.end_run(project, run.run_id, "FINISHED")
+    report = trained.folder / "report"
+    report.mkdir()
+    (report / "history.json").write_text(json.dumps(HISTORY))
+    (report / "mlflow.json").write_text(json.dumps({"run_id": run.run_id}))
+    return run.run_id
+
+
+def write_scores(folder: Path, trained: Artifact, rows: int, precision: str = "fp32") -> Artifact:
+    """What `evaluate` leaves that later steps read: the predictions and the facts."""
+    model = trained.folder / "model"
+    known = json.loads((model / "labels.json").read_text())
+    said = plain_probabilities(model, pixels(rows), 256, precision)
+    images = [png(image) for image in pixels(rows)]
+    described = {
+        "path": [f"{row}.png" for row in range(rows)],
+        "sha256": [hashlib.sha256(image).hexdigest() for image in images],
+        "label": [LABELS[row % len(LABELS)] for row in range(rows)],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    answers = predictions.Answers(pa.RecordBatch.from_pydict(described), said.argmax(1), said)
+    list(predictions.write([answers], known, LABELS, folder))
+    facts = {
+        "metrics": {"accuracy": 0.95, "log_loss": 0.2},
+        "lower_is_better": LOWER_IS_BETTER,
+        "weights": trained.facts["weights"],
+        "train": trained.digest,
+        "precision": precision,
+        "package": package.package_digest(model, precision, package.code_of(model)),
+    }
+    return Artifact("evaluate", "k", f"scores-{facts['package']}", folder, facts)
+
+
 def write_model(folder: Path, labels=LABELS, seed: int = 0) -> Artifact:
     """A network that was not trained, but says something different about every image."""
     import torch
@@ -69,7 +150,9 @@ def write_model(folder: Path, labels=LABELS, seed: int = 0) -> Artifact:
     return Artifact("train", f"key{seed}", f"digest{seed}", folder, {"weights": weights})
 
 
-def plain_probabilities(model: Path, images: np.ndarray, batch_size: int) -> np.ndarray:
+def plain_probabilities(
+    model: Path, images: np.ndarray, batch_size: int, precision: str = "fp32"
+) -> np.ndarray:
     """What the network says, in a loop in this process: float32 (rows, classes)."""
     import torch
 
@@ -78,7 +161,9 @@ def plain_probabilities(model: Path, images: np.ndarray, batch_size: int) -> np.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     network = models.load(model).module
-    with torch.inference_mode():
+    network.prefer_attention("cpu", precision)
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
+    with torch.inference_mode(), autocast:
         said = [
             torch.softmax(network(torch.from_numpy(images[start : start + batch_size])), 1).numpy()
             for start in range(0, len(images), batch_size)

@@ -47,8 +47,8 @@ def test_the_registry_says_the_same_without_the_file(project, monkeypatch):
     def ask():
         return (
             versions.champion(project, "vit"),
-            versions.find_version(project, "vit", "a"),
-            versions.find_version(project, "vit", "c"),
+            versions.find_version(project, "vit", "package-a"),
+            versions.find_version(project, "vit", "package-c"),
             versions.history(project, "vit"),
             versions.champion(project, "nobody"),
         )
@@ -61,7 +61,7 @@ def test_the_registry_says_the_same_without_the_file(project, monkeypatch):
 
 
 def test_a_decision_is_recorded_only_when_it_was_carried_out(project):
-    first, second = (versions.find_version(project, "vit", model) for model in "ab")
+    first, second = (versions.find_version(project, "vit", f"package-{model}") for model in "ab")
     assert versions.is_applied(project, first, event(1, "rejected", previous=2))
     assert not versions.is_applied(project, second, event(2, "rejected", previous=1))
     assert versions.is_applied(project, second, event(2, previous=1))

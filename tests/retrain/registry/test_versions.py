@@ -1,5 +1,6 @@
 import hashlib
 import json
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,7 @@ def register(project: Project, name: str, model: str, root: Path):
     candidate = Candidate(
         name=name,
         weights=hashlib.sha256(weights).hexdigest(),
+        package_digest=f"package-{model}",
         train_digest=model,
         family="vit",
         images={"size": 8, "channels": 1, "resize": "crop"},
@@ -48,6 +50,10 @@ def register(project: Project, name: str, model: str, root: Path):
     return versions.register(project, candidate, package)
 
 
+def candidate_of(version) -> Candidate:
+    return Candidate(**{field.name: getattr(version, field.name) for field in fields(Candidate)})
+
+
 def event(version: int, action: str = "promoted", previous: int | None = None, **more) -> Event:
     verdict = {"promoted": "better", "rejected": "not better"}[action]
     given = {"rules": RULES, "data": "data-1", "commit": "c0ffee", "run": "run-1"} | more
@@ -56,7 +62,7 @@ def event(version: int, action: str = "promoted", previous: int | None = None, *
 
 def test_before_the_first_model_there_is_nothing(project, name):
     assert versions.champion(project, name) is None
-    assert versions.find_version(project, name, "a") is None
+    assert versions.find_version(project, name, "package-a") is None
     assert versions.history(project, name) == []
 
 
@@ -69,8 +75,8 @@ def test_a_version_carries_what_is_known_of_the_model(project, name, tmp_path):
     assert (made.data, made.commit) == ("data-1", "c0ffee")
     assert made.verdict is None
     assert made.aliases == ()
-    assert versions.find_version(project, name, "a") == made
-    assert versions.find_version(project, name, "b") is None
+    assert versions.find_version(project, name, "package-a") == made
+    assert versions.find_version(project, name, "package-b") is None
     assert versions.champion(project, name) is None
 
 
@@ -82,7 +88,7 @@ def test_the_champion_is_the_version_that_was_promoted_last(project, name, tmp_p
     assert promoted == versions.champion(project, name)
     assert promoted.aliases == ("champion",)
     assert promoted.verdict == "better"
-    assert versions.find_version(project, name, "a").aliases == ()
+    assert versions.find_version(project, name, "package-a").aliases == ()
 
 
 def test_a_rejected_version_says_why_where_people_look(project, name, tmp_path):
@@ -149,22 +155,45 @@ def test_a_champion_that_somebody_else_registered_is_named_in_the_error(project,
 
 def test_a_version_can_be_brought_back_from_the_registry_alone(project, name, tmp_path):
     made = register(project, name, "a", tmp_path)
-    model = versions.download(project, made) / "model"
-    assert (model / versions.WEIGHTS).read_bytes() == WEIGHTS + b"a"
+    package = versions.download(project, made)
+    assert (package / "MLmodel").is_file()
+    assert (package / versions.MODEL / versions.WEIGHTS).read_bytes() == WEIGHTS + b"a"
 
 
 def test_weights_that_were_changed_in_the_registry_are_not_taken(project, name, tmp_path):
     made = register(project, name, "a", tmp_path)
-    (versions.download(project, made) / "model" / versions.WEIGHTS).write_bytes(b"other")
+    (versions.download(project, made) / versions.MODEL / versions.WEIGHTS).write_bytes(b"other")
     with pytest.raises(ValueError, match="does not hold the weights"):
         versions.download(project, made)
 
 
 def test_weights_that_are_gone_from_the_registry_are_missed(project, name, tmp_path):
     made = register(project, name, "a", tmp_path)
-    (versions.download(project, made) / "model" / versions.WEIGHTS).unlink()
+    (versions.download(project, made) / versions.MODEL / versions.WEIGHTS).unlink()
     with pytest.raises(ValueError, match="version 1 are gone"):
         versions.download(project, made)
+
+
+def test_a_version_of_before_packages_were_known_is_still_read(project, name, tmp_path):
+    made = register(project, name, "a", tmp_path)
+    client = tracking.client(project)
+    client.delete_model_version_tag(name, "1", "retrain.package_digest")
+    versions.apply_decision(project, made, event(1))
+    champion = versions.champion(project, name)
+    assert (champion.package_digest, champion.train_digest) == (None, "a")
+    assert versions.find_version(project, name, "package-a") is None
+    assert (versions.download(project, champion) / "MLmodel").is_file()
+
+
+def test_two_packages_of_one_training_are_two_versions(project, name, tmp_path):
+    first = register(project, name, "a", tmp_path / "1")
+    other = replace(candidate_of(first), package_digest="mended")
+    second = versions.register(project, other, tmp_path / "1" / "package-a")
+    assert (second.version, second.train_digest) == (2, "a")
+    assert versions.find_version(project, name, "package-a").version == 1
+    assert versions.find_version(project, name, "mended").version == 2
+    folders = {versions.download(project, version) for version in (first, second)}
+    assert len(folders) == 2
 
 
 def test_what_is_known_of_a_version_can_be_printed_as_json(project, name, tmp_path):

@@ -48,3 +48,10 @@ def test_a_row_group_is_read_by_its_number(folder):
 def test_the_labels_are_those_of_the_split(folder):
     assert image_table.labels(folder, "train") == {"a", "b"}
     assert image_table.labels(folder, "val") == {"a", "b"}
+
+
+def test_numbers_in_names_are_ordered_as_numbers():
+    names = ["10", "2", "img10", "img2", "b", "a10b2", "a10b10", "02", "Ä", "٣"]
+    assert sorted(names, key=image_table.natural_order) == [
+        *("02", "2", "10", "a10b2", "a10b10", "b", "img2", "img10", "Ä", "٣")
+    ]

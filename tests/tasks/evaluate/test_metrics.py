@@ -2,7 +2,15 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score, log_loss as sklearn_log_loss, precision_score, recall_score
 
-from tasks.evaluate.metrics import MAX_CELLS, METRICS, Predictions, Tally, per_class, summarise
+from tasks.evaluate.metrics import (
+    LOWER_IS_BETTER,
+    MAX_CELLS,
+    METRICS,
+    Predictions,
+    Tally,
+    per_class,
+    summarise,
+)
 
 NAMES = ("a", "b", "c")
 
@@ -105,3 +113,7 @@ def test_of_many_classes_the_confusion_matrix_is_no_larger_than_can_be_seen():
     assert said.confusion.shape == (MAX_CELLS, MAX_CELLS)
     assert said.confusion.trace() == said.confusion.sum() == len(names)
     assert summarise(said)["macro_f1"] == 1
+
+
+def test_errors_are_better_when_they_are_lower():
+    assert LOWER_IS_BETTER == ["calibration_error", "log_loss"]

@@ -1,6 +1,5 @@
 import json
-import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,10 @@ from sklearn.metrics import accuracy_score
 
 from retrain import tracking
 from retrain.project import Project
+from retrain.step import plan
 from retrain.store import Artifact, list_files
-from retrain.workload import Evaluate
-from tasks.evaluate.step import evaluate
+from retrain.workload import Data, Evaluate, Model, Workload
+from tasks.evaluate.step import STEP, evaluate
 from tests.tasks.toy_model import (
     LABELS,
     pixels,
@@ -22,18 +22,11 @@ from tests.tasks.toy_model import (
     workspace,
     write_model,
     write_prepared,
+    write_report,
 )
 
 ROWS = 45
-HISTORY = [
-    {
-        "epoch": epoch,
-        "train_loss": 2 / epoch,
-        "val_loss": 2.1 / epoch,
-        "val_accuracy": 1 - 1 / epoch,
-    }
-    for epoch in range(1, 4)
-]
+FP32 = Evaluate(batch_size=16, precision="fp32")
 
 
 @dataclass(frozen=True)
@@ -54,11 +47,7 @@ def scored(tmp_path_factory, ray_session):
     root = tmp_path_factory.mktemp("scored")
     project = Project(root)
     trained = write_model(root / "train")
-    run_id = tracking.start_run(project, "toy", "key", {}, "digest").run_id
-    report = trained.folder / "report"
-    report.mkdir()
-    (report / "history.json").write_text(json.dumps(HISTORY))
-    (report / "mlflow.json").write_text(json.dumps({"run_id": run_id}))
+    run_id = write_report(trained, project)
     images = write_prepared(root / "images", ROWS)
     folder, facts = run(root / "evaluate", trained, images, project)
     return Scored(trained, images, folder, facts, run_id, project)
@@ -66,7 +55,7 @@ def scored(tmp_path_factory, ray_session):
 
 def run(folder: Path, trained: Artifact, images: Artifact, project: Project):
     place = workspace(folder, project.root)
-    return place.folder, evaluate(Evaluate(batch_size=16), trained, images, place)
+    return place.folder, evaluate(FP32, trained, images, place)
 
 
 def test_predictions_and_metrics_are_those_of_the_network(scored):
@@ -93,26 +82,42 @@ def test_predictions_and_metrics_are_those_of_the_network(scored):
     assert len(lines) == ROWS + 1
 
 
-def test_the_same_model_gives_the_same_bytes_wherever_it_comes_from(scored, tmp_path):
-    # As the registry keeps it: the model alone.
-    shutil.copytree(scored.trained.folder / "model", tmp_path / "champion" / "model")
-    champion = replace(scored.trained, folder=tmp_path / "champion")
-    folder, facts = run(tmp_path / "again", champion, scored.images, scored.project)
+def test_the_same_model_gives_the_same_bytes_again(scored, tmp_path):
+    folder, facts = run(tmp_path / "again", scored.trained, scored.images, scored.project)
     assert facts == scored.facts
     assert _files(folder) == _files(scored.folder)
 
 
-def test_a_champion_whose_labels_stand_in_another_order_is_scored_by_name(scored, tmp_path):
+def test_what_will_be_served_is_named_by_all_that_it_answers_with(scored, tmp_path):
+    assert scored.facts["precision"] == "fp32"
+    assert scored.facts["train"] == scored.trained.digest
+    place = workspace(tmp_path / "bf16", tmp_path)
+    coarse = Evaluate(batch_size=16, precision="bf16")
+    facts = evaluate(coarse, scored.trained, scored.images, place)
+    assert facts["weights"] == scored.facts["weights"]
+    assert facts["package"] != scored.facts["package"]
+
+
+def test_a_changed_decoder_or_server_is_evaluated_anew():
+    workload = Workload(name="toy", data=Data(path="x"), model=Model(family="vit"))
+    inputs = [Artifact(name, "k", "d", Path(), {}) for name in STEP.inputs]
+    code = plan(STEP, workload, inputs).code
+    assert {"models.serving", "models.image", "models.vit"} <= code.keys()
+
+
+def test_a_model_whose_labels_stand_in_another_order_is_scored_by_name(scored, tmp_path):
     # The same network, its outputs and their names turned round together.
     turned = write_model(tmp_path / "turned", labels=LABELS[::-1])
+    write_report(turned, scored.project)
     _turn_outputs(scored.trained.folder / "model", turned.folder / "model")
     _, facts = run(tmp_path / "evaluate", turned, scored.images, scored.project)
     assert facts["metrics"] == pytest.approx(scored.facts["metrics"])
 
 
-def test_a_class_that_the_champion_does_not_know_is_counted_as_wrong(scored, tmp_path):
+def test_a_class_that_the_model_does_not_know_is_counted_as_wrong(scored, tmp_path):
     known = ("ant", "cat", "bee", "newt")
     trained = write_model(tmp_path / "train", labels=known)
+    write_report(trained, scored.project)
     folder, facts = run(tmp_path / "evaluate", trained, scored.images, scored.project)
     per_class = {row["label"]: row for row in json.loads((folder / "per_class.json").read_text())}
     assert set(per_class) == set(LABELS)

@@ -17,7 +17,7 @@ from tasks.compute import ray_data
 from tasks.data import raw_dataset
 from tasks.data.shards import open_prepared
 from tasks.preprocess import step as module
-from tasks.preprocess.step import natural_order, preprocess
+from tasks.preprocess.step import preprocess
 from tasks.validate.step import validate
 from tests.tasks.toy_data import png, pulled, workspace, write_files, write_parquet
 
@@ -163,13 +163,6 @@ def test_grey_images_have_one_channel(tmp_path):
     assert facts["shape"] == [8, 8, 1]
     expected = to_array(files[split.rows["file"][0]], 8, 1, "stretch")
     assert np.array_equal(split.images[np.array([0])][0], expected)
-
-
-def test_numbers_in_names_are_ordered_as_numbers():
-    names = ["10", "2", "img10", "img2", "b", "a10b2", "a10b10", "02", "Ä", "٣"]
-    assert sorted(names, key=natural_order) == [
-        *("02", "2", "10", "a10b2", "a10b10", "b", "img2", "img10", "Ä", "٣")
-    ]
 
 
 def test_the_bytes_are_the_same_in_this_process_and_by_a_plan(tmp_path, monkeypatch):

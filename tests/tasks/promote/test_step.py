@@ -1,5 +1,7 @@
 import json
 import re
+import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,21 +13,24 @@ from retrain.project import Project
 from retrain.registry import versions
 from retrain.step import DataVersion, Workspace
 from retrain.store import Artifact
+from retrain.workload import Data
+from tasks.data import package
+from tasks.data.raw_dataset import open_raw_dataset
+from tasks.promote import check, package as packaging
 from tasks.promote.step import promote, promoted
-from tests.tasks.toy_model import workspace, write_model
+from tests.tasks.toy_model import (
+    HISTORY,
+    workspace,
+    write_data,
+    write_model,
+    write_report,
+    write_scores,
+)
 
+COLUMNS = Data(path="data")
 DATA = DataVersion("data-1", tracked=True)
 PASSED = {"rule": "accuracy >= 0.9", "value": 0.95, "bound": 0.9, "passed": True}
-HISTORY = [
-    {
-        "epoch": 1,
-        "train_loss": 1.0,
-        "val_loss": 1.1,
-        "val_accuracy": 0.9,
-        "lr": 0.1,
-        "images_per_second": 9.0,
-    }
-]
+ROWS = 20
 
 
 @pytest.fixture(scope="module")
@@ -42,40 +47,44 @@ def project(tmp_path, database):
     return Project(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """The data, pulled and validated."""
+    return write_data(tmp_path_factory.mktemp("data"), ROWS)
+
+
+@pytest.fixture
+def run(project, images):
+    """Promotes a model with the verdict that it is given."""
+
+    def call(trained: Artifact, verdict: str, champion: int | None = None, scores=None):
+        scores = scores or write_scores(trained.folder.parent / "scores", trained, ROWS)
+        decision = decide(verdict, champion)
+        with TemporaryDirectory() as folder:
+            place = workspace(Path(folder) / "promote", project.root)
+            facts = promote(COLUMNS, DATA, *images, trained, scores, decision, place)
+            assert list(place.folder.iterdir()) == []
+        return facts
+
+    return call
+
+
 def train(project: Project, seed: int = 0) -> Artifact:
     """A model as `train` leaves it, with its MLflow run."""
-    trained = write_model(project.root / f"train-{seed}", seed=seed)
-    run = tracking.start_run(project, "toy", trained.key, {"train.lr": 0.1}, "digest")
-    tracking.end_run(project, run.run_id, "FINISHED")
-    report = trained.folder / "report"
-    report.mkdir()
-    (report / "history.json").write_text(json.dumps(HISTORY))
-    (report / "mlflow.json").write_text(json.dumps({"run_id": run.run_id}))
+    trained = write_model(project.root / f"trained-{seed}" / "train", seed=seed)
+    write_report(trained, project)
     return replace(trained, provenance={"commit": "c0ffee"})
 
 
-def decide(trained: Artifact, verdict: str, champion: int | None) -> tuple[Artifact, Artifact]:
-    """The scores of a model and the gate's decision."""
-    metrics = {"accuracy": 0.95, "log_loss": 0.2}
-    scores = Artifact(
-        "evaluate", "k", "d", Path(), {"metrics": metrics, "weights": trained.facts["weights"]}
-    )
-    decision = {
-        "passed": verdict in ("first", "better", "champion already"),
+def decide(verdict: str, champion: int | None) -> Artifact:
+    """The gate's decision."""
+    facts = {
+        "passed": verdict in ("first", "better", "repackaged", "champion already"),
         "verdict": verdict,
         "rules": [PASSED],
-        "champion": champion and {"version": champion, "metrics": metrics},
+        "champion": champion and {"version": champion, "metrics": {"accuracy": 0.95}},
     }
-    return scores, Artifact("gate", "k", "d", Path(), decision, {"run": "run-1"})
-
-
-def run(project: Project, trained: Artifact, verdict: str, champion: int | None = None):
-    scores, decision = decide(trained, verdict, champion)
-    with TemporaryDirectory() as folder:
-        place = workspace(Path(folder) / "promote", project.root)
-        facts = promote(DATA, trained, scores, decision, place)
-        assert list(place.folder.iterdir()) == []
-    return facts
+    return Artifact("gate", "k", "d", Path(), facts, {"run": "run-1"})
 
 
 def state(project: Project):
@@ -89,9 +98,9 @@ def state(project: Project):
     )
 
 
-def test_the_first_model_that_passes_becomes_champion(project):
+def test_the_first_model_that_passes_becomes_champion(project, run):
     trained = train(project)
-    facts = run(project, trained, "first")
+    facts = run(trained, "first")
     assert facts == {
         "name": "toy",
         "version": 1,
@@ -107,45 +116,46 @@ def test_the_first_model_that_passes_becomes_champion(project):
     assert (event.run, event.data, event.rules) == ("run-1", "data-1", (PASSED,))
 
 
-def test_a_model_that_failed_is_registered_as_rejected_and_the_champion_stays(project):
-    run(project, train(project), "first")
-    facts = run(project, train(project, seed=1), "not better", champion=1)
+def test_a_model_that_failed_is_registered_as_rejected_and_the_champion_stays(project, run):
+    run(train(project), "first")
+    facts = run(train(project, seed=1), "not better", champion=1)
     assert (facts["version"], facts["aliases"]) == (2, [])
     assert versions.champion(project, "toy").version == 1
     assert [event.action for event in versions.history(project, "toy")] == ["promoted", "rejected"]
 
 
 @pytest.mark.parametrize("verdict", ["below bounds", "not better"])
-def test_the_same_decision_on_the_same_model_changes_nothing(project, verdict):
+def test_the_same_decision_on_the_same_model_changes_nothing(project, verdict, run):
     champion, challenger = train(project), train(project, seed=1)
-    run(project, champion, "first")
-    first = run(project, challenger, verdict, champion=1)
+    run(champion, "first")
+    first = run(challenger, verdict, champion=1)
     before = state(project)
-    assert run(project, challenger, verdict, champion=1) == first
+    assert run(challenger, verdict, champion=1) == first
     assert state(project) == before
 
 
-def test_the_champion_itself_is_left_alone(project):
+def test_the_champion_itself_is_left_alone(project, run):
     trained = train(project)
-    first = run(project, trained, "first")
+    first = run(trained, "first")
     before = state(project)
-    assert run(project, trained, "champion already", champion=1) == first
+    assert run(trained, "champion already", champion=1) == first
     assert state(project) == before
 
 
-def test_looking_tells_what_there_is_left_to_do_and_does_nothing(project):
+def test_looking_tells_what_there_is_left_to_do_and_does_nothing(project, images, run):
     def look(trained, verdict, champion):
-        scores, decision = decide(trained, verdict, champion)
+        scores = write_scores(trained.folder.parent / "scores", trained, ROWS)
         place = Workspace(Path(), Path(), "key", "toy", project)
-        return promoted(DATA, trained, scores, decision, place)
+        decision = decide(verdict, champion)
+        return promoted(COLUMNS, DATA, *images, trained, scores, decision, place)
 
     champion, challenger = train(project), train(project, seed=1)
     assert look(champion, "first", None) is None
-    first = run(project, champion, "first")
+    first = run(champion, "first")
     assert look(champion, "champion already", 1) == first
     assert look(champion, "first", None) is None  # there is a champion by now
     assert look(challenger, "not better", 1) is None
-    second = run(project, challenger, "not better", champion=1)
+    second = run(challenger, "not better", champion=1)
     before = state(project)
     assert look(challenger, "not better", 1) == second
     assert look(challenger, "below bounds", 1) is None
@@ -153,10 +163,10 @@ def test_looking_tells_what_there_is_left_to_do_and_does_nothing(project):
     assert state(project) == before
 
 
-def test_a_rejected_model_that_passes_later_keeps_its_version(project):
+def test_a_rejected_model_that_passes_later_keeps_its_version(project, run):
     trained = train(project)
-    run(project, trained, "below bounds")
-    facts = run(project, trained, "first")
+    run(trained, "below bounds")
+    facts = run(trained, "first")
     assert (facts["version"], facts["aliases"]) == (1, ["champion"])
     said = [(event.action, event.verdict) for event in versions.history(project, "toy")]
     assert said == [("rejected", "below bounds"), ("promoted", "first")]
@@ -179,7 +189,9 @@ def test_a_rejected_model_that_passes_later_keeps_its_version(project):
     ],
 )
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-def test_a_promotion_that_was_killed_is_completed_by_the_next_run(project, monkeypatch, call, done):
+def test_a_promotion_that_was_killed_is_completed_by_the_next_run(
+    project, monkeypatch, call, done, run
+):
     from mlflow import MlflowClient
 
     trained = train(project)
@@ -193,13 +205,13 @@ def test_a_promotion_that_was_killed_is_completed_by_the_next_run(project, monke
     with monkeypatch.context() as patched:
         patched.setattr(MlflowClient, call, killed)
         with pytest.raises(KeyboardInterrupt):
-            run(project, trained, "first")
+            run(trained, "first")
     appointed = versions.champion(project, "toy") is not None
     assert appointed == (done and call == "set_registered_model_alias")
     if appointed:
-        run(project, trained, "champion already", champion=1)
+        run(trained, "champion already", champion=1)
     else:
-        run(project, trained, "first")
+        run(trained, "first")
     registered, _, aliases, logged = state(project)
     assert len(registered) == len(versions.history(project, "toy")) == 1
     assert [model["status"] for model in logged] == ["READY"]
@@ -208,25 +220,25 @@ def test_a_promotion_that_was_killed_is_completed_by_the_next_run(project, monke
     assert versions.download(project, versions.champion(project, "toy"))
 
 
-def test_a_decision_against_a_champion_of_the_past_is_not_carried_out(project):
-    run(project, train(project), "first")
+def test_a_decision_against_a_champion_of_the_past_is_not_carried_out(project, run):
+    run(train(project), "first")
     with pytest.raises(ValueError, match="champion version None, but champion is version 1"):
-        run(project, train(project, seed=1), "first")
+        run(train(project, seed=1), "first")
     assert len(versions.history(project, "toy")) == 1
 
 
-def test_weights_that_changed_since_the_training_are_not_registered(project):
+def test_weights_that_changed_since_the_training_are_not_registered(project, run):
     trained = train(project)
     weights = trained.folder / "model" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     with pytest.raises(ValueError, match=re.escape("model.safetensors has changed")):
-        run(project, trained, "first")
+        run(trained, "first")
     assert versions.champion(project, "toy") is None
 
 
-def test_nothing_of_the_model_is_pickled(project):
-    run(project, train(project), "first")
-    package = versions.download(project, versions.champion(project, "toy")).parent
+def test_nothing_of_the_model_is_pickled(project, run):
+    run(train(project), "first")
+    package = versions.download(project, versions.champion(project, "toy"))
     kinds = {path.suffix for path in package.rglob("*") if path.is_file()}
     assert kinds <= {".safetensors", ".json", ".py", ".txt", ".yaml", ""}
     lines = (package / "requirements.txt").read_text().split()
@@ -234,18 +246,115 @@ def test_nothing_of_the_model_is_pickled(project):
     assert not [line for line in lines if "+" in line]
 
 
-def test_a_run_that_was_deleted_is_made_again_from_the_artifact(project):
+def test_a_run_that_was_deleted_is_made_again_from_the_artifact(project, run):
     trained = train(project)
     client = tracking.client(project)
     deleted = json.loads((trained.folder / "report" / "mlflow.json").read_text())["run_id"]
     client.delete_run(deleted)
     plan = {"config": {"train.lr": 0.1}, "inputs": {"preprocess": "digest"}}
     (trained.folder / "manifest.json").write_text(json.dumps({"plan": plan}))
-    run(project, trained, "first")
+    run(trained, "first")
     run_id = versions.champion(project, "toy").run_id
     assert run_id != deleted
     made = client.get_run(run_id)
     assert made.info.status == "FINISHED"
     assert made.data.params == {"train.lr": "0.1"}
     assert made.data.metrics["test_accuracy"] == 0.95
-    assert made.data.metrics["val_accuracy"] == 0.9
+    assert made.data.metrics["val_accuracy"] == HISTORY[-1]["val_accuracy"]
+
+
+def test_the_package_has_the_code_that_it_runs_and_no_other(project, run):
+    run(train(project), "first")
+    champion = versions.champion(project, "toy")
+    folder = versions.download(project, champion)
+    code = {path.relative_to(folder / "code").as_posix() for path in folder.glob("code/**/*.*")}
+    modules = ("__init__", "image", "network", "serving", "vit")
+    assert code == {f"models/{name}.py" for name in modules}
+    assert package.digest_of_folder(folder) == champion.package_digest
+
+
+def test_mended_code_makes_a_new_version_of_the_same_training(project, run, monkeypatch):
+    trained = train(project)
+    run(trained, "first")
+    before = versions.champion(project, "toy")
+    mended = project.root / "mended" / "models"
+    shutil.copytree(packaging.MODELS, mended, ignore=shutil.ignore_patterns("__pycache__"))
+    source = (mended / "image.py").read_text()
+    (mended / "image.py").write_text(f"# A comment.\n{source}")
+    monkeypatch.setattr(packaging, "MODELS", mended)
+    folder = project.root / "scores"
+    scores = write_scores(folder, trained, ROWS)
+    assert run(trained, "champion already", 1, scores)["version"] == 1
+    (mended / "image.py").write_text(f"MENDED = True\n{source}")
+    digest = package.package_digest(
+        trained.folder / "model",
+        "fp32",
+        package.code_of(trained.folder / "model", project.root / "mended"),
+    )
+    mended_scores = replace(scores, facts=scores.facts | {"package": digest})
+    facts = run(trained, "repackaged", 1, mended_scores)
+    assert (facts["version"], facts["aliases"]) == (2, ["champion"])
+    after = versions.champion(project, "toy")
+    assert after.package_digest == digest != before.package_digest
+    assert (after.train_digest, after.weights) == (before.train_digest, before.weights)
+    code = versions.download(project, after) / "code" / "models" / "image.py"
+    assert code.read_text().startswith("MENDED")
+
+
+def test_code_that_changed_after_the_evaluation_is_not_registered(project, run):
+    trained = train(project)
+    scores = write_scores(project.root / "scores", trained, ROWS)
+    older = replace(scores, facts=scores.facts | {"package": "that of other code"})
+    with pytest.raises(ValueError, match="models/ has changed since the model was evaluated"):
+        run(trained, "first", None, older)
+    assert versions.champion(project, "toy") is None
+    assert versions.history(project, "toy") == []
+
+
+def test_a_package_that_answers_something_else_is_not_registered(project, run):
+    trained = train(project)
+    scores = write_scores(project.root / "scores", trained, ROWS)
+    other = write_model(project.root / "other", seed=7)
+    write_scores(project.root / "scores", other, ROWS)  # the predictions of another network
+    modules, path = dict(sys.modules), list(sys.path)
+    with pytest.raises(ValueError) as raised:
+        run(trained, "first", None, scores)
+    said = str(raised.value)
+    assert re.fullmatch(
+        r"The package answers '\w+' for \d+\.png, where the evaluation says '\w+'; their "
+        r"probabilities differ by up to 0\.\d+ \(0\.001 is allowed\)\. Nothing is registered\.",
+        said,
+    )
+    assert versions.champion(project, "toy") is None
+    # Nothing of the package is left in this process.
+    assert sys.path == path
+    ours = {name for name in modules if name.startswith("models")}
+    assert {name for name in sys.modules if name.startswith("models")} == ours
+    assert all(sys.modules[name] is modules[name] for name in ours)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_package_answers_within_the_tolerance_in_either_precision(project, images, precision):
+    trained = train(project)
+    scores = write_scores(project.root / "scores", trained, ROWS, precision)
+    folder = project.root / "package"
+    packaging.write_package(trained.folder / "model", precision, folder)
+    asked = list(check.sample(open_raw_dataset(COLUMNS, images[0]), images[1].folder))
+    assert [image.path for image in asked] == [f"{row}.png" for row in range(ROWS)]
+    check.check(folder, precision, asked, scores.folder)
+    assert not list(folder.rglob("*.pyc"))
+
+
+def test_a_tie_within_the_tolerance_is_no_difference():
+    before = {"ant": 0.40001, "bee": 0.4, "cat": 0.19999}
+    now = {"ant": 0.4, "bee": 0.40001, "cat": 0.19999}
+    assert check.difference(before, now, "bee", 1e-4) is None
+    assert check.difference(before, now, "cat", 1e-4) is not None
+    assert check.difference(before, now | {"cat": 0.2002}, "bee", 1e-4) is not None
+
+
+def test_the_sample_is_from_all_over_the_split_and_from_few_parts_of_large_data(tmp_path):
+    pulled, validated = write_data(tmp_path, 200)
+    source = open_raw_dataset(COLUMNS, pulled)
+    paths = [image.path for image in check.sample(source, validated.folder)]
+    assert paths == [f"{place * 200 // 64}.png" for place in range(64)]

@@ -1,0 +1,53 @@
+"""What a model is served as, and what identifies it: the weights alone do not say what it answers.
+
+A package is an MLflow model with the folder `artifacts/model` as `models.save` wrote it, the file
+`artifacts/serving.json` with the precision that it answers in, and below `code/` the modules of
+`models` that it runs.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import models
+from retrain.code import code_digests
+from retrain.step import digest_of
+
+SERVING = "artifacts/serving.json"
+MODEL = "artifacts/model"
+CODE = "code"
+FILES = (models.WEIGHTS, models.LABELS, models.IMAGES, models.MODEL)
+
+
+def code_of(model: Path, root: Path | None = None) -> dict[str, str]:
+    """The digests of the modules that a model's package runs, by dotted name.
+
+    Args:
+        model: A folder that `models.save` wrote.
+        root: The folder that holds the package `models`; the project's own if None.
+    """
+    family = json.loads((model / models.MODEL).read_text(encoding="utf-8"))["family"]
+    return code_digests(["models.serving", f"models.{family}"], root=root)
+
+
+def package_digest(model: Path, precision: str, code: Mapping[str, str]) -> str:
+    """The identity of a package: SHA-256 (hex) of all that decides what it answers.
+
+    Args:
+        model: A folder that `models.save` wrote.
+        precision: `fp32` or `bf16`.
+        code: As `code_of` gives it.
+    """
+    files = {}
+    for name in FILES:
+        with (model / name).open("rb") as file:
+            files[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digest_of({"files": files, "precision": precision, "code": dict(code)})
+
+
+def digest_of_folder(package: Path) -> str:
+    """The identity of a package as it was written."""
+    model = package / MODEL
+    serving = json.loads((package / SERVING).read_text(encoding="utf-8"))
+    return package_digest(model, serving["precision"], code_of(model, package / CODE))

@@ -1,0 +1,154 @@
+"""How good the model in production is on the challenger's test split, as it is served.
+
+Its own package answers, with its own code, image size and precision: the same encoded images that
+a caller would send go in, and what comes out is counted as the challenger's answers are.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+
+from retrain.project import Project
+from retrain.registry import versions
+from retrain.runs.runner import Runner
+from retrain.step import Chosen, Facts, Step, Workspace
+from retrain.store import Artifact
+from retrain.workload import Data, Workload
+from tasks.data import image_table
+from tasks.data.accepted_images import read_images
+from tasks.data.champion import Champion
+from tasks.data.json_file import write_json
+from tasks.data.raw_dataset import READERS, open_raw_dataset
+from tasks.evaluate import predictions
+from tasks.evaluate.metrics import Tally, summarise
+from tasks.evaluate.predictions import Answers
+from tasks.evaluate.served import Served, ask, other_versions
+
+logger = logging.getLogger(__name__)
+
+SPLIT = "test"
+LIBRARIES = (
+    "mlflow", "numpy", "pandas", "pillow", "pyarrow", "simplejpeg", "torch", "transformers",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A version of the model, as the registry has it.
+
+    Attributes:
+        project: Whose registry.
+        version: Of the model.
+    """
+
+    project: Project
+    version: versions.ModelVersion
+
+    @property
+    def step(self) -> str:
+        """Its name as an input."""
+        return "registry"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of what it serves."""
+        return self.version.package_digest or self.version.train_digest
+
+    @cached_property
+    def package(self) -> Path:
+        """Where its files are; brought to this machine only when they are asked for."""
+        return versions.download(self.project, self.version)
+
+
+def score_champion(
+    run: Runner, pulled: Artifact, validated: Artifact, scores: Artifact
+) -> Champion:
+    """Looks the champion up and has it scored on the challenger's test split.
+
+    Args:
+        run: Runs the step that this needs; its output is cached like any other.
+        pulled: The data, as pulled.
+        validated: Which images are used, and their splits.
+        scores: The challenger's evaluation.
+    """
+    project = run.context.project
+    champion = versions.champion(project, run.workload.name)
+    if champion is None:
+        return Champion(None, None, None, {})
+    if champion.package_digest == scores.facts["package"]:
+        metrics = scores.facts["metrics"]
+    else:
+        metrics = run(STEP, Registered(project, champion), pulled, validated).facts["metrics"]
+    return Champion(champion.version, champion.package_digest, champion.train_digest, metrics)
+
+
+def evaluate_champion(
+    data: Data, registered: Registered, pulled: Artifact, validated: Artifact, workspace: Workspace
+) -> Facts:
+    """Asks a registered version about the test split and measures how good its answers are.
+
+    Writes `metrics.json` and `predictions.parquet`.
+
+    Returns:
+        `metrics`, by name; `package`, the identity of what answered.
+
+    Raises:
+        ValueError: The version's files were changed, or it cannot be loaded or asked.
+    """
+    name = f"{registered.version.name} version {registered.version.version}"
+    package = registered.package
+    if others := other_versions(package):
+        logger.warning("%s was registered with other libraries: %s.", name, ", ".join(others))
+    classes = image_table.class_names(validated.folder)
+    rows = sum(group.rows.get(SPLIT, 0) for group in image_table.row_groups(validated.folder))
+    images = read_images(open_raw_dataset(data, pulled), validated.folder, SPLIT)
+    try:
+        with closing(ask(package, images, rows, workspace.scratch)) as served:
+            first = next(served)
+            tally = Tally(predictions.all_names(classes, first.known), len(classes))
+            answers = _answers(chain([first], served))
+            for _, said in predictions.write(answers, first.known, classes, workspace.folder):
+                tally.add(said)
+    except ValueError as error:
+        raise ValueError(f"{name}, the champion, cannot be compared with: {error}") from error
+    assert tally.rows == rows, (tally.rows, rows)
+    metrics = summarise(tally)
+    write_json(workspace.folder / "metrics.json", metrics)
+    return {"metrics": metrics, "package": registered.digest}
+
+
+def _answers(served: Iterator[Served]) -> Iterator[Answers]:
+    """Numbers the classes, and puts the rows with them."""
+    import numpy as np
+    import pyarrow as pa
+
+    for said in served:
+        place = {name: index for index, name in enumerate(said.known)}
+        columns = {
+            name: [getattr(image, name) for image in said.images]
+            for name in ("path", "sha256", "label")
+        }
+        best = np.array([place[label] for label in said.labels], np.int64)
+        yield Answers(pa.RecordBatch.from_pydict(columns), best, said.probabilities)
+
+
+def _chosen(
+    workload: Workload, registered: Registered, pulled: Artifact, validated: Artifact
+) -> Chosen:
+    # `answer` is run by the processes that it is handed to.
+    return Chosen(modules=("tasks.evaluate.answer", READERS[pulled.facts["format"]]))
+
+
+STEP = Step(
+    "evaluate champion",
+    evaluate_champion,
+    reads=("data.image_column", "data.label_column"),
+    inputs=("registry", "pull", "validate"),
+    # Those that its own code runs with, whichever it was registered with.
+    libraries=LIBRARIES,
+    chosen=_chosen,
+)

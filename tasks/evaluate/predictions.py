@@ -1,0 +1,113 @@
+"""What a model said of each row: written as it comes, and made ready for counting.
+
+A model's classes and the data's are matched by name: the champion may have been trained when there
+were fewer of them.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tasks.evaluate.metrics import Predictions
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+FILE = "predictions.parquet"
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model says of some rows.
+
+    Attributes:
+        rows: `path`, `sha256` and `label`, in this order.
+        best: int64 (rows,), the places of the predicted classes among the model's.
+        probabilities: float32 (rows, classes of the model).
+    """
+
+    rows: "pa.RecordBatch"
+    best: "NDArray[np.int64]"
+    probabilities: "NDArray[np.float32]"
+
+
+def all_names(classes: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """The classes of the data, then those that only the model knows."""
+    return tuple(dict.fromkeys((*classes, *known)))
+
+
+def write(
+    answers: Iterable[Answers], known: Sequence[str], classes: Sequence[str], folder: Path
+) -> "Iterator[tuple[pa.RecordBatch, Predictions]]":
+    """Writes `predictions.parquet`, a row group for each of the answers.
+
+    Its columns are path, sha256, label, prediction, confidence, and probabilities in the order of
+    the model's labels, which are in the schema's metadata.
+
+    Args:
+        answers: In the order of the split's rows.
+        known: The model's labels.
+        classes: The data's.
+        folder: Where the file goes.
+
+    Yields:
+        What was written, and the same for counting, by the numbers of `all_names`.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import parquet
+
+    # From a class of the model to its place among the names, and from one of the data to the
+    # model's; -1 for one that the model does not know.
+    names = all_names(classes, known)
+    place, place_known = (
+        {name: index for index, name in enumerate(each)} for each in (names, known)
+    )
+    to_name = np.array([place[name] for name in known])
+    to_known = np.array([place_known.get(name, -1) for name in classes])
+    schema = _schema(known)
+    with parquet.ParquetWriter(folder / FILE, schema) as writer:
+        for said in answers:
+            labels = pc.index_in(said.rows["label"], pa.array(classes, pa.string()))
+            labels = labels.to_numpy().astype(np.int64)
+            true = to_known[labels]
+            likelihood, confidence = (
+                np.take_along_axis(said.probabilities, column[:, None], axis=1)[:, 0]
+                for column in (true, said.best)
+            )
+            predictions = Predictions(
+                labels, to_name[said.best], confidence, np.where(true >= 0, likelihood, 0)
+            )
+            prediction = pa.DictionaryArray.from_arrays(said.best, list(known)).cast(pa.string())
+            probabilities = pa.FixedSizeListArray.from_arrays(
+                said.probabilities.ravel(), len(known)
+            )
+            columns = [
+                *said.rows.columns,
+                prediction,
+                pa.array(confidence),
+                probabilities.cast(schema.field("probabilities").type),
+            ]
+            batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+            writer.write_batch(batch)
+            yield batch, predictions
+
+
+def _schema(known: Sequence[str]) -> "pa.Schema":
+    """The columns of the predictions."""
+    import pyarrow as pa
+
+    columns = {
+        "path": pa.string(),
+        "sha256": pa.string(),
+        "label": pa.string(),
+        "prediction": pa.string(),
+        "confidence": pa.float32(),
+        "probabilities": pa.list_(pa.float32()),
+    }
+    return pa.schema(columns, metadata={"labels": json.dumps(list(known))})

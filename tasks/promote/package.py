@@ -1,0 +1,80 @@
+"""The package of a model: what MLflow serves."""
+
+import io
+import json
+import shutil
+from collections.abc import Iterable
+from importlib.metadata import version as installed
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import models
+from tasks.data import package
+from tasks.data.json_file import write_json
+
+MODELS = Path(models.__file__).parent
+# What the served model imports. Without it MLflow would find that out by loading the model.
+REQUIREMENTS = (
+    "mlflow", "numpy", "pandas", "pillow", "pydantic", "safetensors", "simplejpeg", "torch",
+    "transformers",
+)  # fmt: skip
+
+
+def write_package(model: Path, precision: str, folder: Path) -> None:
+    """Writes a model as MLflow serves it: weights, code, signature, an example, requirements.
+
+    Args:
+        model: A folder that `models.save` wrote.
+        precision: That it was evaluated in and answers in: `fp32` or `bf16`.
+        folder: Must not be there yet.
+    """
+    import mlflow
+    import pandas as pd
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, DataType, Schema
+    from mlflow.types.schema import Map
+
+    signature = ModelSignature(
+        inputs=Schema([ColSpec(DataType.binary, "image")]),
+        outputs=Schema(
+            [ColSpec(DataType.string, "label"), ColSpec(Map(DataType.double), "probabilities")]
+        ),
+    )
+    with TemporaryDirectory() as place:
+        code, serving = Path(place) / "models", Path(place) / Path(package.SERVING).name
+        _copy_code(package.code_of(model), code)
+        write_json(serving, {"precision": precision})
+        mlflow.pyfunc.save_model(
+            folder,
+            python_model=str(code / "serving.py"),
+            artifacts={"model": str(model), "serving": str(serving)},
+            code_paths=[str(code)],
+            signature=signature,
+            input_example=pd.DataFrame({"image": [_example(model)]}),
+            # A build's local part (`+cpu`) is not to be had from the package index.
+            pip_requirements=[
+                f"{name}=={installed(name).partition('+')[0]}" for name in REQUIREMENTS
+            ],
+        )
+
+
+def _copy_code(modules: Iterable[str], folder: Path) -> None:
+    """Copies modules of `models`, and no others: nothing else is of use where it is served."""
+    for name in modules:
+        place = Path(*name.split(".")[1:])
+        inside = place / "__init__.py"
+        source = inside if (MODELS / inside).is_file() else place.with_suffix(".py")
+        (folder / source).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(MODELS / source, folder / source)
+
+
+def _example(model: Path) -> bytes:
+    """A PNG with a gradient: a model may be shown to people whom the data may not."""
+    import numpy as np
+    from PIL import Image
+
+    side = json.loads((model / models.IMAGES).read_text(encoding="utf-8"))["size"]
+    gradient = np.linspace(0, 255, side).astype(np.uint8)
+    encoded = io.BytesIO()
+    Image.fromarray(np.tile(gradient, (side, 1))).save(encoded, "PNG")
+    return encoded.getvalue()

@@ -1,0 +1,237 @@
+"""The champion answers from its own package, in a process of its own."""
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from retrain.project import Project
+from retrain.registry import ledger, versions
+from retrain.registry.ledger import Event
+from retrain.registry.versions import Candidate
+from retrain.runs.dry_run import DryRun, StepHasToRunError
+from retrain.step import DataVersion, plan
+from retrain.store import Artifact, RunContext, Store, make
+from retrain.workload import Data, Evaluate, Model, Workload
+from tasks.data import package
+from tasks.data.accepted_images import AcceptedImage, read_images
+from tasks.data.raw_dataset import open_raw_dataset
+from tasks.evaluate import served
+from tasks.evaluate.champion import SPLIT, score_champion
+from tasks.evaluate.step import evaluate
+from tasks.promote.package import write_package
+from tests.tasks.toy_model import (
+    LABELS,
+    pixels,
+    plain_probabilities,
+    workspace,
+    write_data,
+    write_model,
+    write_prepared,
+    write_report,
+)
+
+ROWS = 45
+WORKLOAD = Workload(name="toy", data=Data(path="data"), model=Model(family="vit"))
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs steps with a store, as DVC's runner does."""
+
+    context: RunContext
+    workload: Workload = WORKLOAD
+
+    def __call__(self, step, *inputs):
+        now = plan(step, self.workload, inputs)
+        store = Store(self.context.project.store)
+        return make(store, step, now, self.workload, inputs, self.context)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A project with a trained model and the data."""
+    return Project(tmp_path_factory.mktemp("project"))
+
+
+@pytest.fixture(scope="module")
+def trained(project):
+    trained = write_model(project.root / "train")
+    write_report(trained, project)
+    return trained
+
+
+@pytest.fixture(scope="module")
+def data(project):
+    return write_data(project.root, ROWS)
+
+
+@pytest.fixture(scope="module")
+def written(project, trained):
+    """The package of the trained model."""
+    folder = project.root / "package"
+    write_package(trained.folder / "model", "fp32", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def scores(project, trained):
+    """The challenger's evaluation: of the same network, so that the figures must agree."""
+    images = write_prepared(project.root / "prepared", ROWS)
+    place = workspace(project.root / "evaluate", project.root)
+    facts = evaluate(Evaluate(precision="fp32"), trained, images, place)
+    return Artifact("evaluate", "k", "d", place.folder, facts)
+
+
+def appoint(project: Project, folder: Path, trained: Artifact) -> versions.ModelVersion:
+    """Registers a package and makes it champion."""
+    before = versions.champion(project, "toy")
+    candidate = Candidate(
+        name="toy",
+        weights=versions.digest_of_weights(folder / package.MODEL),
+        package_digest=package.digest_of_folder(folder),
+        train_digest=trained.digest,
+        family="vit",
+        images={"size": 8, "channels": 1, "resize": "crop"},
+        metrics={},
+        data=None,
+        commit=None,
+        run_id=json.loads((trained.folder / "report" / "mlflow.json").read_text())["run_id"],
+    )
+    version = versions.register(project, candidate, folder)
+    previous = before and before.version
+    event = Event(
+        "promoted", version.version, previous, "better", (), None, None, None, ledger.now()
+    )
+    return versions.apply_decision(project, version, event)
+
+
+@pytest.fixture(scope="module")
+def older(project, trained, written, data, scores):
+    """A champion whose family is gone from models/, and whose decoder inverts the image.
+
+    Gives the runner and what it made of the champion.
+    """
+    folder = project.root / "older"
+    shutil.copytree(written, folder)
+    code = folder / "code" / "models"
+    (code / "vit.py").rename(code / "transformer_of_old.py")
+    description = folder / "artifacts" / "model" / "model.json"
+    description.write_text(description.read_text().replace('"vit"', '"transformer_of_old"'))
+    decoder = (code / "image.py").read_text()
+    kept = "return np.asarray(image).reshape(size, size, channels)"
+    assert kept in decoder
+    (code / "image.py").write_text(decoder.replace(kept, kept.replace("return ", "return 255 - ")))
+    version = appoint(project, folder, trained)
+    runner = Runner(RunContext("run", project))
+    return runner, version, score_champion(runner, *data, scores)
+
+
+def predictions_of(runner: Runner):
+    made = list((runner.context.project.store / "evaluate champion").glob("*/predictions.parquet"))
+    assert len(made) == 1
+    return pq.read_table(made[0])
+
+
+def test_a_champion_whose_family_is_gone_answers_with_its_own_code(older, trained, data):
+    runner, version, champion = older
+    expected = plain_probabilities(trained.folder / "model", 255 - pixels(ROWS), 256)
+    table = predictions_of(runner)
+    assert np.abs(np.stack(table["probabilities"].to_numpy()) - expected).max() < 1e-6
+    assert table["prediction"].to_pylist() == [LABELS[best] for best in expected.argmax(1)]
+    right = expected.argmax(1) == np.arange(ROWS) % len(LABELS)
+    assert champion.metrics["accuracy"] == pytest.approx(right.mean())
+    assert champion.metrics["rows"] == ROWS
+    assert (champion.version, champion.package_digest) == (version.version, version.package_digest)
+    assert champion.train_digest == trained.digest
+
+
+def test_asking_leaves_the_registered_package_as_it_was(older, project):
+    _, version, _ = older
+    folder = versions.download(project, version)
+    assert not list(folder.rglob("*.pyc"))
+    assert package.digest_of_folder(folder) == version.package_digest
+
+
+def test_it_is_asked_once_and_found_in_the_store_after_that(older, project, data, scores):
+    runner, _, champion = older
+    version = DataVersion("d", tracked=True)
+    look = DryRun(WORKLOAD, version, Store(project.store), runner.context)
+    assert score_champion(look, *data, scores) == champion
+    changed = (data[0], replace(data[1], digest="other"))
+    with pytest.raises(StepHasToRunError):
+        score_champion(look, *changed, scores)
+
+
+def test_the_same_package_has_the_challengers_metrics(project, trained, written, data, scores):
+    def must_not_run(*_):
+        raise AssertionError
+
+    must_not_run.context = RunContext("run", project)
+    must_not_run.workload = WORKLOAD
+    version = appoint(project, written, trained)
+    champion = score_champion(must_not_run, *data, scores)
+    assert champion.version == version.version
+    assert champion.metrics == scores.facts["metrics"]
+
+
+def test_before_the_first_promotion_there_is_no_champion(tmp_path, data, scores):
+    champion = score_champion(Runner(RunContext("run", Project(tmp_path))), *data, scores)
+    assert (champion.version, champion.metrics) == (None, {})
+
+
+def test_several_processes_say_what_the_evaluation_said(
+    project, written, data, scores, monkeypatch
+):
+    monkeypatch.setattr(served, "ROWS_PER_PROCESS", 20)
+    monkeypatch.setattr(served, "MAX_ROWS", 10)
+    monkeypatch.setattr("joblib.cpu_count", lambda: 2)
+    images = read_images(open_raw_dataset(WORKLOAD.data, data[0]), data[1].folder, SPLIT)
+    answers = list(served.ask(written, images, ROWS, project.root))
+    assert [len(each.labels) for each in answers] == [10, 10, 10, 10, 5]
+    assert {each.known for each in answers} == {LABELS}
+    evaluated = pq.read_table(scores.folder / "predictions.parquet")
+    probabilities = np.concatenate([each.probabilities for each in answers])
+    assert np.abs(probabilities - np.stack(evaluated["probabilities"].to_numpy())).max() < 1e-6
+    said = [label for each in answers for label in each.labels]
+    assert said == evaluated["prediction"].to_pylist()
+    sent = [image.sha256 for each in answers for image in each.images]
+    assert sent == [hashlib.sha256(i.data).hexdigest() for each in answers for i in each.images]
+    paths = [image.path for each in answers for image in each.images]
+    assert paths == evaluated["path"].to_pylist()
+
+
+def test_a_package_that_does_not_load_stops_the_run_with_its_reason(
+    project, trained, written, tmp_path
+):
+    folder = tmp_path / "broken"
+    shutil.copytree(written, folder)
+    (folder / "code" / "models" / "__init__.py").write_text("raise RuntimeError('too old')\n")
+    image = AcceptedImage("0.png", "ant", "0", b"")
+    with pytest.raises(ValueError, match="too old"):
+        list(served.ask(folder, [image], 1, tmp_path))
+
+
+def test_libraries_of_another_version_are_named(project, tmp_path):
+    from importlib.metadata import version
+
+    lines = [f"numpy=={version('numpy')}", "pandas==1.0", "nobody-has-this==3"]
+    (tmp_path / "requirements.txt").write_text("\n".join(lines))
+    assert served.other_versions(tmp_path) == [
+        f"pandas 1.0 (here {version('pandas')})",
+        "nobody-has-this 3 (here missing)",
+    ]
+
+
+def test_what_is_sent_at_once_is_bounded_in_rows_and_bytes(monkeypatch):
+    monkeypatch.setattr(served, "MAX_ROWS", 3)
+    monkeypatch.setattr(served, "MAX_BYTES", 10)
+    sizes = [1, 1, 1, 1, 6, 6, 20, 1]
+    images = [AcceptedImage("p", "l", "s", b"x" * size) for size in sizes]
+    sent = [[len(image.data) for image in some] for some in served._portions(images)]
+    assert sent == [[1, 1, 1], [1, 6], [6], [20], [1]]
