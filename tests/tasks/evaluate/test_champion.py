@@ -10,13 +10,16 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from retrain.execute import get_or_run
 from retrain.project import Project
 from retrain.registry import ledger, versions
 from retrain.registry.ledger import Event
 from retrain.registry.versions import Candidate
 from retrain.runs.dry_run import DryRun, StepHasToRunError
+from retrain.runs.state import RunState
 from retrain.step import DataVersion, plan
-from retrain.store import Artifact, RunContext, Store, make
+from retrain.store import Artifact, RunContext, Store
+from retrain.verify import Verifier
 from retrain.workload import Data, Evaluate, Model, Workload
 from tasks.data import package
 from tasks.data.accepted_images import AcceptedImage, read_images
@@ -50,7 +53,8 @@ class Runner:
     def __call__(self, step, *inputs):
         now = plan(step, self.workload, inputs)
         store = Store(self.context.project.store)
-        return make(store, step, now, self.workload, inputs, self.context)
+        checking = Verifier(store, self.context.run).checking
+        return get_or_run(store, step, now, self.workload, inputs, self.context, checking)[0]
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +165,8 @@ def test_asking_leaves_the_registered_package_as_it_was(older, project):
 def test_it_is_asked_once_and_found_in_the_store_after_that(older, project, data, scores):
     runner, _, champion = older
     version = DataVersion("d", tracked=True)
-    look = DryRun(WORKLOAD, version, Store(project.store), runner.context)
+    store = Store(project.store)
+    look = DryRun(RunState("toy", WORKLOAD, version, store, runner.context))
     assert score_champion(look, *data, scores) == champion
     changed = (data[0], replace(data[1], digest="other"))
     with pytest.raises(StepHasToRunError):

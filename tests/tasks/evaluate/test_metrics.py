@@ -32,7 +32,7 @@ def tally(labels, predicted, confidence=None, likelihood=None, names=NAMES, chun
 
 def test_the_metrics_are_those_of_the_confusion_counted_by_hand():
     said = summarise(tally([0, 0, 0, 1, 1, 2], [0, 0, 1, 1, 2, 2]))
-    assert tuple(said) == METRICS  # the names that the gate's rules are checked against
+    assert said.keys() == METRICS.keys()  # the names that the gate's rules are checked against
     assert said["rows"] == 6
     assert said["accuracy"] == pytest.approx(4 / 6)
     assert said["macro_recall"] == pytest.approx((2 / 3 + 1 / 2 + 1) / 3)
