@@ -358,3 +358,18 @@ def test_the_sample_is_from_all_over_the_split_and_from_few_parts_of_large_data(
     source = open_raw_dataset(COLUMNS, pulled)
     paths = [image.path for image in check.sample(source, validated.folder)]
     assert paths == [f"{place * 200 // 64}.png" for place in range(64)]
+
+
+def test_the_check_runs_the_code_of_the_package_and_not_the_projects(project, images):
+    trained = train(project)
+    scores = write_scores(project.root / "scores", trained, ROWS)
+    folder = project.root / "package"
+    packaging.write_package(trained.folder / "model", "fp32", folder)
+    decoder = folder / "code" / "models" / "image.py"
+    text = decoder.read_text()
+    kept = "return np.asarray(image)"
+    assert kept in text
+    decoder.write_text(text.replace(kept, "return 255 - np.asarray(image)"))
+    asked = check.sample(open_raw_dataset(COLUMNS, images[0]), images[1].folder)
+    with pytest.raises(ValueError, match="Nothing is registered"):
+        check.check(folder, "fp32", asked, scores.folder)
