@@ -90,3 +90,11 @@ def test_hidden_gpus_do_not_count(machine, monkeypatch):
     machine(capabilities=["9.0"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert precision.has_bf16() is False
+
+
+@pytest.mark.parametrize(("visible", "expected"), [(None, 3), ("0,2", 2), ("1", 1), ("-1", 0)])
+def test_the_gpus_that_are_visible_are_counted(machine, monkeypatch, visible, expected):
+    machine(capabilities=["9.0", "9.0", "8.0"])
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert len(precision.gpu_capabilities()) == expected

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import models
-from retrain.workload import Augment, Model, Scale, Train
+from retrain.workload import Augment, Model, Train
 from tasks.data.shards import open_prepared
 from tests.tasks.train.helpers import KEY, LABELS, SMALL, run, write_prepared
 
