@@ -174,8 +174,8 @@ def summarise(tally: Tally) -> dict[str, float]:
 
     Returns:
         `METRICS`: `accuracy`; `macro_precision`, `macro_recall`, `macro_f1`: means over the classes
-        of the data, each counting the same; `worst_class_recall`; `log_loss` (nats); `calibration_error`
-        (expected, 0 to 1); `rows`.
+        of the data, each counting the same; `worst_class_recall`; `log_loss` (nats);
+        `calibration_error` (expected, 0 to 1); `rows`.
     """
     table = per_class(tally)
     macro = {
