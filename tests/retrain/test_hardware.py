@@ -128,3 +128,11 @@ def test_threads_do_not_count_where_there_is_a_gpu_for_each_worker(
     for wanted in (1, "auto"):
         overrides = {"scale.workers": workers, "scale.threads": wanted, "train.batch_size": 60}
         assert load_workload(params, "small", overrides).scale.threads == expected
+
+
+@pytest.mark.parametrize(("visible", "expected"), [(None, 3), ("0,2", 2), ("1", 1), ("-1", 0)])
+def test_the_gpus_that_are_visible_are_counted(machine, monkeypatch, visible, expected):
+    machine(capabilities=["9.0", "9.0", "8.0"])
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert len(hardware.gpu_capabilities()) == expected
