@@ -122,7 +122,7 @@ def _documents(project: Project) -> list[list[tuple[Path, dict[str, Any]]]]:
 def _taken(project: Project, keep: int) -> set[tuple[str, str]]:
     """The step and the key of all outputs of the last runs."""
     return {
-        (step["step"].split()[0], step["key"])  # of `evaluate champion`, the step is `evaluate`
+        (step["step"], step["key"])
         for group in _documents(project)
         for _, document in group[:keep]
         for step in document["steps"]

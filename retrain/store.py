@@ -197,9 +197,9 @@ class Store:
         with self.lock(step, key):
             shutil.rmtree(self.scratch(step, key))
 
-    def last_plan(self, workload: str, name: str) -> Path:
+    def last_plan(self, workload: str, step: str) -> Path:
         """The file that keeps the last plan of a step."""
-        return self.root / _LAST / workload / f"{name.replace(' ', '-')}.json"
+        return self.root / _LAST / workload / f"{step}.json"
 
     @contextmanager
     def holding(self, run: str) -> Iterator[None]:

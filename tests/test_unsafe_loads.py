@@ -12,6 +12,13 @@ MODULES = [path for package in PACKAGES for path in sorted((ROOT / package).rglo
 UNPICKLE = {"cloudpickle", "dill", "marshal", "pickle", "shelve"}
 LOADS = {"read_pickle", "unsafe_load", "full_load", "load_model"}
 
+# What goes between processes of one run; and the packages of the registry, which are code.
+ALLOWED = {
+    "tasks/compute/ray_data.py": ["pickle"],
+    "tasks/evaluate/answer.py": ["mlflow.pyfunc.load_model"],
+    "tasks/promote/check.py": ["mlflow.pyfunc.load_model"],
+}
+
 
 def unsafe(source: str) -> list[str]:
     """What in a module's source may run what it reads."""
@@ -40,7 +47,7 @@ def unsafe(source: str) -> list[str]:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_module_loads_what_can_run_code(path):
-    assert unsafe(path.read_text()) == []
+    assert unsafe(path.read_text()) == ALLOWED.get(str(path.relative_to(ROOT)), [])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ class Outcome:
     """What became of a step in a run.
 
     Attributes:
-        step: Its name; for the champion's evaluation, with `champion` behind it.
+        step: Its name.
         cached: Whether the output was there already.
         why: What made it run, or which run its output is from.
         seconds: How long the run waited for it.

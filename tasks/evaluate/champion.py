@@ -144,7 +144,7 @@ def _chosen(
 
 
 STEP = Step(
-    "evaluate champion",
+    "evaluate_champion",
     evaluate_champion,
     reads=("data.image_column", "data.label_column"),
     inputs=("registry", "pull", "validate"),

@@ -80,7 +80,7 @@ def test_a_comment_changes_nothing(clone, first):
 def test_a_changed_parameter_runs_training_and_what_follows(clone, first):
     # Out of reach: the model is rejected, which is no failure.
     again = clone.train("--set", "train.lr=0.0007", "--set", "gate.min={accuracy: 0.999}")
-    assert ran(again) == ["train", "evaluate", "evaluate champion"]
+    assert ran(again) == ["train", "evaluate", "evaluate_champion"]
     why = {step["step"]: step["why"] for step in again["steps"]}
     assert why["train"] == "train.lr 0.003 -> 0.0007"
     assert again["model"]["digest"] != first["model"]["digest"]
@@ -130,7 +130,7 @@ def test_a_run_that_failed_or_was_killed_does_not_stand(clone, first, tmp_path):
     with subprocess.Popen(
         command, cwd=clone.root, env=clone.environment, stdout=subprocess.DEVNULL
     ) as killed:
-        started = clone.root / ".retrain" / "runs" / "vit" / "started.json"
+        started = clone.root / ".retrain" / "runs" / "train" / "vit" / "started.json"
         before = started.read_bytes()
         until(lambda: started.read_bytes() != before)
         killed.kill()
@@ -157,7 +157,7 @@ def test_changed_logic_of_the_model_runs_training_and_what_follows(clone, first)
     assert "in a new package, is the champion now" in again["outcome"]
     (clone.root / "models" / "vit.py").write_text(source)
     back = clone.train()
-    assert [name for name in ran(back) if name != "evaluate champion"] == []
+    assert [name for name in ran(back) if name != "evaluate_champion"] == []
     assert back["model"] == first["model"]
     assert clone.train()["decision"]["verdict"] == "champion already"
 

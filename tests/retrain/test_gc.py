@@ -48,7 +48,7 @@ def test_what_the_last_runs_of_each_flow_and_workload_have_is_kept(project, stor
     made = [made_with(project, store, lr) for lr in (0.1, 0.2, 0.3, 0.4, 0.5)]
     for number in range(3):
         keep_run(project, number + 1, made[number])
-    keep_run(project, 1, made[3], workload="cnn", step="toy champion")
+    keep_run(project, 1, made[3], workload="cnn", step="toy")
     assert collected(project, "artifact", keep=2) == sorted(
         f"toy {each.key}" for each in (made[0], made[4])
     )

@@ -55,6 +55,7 @@ def make_project(folder, environment):
     (folder / "prefect.toml").write_text(settings.replace(":4200/", f":{port}/"))
     deployments = (ROOT / "prefect.yaml").read_text()
     assert "flows/train.py:train" in deployments
+    deployments, _, _ = deployments.partition("  - name: vit\n    description: Checks")
     deployments = deployments.replace("flows/train.py:train", "small.py:small")
     deployments = deployments.replace("workload: vit", "seconds: 0")
     (folder / "prefect.yaml").write_text(deployments)

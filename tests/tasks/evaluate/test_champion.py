@@ -137,7 +137,7 @@ def older(project, trained, written, data, scores):
 
 
 def predictions_of(runner: Runner):
-    made = list((runner.context.project.store / "evaluate champion").glob("*/predictions.parquet"))
+    made = list((runner.context.project.store / "evaluate_champion").glob("*/predictions.parquet"))
     assert len(made) == 1
     return pq.read_table(made[0])
 

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from importlib import import_module
 
 import pytest
 import torch
@@ -91,8 +92,9 @@ def raising_on_rank_1(config):
 def train_with(tmp_path, monkeypatch, error, scale=SCALE):
     """Trains with the function above."""
     from tasks.train import step
+    from tasks.train.job import TrainingJob
 
-    job = step.torch_loop.TrainingJob(
+    job = TrainingJob(
         family="vit",
         settings={"error": error},
         hyperparameters=RECIPE,
@@ -102,9 +104,10 @@ def train_with(tmp_path, monkeypatch, error, scale=SCALE):
         root=tmp_path,
         checkpoint_seconds=1.0,
         memory_gb=1.0,
+        threads=1,
     )
     job.scratch.mkdir()
-    monkeypatch.setattr(step.torch_loop, "work", raising_on_rank_1)
+    monkeypatch.setattr(import_module(step.LOOP), "work", raising_on_rank_1)
     return step._launch(job, scale)
 
 
