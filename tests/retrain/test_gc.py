@@ -23,13 +23,13 @@ def store(project):
     return Store(project.store)
 
 
-def keep_run(project, number, *made, flow="train", workload="vit", step="toy"):
+def keep_run(project, number, *made, flow="train", workload="vit"):
     folder = project.state / "runs" / flow / workload
     folder.mkdir(parents=True, exist_ok=True)
     document = {
         "run": f"run-{number}",
         "time": f"2026-11-{number:02}T00:00:00+00:00",
-        "steps": [{"step": step, "key": each.key} for each in made],
+        "steps": [{"step": "toy", "key": each.key} for each in made],
     }
     write_json(folder / f"run-{number}.json", document)
     write_json(folder / "latest.json", document)
@@ -48,7 +48,7 @@ def test_what_the_last_runs_of_each_flow_and_workload_have_is_kept(project, stor
     made = [made_with(project, store, lr) for lr in (0.1, 0.2, 0.3, 0.4, 0.5)]
     for number in range(3):
         keep_run(project, number + 1, made[number])
-    keep_run(project, 1, made[3], workload="cnn", step="toy")
+    keep_run(project, 1, made[3], workload="cnn")
     assert collected(project, "artifact", keep=2) == sorted(
         f"toy {each.key}" for each in (made[0], made[4])
     )
