@@ -10,7 +10,6 @@ from pathlib import Path
 from retrain import tracking
 from retrain.project import Project
 
-
 # Out of reach, so that the champion stays.
 REJECTED = ("--set", "gate.min={accuracy: 0.999}")
 
