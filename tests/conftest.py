@@ -9,6 +9,15 @@ import retrain  # noqa: F401  telemetry off, before any library is imported
 os.environ.setdefault("PREFECT_LOGGING_LEVEL", "ERROR")
 
 
+# Files whose tests take longest. Begun last, one of them would keep one process busy alone.
+LONG = ("tests/flows/", "tests/tasks/train/test_workers.py", "tests/retrain/servers/")
+
+
+def pytest_collection_modifyitems(items):
+    """Puts the files with the longest tests first."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+
 @pytest.fixture(scope="session")
 def ray_session():
     """Ray, started once for all tests that need it."""

@@ -1,4 +1,4 @@
-"""Damage in the store of a real clone is found and mended; `retrain verify` and `retrain gc`."""
+"""Damage in the store of a real clone is found and repaired; `retrain verify` and `retrain gc`."""
 
 import json
 import shutil
@@ -37,8 +37,8 @@ def digests(document):
     return {step["step"]: step["digest"] for step in document["steps"][:3]}
 
 
-@pytest.mark.parametrize("name", ["train/images-00000.npy", "val/labels.npy"])
-def test_flipped_bytes_in_what_a_training_reads_are_found_and_mended(copy, first, folders, name):
+def test_flipped_bytes_in_what_a_training_reads_are_found_and_repaired(copy, first, folders):
+    name = "train/images-00000.npy"
     flip(folders["preprocess"] / name)
     flip(folders["validate"] / "images.parquet")  # which is read to mend the other
     manifest = folders["pull"] / "manifest.json"
