@@ -3,10 +3,10 @@
 A family's module has:
 
 - `Settings`: its settings in `params.yaml`, beside `family`. A frozen pydantic model, which can be
-  read without importing torch. Its own validators begin their words with the name of a setting.
+  read without importing torch. The messages of its validators begin with the name of a setting.
 - `flops(settings, shape)`: of a forward pass over one image; without importing torch either.
-- `faults(settings, shape)`: a sentence for each setting that does not go with the images; without
-  importing torch, so that it is said before anything runs.
+- `faults(settings, shape)`: a sentence for each setting that does not fit the images; without
+  importing torch, so that faults are found before anything runs.
 - `build(settings, shape, classes)`: a new network; `torch.manual_seed` decides its weights.
 - `rebuild(description)`: a network as it was saved, its weights still to be loaded. It needs
   nothing but the description.
@@ -35,12 +35,12 @@ IMAGES = "images.json"
 
 @dataclass(frozen=True)
 class Classifier:
-    """A trained network, with what its inputs and outputs mean.
+    """A trained network, with the meaning of its inputs and outputs.
 
     Attributes:
         module: The network, on the CPU and in evaluation mode.
         labels: The class names, by index of the logits.
-        images: What an image was made into before training: `size`, `channels` and `resize`.
+        images: The form of an image before training: `size`, `channels` and `resize`.
     """
 
     module: "Network"
@@ -60,7 +60,7 @@ def build(
         classes: How many there are.
 
     Raises:
-        ValueError: The settings do not go with the shape of the images.
+        ValueError: The settings do not fit the shape of the images.
     """
     module = importlib.import_module(f"models.{family}")
     built: Network = module.build(module.Settings.model_validate(settings), shape, classes)
@@ -80,9 +80,9 @@ def save(
 
     Args:
         module: The network.
-        folder: Made if it is not there.
+        folder: Made if it does not exist.
         family: A module of this package.
-        settings: Those that the network was built with; kept for the reader.
+        settings: Those that the network was built with, for information.
         labels: The class names, by index of the logits.
         images: `size`, `channels` and `resize`.
     """

@@ -1,6 +1,6 @@
-"""Which families there are, for whoever reads a workload.
+"""Lists the families, for the code that reads a workload.
 
-No step imports this module: a family more is no change of what the others train.
+No step imports this module, so a new family does not change the steps of the others.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ FAMILIES = ("vit",)
 
 
 def settings_class(family: str) -> type[BaseModel]:
-    """What a family's settings in `params.yaml` have to be like."""
+    """The pydantic model of a family's settings in `params.yaml`."""
     declared: type[BaseModel] = _module(family).Settings
     return declared
 
@@ -32,7 +32,7 @@ def flops(family: str, settings: Mapping[str, Any], shape: tuple[int, int, int])
 
 
 def faults(family: str, settings: Mapping[str, Any], shape: tuple[int, int, int]) -> list[str]:
-    """A sentence for each setting that does not go with the images; the arguments are `flops`'s."""
+    """A sentence for each setting that does not fit the images; the arguments of `flops`."""
     module = _module(family)
     found: list[str] = module.faults(module.Settings.model_validate(settings), shape)
     return found

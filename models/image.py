@@ -1,4 +1,4 @@
-"""The one place where an encoded image becomes pixels, for training and for serving alike."""
+"""Decodes and resizes images, in the same way for training and for serving."""
 
 import io
 from collections import defaultdict
@@ -12,25 +12,25 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL import Image
 
-# Pillow knows forty more; some are rarely meant, and EPS would start Ghostscript on the file.
+# Pillow reads forty more; most are rare, and EPS would start Ghostscript on the file.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 
 
 # What turns an image the right way up, by its EXIF orientation: numbers of `Image.Transpose`. With
-# 5 and up, width and height change places.
+# 5 and more, width and height are exchanged.
 _ORIENTATION = 0x0112
 _UPRIGHT = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
 
-# Up to this many pixels, images gain from being scaled together. Larger ones do not: it is their
-# own arithmetic that takes the time.
+# Up to this many pixels, it is faster to scale images together. With larger ones, the arithmetic
+# itself takes the time.
 _SMALL = 64 * 64
 
 
 @dataclass(frozen=True)
 class ImageProperties:
-    """What an image is before anything is done to it.
+    """The properties of an image before any change.
 
-    Each of them is a column of the image table and of the database that the checks are made on.
+    Each is a column of the image table and of the database that is checked.
 
     Attributes:
         width: In pixels, the right way up.
@@ -70,7 +70,7 @@ class _Decoded:
 
 
 def inspect(data: bytes) -> ImageProperties:
-    """Decodes an image, only to see that it can be and what it is.
+    """Decodes an image to check that it can be decoded, and returns its properties.
 
     A JPEG is decoded at an eighth of its size. That reads every bit of it, so that damage is found,
     and saves most of the arithmetic.
@@ -93,7 +93,7 @@ def inspect(data: bytes) -> ImageProperties:
 def to_array(data: bytes, size: int, channels: int, resize: str) -> "NDArray[np.uint8]":
     """Decodes an image and brings it to the size that the model takes.
 
-    The EXIF orientation is applied; colour profiles are not. What is transparent becomes white.
+    The EXIF orientation is applied; colour profiles are not. Transparent parts become white.
     An image that has the size already keeps its pixels; all others are resampled (bicubic,
     antialiased).
 
@@ -120,11 +120,11 @@ def to_array(data: bytes, size: int, channels: int, resize: str) -> "NDArray[np.
 def to_arrays(
     encoded: Sequence[bytes], size: int, channels: int, resize: str
 ) -> "NDArray[np.uint8]":
-    """Does the same as `to_array` with some images: less work for each where they are small.
+    """Does the same as `to_array` with several images; faster for small ones.
 
     Args:
         encoded: The encoded images.
-        size: As `to_array` takes it, and so are the others.
+        size: Height and width in pixels.
         channels: 1 or 3.
         resize: `crop` or `stretch`.
 
@@ -176,7 +176,7 @@ def _decode(data: bytes, least: int) -> _Decoded:
 
     Args:
         data: The encoded image.
-        least: How long its shorter side has to be left, in pixels.
+        least: The smallest shorter side allowed after a reduction, in pixels.
 
     Raises:
         ValueError: It does not decode.
@@ -194,7 +194,7 @@ def _decode_jpeg(data: bytes, least: int) -> _Decoded:
     """Decodes a JPEG, reduced as far as `least` allows.
 
     Raises:
-        ValueError: It is damaged, too large, or not of the kind that nearly all are.
+        ValueError: It is damaged, too large, or of a rare kind.
     """
     import simplejpeg
     from PIL import Image
@@ -239,7 +239,7 @@ def _decode_any(data: bytes) -> "Image.Image":
     except UnidentifiedImageError:
         known = ", ".join(FORMATS)
         raise ValueError(f"not an image ({known})" if data else "empty") from None
-    except Exception as error:  # a decoder raises whatever a broken file makes it stumble over
+    except Exception as error:  # a decoder may raise anything for a broken file
         raise ValueError(str(error) or type(error).__name__) from error
     return image
 
@@ -316,13 +316,13 @@ def _scale_upright(
 ) -> "NDArray[np.uint8]":
     """Scales rows up or down, as Pillow does in its second direction.
 
-    Pillow adds whole numbers of 32 bits and cuts 22 of them off. So do floats of 64 bits, in any
-    order and without an error, in two thirds of the time.
+    Pillow adds 32-bit integers and cuts off 22 bits. Floats of 64 bits give the same result, in any
+    order and without rounding errors, in two thirds of the time.
 
     Args:
         pixels: uint8 (N, H, M).
         top: The first row of what is scaled.
-        bottom: The row behind it.
+        bottom: The row after the last of them.
         size: The height wanted.
 
     Returns:
@@ -342,9 +342,9 @@ def _scale_upright(
 def _weights(
     height: int, top: int, bottom: int, size: int
 ) -> "list[tuple[slice, slice, NDArray[np.float64]]]":
-    """By how much each row counts for each of the scaled ones: some, the rows for them, (S, R).
+    """The weights of the rows: slices of scaled rows, of the rows they need, and weights (S, R).
 
-    They are what Pillow makes of rows of zeros and a one, as multiples of 2^-22.
+    They are Pillow's result for rows of zeros and a one, as multiples of 2^-22.
     """
     import numpy as np
     from PIL import Image
@@ -354,7 +354,7 @@ def _weights(
     box = (0, top, height, bottom)
     weights = np.asarray(image.resize((height, size), Image.Resampling.BICUBIC, box=box)) / one
     parts = []
-    for first in range(0, size, 8):  # few others than 0 are among them
+    for first in range(0, size, 8):  # most weights are 0
         part = weights[first : first + 8]
         used = np.flatnonzero(part.any(axis=0))
         out_of = slice(used[0], used[-1] + 1)
@@ -383,8 +383,8 @@ def _image_of(pixels: "NDArray[np.uint8]") -> "Image.Image":
 def _flatten(image: "Image.Image") -> "Image.Image":
     """An image in any of Pillow's modes as `L` or `RGB`.
 
-    Transparency is laid on white: most pictures that have it were cut out to be shown on a white
-    page, and Pillow's own conversion would bring out whatever colour lies under it, often black.
+    Transparency is laid on white: most such pictures were made for a white page, and Pillow's own
+    conversion would show the hidden colour, often black.
 
     Raises:
         ValueError: Its numbers are beyond the range that its mode is used for.

@@ -1,4 +1,4 @@
-"""What every network does around the one it wraps: pixels in, normalised, logits out."""
+"""Wraps a classifier of `transformers`: stored pixels in, logits out."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ class Network(nn.Module):
     """An image classifier of `transformers` that takes images as they are stored.
 
     Attributes:
-        description: What rebuilds it, except for the weights.
+        description: All that `rebuild` needs, except for the weights.
     """
 
     mean: Tensor
@@ -28,14 +28,14 @@ class Network(nn.Module):
 
         Args:
             classifier: Takes float32 (N, C, H, W); what it returns has `logits` (N, classes).
-            config: What rebuilds the classifier, except for its weights; JSON-able.
+            config: All that rebuilds the classifier, except for its weights; JSON-able.
             mean: Of each channel; subtracted from pixels in [0, 1].
-            std: Of each channel; what they are then divided by.
+            std: Of each channel; the difference is divided by it.
         """
         super().__init__()
         self.classifier = classifier
         self.description = {"config": dict(config), "mean": list(mean), "std": list(std)}
-        # In units of the stored pixels, so that scaling to [0, 1] costs no pass of its own.
+        # In units of the stored pixels, so that scaling to [0, 1] costs no extra pass.
         self.register_buffer("mean", 255 * torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", 255 * torch.tensor(std).view(-1, 1, 1), persistent=False)
 
@@ -73,7 +73,7 @@ class Network(nn.Module):
         return logits.float()
 
     def probabilities(self, images: Tensor, precision: str) -> Tensor:
-        """Says how probable each class is: what is evaluated, and what is served.
+        """The probability of each class, for evaluation and for serving.
 
         Args:
             images: uint8 (N, H, W, C), on the network's device.

@@ -1,9 +1,9 @@
 """A trained model behind MLflow's pyfunc interface: encoded images in, classes out.
 
 MLflow runs this file wherever the model is loaded (models from code); a copy of it and of its
-package lies beside the weights. It is not imported by anything else.
+package is saved with the weights. Nothing else imports it.
 
-It answers as it was evaluated: in the precision that the artifact `serving` records.
+It uses the precision of the evaluation, which the artifact `serving` records.
 
 The input is a table with one column `image`, encoded images: bytes in Python, base64 in JSON.
 """
@@ -49,11 +49,11 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
 
         Args:
             model_input: The column `image`, bytes.
-            params: None are known.
+            params: Ignored.
 
         Returns:
             A row for each image: `label`, the most probable class, and `probabilities`, of each
-            class by its name, so that a caller needs no list of the classes beside the answer.
+            class by its name, so that a caller needs no separate list of the classes.
 
         Raises:
             MlflowException: An image does not decode; the message names its row.

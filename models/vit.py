@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Width = Annotated[int, Field(ge=1, le=1 << 16)]
 
 HALF = (0.5,)  # mean and standard deviation for pixels in [0, 1]
-# Of a config of `transformers`: where it came from, rather than what it is.
+# Fields of a `transformers` config about its origin, not about the network.
 NOT_KEPT = (
     "_name_or_path",
     "architectures",
@@ -30,14 +30,14 @@ class Settings(BaseModel):
 
     Attributes:
         pretrained: A model on the Hugging Face hub, or a folder that holds one; a relative path is
-            below the project. Its head is replaced, and it brings its own sizes.
+            below the project. Its head is replaced; its sizes are used.
         patch_size: Side of a patch in pixels; it divides `images.size`.
         hidden_size: Width of a token's representation; `heads` divides it.
         layers: Transformer blocks.
         heads: Attention heads in each block.
         mlp_ratio: Width of a block's MLP, in `hidden_size`s.
         dropout: Of the blocks' outputs and of the attention.
-        initializer_range: Standard deviation of the first weights; `1 / sqrt(hidden_size)` when
+        initializer_range: Standard deviation of the initial weights; `1 / sqrt(hidden_size)` when
             None, which keeps a layer's output as large as its input (LeCun et al., 1998). The 0.02
             of `transformers` is made for widths near 768; a narrow network learns badly from it.
     """
@@ -65,10 +65,10 @@ class Settings(BaseModel):
 
 
 def faults(settings: Settings, shape: tuple[int, int, int]) -> list[str]:
-    """What in the settings does not go with the images, as far as that is known beforehand.
+    """Finds settings that do not fit the images, as far as that is known beforehand.
 
     Args:
-        settings: Of the network; what a pretrained one takes is only known when it is there.
+        settings: Of the network; the image size of a pretrained one is known after its download.
         shape: Height, width and channels of the images.
 
     Returns:
@@ -81,11 +81,11 @@ def faults(settings: Settings, shape: tuple[int, int, int]) -> list[str]:
 
 
 def flops(settings: Settings, shape: tuple[int, int, int]) -> float:
-    """How much a forward pass over one image takes, without what is small beside its products.
+    """The cost of a forward pass over one image, counting only the large matrix products.
 
     Args:
         settings: Of the network; one that is pretrained counts as infinitely large, because its
-            sizes are not known before it is there, and no one publishes small ones.
+            sizes are not known before the download, and published ones are large.
         shape: Height, width and channels of the images.
 
     Returns:
@@ -105,12 +105,12 @@ def build(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Net
     """Makes a new network, with random weights or pretrained ones.
 
     Args:
-        settings: Which one.
+        settings: Of the network.
         shape: Height (= width), width and channels of the images.
         classes: How many there are.
 
     Raises:
-        ValueError: The settings do not go with the images, or there is no such pretrained model.
+        ValueError: The settings do not fit the images, or there is no such pretrained model.
         OSError: The hub cannot be reached.
     """
     if settings.pretrained is not None:
@@ -182,7 +182,7 @@ def _fine_tuned(name: str, dropout: float, shape: tuple[int, int, int], classes:
             name, config=config, dtype=torch.float32, ignore_mismatched_sizes=True
         )
         mean, std = _normalisation(name)
-    # A head for as many classes as ours is loaded too; but its classes are not ours.
+    # If the number of classes is equal, the old head is loaded too; but its classes are others.
     head = torch.nn.Linear(config.hidden_size, classes)
     torch.nn.init.trunc_normal_(head.weight, std=config.initializer_range)
     torch.nn.init.zeros_(head.bias)
@@ -191,8 +191,8 @@ def _fine_tuned(name: str, dropout: float, shape: tuple[int, int, int], classes:
 
 
 def _check_shape(name: str, config: "ViTConfig", shape: tuple[int, int, int]) -> None:
-    theirs = config.image_size
-    height, width = (theirs, theirs) if isinstance(theirs, int) else theirs
+    expected = config.image_size
+    height, width = (expected, expected) if isinstance(expected, int) else expected
     if (height, width) != shape[:2]:
         raise ValueError(
             f"model.pretrained: {name} takes images of {height} x {width} pixels, "
@@ -214,7 +214,7 @@ def _normalisation(name: str) -> tuple[Sequence[float], Sequence[float]]:
     except OSError as error:
         if _is_out_of_reach(error):
             raise
-        return HALF, HALF  # the model was published without
+        return HALF, HALF  # the model was published without this file
     if not given.get("do_normalize", True):
         return (0.0,), (1.0,)
     return given.get("image_mean", HALF), given.get("image_std", HALF)
@@ -222,7 +222,7 @@ def _normalisation(name: str) -> tuple[Sequence[float], Sequence[float]]:
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Says in one line what is wrong with the name of a pretrained model."""
+    """Replaces errors about a pretrained model by a message of one line."""
     try:
         yield
     except OSError as error:

@@ -1,10 +1,10 @@
-"""One step with DVC as the runner: what `dvc.yaml` calls.
+"""Runs one step for DVC; `dvc.yaml` calls this program.
 
     python -m tasks preprocess vit
 
 The step's files go to `build/<workload>/<step>/`, with a `record.json` that names the output by its
 digest; later steps read the records. The output is taken from the store, or made there by the same
-function as in the flow, so the bytes are the same and two runners do the work once.
+function as in the flow, so the bytes are the same and the two runners share the work.
 """
 
 import argparse
@@ -49,8 +49,8 @@ STEPS = {step.name: step for step in (PULL, VALIDATE, PREPROCESS, TRAIN, EVALUAT
 class Build:
     """The folder that DVC's stages of one workload write to.
 
-    As a runner of steps (`retrain.runs.runner.Runner`) it makes what DVC has no stage for, the
-    champion's evaluation, in the store.
+    As a runner of steps (`retrain.runs.runner.Runner`) it also makes the champion's evaluation in
+    the store; DVC has no stage for it.
     """
 
     workload: Workload
@@ -58,20 +58,20 @@ class Build:
 
     @property
     def project(self) -> Project:
-        """The clone that this is the build folder of."""
+        """The clone with this build folder."""
         return self.context.project
 
     @property
     def store(self) -> Store:
-        """Where the outputs are made and kept."""
+        """The store of the outputs."""
         return Store(self.project.store)
 
     def folder(self, step: str) -> Path:
-        """Where a step's files are."""
+        """The folder with a step's files."""
         return self.project.root / "build" / self.workload.name / step
 
     def output(self, step: str) -> Artifact:
-        """What an earlier stage made.
+        """The output of an earlier stage.
 
         Raises:
             UsageError: The stage has not been run.
@@ -87,10 +87,10 @@ class Build:
         return Artifact(step, fields["key"], fields["digest"], path.parent, fields["facts"])
 
     def run(self, step: Step) -> None:
-        """Runs a step, or takes its output from the store, and writes its record, last.
+        """Runs a step, or takes its output from the store, and writes its record at the end.
 
         Raises:
-            DamagedArtifactError: Something in the store was damaged, and is out of it now.
+            DamagedArtifactError: An artifact in the store was damaged, and has been removed.
             ValueError: As the step does.
         """
         with self.store.holding(self.context.run):
@@ -124,11 +124,11 @@ class Build:
 
     @contextmanager
     def _checking(self, inputs: Sequence[Input]) -> Iterator[None]:
-        """Checks inputs of a step that runs: those from earlier stages, and those from the store.
+        """Checks the inputs of a step that runs, from earlier stages and from the store.
 
         Raises:
             DamagedArtifactError: One in the store is damaged.
-            ValueError: One in the build folder is.
+            ValueError: One in the build folder has changed.
         """
         for each in inputs:
             if isinstance(each, Artifact) and each.folder == self.folder(each.step):
@@ -152,10 +152,10 @@ class Build:
 
 
 def _copy_output(source: Path, target: Path) -> None:
-    """Copies an artifact's files, without its manifest: that has times, and no two are the same.
+    """Copies an artifact's files, without its manifest, whose times differ between runs.
 
-    They are no hard links: what DVC and people do to their files is not done to the store's. Where
-    the file system can, the copies share their blocks.
+    They are no hard links, so that changes by DVC or people do not reach the store. Where the file
+    system supports reflinks, the copies share their blocks.
     """
     from dvc_objects.fs.system import reflink
 
@@ -166,7 +166,7 @@ def _copy_output(source: Path, target: Path) -> None:
         elif path != source / MANIFEST:
             try:
                 reflink(str(path), str(copy))
-            except OSError:  # not on this file system, or not from one to another
+            except OSError:  # not supported here, or between two file systems
                 shutil.copyfile(path, copy)
 
 

@@ -1,1 +1,1 @@
-"""How work is spread: Ray Data, prefetching, batch inference."""
+"""How work is distributed: Ray Data, prefetching, batch inference."""

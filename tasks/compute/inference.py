@@ -1,7 +1,7 @@
-"""Batch inference over prepared images: by this process on one machine, by Ray Data on a cluster.
+"""Batch inference over prepared images: in this process on one machine, by Ray Data on a cluster.
 
-The result is the same: the rows of a forward pass depend on the batch size alone, and each pass is
-calculated by one thread. Neither the images nor the probabilities are ever in memory as a whole.
+The result is the same: the rows of a forward pass depend on the batch size alone, and one thread
+calculates each pass. The images and the probabilities are never in memory as a whole.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# PyTorch divides some sums by threads, so that results would depend on the machine's cores. More
-# cores are used by more forward passes at once, which is also the faster way.
+# PyTorch divides some sums among threads, so that results would depend on the machine's cores.
+# Several forward passes at once use all cores, which is also faster.
 THREADS = 1
 # Enough to spread the work evenly; a task costs Ray about as much as a batch of a small network.
 TASKS_PER_ACTOR = 16
@@ -29,7 +29,7 @@ TASKS_PER_ACTOR = 16
 
 @dataclass(frozen=True)
 class PredictionJob:
-    """What is predicted, and how.
+    """Which images a model predicts, and how.
 
     Attributes:
         model: A folder that `models.save` wrote.
@@ -80,11 +80,11 @@ class _Predictor:
 
 
 def probabilities(job: PredictionJob, chunk: int) -> "Iterator[NDArray[np.float32]]":
-    """Runs a model over a split, on the GPUs there are or else on the CPUs.
+    """Runs a model over a split, on all GPUs, or on the CPUs if there are none.
 
     Args:
         job: What is predicted.
-        chunk: Rows per array that is given back.
+        chunk: Rows per array that is returned.
 
     Yields:
         float32 (chunk, classes of the model), in the order of the split; the last has the rest.
@@ -114,7 +114,7 @@ def _on_this_machine(job: PredictionJob) -> "Iterator[NDArray[np.float32]]":
         idle.put(predictor)
 
     def predict(number: int) -> "NDArray[np.float32]":
-        torch.set_num_threads(THREADS)  # counts for the thread that says it
+        torch.set_num_threads(THREADS)  # applies to the calling thread alone
         predictor = idle.get()
         try:
             return predictor.predict(number)
@@ -130,8 +130,8 @@ def _on_this_machine(job: PredictionJob) -> "Iterator[NDArray[np.float32]]":
 def _on_cluster(job: PredictionJob, chunk: int) -> "Iterator[NDArray[np.float32]]":
     """Runs an actor on each GPU or CPU of the cluster.
 
-    What goes through Ray is the numbers of batches one way and probabilities the other way. Pixels
-    do not: each actor reads the shards itself.
+    Only batch numbers and probabilities go through Ray. Each actor reads the pixels from the shards
+    itself.
     """
     ray_data.connect()
     import ray
@@ -156,7 +156,7 @@ def _on_cluster(job: PredictionJob, chunk: int) -> "Iterator[NDArray[np.float32]
 def _rechunked(
     arrays: "Iterable[NDArray[np.float32]]", rows: int
 ) -> "Iterator[NDArray[np.float32]]":
-    """The rows of successive arrays in arrays of so many rows; the last has the rest."""
+    """The rows of successive arrays, in arrays of `rows` rows; the last has the rest."""
     import numpy as np
 
     waiting: list[NDArray[np.float32]] = []

@@ -1,4 +1,4 @@
-"""Work that is done before its result is asked for, by threads."""
+"""Does work in threads before its result is needed."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -13,16 +13,16 @@ R = TypeVar("R")
 def prefetch(
     function: Callable[[T], R], items: Iterable[T], results: int, threads: int = 1
 ) -> Iterator[R]:
-    """Calls a function on each item in threads, while the results before are being used.
+    """Calls a function on each item in threads, while earlier results are used.
 
     Args:
-        function: Should spend its time in code that lets other threads run.
-        items: In any number: they are taken as they are needed.
-        results: How many there are at once at most, being made or ready, besides the one in use.
-        threads: How many results are made at once.
+        function: Should spend its time in code that releases the GIL.
+        items: Any number; each is taken when it is needed.
+        results: How many at most are in work or ready, besides the one in use.
+        threads: How many calls run at once.
 
     Yields:
-        The results in the order of the items, whatever the order in which they are ready.
+        The results in the order of the items, whichever is ready first.
     """
     items = iter(items)
     with ThreadPoolExecutor(threads, "ahead") as pool:

@@ -1,9 +1,9 @@
-"""Plans of Ray Data, and when work is worth one.
+"""Runs work as plans of Ray Data, where the work is large enough for one.
 
-A plan streams units of the data, which are names of files, to tasks that leave finished files
-behind. What goes through Ray's object store is the names one way and a small row the other way. The
-tasks need nothing that is worth keeping from one to the next, such as a network on a GPU, so they
-run in Ray Data's pool of tasks; `tasks.compute.inference` has a network, and a pool of actors.
+A plan streams units of the data, which are names of files, to tasks that write finished files. Only
+the names and a small row for each result go through Ray's object store. The tasks share no state
+that is expensive to make, such as a network on a GPU, so they run in Ray Data's pool of tasks;
+`tasks.compute.inference` has a network, and uses a pool of actors.
 """
 
 import logging
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-# What Ray costs before it does anything, in seconds, on two cores: a Ray of our own has to start
-# (3 to 8); then Ray Data is imported, and its two actors and this process's workers start (3); and
-# each plan takes a moment to be made and taken down (0.08 to 0.15).
+# What Ray costs before any work, in seconds, on two cores: a local Ray has to start (3 to 8); then
+# Ray Data is imported, and its two actors and this process's workers start (3); and each plan is
+# set up and shut down (0.08 to 0.15).
 RAY_START = 5.0
 RAY_WORKERS = 3.0
 PLAN = 0.15
-# A block costs Ray Data about 10 ms of a core, so a block is work that lasts longer, and yet short
-# enough to see it go on and to lose little with a lost worker. Of little work there are several
-# blocks for each CPU, so that they all end at about the same time.
+# A block costs Ray Data about 10 ms of a core, so its work should last longer, but be short enough
+# to show progress and to lose little with a lost worker. With little work in all, each CPU still
+# gets several blocks, so that the CPUs end at about the same time.
 BLOCK_SECONDS = 0.5
 BLOCKS_PER_CPU = 4
-# Tasks that Ray has at once, most of them waiting: by those, a cluster that can grow knows that it
-# should. More would only slow Ray Data down.
+# Tasks that Ray has at once. Most of them wait, which makes an autoscaling cluster grow. More would
+# only slow Ray Data down.
 AT_ONCE = 1000
 
 logger = logging.getLogger(__name__)
@@ -51,23 +51,23 @@ def map_units(
     seconds: float,
     done: Callable[[T], None],
 ) -> list[R]:
-    """Runs a function on every unit: one after the other here, or as a plan of Ray Data.
+    """Runs a function on every unit: one after the other in this process, or as a plan of Ray Data.
 
-    It is a plan where that is expected to end sooner. The results are the same.
+    It chooses what it expects to end sooner. The results are the same.
 
     Args:
-        function: Does the work on one unit. What it returns should be small: files it writes
-            itself. It may be called again for a unit whose worker was lost.
-        units: What it is called with.
+        function: Does the work on one unit. It writes files itself and should return little. It
+            may be called again for a unit whose worker was lost.
+        units: The arguments of the calls.
         seconds: How long one core would be busy with all of them, roughly.
-        done: Called here with each unit that is done, in order.
+        done: Called in this process with each finished unit, in order.
 
     Returns:
         What the function returned, in the order of the units.
 
     Raises:
-        Exception: As the function does, of the first unit that fails; those that have not begun
-            are left.
+        Exception: The error of the first unit that fails; units that have not begun are not
+            started.
     """
     results = []
     map_all = _map_by_plan if _is_worth_a_plan(seconds) else _map_here
@@ -79,7 +79,7 @@ def map_units(
 
 
 def connect() -> None:
-    """Makes Ray and Ray Data ready to use, and Ray Data quiet; results come in order."""
+    """Connects to Ray and sets Ray Data up: little output, results in order."""
     ray_cluster.connect()
     import ray.data
 
@@ -87,12 +87,12 @@ def connect() -> None:
     context.enable_progress_bars = context.print_on_execution_start = False
     context.execution_options.preserve_order = True
     for handler in logging.getLogger("ray.data").handlers:
-        if handler.name == "console":  # it has a file too, in the folder of Ray's session
+        if handler.name == "console":  # the other one writes to the folder of Ray's session
             handler.setLevel(logging.ERROR)
 
 
 def _is_worth_a_plan(seconds: float) -> bool:
-    if ray_cluster.is_remote():  # it has cores that are not counted here
+    if ray_cluster.is_remote():  # its cores are not counted here
         return seconds > RAY_START
     from joblib import cpu_count
 
@@ -130,13 +130,13 @@ def _map_by_plan(function: Callable[[T], R], units: Sequence[T], seconds: float)
 
 
 def _plan(function: Callable[[T], R], units: Sequence[T], seconds: float) -> "Dataset":
-    """The plan that turns units into what came of them."""
+    """The plan that calls the function on each unit."""
 
     def call(row: dict[str, Any]) -> dict[str, Any]:
         outcome: tuple[R | None, Exception | None]
         try:
             outcome = function(pickle.loads(row["unit"])), None
-        except Exception as error:  # Ray Data would make it a class of its own
+        except Exception as error:  # Ray Data would replace its class
             error.add_note(f"In a worker of Ray:\n{''.join(traceback.format_exception(error))}")
             outcome = None, error
         return {"outcome": pickle.dumps(outcome)}
@@ -145,20 +145,20 @@ def _plan(function: Callable[[T], R], units: Sequence[T], seconds: float) -> "Da
     import ray
     from ray.data import TaskPoolStrategy, from_items
 
-    cpus = math.ceil(ray.cluster_resources().get("CPU", 1))  # none yet, if it is still to grow
+    cpus = math.ceil(ray.cluster_resources().get("CPU", 1))  # none yet, if it has still to grow
     blocks = _blocks(len(units), seconds, cpus)
     rows = [{"unit": pickle.dumps(unit)} for unit in units]
     source = from_items(rows, override_num_blocks=blocks)
-    # Ray Data would give the plan a share of the cluster's CPUs and object store, of which it knows
-    # nothing for a second: until then it runs one task at a time. The plan needs next to no memory,
-    # and how many tasks it has is said here. They wait in Ray for free CPUs, hold one while they
-    # run and wait for nothing then: beside training workers they end later, but they end.
+    # Ray Data would reserve a share of the cluster's CPUs and object store, which it learns only
+    # after a second: until then it runs one task at a time. The plan needs almost no memory, and
+    # `compute` limits its tasks. A task waits in Ray for a free CPU and, once it runs, for nothing
+    # else: beside training workers the tasks end later, but they end.
     source.context.op_resource_reservation_enabled = False
     return source.map(call, compute=TaskPoolStrategy(size=min(blocks, AT_ONCE)))
 
 
 def _blocks(units: int, seconds: float, cpus: int) -> int:
-    """How many blocks units that take so many seconds of a core are cut into."""
+    """How many blocks the units are cut into, by the seconds that they take one core."""
     return min(units, max(BLOCKS_PER_CPU * cpus, math.ceil(seconds / BLOCK_SECONDS)))
 
 

@@ -1,4 +1,4 @@
-"""The encoded images of a split, as the data has them: what a served model would be sent."""
+"""Reads the encoded images of a split, as a served model would receive them."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ class AcceptedImage:
     """An image that `validate` accepted.
 
     Attributes:
-        path: What to call it.
+        path: Its name in reports.
         label: The name of its class.
         sha256: Of the encoded image.
         data: The encoded image.
@@ -61,9 +61,9 @@ def read_images(
 
 
 def _read(source: "RawDataset", unit: "Unit", table: "pa.Table") -> Iterator[AcceptedImage]:
-    """The images of a unit that a table lists, reading no more of it than that takes."""
+    """The images of a unit that a table lists; reads no more than needed."""
     columns = (table[name].to_pylist() for name in ("file", "row", "path", "label", "sha256"))
-    wanted = {(file, row): said for file, row, *said in zip(*columns, strict=True)}
+    wanted = {(file, row): fields for file, row, *fields in zip(*columns, strict=True)}
     files = {file for file, _ in wanted}
     unit = replace(
         unit,
@@ -71,9 +71,9 @@ def _read(source: "RawDataset", unit: "Unit", table: "pa.Table") -> Iterator[Acc
         files="".join(f"{name}\0" for name in unit.files.split("\0")[:-1] if name in files),
     )
     for raw in source.read(unit):
-        if said := wanted.pop((raw.file, raw.row), None):
-            path, label, sha256 = said
+        if fields := wanted.pop((raw.file, raw.row), None):
+            path, label, sha256 = fields
             yield AcceptedImage(path, label, sha256, raw.data)
         if not wanted:
             return
-    assert not wanted, f"{next(iter(wanted))} was checked and is gone"
+    assert not wanted, f"{next(iter(wanted))} was accepted and is gone"

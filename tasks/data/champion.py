@@ -1,4 +1,4 @@
-"""What is known of the model in production when a challenger is judged."""
+"""Describes the model in production to the gate."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -12,8 +12,8 @@ class Champion:
 
     Attributes:
         version: Its version in the registry; None when there is no champion yet.
-        package_digest: Of its package; None for one that was registered without.
-        train_digest: Of the training that it came from.
+        package_digest: The digest of its package; None if it was registered without one.
+        train_digest: The digest of its training.
         metrics: By name, as `evaluate` gives them.
     """
 
@@ -29,5 +29,5 @@ class Champion:
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) of what is known of it."""
+        """SHA-256 (hex) of all its attributes."""
         return digest_of(asdict(self))

@@ -1,4 +1,4 @@
-"""A folder of images per class, with or without a folder per split above it."""
+"""Reads a folder of images per class, with or without a folder per split above it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class ClassFolders:
     split_folders: bool
 
     def parts(self) -> Iterator[Unit]:
-        """The image files, by as many as make the smallest unit."""
+        """The image files, in the smallest units that are worth a task."""
         files = only_images(list_files(self.root))
         if self.split_folders:
             files = check_splits(files, split_of_folder)

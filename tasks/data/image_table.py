@@ -1,4 +1,4 @@
-"""The images that `validate` accepted, as `preprocess` reads them: a part at a time.
+"""Reads the table of accepted images that `validate` writes, a part at a time.
 
 `images.parquet` has a row per image, in the order of the data's units (by file and row), and a row
 group for each unit that has accepted images. Its columns: unit (number of the unit), split, path,
@@ -26,8 +26,8 @@ class RowGroup:
 
     Attributes:
         number: Of the row group in the file.
-        unit: Its place in `RawDataset.units()`.
-        rows: How many images it has of each split; a split that it has none of is left out.
+        unit: Its index in `RawDataset.units()`.
+        rows: How many images it has of each split; a split without images is left out.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""Prepared images that are stored as JPEG files, in the layout of `tasks/data/shards.py`."""
+"""Reads prepared images that are stored as JPEG files, in the layout of `tasks/data/shards.py`."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +21,7 @@ class JpegShards:
     decodes = True
 
     def __init__(self, paths: Sequence[Path], shape: tuple[int, int, int]) -> None:
-        """Looks at the shards.
+        """Opens the shards.
 
         Args:
             paths: The `.jpegs` files, at least one, in row order.
@@ -42,7 +42,7 @@ class JpegShards:
         return self.load(rows)[slice(None)]
 
     def load(self, rows: "NDArray[np.int64]") -> "Jpegs":
-        """Reads images into memory as they are.
+        """Reads images into memory without decoding them.
 
         Args:
             rows: int64 (n,), row indices of the split, from 0, in any order.
@@ -69,7 +69,7 @@ class JpegShards:
 
 @dataclass(frozen=True)
 class Jpegs:
-    """Images in memory as JPEG files, which are decoded when they are asked for.
+    """Images in memory as JPEG files; indexing decodes them.
 
     Attributes:
         content: uint8, the files one after the other.

@@ -1,4 +1,4 @@
-"""How the steps write JSON: the same value always gives the same bytes."""
+"""Writes JSON files; the same value always gives the same bytes."""
 
 import json
 from pathlib import Path
@@ -8,5 +8,5 @@ from retrain import atomic
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a value as a JSON file, its keys in order, whole or not at all."""
+    """Writes a value as a JSON file, its keys in order, completely or not at all."""
     atomic.write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")

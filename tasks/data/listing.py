@@ -1,4 +1,4 @@
-"""Which files the data has, and the splits that their names tell."""
+"""Lists the files of the data, and finds the splits in their names."""
 
 import logging
 import os
@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-# The names by which the Hugging Face hub knows a split.
+# The names that the Hugging Face hub accepts for a split.
 ALIASES = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("val", "validation", "valid", "dev"), "val"),
@@ -14,8 +14,8 @@ ALIASES = {
 }
 _SPLIT_WORD = re.compile(rf"(?<![a-z])(?:{'|'.join(ALIASES)})(?![a-z])")
 
-# Files that lie beside images. Any other file is read as one, so that an image in a format that
-# is not read (a .heic, a .psd) is reported and not silently missing.
+# Files that often accompany images. Any other file is read as an image, so that an image in an
+# unknown format (a .heic, a .psd) is reported and not silently missing.
 _NO_IMAGES = frozenset(
     {".txt", ".md", ".csv", ".tsv", ".json", ".jsonl", ".yaml", ".yml", ".xml", ".html"}
     | {".db", ".ini", ".log", ".py", ".sh", ".zip", ".tar", ".gz"}
@@ -23,27 +23,27 @@ _NO_IMAGES = frozenset(
 
 
 def list_files(root: Path, above: str = "") -> Iterator[tuple[str, int]]:
-    """Every file below a folder that is not hidden nor in a hidden folder, in order of the names.
+    """Every file below a folder, in order of the names; hidden files and folders are left out.
 
     Args:
         root: The folder.
-        above: What its files' names begin with.
+        above: The prefix of its files' names.
 
     Yields:
         Its name with `/`, and its size in bytes.
     """
     with os.scandir(root) as entries:
         found = [each for each in entries if not each.name.startswith(".")]
-    # A folder stands where its files will: "a/1" comes after "a.b".
+    # A folder sorts where its files do: "a/1" comes after "a.b".
     for entry in sorted(found, key=lambda each: each.name + "/" * each.is_dir()):
         if not entry.is_dir():
             yield above + entry.name, entry.stat().st_size
-        elif not entry.is_symlink():  # it may lead to where it lies
+        elif not entry.is_symlink():  # it may point to a folder above it
             yield from list_files(Path(entry.path), f"{above}{entry.name}/")
 
 
 def only_images(files: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:
-    """Leaves out the files that lie beside images, and says so."""
+    """Leaves out the files that only accompany images, and logs them."""
     others = 0
     examples: list[str] = []
     for name, size in files:
@@ -60,7 +60,7 @@ def only_images(files: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:
 
 
 def split_of_folder(name: str) -> str | None:
-    """The split that the first folder of a file's name is named for."""
+    """The split that the first folder of a file's name stands for."""
     return ALIASES.get(name.split("/")[0].lower())
 
 
@@ -76,18 +76,18 @@ def split_of_parquet(name: str) -> str | None:
 def check_splits(
     files: Iterable[tuple[str, int]], split_of: Callable[[str], str | None]
 ) -> Iterator[tuple[str, int]]:
-    """Passes files on, and refuses them at the end if only some belong to a split."""
-    within = without = 0
+    """Yields the files, and raises a ValueError at the end if only some belong to a split."""
+    with_split = without_split = 0
     example = ""
     for name, size in files:
         if split_of(name):
-            within += 1
+            with_split += 1
         else:
-            without += 1
+            without_split += 1
             example = example or name
         yield name, size
-    if within and without:
+    if with_split and without_split:
         raise ValueError(
-            f"{example} belongs to no split, as {within} other files do: "
+            f"{example} belongs to no split, as {with_split} other files do: "
             "name it for one (train, val, test), or none."
         )

@@ -1,7 +1,7 @@
-"""What a model is served as, and what identifies it: the weights alone do not say what it answers.
+"""Identifies a model's package, because the weights alone do not decide its answers.
 
 A package is an MLflow model with the folder `artifacts/model` as `models.save` wrote it, the file
-`artifacts/serving.json` with the precision that it answers in, and below `code/` the modules of
+`artifacts/serving.json` with the precision of its answers, and below `code/` the modules of
 `models` that it runs.
 """
 
@@ -32,7 +32,7 @@ def code_of(model: Path, root: Path | None = None) -> dict[str, str]:
 
 
 def package_digest(model: Path, precision: str, code: Mapping[str, str]) -> str:
-    """The identity of a package: SHA-256 (hex) of all that decides what it answers.
+    """The identity of a package: SHA-256 (hex) of all that decides its answers.
 
     Args:
         model: A folder that `models.save` wrote.

@@ -1,4 +1,4 @@
-"""Parquet files as the Hugging Face hub has them: a row per image.
+"""Reads Parquet files as the Hugging Face hub has them: a row per image.
 
 The split is in the name of the file or its folder (`train.parquet`,
 `data/test-00000-of-00002.parquet`, `validation/part.parquet`).
@@ -38,7 +38,7 @@ class ParquetFiles:
     label_column: str
 
     def parts(self) -> Iterator[Unit]:
-        """The row groups; of one that would be too much for a task, parts."""
+        """The row groups; one that is too large for a task is divided."""
         files = (file for file in list_files(self.root) if file[0].endswith(".parquet"))
         for name, _ in list(check_splits(files, split_of_parquet)):
             with self._open_parquet(name) as parquet:
@@ -46,7 +46,7 @@ class ParquetFiles:
                 for number in range(parquet.num_row_groups):
                     row_group = parquet.metadata.row_group(number)
                     total = row_group.num_rows
-                    # To read a part is to read what lies before it too, so they are few.
+                    # Reading a part also reads the rows before it, so the parts are few.
                     length = math.ceil(total / max(1, math.ceil(total / raw_dataset.MAX_UNIT_ROWS)))
                     for skip in range(0, total, length or 1):
                         rows = min(length, total - skip)
@@ -143,13 +143,13 @@ def _class_names(schema: "pa.Schema", column: str) -> Sequence[str] | None:
 def _label(value: str | int | None, names: Sequence[str] | None) -> str | None:
     if names is None or not isinstance(value, int):
         return None if value is None else str(value)
-    if value == -1:  # how `datasets` writes that there is none
+    if value == -1:  # `datasets` writes a missing label so
         return None
     return names[value] if 0 <= value < len(names) else str(value)
 
 
 def _path_and_bytes(images: "pa.Array") -> Iterator[tuple[str | None, bytes]]:
-    """What a column of images holds: the path, where it has one, and the encoded bytes."""
+    """The path, if there is one, and the encoded bytes of each image in a column."""
     import pyarrow.types as is_type
 
     if not is_type.is_struct(images.type):

@@ -1,4 +1,4 @@
-"""Reading the raw images of a pulled version of the data, in units that can be worked on anywhere.
+"""Reads the raw images of a pulled version of the data, in units for tasks on any machine.
 
 Two formats are read: `parquet_files.py` and `class_folders.py`.
 """
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
     from retrain.store import Artifact
     from retrain.workload import Data
 
-# The reader of each format. One is imported, by its name, so that the code of the other is no part
-# of a step's.
+# The reader of each format. One is imported, by its name, so that the code of the other does not
+# belong to a step's.
 READERS = {"parquet": "tasks.data.parquet_files", "folders": "tasks.data.class_folders"}
 
 SPLITS = ("train", "val", "test")
 
-# As many units as this spread well over a cluster. A unit of fewer images, and of less work, is not
-# worth a task; with more images, the memory and the lost work of a task that is killed would grow.
+# This many units spread well over a cluster. A unit with fewer images and less work is not worth a
+# task; with more images, a task would need more memory, and lose more work if it is killed.
 UNITS = 256
 WORTH_ROWS = 1000
 WORTH_SECONDS = 0.5
 MAX_UNIT_ROWS = 16_384
 
-# What it costs one core to read, decode and resize an image, roughly: so much for each, and so much
+# What it costs one core to read, decode and resize an image, roughly: a part for each image and one
 # for each encoded byte. Measured with JPEGs of 32 x 32 (70 µs) and 1,500 x 1,000 (6.5 ms).
 SECONDS_PER_IMAGE = 50e-6
 SECONDS_PER_BYTE = 20e-9
@@ -38,8 +38,8 @@ class Piece:
     Attributes:
         file: Relative to the data, with `/`.
         row_group: Its number.
-        first_row: The file's row that it begins with.
-        skip: How many rows of the row group lie before that.
+        first_row: Its first row, counted in the file.
+        skip: How many rows of the row group are before that.
         rows: How many images it holds.
     """
 
@@ -52,14 +52,14 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What one task reads.
+    """The images that one task reads.
 
     Attributes:
         rows: How many images it holds.
-        bytes: Encoded, about.
-        pieces: Of Parquet files.
-        files: Of class folders: the names with a NUL after each. As strings of their own, the names
-            of a million images would take 100 MB more.
+        bytes: Their size when encoded, roughly.
+        pieces: The pieces of Parquet files.
+        files: The files of class folders: the names with a NUL after each. As separate strings, the
+            names of a million images would take 100 MB more.
     """
 
     rows: int
@@ -69,12 +69,12 @@ class Unit:
 
     @property
     def seconds(self) -> float:
-        """How long one core is busy with it, roughly."""
+        """How many seconds of a core it takes, roughly."""
         return self.rows * SECONDS_PER_IMAGE + self.bytes * SECONDS_PER_BYTE
 
     @property
     def tasks(self) -> float:
-        """How many tasks it is worth, or which part of one."""
+        """How many tasks it is worth, or which fraction of one."""
         return max(self.rows / WORTH_ROWS, self.seconds / WORTH_SECONDS)
 
 
@@ -85,9 +85,9 @@ class RawImage:
     Attributes:
         file: The file that holds it, relative to the data, with `/`.
         row: The row in that file, from 0; 0 for an image file.
-        path: What to call it: the path that its row gives, else `file` or `file:row`.
+        path: Its name in reports: the path in its row, else `file` or `file:row`.
         label: The name of its class, or None.
-        split: `train`, `val` or `test`; None when the data's names tell no splits.
+        split: `train`, `val` or `test`; None when the data's names define no splits.
         data: The encoded image; empty when there is none.
     """
 
@@ -106,7 +106,7 @@ class Reader(Protocol):
         """The images, in order of the files' names and of the rows in them, in small parts.
 
         Raises:
-            ValueError: The files are not as they should be.
+            ValueError: The files do not have the expected form.
         """
 
     def read(self, unit: Unit) -> Iterator[RawImage]:
@@ -133,7 +133,7 @@ class RawDataset:
         """Cuts the data into units, in order of the files' names and of the rows in them.
 
         Raises:
-            ValueError: There is nothing to read, a Parquet file has not the columns, or only some
+            ValueError: There is nothing to read, a Parquet file lacks a column, or only some
                 files belong to a split.
         """
         parts = list(self.reader.parts())

@@ -1,7 +1,7 @@
-"""The prepared images on disk, as `preprocess` writes them and training and evaluation read them.
+"""Reads the prepared images, which `preprocess` writes for training and evaluation.
 
 - `labels.json`: the class names by index
-- `images.json`: `size`, `channels` and `resize`: what every image was made into
+- `images.json`: `size`, `channels` and `resize`: the form of every image
 - `<split>/images-00000.npy` and on: uint8 (N, H, W, C) each, one after the other in row order
 - or, of the training split, `images-00000.jpegs`, the same images as JPEG files one after the
   other, and `images-00000.ends.npy`, int64 (N,), where each of them ends
@@ -32,7 +32,7 @@ IMAGES = "images.json"
 ROWS = "rows.parquet"
 PIXELS, JPEGS, ENDS = ".npy", ".jpegs", ".ends.npy"  # suffixes of a shard's files
 
-# Imported by its name: who reads pixels does not depend on how JPEGs are decoded.
+# Imported by its name: a step that reads pixels does not depend on how JPEGs are decoded.
 JPEG_MODULE = "tasks.data.jpeg_shards"
 
 
@@ -42,10 +42,10 @@ def shard_name(number: int) -> str:
 
 
 class StoredImages(Protocol):
-    """The images of a split, left on disk; `Shards` says what the methods do.
+    """The images of a split, left on disk; `Shards` documents the methods.
 
     Attributes:
-        decodes: Whether reading an image is work.
+        decodes: Whether reading an image decodes it.
         shape: Height, width and channels of every image.
         bytes_per_image: On disk, and in memory as `load` gives it; the mean.
     """
@@ -59,11 +59,11 @@ class StoredImages(Protocol):
     def __getitem__(self, rows: "NDArray[np.int64]") -> "NDArray[np.uint8]": ...
 
     def load(self, rows: "NDArray[np.int64]") -> Any:
-        """Reads images into memory; what is given back is indexed by place, as this by row."""
+        """Reads images into memory; the result is indexed from 0, in the order of `rows`."""
 
 
 class Shards:
-    """The images of a split as pixels, left on disk: only the rows that are asked for are read.
+    """The images of a split as pixels, left on disk; indexing reads only the rows it needs.
 
     The files are read and not mapped: a mapped file counts as memory of each process that reads it,
     up to all of it.
@@ -72,7 +72,7 @@ class Shards:
     decodes = False
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        """Looks at the shards.
+        """Opens the shards.
 
         Args:
             paths: `.npy` files of uint8 (N, H, W, C), at least one, in row order.
@@ -117,7 +117,7 @@ class Shards:
 def runs_of(
     rows: "NDArray[np.int64]", ends: "NDArray[np.int64]"
 ) -> "Iterator[tuple[int, Iterator[tuple[int, int, int]]]]":
-    """Cuts rows into runs that lie together both in a shard and among the rows.
+    """Divides rows into runs that are consecutive both in a shard and in `rows`.
 
     Args:
         rows: int64 (n,), of all shards.
@@ -131,7 +131,7 @@ def runs_of(
 
     if not len(rows):
         return
-    assert rows.min() >= 0 and rows.max() < ends[-1], "a row that is not there"
+    assert rows.min() >= 0 and rows.max() < ends[-1], "a row that does not exist"
     order = np.argsort(rows, kind="stable")
     ascending = rows[order]
     owners = np.searchsorted(ends, ascending, side="right")
@@ -146,7 +146,7 @@ def runs_of(
 
 
 def read_into(file: int, target: memoryview, offset: int) -> None:
-    """Fills a piece of memory from a place in a file."""
+    """Fills a piece of memory from an offset in a file."""
     while target:
         read = os.preadv(file, [target], offset)
         assert read, "a shard is shorter than it says"
@@ -155,12 +155,12 @@ def read_into(file: int, target: memoryview, offset: int) -> None:
 
 @dataclass(frozen=True)
 class PreparedSplit:
-    """One split: the same row has the same place in all of it.
+    """One split; index i is the same image in all its attributes.
 
     Attributes:
         images: Left on disk.
         labels: int64 (rows,), class indices.
-        folder: Where it lies.
+        folder: The folder with its files.
     """
 
     images: StoredImages
@@ -180,7 +180,7 @@ class PreparedSplit:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The output of `preprocess`. To hand it to another process, hand over the folder.
+    """The output of `preprocess`. To pass it to another process, pass the folder.
 
     Attributes:
         folder: The artifact's folder.

@@ -1,4 +1,4 @@
-"""Which image belongs to which split."""
+"""Assigns the images to splits."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
 
 
 def assign_splits(images: "pa.Table", present: Collection[str], fractions: "Split") -> "pa.Table":
-    """Gives the images a split where the data's names tell none.
+    """Gives the images a split where the data's names define none.
 
-    A split that the data lacks is taken out of its training images, or of all of them when it has
-    no splits at all. An image's SHA-256, read as a fraction of the largest one, decides: so
-    identical images stay together, an image stays where it is when others come, and a part of the
-    images can be split without the others.
+    A missing split is taken out of the training images, or out of all images if the data has no
+    splits at all. An image's SHA-256, read as a fraction of the largest one, decides: so identical
+    images stay together, new images do not move others, and any part of the images can be split
+    without the rest.
 
     Args:
         images: With columns `sha256` and `split`, which may be missing.
-        present: The splits that any of the data's images has.
+        present: The splits that the data has.
         fractions: How much of these images `val` and `test` get.
     """
     import numpy as np

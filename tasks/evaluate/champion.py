@@ -1,7 +1,7 @@
 """How good the model in production is on the challenger's test split, as it is served.
 
-Its own package answers, with its own code, image size and precision: the same encoded images that
-a caller would send go in, and what comes out is counted as the challenger's answers are.
+Its own package classifies the images, with its own code, image size and precision. It gets the
+encoded images that a caller would send, and its predictions are counted like the challenger's.
 """
 
 import logging
@@ -41,7 +41,7 @@ class Registered:
     """A version of the model, as the registry has it.
 
     Attributes:
-        project: Whose registry.
+        project: The clone with the registry.
         version: Of the model.
     """
 
@@ -60,17 +60,17 @@ class Registered:
 
     @cached_property
     def package(self) -> Path:
-        """Where its files are; brought to this machine only when they are asked for."""
+        """The folder with its files; downloaded on first use."""
         return versions.download(self.project, self.version)
 
 
 def score_champion(
     run: Runner, pulled: Artifact, validated: Artifact, scores: Artifact
 ) -> Champion:
-    """Looks the champion up and has it scored on the challenger's test split.
+    """Finds the champion and scores it on the challenger's test split.
 
     Args:
-        run: Runs the step that this needs; its output is cached like any other.
+        run: Runs the step that scores it; the output is cached like any other.
         pulled: The data, as pulled.
         validated: Which images are used, and their splits.
         scores: The challenger's evaluation.
@@ -89,15 +89,15 @@ def score_champion(
 def evaluate_champion(
     data: Data, registered: Registered, pulled: Artifact, validated: Artifact, workspace: Workspace
 ) -> Facts:
-    """Asks a registered version about the test split and measures how good its answers are.
+    """Predicts the test split with a registered version and measures the predictions.
 
     Writes `metrics.json` and `predictions.parquet`.
 
     Returns:
-        `metrics`, by name; `package`, the identity of what answered.
+        `metrics`, by name; `package`, the identity of the package.
 
     Raises:
-        ValueError: The version's files were changed, or it cannot be loaded or asked.
+        ValueError: The version's files were changed, or it does not load or predict.
     """
     name = f"{registered.version.name} version {registered.version.version}"
     package = registered.package
@@ -111,8 +111,8 @@ def evaluate_champion(
             first = next(served)
             tally = Tally(predictions.all_names(classes, first.known), len(classes))
             answers = _answers(chain([first], served))
-            for _, said in predictions.write(answers, first.known, classes, workspace.folder):
-                tally.add(said)
+            for _, counted in predictions.write(answers, first.known, classes, workspace.folder):
+                tally.add(counted)
     except ValueError as error:
         raise ValueError(f"{name}, the champion, cannot be compared with: {error}") from error
     assert tally.rows == rows, (tally.rows, rows)
@@ -122,24 +122,24 @@ def evaluate_champion(
 
 
 def _answers(served: Iterator[Served]) -> Iterator[Answers]:
-    """Numbers the classes, and puts the rows with them."""
+    """Replaces the predicted names by indices, and adds the rows."""
     import numpy as np
     import pyarrow as pa
 
-    for said in served:
-        place = {name: index for index, name in enumerate(said.known)}
+    for batch in served:
+        place = {name: index for index, name in enumerate(batch.known)}
         columns = {
-            name: [getattr(image, name) for image in said.images]
+            name: [getattr(image, name) for image in batch.images]
             for name in ("path", "sha256", "label")
         }
-        best = np.array([place[label] for label in said.labels], np.int64)
-        yield Answers(pa.RecordBatch.from_pydict(columns), best, said.probabilities)
+        best = np.array([place[label] for label in batch.labels], np.int64)
+        yield Answers(pa.RecordBatch.from_pydict(columns), best, batch.probabilities)
 
 
 def _chosen(
     workload: Workload, registered: Registered, pulled: Artifact, validated: Artifact
 ) -> Chosen:
-    # `answer` is run by the processes that it is handed to.
+    # No import leads to `answer`: it runs as a program.
     return Chosen(modules=("tasks.evaluate.answer", READERS[pulled.facts["format"]]))
 
 
@@ -148,7 +148,7 @@ STEP = Step(
     evaluate_champion,
     reads=("data.image_column", "data.label_column"),
     inputs=("registry", "pull", "validate"),
-    # Those that its own code runs with, whichever it was registered with.
+    # The champion runs with those installed here, whatever it was registered with.
     libraries=LIBRARIES,
     chosen=_chosen,
 )

@@ -1,6 +1,6 @@
 """How good predictions are: the metrics that the gate may set bounds on.
 
-Predictions are counted as they come, so that nothing is kept of a single row.
+Predictions are counted batch by batch, so that no row stays in memory.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ MAX_CELLS = 1000  # of a side of the confusion matrix, as many as can be seen
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model says of some rows of a split.
+    """Predictions for some rows of a split.
 
     Attributes:
         labels: int64 (rows,), the true classes.
@@ -64,15 +64,15 @@ class Tally:
         names: The classes: those of the data, then those that only the model knows.
         classes: How many of them are classes of the data.
         rows: How many predictions were counted.
-        true: int64 (names,), the rows of each class.
-        said: int64 (names,), how often each class was predicted.
-        right: int64 (names,), how often it was so rightly.
+        actual: int64 (names,), the rows of each class.
+        predicted: int64 (names,), how often each class was predicted.
+        correct: int64 (names,), how often each class was predicted correctly.
         confusion: int64 (cells, cells), the rows by true and by predicted class. Above
-            `MAX_CELLS` classes, a cell is that of several classes that follow each other.
+            `MAX_CELLS` classes, a cell counts several neighbouring classes.
     """
 
     def __init__(self, names: Sequence[str], classes: int) -> None:
-        """Starts at nothing."""
+        """Starts with all counts at 0."""
         import numpy as np
 
         self.names = names
@@ -111,7 +111,7 @@ class Tally:
 
     @property
     def accuracy(self) -> float:
-        """The fraction of the rows that is predicted rightly."""
+        """The fraction of the rows that is predicted correctly."""
         return int(self.correct.sum()) / self.rows
 
     @property
@@ -141,7 +141,7 @@ def per_class(tally: Tally) -> ClassTable:
     import numpy as np
 
     precision, recall, f1 = (
-        count * tally.correct / np.maximum(rows, 1)  # nothing is right where there are no rows
+        count * tally.correct / np.maximum(rows, 1)  # without rows, `correct` is 0 too
         for count, rows in (
             (1, tally.predicted),
             (1, tally.actual),
@@ -161,16 +161,16 @@ def per_class(tally: Tally) -> ClassTable:
 
 
 def _macro(name: str) -> Callable[[Tally, ClassTable], float]:
-    """The mean over the classes of the data, each counting the same."""
+    """The mean over the classes of the data, with equal weights."""
     return lambda _, table: sum(row[name] for row in table) / len(table)
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure of a split.
+    """A metric of a split.
 
     Attributes:
-        of: Calculates it from the counts and from what `per_class` says of them.
+        of: Calculates it from the counts and from the table of `per_class`.
         lower_is_better: Whether a smaller value is the better one.
     """
 
@@ -178,7 +178,7 @@ class Metric:
     lower_is_better: bool = False
 
 
-# All there are, by the names that the gate's rules use.
+# All metrics, by the names that the gate's rules use.
 METRICS: Mapping[str, Metric] = {
     "accuracy": Metric(lambda tally, _: tally.accuracy),
     "macro_precision": Metric(_macro("precision")),

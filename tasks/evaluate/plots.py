@@ -1,4 +1,4 @@
-"""The drawings of an evaluation, as PNG files for people."""
+"""The plots of an evaluation, as PNG files for people."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ STYLE = {
     "grid.color": "#e3e6ea",
     "legend.frameon": False,
 }
-MAX_COUNTED_CLASSES = 25  # more of them, and the numbers in the cells cannot be read
+MAX_COUNTED_CLASSES = 25  # with more, the numbers in the cells are too small to read
 MAX_NAMED_CLASSES = 60
 GRID_ROWS, GRID_COLUMNS = 4, 8
 NAME_LENGTH = 12
@@ -55,7 +55,7 @@ class Examples:
     """The few predictions that are shown with their images.
 
     Attributes:
-        sample: Some from all over the split.
+        sample: Some, evenly spaced over the split.
         worst: The most confident mistakes, the worst first; of equal ones, the first.
     """
 
@@ -103,12 +103,12 @@ def draw(
     history: Sequence[Mapping[str, Any]],
     folder: Path,
 ) -> None:
-    """Draws everything there is to see of an evaluation.
+    """Draws all plots of an evaluation.
 
     Args:
         tally: Of the test split.
-        examples: Of it.
-        images: Its images.
+        examples: Of the same split.
+        images: Of the same split.
         history: Of the training, an entry per epoch.
         folder: Where the PNG files go.
     """
@@ -240,12 +240,12 @@ def _grid(
 def _panel(
     axes: "Axes", names: Sequence[str], example: Example, image: "NDArray[np.uint8]"
 ) -> None:
-    true, said = _short(names[example.label]), _short(names[example.predicted])
+    true, predicted = _short(names[example.label]), _short(names[example.predicted])
     right = example.label == example.predicted
-    # The colour map is for grey images; those with three channels do not look at it.
+    # The colour map is for grey images; those with three channels ignore it.
     axes.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
     axes.set_title(
-        f"{true if right else f'{true} → {said}'}   {example.confidence:.0%}",
+        f"{true if right else f'{true} → {predicted}'}   {example.confidence:.0%}",
         color=GREEN if right else RED,
         fontsize=8,
         fontweight="normal",

@@ -1,7 +1,7 @@
-"""What a model said of each row: written as it comes, and made ready for counting.
+"""Writes the predictions of each row, and prepares them for counting.
 
-A model's classes and the data's are matched by name: the champion may have been trained when there
-were fewer of them.
+A model's classes and the data's are matched by name: the data may have had fewer classes when the
+champion was trained.
 """
 
 import json
@@ -22,11 +22,11 @@ FILE = "predictions.parquet"
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model says of some rows.
+    """A model's answers for some rows.
 
     Attributes:
         rows: `path`, `sha256` and `label`, in this order.
-        best: int64 (rows,), the places of the predicted classes among the model's.
+        best: int64 (rows,), the indices of the predicted classes among the model's.
         probabilities: float32 (rows, classes of the model).
     """
 
@@ -55,15 +55,15 @@ def write(
         folder: Where the file goes.
 
     Yields:
-        What was written, and the same for counting, by the numbers of `all_names`.
+        The rows as written, and the same for counting, with the indices of `all_names`.
     """
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import parquet
 
-    # From a class of the model to its place among the names, and from one of the data to the
-    # model's; -1 for one that the model does not know.
+    # From a class of the model to its index among the names, and from one of the data to its index
+    # among the model's; -1 for one that the model does not know.
     names = all_names(classes, known)
     place, place_known = (
         {name: index for index, name in enumerate(each)} for each in (names, known)
@@ -72,23 +72,23 @@ def write(
     to_known = np.array([place_known.get(name, -1) for name in classes])
     schema = _schema(known)
     with parquet.ParquetWriter(folder / FILE, schema) as writer:
-        for said in answers:
-            labels = pc.index_in(said.rows["label"], pa.array(classes, pa.string()))
+        for answer in answers:
+            labels = pc.index_in(answer.rows["label"], pa.array(classes, pa.string()))
             labels = labels.to_numpy().astype(np.int64)
             true = to_known[labels]
             likelihood, confidence = (
-                np.take_along_axis(said.probabilities, column[:, None], axis=1)[:, 0]
-                for column in (true, said.best)
+                np.take_along_axis(answer.probabilities, column[:, None], axis=1)[:, 0]
+                for column in (true, answer.best)
             )
             predictions = Predictions(
-                labels, to_name[said.best], confidence, np.where(true >= 0, likelihood, 0)
+                labels, to_name[answer.best], confidence, np.where(true >= 0, likelihood, 0)
             )
-            prediction = pa.DictionaryArray.from_arrays(said.best, list(known)).cast(pa.string())
+            prediction = pa.DictionaryArray.from_arrays(answer.best, list(known)).cast(pa.string())
             probabilities = pa.FixedSizeListArray.from_arrays(
-                said.probabilities.ravel(), len(known)
+                answer.probabilities.ravel(), len(known)
             )
             columns = [
-                *said.rows.columns,
+                *answer.rows.columns,
                 prediction,
                 pa.array(confidence),
                 probabilities.cast(schema.field("probabilities").type),

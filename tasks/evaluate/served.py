@@ -1,7 +1,7 @@
-"""Asks a package for its answers, in processes of its own.
+"""Classifies images with a package, in separate processes.
 
-The package brings its own code, an older `models` perhaps than this clone has: both cannot be in
-one process. `answer.py` is what runs there.
+The package brings its own code, which may be an older `models` than this clone has: one process
+cannot load both. The processes run `answer.py`.
 """
 
 import logging
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PROGRAM = Path(__file__).with_name("answer.py")
-# What is asked for at once, so that memory stays small whatever the size of an image.
+# The most that is sent at once, so that memory stays small whatever the size of an image.
 MAX_ROWS, MAX_BYTES = 256, 64_000_000
-# For fewer images each, another process does not pay: it imports for about 5 s.
+# For fewer images each, another process is not worth it: its imports take about 5 s.
 ROWS_PER_PROCESS = 500
 # PyTorch divides some sums by threads, so that results would depend on the machine's cores.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -39,11 +39,11 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THRE
 
 @dataclass(frozen=True)
 class Served:
-    """What a package answered for some images.
+    """The answers of a package for some images.
 
     Attributes:
-        images: In their order.
-        labels: What it called each.
+        images: Those it classified.
+        labels: The predicted class of each.
         known: The classes that it knows.
         probabilities: float32 (images, known).
     """
@@ -74,7 +74,7 @@ class _Process:
         """Sends images and waits for the answers.
 
         Raises:
-            ValueError: The process has ended; the message is the last that it said.
+            ValueError: The process has ended; the message is its last line of errors.
         """
         import numpy as np
         import pyarrow as pa
@@ -89,13 +89,13 @@ class _Process:
             self._process.stdin.flush()
             if self._reader is None:
                 self._reader = ipc.open_stream(self._process.stdout)
-            said: pa.RecordBatch = self._reader.read_next_batch()
+            answers: pa.RecordBatch = self._reader.read_next_batch()
         except (OSError, StopIteration, pa.ArrowInvalid) as error:
-            raise ValueError(self._last_words()) from error
-        probabilities = said["probabilities"]
+            raise ValueError(self._last_error()) from error
+        probabilities = answers["probabilities"]
         return Served(
             images,
-            said["label"].to_pylist(),
+            answers["label"].to_pylist(),
             tuple(field.name for field in probabilities.type),
             np.stack(probabilities.flatten(), axis=1).astype(np.float32),
         )
@@ -106,18 +106,18 @@ class _Process:
         self._process.communicate()
         self._errors.close()
 
-    def _last_words(self) -> str:
+    def _last_error(self) -> str:
         self._process.wait()
         self._errors.seek(0)
-        said = self._errors.read().decode(errors="replace").strip()
-        logger.error("The package's process ended with %s:\n%s", self._process.returncode, said)
-        return said.splitlines()[-1] if said else f"exit code {self._process.returncode}"
+        message = self._errors.read().decode(errors="replace").strip()
+        logger.error("The package's process ended with %s:\n%s", self._process.returncode, message)
+        return message.splitlines()[-1] if message else f"exit code {self._process.returncode}"
 
 
 def ask(
     package: Path, images: "Iterable[AcceptedImage]", rows: int, folder: Path
 ) -> Generator[Served, None, None]:
-    """Asks a package about images, by its public interface alone.
+    """Classifies images with a package, through its public interface alone.
 
     The answers do not depend on how many processes there are.
 
@@ -153,8 +153,8 @@ def ask(
 
 
 def other_versions(package: Path) -> list[str]:
-    """The libraries that a package was made with in another version than is installed here."""
-    said = []
+    """The libraries whose installed version differs from the one a package was made with."""
+    others = []
     for line in (package / "requirements.txt").read_text(encoding="utf-8").splitlines():
         name, equals, wanted = line.strip().partition("==")
         if equals:
@@ -163,12 +163,12 @@ def other_versions(package: Path) -> list[str]:
             except PackageNotFoundError:
                 here = "missing"
             if here != wanted:
-                said.append(f"{name} {wanted} (here {here})")
-    return said
+                others.append(f"{name} {wanted} (here {here})")
+    return others
 
 
 def _environments(rows: int) -> list[dict[str, str]]:
-    """What each process finds in its environment: there is one per GPU, or one per core."""
+    """The environment variables of each process: there is one per GPU, or one per core."""
     from joblib import cpu_count
 
     gpus = _gpus()
@@ -190,7 +190,7 @@ def _gpus() -> list[str]:
 
 
 def _portions(images: "Iterable[AcceptedImage]") -> "Iterator[list[AcceptedImage]]":
-    """Cuts images into what is asked for at once; it depends on the images alone."""
+    """Cuts images into portions to send at once; they depend on the images alone."""
     some: list[AcceptedImage] = []
     size = 0
     for image in images:

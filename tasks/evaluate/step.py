@@ -1,4 +1,4 @@
-"""How good a model is on the test split, which took no part in its training."""
+"""Measures how good a model is on the test split, which it was not trained on."""
 
 import json
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SPLIT = "test"
-# In memory at a time, and a row group of the Parquet file: so many rows, fewer of many classes.
+# Rows in memory at a time, and in a row group of the Parquet file; fewer if there are many classes.
 MAX_ROWS, MAX_PROBABILITIES = 4096, 1 << 21
 
 
@@ -38,9 +38,9 @@ def evaluate(
     predicted class of each row).
 
     Returns:
-        `metrics`, by name; `lower_is_better`, the names of those that are; `weights`, the SHA-256
-        (hex) of the weights that were evaluated; `train`, the digest of the training; `precision`;
-        and `package`, the identity of the package that will answer in the same way.
+        `metrics`, by name; `lower_is_better`, the names of those where lower is better; `weights`,
+        the SHA-256 (hex) of the weights that were evaluated; `train`, the digest of the training;
+        `precision`; and `package`, the identity of the package that will give the same answers.
     """
     from pyarrow import csv, schema, string
 
@@ -57,9 +57,9 @@ def evaluate(
     # A row per image: what DVC's confusion plot counts.
     with csv.CSVWriter(workspace.folder / "confusion.csv", pair) as confusion:
         written = predictions.write(answers, known, prepared.labels, workspace.folder)
-        for rows, said in written:
-            examples.add(tally.rows, said)
-            tally.add(said)
+        for rows, counted in written:
+            examples.add(tally.rows, counted)
+            tally.add(counted)
             confusion.write_batch(rows.select(["label", "prediction"]).rename_columns(pair.names))
     assert tally.rows == len(split), (tally.rows, len(split))
     metrics = summarise(tally)
@@ -80,7 +80,7 @@ def evaluate(
 
 
 def check(workload: Workload, project: Project) -> Iterator[str]:
-    """Finds rules of the gate about metrics that there are not."""
+    """Finds rules of the gate about metrics that do not exist."""
     named = {
         **{f"gate.min.{name}": name for name in workload.gate.min},
         **{f"gate.max.{name}": name for name in workload.gate.max},
@@ -94,16 +94,16 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
 def _answers(
     outputs: "Iterator[NDArray[np.float32]]", chunk: int, split: PreparedSplit
 ) -> Iterator[Answers]:
-    """Puts probabilities together with the rows that they are of.
+    """Joins the probabilities with the rows they belong to.
 
     Args:
         outputs: float32 (n, classes of the model), in the order of the split.
-        chunk: Their length; the last may be shorter.
+        chunk: The rows of each; the last may have fewer.
         split: The data.
     """
     from pyarrow import parquet
 
-    # By default a whole row group is read at once, and the next one ahead.
+    # By default a whole row group is read at once, and the next one in advance.
     options = {"pre_buffer": False, "buffer_size": 1 << 20}
     with parquet.ParquetFile(split.folder / ROWS, **options) as origin:
         described = origin.iter_batches(chunk, columns=["path", "sha256", "label"])

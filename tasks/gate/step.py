@@ -1,7 +1,7 @@
-"""May the model go to production? Bounds that hold for every model, and the champion to beat.
+"""Decides whether the model may go to production: bounds for every model, and the champion to beat.
 
-Both were scored on the same test split and as they are served, whatever data, code and image size
-they come from, so that both figures mean the same.
+Both models were scored on the same test split and as they are served, whatever data, code and image
+size they come from, so that their metrics can be compared.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,29 +17,31 @@ from tasks.gate.rules import Rule, better, bounds, not_worse
 def gate(rules: Gate, scores: Artifact, champion: Champion, workspace: Workspace) -> Facts:
     """Decides whether a model may go to production.
 
-    A challenger from the champion's own training, whose package differs (its code was mended, or it
-    answers in another precision), is no other model: it need not be better, only not worse.
+    A challenger from the same training as the champion, whose package differs (its code was fixed,
+    or its precision changed), is the same model: it need not be better, only not worse.
 
     Returns:
         `passed`; `verdict`: `first`, `better`, `repackaged` (the champion's training in another
         package, not worse), `champion already` (the same package), `not better` or `below bounds`;
-        `rules`: for each, its words, the value, the bound and whether it passed; `champion`: its
-        version and metrics, or None.
+        `rules`: for each, the rule in words, the value, the bound and whether it passed;
+        `champion`: its version and metrics, or None.
     """
     metrics: Mapping[str, float] = scores.facts["metrics"]  # `evaluate` checks the rules' names
-    kept = bounds(rules, metrics)
-    within = all(rule["passed"] for rule in kept)
+    bounds_rules = bounds(rules, metrics)
+    within_bounds = all(rule["passed"] for rule in bounds_rules)
     if champion.version is None:
-        return _decision("first" if within else "below bounds", kept, None)
+        return _decision("first" if within_bounds else "below bounds", bounds_rules, None)
     shown = {"version": champion.version, "metrics": dict(champion.metrics)}
     if champion.package_digest == scores.facts["package"]:
-        return _decision("champion already", kept, shown) | {"passed": within}
+        return _decision("champion already", bounds_rules, shown) | {"passed": within_bounds}
     same_training = champion.train_digest == scores.facts["train"]
     compare, success = (not_worse, "repackaged") if same_training else (better, "better")
     lower = rules.metric in scores.facts["lower_is_better"]
-    duel = compare(rules, metrics[rules.metric], champion, lower=lower)
-    verdict = "below bounds" if not within else success if duel["passed"] else "not better"
-    return _decision(verdict, [*kept, duel], shown)
+    comparison = compare(rules, metrics[rules.metric], champion, lower=lower)
+    verdict = success if comparison["passed"] else "not better"
+    if not within_bounds:
+        verdict = "below bounds"
+    return _decision(verdict, [*bounds_rules, comparison], shown)
 
 
 def _decision(verdict: str, rules: Sequence[Rule], champion: Mapping[str, Any] | None) -> Facts:

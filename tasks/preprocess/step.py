@@ -1,9 +1,9 @@
-"""Turns the accepted images into what the model takes, in shards on disk.
+"""Decodes and resizes the accepted images and writes them as shards on disk.
 
 A plan of Ray Data decodes the images of each unit of the data and writes the finished shards: no
-pixel travels through its blocks, and this process holds numbers only. The shards are made in
-the scratch folder: a run that was killed goes on with those that are missing.
-`tasks/data/shards.py` has the layout.
+pixels go through its blocks, and this process holds numbers only. The shards are made in the
+scratch folder, so a run that was killed continues with the missing ones. `tasks/data/shards.py`
+describes the layout.
 """
 
 import shutil
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 # needs no decoding, but they are several times as large as JPEGs.
 MAX_PIXEL_BYTES = 100e9
 
-WRITE_BYTES = 2**20  # a call of the system for each image would take as long as to decode it
+WRITE_BYTES = 2**20  # a system call per image would take as long as decoding it
 
-# So many images are prepared together; small ones then fit into the processor's cache.
+# The most images that are prepared together; small ones then fit into the processor's cache.
 GROUP_ROWS = 16
 GROUP_BYTES = 2**20
 
 
 @dataclass(frozen=True)
 class ShardTask:
-    """What is done with one unit.
+    """The work on one unit: prepare its images and write its shards.
 
     Attributes:
-        unit: What it reads.
-        row_group: Of the accepted images: which of them it prepares.
+        unit: The images it reads.
+        row_group: The row group of the accepted images, which lists those it prepares.
         rows: How many images each of its shards gets, by split.
-        shards: The shard to write for each split; the end of its name says how.
+        shards: The shard to write for each split; the suffix decides the format.
     """
 
     unit: Unit
@@ -77,12 +77,12 @@ def preprocess(
     labels = image_table.class_names(validated.folder)
 
     storage = _storage(images, rows["train"])
-    suffixes = dict.fromkeys(SPLITS, PIXELS)  # what is measured on is kept as it is served
+    suffixes = dict.fromkeys(SPLITS, PIXELS)  # evaluation uses the pixels that serving does
     if storage == "jpeg":
         suffixes["train"] = JPEGS
 
-    jobs = _plan(source.units(), groups, workspace.scratch, suffixes)
-    missing = [job for job in map(_unfinished, jobs) if job.shards]
+    tasks = _plan(source.units(), groups, workspace.scratch, suffixes)
+    missing = [task for task in map(_unfinished, tasks) if task.shards]
     for split in SPLITS:
         (workspace.scratch / split).mkdir(parents=True, exist_ok=True)
         (workspace.folder / split).mkdir()
@@ -92,11 +92,11 @@ def preprocess(
             map_units(
                 write,
                 missing,
-                seconds=sum(job.unit.seconds for job in missing),
-                done=lambda job: show(job.unit.rows),
+                seconds=sum(task.unit.seconds for task in missing),
+                done=lambda task: show(task.unit.rows),
             )
-    for job in jobs:
-        for split, shard in job.shards.items():
+    for task in tasks:
+        for split, shard in task.shards.items():
             for path in (shard, *_ends_of(shard)):
                 _publish(path, workspace.folder / split / path.name)
     for split in SPLITS:
@@ -125,60 +125,60 @@ def _plan(
     folder: Path,
     suffixes: Mapping[str, str],
 ) -> list[ShardTask]:
-    """Says to which shards each unit's images go; the shards are in order of the units."""
+    """Plans the shards of each unit's images; the shards are in order of the units."""
     count = dict.fromkeys(SPLITS, 0)
-    jobs = []
+    tasks = []
     for group in groups:
         shards = {}
         for split in group.rows:
             shard = folder / split / shard_name(count[split])
             shards[split] = shard.with_suffix(suffixes[split])
             count[split] += 1
-        jobs.append(ShardTask(units[group.unit], group.number, group.rows, shards))
-    return jobs
+        tasks.append(ShardTask(units[group.unit], group.number, group.rows, shards))
+    return tasks
 
 
-def _unfinished(job: ShardTask) -> ShardTask:
-    """What of a job is left to do."""
-    missing = {split: path for split, path in job.shards.items() if not path.exists()}
-    return ShardTask(job.unit, job.row_group, job.rows, missing)
+def _unfinished(task: ShardTask) -> ShardTask:
+    """The part of a task that is left: its missing shards."""
+    missing = {split: path for split, path in task.shards.items() if not path.exists()}
+    return ShardTask(task.unit, task.row_group, task.rows, missing)
 
 
-def _write_shards(source: RawDataset, images: "Images", validated: Path, job: ShardTask) -> None:
-    """Prepares the images of a job, a few at a time, and writes its shards."""
+def _write_shards(source: RawDataset, images: "Images", validated: Path, task: ShardTask) -> None:
+    """Prepares the images of a task, a few at a time, and writes its shards."""
     import numpy as np
 
-    table = image_table.read(validated, job.row_group, ["file", "row", "split"])
+    table = image_table.read(validated, task.row_group, ["file", "row", "split"])
     columns = (table[name].to_pylist() for name in ("file", "row", "split"))
     splits = {(file, row): split for file, row, split in zip(*columns, strict=True)}
-    ends: dict[str, list[int]] = {split: [] for split in job.shards}
+    ends: dict[str, list[int]] = {split: [] for split in task.shards}
     with ExitStack() as stack:
         files = {
             split: stack.enter_context(_partial(path).open("wb", buffering=WRITE_BYTES))
-            for split, path in job.shards.items()
+            for split, path in task.shards.items()
         }
-        for split, path in job.shards.items():
+        for split, path in task.shards.items():
             if path.suffix == PIXELS:
-                shape = (job.rows[split], images.size, images.size, images.channels)
+                shape = (task.rows[split], images.size, images.size, images.channels)
                 _write_header(files[split], "|u1", shape)
-        read = ((splits.get((raw.file, raw.row), ""), raw.data) for raw in source.read(job.unit))
+        read = ((splits.get((raw.file, raw.row), ""), raw.data) for raw in source.read(task.unit))
         for some in _in_groups(each for each in read if each[0] in files):
             encoded = [data for _, data in some]
             arrays = to_arrays(encoded, images.size, images.channels, images.resize)
             for (split, _), array in zip(some, arrays, strict=True):
                 file = files[split]
-                file.write(to_jpeg(array) if job.shards[split].suffix == JPEGS else array.data)
+                file.write(to_jpeg(array) if task.shards[split].suffix == JPEGS else array.data)
                 ends[split].append(file.tell())
-    for split, path in job.shards.items():
+    for split, path in task.shards.items():
         for ends_path in _ends_of(path):
             with _partial(ends_path).open("wb") as file:
                 np.save(file, np.array(ends[split], np.int64))
             _partial(ends_path).replace(ends_path)
-        _partial(path).replace(path)  # last, for it says that the shard is finished
+        _partial(path).replace(path)  # last, because its name marks the shard as finished
 
 
 def _in_groups(images: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
-    """Hands encoded images on by a few, so that no more than these are in memory."""
+    """Groups encoded images, so that only one group is in memory."""
     group: list[tuple[str, bytes]] = []
     size = 0
     for image in images:
@@ -192,7 +192,7 @@ def _in_groups(images: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, 
 
 
 def _ends_of(shard: Path) -> list[Path]:
-    """The file that says where each JPEG of a shard ends, where it holds JPEGs."""
+    """The file with the end of each JPEG in a shard; none for a shard of pixels."""
     return [shard.with_suffix(ENDS)] if shard.suffix == JPEGS else []
 
 
@@ -201,7 +201,7 @@ def _partial(path: Path) -> Path:
 
 
 def _write_header(file: IO[bytes], kind: str, shape: tuple[int, ...]) -> None:
-    """Writes what a `.npy` file begins with; the values follow."""
+    """Writes the header of a `.npy` file; the values follow."""
     import numpy as np
 
     header = {"descr": kind, "fortran_order": False, "shape": shape}
@@ -211,12 +211,12 @@ def _write_header(file: IO[bytes], kind: str, shape: tuple[int, ...]) -> None:
 def _publish(shard: Path, target: Path) -> None:
     """Puts a finished shard into the output.
 
-    It keeps its place in the scratch folder too: a run that is killed before the output is
-    published finds it there.
+    It stays in the scratch folder too, where the next run finds it if this one is killed before
+    the output is published.
     """
     try:
         target.hardlink_to(shard)
-    except OSError:  # another file system, or one without links
+    except OSError:  # another file system, or one without hard links
         shutil.copyfile(shard, target)
 
 
@@ -233,15 +233,15 @@ def _write_rows(
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    mine = [group for group in groups if split in group.rows]
+    chosen = [group for group in groups if split in group.rows]
     columns = ["path", "label", "sha256", "file", "row"]
     schema = pa.schema([image_table.schema().field(name) for name in columns])
     with (
         (folder / "labels.npy").open("wb") as file,
         pq.ParquetWriter(folder / ROWS, schema) as writer,
     ):
-        _write_header(file, "<i8", (sum(group.rows[split] for group in mine),))
-        for group in mine:
+        _write_header(file, "<i8", (sum(group.rows[split] for group in chosen),))
+        for group in chosen:
             table = image_table.read(validated, group.number, [*columns, "split"])
             table = table.filter(pc.equal(table["split"], split)).select(columns)
             writer.write_table(table)

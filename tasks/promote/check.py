@@ -1,7 +1,7 @@
-"""Whether a package answers what was measured: asked before it is registered.
+"""Checks, before a package is registered, that it gives the answers that were evaluated.
 
-It is loaded in this process, for another one would import for 5 s; but with its own copy of
-`models`, from its own folder.
+It is loaded in this process, because another one would need 5 s for its imports; but with its own
+copy of `models`, from its own folder.
 """
 
 import importlib
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 SPLIT = "test"
 PREDICTIONS = "predictions.parquet"
 SAMPLE = 64
-# So many parts of the data are read for it at most, however large they are.
+# The most parts of the data that are read for the sample, however large they are.
 PARTS = 8
-# Of a probability. On CPUs, batches of another size changed one by up to 2.4e-7 in fp32 and by
-# nothing in bf16. But on a GPU a convolution in fp32 may run in TF32, which changed one by 1.3e-4;
-# and all of bf16 changed one by 3e-3.
+# The largest difference of a probability. On CPUs, batches of another size changed one by up to
+# 2.4e-7 in fp32 and by nothing in bf16. But on a GPU a convolution in fp32 may run in TF32,
+# which changed one by 1.3e-4; and all of bf16 changed one by 3e-3.
 TOLERANCE = {"fp32": 1e-3, "bf16": 2e-2}
 
 
 def sample(source: "RawDataset", validated: Path) -> Iterator[AcceptedImage]:
-    """Some test images from all over the split, or from some parts of data that is large.
+    """Some test images, evenly spaced over the split, or over some parts of large data.
 
     Args:
         source: The data.
@@ -48,14 +48,14 @@ def sample(source: "RawDataset", validated: Path) -> Iterator[AcceptedImage]:
 
 
 def check(package: Path, precision: str, images: Iterable[AcceptedImage], evaluated: Path) -> None:
-    """Holds what a package answers against what the evaluation wrote.
+    """Compares a package's answers with those that the evaluation wrote.
 
-    A label that differs is a tie where the probabilities of both labels are as close together as
-    rounding can bring them.
+    A different label is accepted as a tie if the probabilities of both labels differ by no more
+    than rounding.
 
     Args:
         package: A folder as `write_package` writes it.
-        precision: That it answers in.
+        precision: The precision of its answers.
         images: Some of the test split.
         evaluated: The output of `evaluate`.
 
@@ -83,13 +83,13 @@ def check(package: Path, precision: str, images: Iterable[AcceptedImage], evalua
 def difference(
     before: Mapping[str, float], now: Mapping[str, float], label: str, tolerance: float
 ) -> float | None:
-    """By how much two answers differ; None if they are the same but for rounding.
+    """By how much two answers differ; None if they are the same except for rounding.
 
     Args:
         before: The probability of each class.
-        now: The same, of the answer that is judged.
-        label: Its class.
-        tolerance: Of a probability.
+        now: The same, of the answer that is checked.
+        label: The class of that answer.
+        tolerance: The largest difference of a probability.
     """
     largest = max(abs(before[name] - now[name]) for name in before)
     tied = max(before.values()) - before[label] <= tolerance
@@ -97,7 +97,7 @@ def difference(
 
 
 def _spread(values: Any, count: int) -> list[Any]:
-    """So many values, evenly spaced; all if there are fewer."""
+    """`count` values, evenly spaced; all if there are fewer."""
     total = len(values)
     return (
         [values[place * total // count] for place in range(count)] if total > count else [*values]
@@ -124,14 +124,14 @@ def _evaluated(folder: Path, wanted: set[str]) -> Mapping[str, Mapping[str, floa
 
 @contextmanager
 def _loaded(package: Path) -> "Iterator[PyFuncModel]":
-    """A package with the code that it brings; afterwards nothing of it is left in this process."""
+    """Loads a package with its own code, and removes that code from this process afterwards."""
     import mlflow
 
     path, bytecode = sys.path, sys.dont_write_bytecode
-    ours = {name: module for name, module in sys.modules.items() if _is_models(name)}
-    for name in ours:
+    replaced = {name: module for name, module in sys.modules.items() if _is_models(name)}
+    for name in replaced:
         del sys.modules[name]
-    sys.dont_write_bytecode = True  # it would go into the package
+    sys.dont_write_bytecode = True  # bytecode would change the package
     importlib.invalidate_caches()
     try:
         yield mlflow.pyfunc.load_model(str(package))
@@ -141,7 +141,7 @@ def _loaded(package: Path) -> "Iterator[PyFuncModel]":
             file = getattr(module, "__file__", None)
             if _is_models(name) or (file and Path(file).is_relative_to(package)):
                 del sys.modules[name]
-        sys.modules.update(ours)
+        sys.modules.update(replaced)
 
 
 def _is_models(name: str) -> bool:

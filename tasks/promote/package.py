@@ -1,4 +1,4 @@
-"""The package of a model: what MLflow serves."""
+"""Writes the package of a model, which MLflow serves."""
 
 import io
 import json
@@ -13,7 +13,8 @@ from tasks.data import package
 from tasks.data.json_file import write_json
 
 MODELS = Path(models.__file__).parent
-# What the served model imports. Without it MLflow would find that out by loading the model.
+# The libraries that the served model imports. Without the list, MLflow would load the model to find
+# them.
 REQUIREMENTS = (
     "mlflow", "numpy", "pandas", "pillow", "pydantic", "safetensors", "simplejpeg", "torch",
     "transformers",
@@ -25,8 +26,8 @@ def write_package(model: Path, precision: str, folder: Path) -> None:
 
     Args:
         model: A folder that `models.save` wrote.
-        precision: That it was evaluated in and answers in: `fp32` or `bf16`.
-        folder: Must not be there yet.
+        precision: Of the evaluation and of the answers: `fp32` or `bf16`.
+        folder: Must not exist yet.
     """
     import mlflow
     import pandas as pd
@@ -51,7 +52,7 @@ def write_package(model: Path, precision: str, folder: Path) -> None:
             code_paths=[str(code)],
             signature=signature,
             input_example=pd.DataFrame({"image": [_example(model)]}),
-            # A build's local part (`+cpu`) is not to be had from the package index.
+            # The package index has no versions with a local part (`+cpu`).
             pip_requirements=[
                 f"{name}=={installed(name).partition('+')[0]}" for name in REQUIREMENTS
             ],
@@ -59,7 +60,7 @@ def write_package(model: Path, precision: str, folder: Path) -> None:
 
 
 def _copy_code(modules: Iterable[str], folder: Path) -> None:
-    """Copies modules of `models`, and no others: nothing else is of use where it is served."""
+    """Copies modules of `models`; serving needs no others."""
     for name in modules:
         place = Path(*name.split(".")[1:])
         inside = place / "__init__.py"
@@ -69,7 +70,7 @@ def _copy_code(modules: Iterable[str], folder: Path) -> None:
 
 
 def _example(model: Path) -> bytes:
-    """A PNG with a gradient: a model may be shown to people whom the data may not."""
+    """A PNG with a gradient: people who may see the model may not be allowed to see the data."""
     import numpy as np
     from PIL import Image
 

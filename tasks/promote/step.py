@@ -1,6 +1,6 @@
 """Puts the model into the registry, and into production if the gate says so.
 
-Promotion is idempotent instead of cached: a decision that was carried out already changes nothing,
+Promotion is idempotent instead of cached: a decision that was already carried out changes nothing,
 and one that a kill interrupted is completed.
 """
 
@@ -37,15 +37,15 @@ def promote(
 ) -> Facts:
     """Registers a model, and makes it champion if the decision is that it passed.
 
-    Before a package is registered, it is asked about some test images: it has to answer what the
-    evaluation has written.
+    Before a package is registered, it classifies some test images: its answers have to be those of
+    the evaluation.
 
     Returns:
         `name` and `version` in the registry; `aliases`; `digest`, SHA-256 (hex) of the weights.
 
     Raises:
-        ValueError: The package is not what was evaluated or answers something else, or another
-            champion has been appointed since the decision.
+        ValueError: The package or its answers are not those that were evaluated, or the champion
+            has changed since the decision.
     """
     project, name = workspace.project, workspace.workload
     with versions.lock(project):
@@ -72,7 +72,7 @@ def promoted(
     decision: Artifact,
     workspace: Workspace,
 ) -> Facts | None:
-    """What `promote` would return if it has nothing left to do; None if it has."""
+    """The facts that `promote` would return if nothing is left to do; None otherwise."""
     project, name = workspace.project, workspace.workload
     champion = versions.champion(project, name)
     if _compared_with(decision) != (champion and champion.version):
@@ -127,10 +127,10 @@ def _register(
 
     Args:
         data: The version of the data.
-        images: Some of the test split, for the check; read when it comes to that.
+        images: Some of the test split, for the check; read only when it runs.
         trained: The model.
         scores: Its evaluation.
-        workspace: Of the step.
+        workspace: The step's workspace.
     """
     model = trained.folder / "model"
     weights = versions.digest_of_weights(model)
@@ -165,13 +165,13 @@ def _register(
 
 
 def _run_of(trained: Artifact, scores: Artifact, workspace: Workspace) -> str:
-    """The MLflow run of a training; a new one like it, if it has been deleted since."""
+    """The MLflow run of a training; a new one with the same content if it was deleted."""
     project, report = workspace.project, trained.folder / REPORT
     run_id = str(json.loads((report / "mlflow.json").read_text())["run_id"])
     if tracking.is_active(project, run_id):
         return run_id
     plan: dict[str, Any] = {"config": {}, "inputs": {"preprocess": "unknown"}}
-    if (trained.folder / MANIFEST).exists():  # DVC's copy of an output is without
+    if (trained.folder / MANIFEST).exists():  # DVC's copy of an output has none
         plan = json.loads((trained.folder / MANIFEST).read_text())["plan"]
     run_id = tracking.start_run(
         project, workspace.workload, trained.key, plan["config"], plan["inputs"]["preprocess"]

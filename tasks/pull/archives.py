@@ -1,4 +1,4 @@
-"""Data that comes as an archive: zip, or tar in any compression."""
+"""Unpacks data that is an archive: zip, or tar in any compression."""
 
 import shutil
 import tarfile
@@ -11,14 +11,14 @@ from tasks.pull.transfer import inside
 
 
 def unpack(folder: Path, scratch: Path) -> None:
-    """Puts the content of an archive into its place, if that is all there is in a folder.
+    """Replaces an archive by its content, if it is the only file in a folder.
 
     Args:
-        folder: What may hold nothing but an archive.
-        scratch: Where it is unpacked; on the same file system.
+        folder: The folder, which may hold one archive alone.
+        scratch: Where the archive is unpacked; on the same file system.
 
     Raises:
-        ValueError: The archive is damaged, or has a file whose name leads out of it.
+        ValueError: The archive is damaged, or has a file whose name leads outside it.
     """
     archive = next(folder.iterdir())
     if len(list(folder.iterdir())) > 1 or not archive.is_file():
@@ -44,16 +44,16 @@ def _unpack_zip(archive: Path, target: Path) -> None:
         for name in file.namelist():
             inside(target, name)
         file.extractall(target)
-    shutil.rmtree(target / "__MACOSX", ignore_errors=True)  # forks of files, named as the files
+    shutil.rmtree(target / "__MACOSX", ignore_errors=True)  # macOS metadata, named like the files
 
 
 def _unpack_tar(archive: Path, target: Path) -> None:
     with tarfile.open(archive) as file:
-        file.extractall(target, filter="data")  # refuses what leads out, links and devices
+        file.extractall(target, filter="data")  # refuses paths to the outside, and devices
 
 
 def _without_wrapping(folder: Path) -> Path:
-    """The innermost folder that holds everything, without taking a class for a wrapping."""
+    """The innermost folder that holds everything; a class folder is not unwrapped."""
     entries = [path for path in folder.iterdir() if not path.name.startswith(".")]
     if len(entries) == 1 and entries[0].is_dir():
         below = entries[0].iterdir()

@@ -1,4 +1,4 @@
-"""Data under DVC: the folder `data/`, of which `data.dvc` says the version."""
+"""Data under DVC: the folder `data/`, whose version is in `data.dvc`."""
 
 import hashlib
 import json
@@ -21,12 +21,12 @@ MAX_COUNTED = 100_000  # files, which takes a second
 class DvcSource:
     """A part of the folder `data/`, which `data.dvc` pins.
 
-    What lies in the working tree's `data/` is neither read nor changed.
+    The working tree's `data/` is neither read nor changed.
 
     Attributes:
         project: The clone.
         part: Relative to `data/`; empty for all of it.
-        revision: The git revision whose `data.dvc` counts; None is the working tree.
+        revision: The git revision whose `data.dvc` is used; None is the working tree.
     """
 
     project: Project
@@ -34,15 +34,15 @@ class DvcSource:
     revision: str | None
 
     def digest(self) -> str:
-        """DVC's hash of `data/`: the MD5 (hex) of its listing, with `.dir` behind it."""
+        """DVC's hash of `data/`: the MD5 (hex) of its listing, with the suffix `.dir`."""
         return str(self._pinned()["md5"])
 
     def is_outdated(self) -> bool:
-        """Whether the working tree's `data/` is seen to hold something else than what is pinned.
+        """Whether the working tree's `data/` visibly differs from the pinned version.
 
-        The number of files and their sizes are compared, which takes milliseconds; a change that
-        leaves both as they were is not seen. Nothing is said of a folder that is not there or has
-        too many files, and of data at another revision.
+        It compares the number of files and their total size, which takes milliseconds; a change
+        that keeps both is not seen. A missing folder, one with too many files, and data at another
+        revision count as equal.
         """
         pinned, folder = self._pinned(), self.project.root / "data"
         files, size = pinned.get("nfiles"), pinned.get("size")
@@ -54,7 +54,7 @@ class DvcSource:
         return bool(found) and (len(found), sum(found)) != (files, size)
 
     def _pinned(self) -> dict[str, Any]:
-        """What `data.dvc` says of the folder `data/`."""
+        """The entry of the folder `data/` in `data.dvc`."""
         from ruamel.yaml import YAML
         from ruamel.yaml.error import YAMLError
 
@@ -90,7 +90,7 @@ class DvcSource:
             raise UsageError(f"There is no data.dvc in git revision {self.revision!r}.") from None
 
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
-        """Links to DVC's cache; what that lacks is fetched into it from the default remote."""
+        """Links to DVC's cache, after fetching what is missing there from the default remote."""
         from dvc.repo import Repo
 
         with Repo(str(self.project.root)) as repo:
@@ -109,7 +109,7 @@ class DvcSource:
 
 
 def _sizes(folder: Path) -> Iterator[int]:
-    """The size of each file below a folder, as DVC takes them: hidden ones too."""
+    """The size of each file below a folder, including hidden ones, as in DVC."""
     for where, _, names in os.walk(folder, followlinks=True):
         for name in names:
             with suppress(FileNotFoundError):
@@ -117,7 +117,7 @@ def _sizes(folder: Path) -> Iterator[int]:
 
 
 def _below(part: str, files: Mapping[str, str]) -> dict[str, str]:
-    """Of files by their names, those in a folder, by their names in it; or the one file."""
+    """The files below a folder, by their names in it; or the one file."""
     if part in files:
         return {PurePosixPath(part).name: files[part]}
     prefix = f"{part}/" if part else ""
@@ -127,10 +127,10 @@ def _below(part: str, files: Mapping[str, str]) -> dict[str, str]:
 
 
 def _link_objects(repo: Any, md5s: Mapping[Path, str]) -> None:
-    """Links objects in DVC's cache to files, after fetching what it lacks, and checks each byte.
+    """Links objects in DVC's cache to files, after fetching missing ones, and checks each byte.
 
-    DVC believes what a remote gives it, and keeps a directory's listing by its name alone; here
-    every byte is held against the hash.
+    DVC does not check the hash of what a remote sends, nor that of a directory's listing; here
+    every byte is checked.
     """
     cache = repo.cache.local
     missing = [md5 for md5 in dict.fromkeys(md5s.values()) if not cache.exists(md5)]
@@ -161,7 +161,7 @@ def _link_objects(repo: Any, md5s: Mapping[Path, str]) -> None:
 
 
 def _default_remote(repo: Any) -> tuple[Any, str]:
-    """The object database of the project's default DVC remote, and what to call it."""
+    """The object database of the project's default DVC remote, and its name for messages."""
     from dvc.config import ConfigError
     from dvc.fs import RemoteMissingDepsError
 

@@ -15,7 +15,7 @@ from tasks.pull.transfer import each, inside, reaching
 class HubSource:
     """The Parquet files of a data set on the Hugging Face hub.
 
-    A data set that has none may have a copy that the hub made: `name@refs/convert/parquet`.
+    For a data set without any, the hub may have made a copy: `name@refs/convert/parquet`.
 
     Attributes:
         name: `owner/name`.
@@ -26,7 +26,7 @@ class HubSource:
     revision: str
 
     def digest(self) -> str:
-        """The commit that the revision is now; a whole commit hash is not asked about."""
+        """The commit that the revision points to; for a full commit hash the hub is not asked."""
         from huggingface_hub import HfApi
 
         if re.fullmatch("[0-9a-f]{40}", self.revision):
@@ -35,7 +35,7 @@ class HubSource:
             return str(HfApi().dataset_info(self.name, revision=self.revision).sha)
 
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
-        """Downloads the files; what a killed run has downloaded is not downloaded again."""
+        """Downloads the files, except those that a killed run has downloaded."""
         from huggingface_hub import HfApi, hf_hub_download
         from huggingface_hub.utils import disable_progress_bars
 

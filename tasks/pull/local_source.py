@@ -13,14 +13,14 @@ from tasks.pull.transfer import copy_file, each
 
 @dataclass(frozen=True)
 class LocalSource:
-    """A folder or a file of this machine, outside `data/`; what is hidden in it is left out.
+    """A folder or a file of this machine, outside `data/`; hidden files are left out.
 
-    Nothing but its content tells its version, so every run reads all of it before it starts (on
-    two cores and a local disk 0.5 GB, or 20,000 small files, a second), and `pull` copies it. Data
-    for which that is too slow belongs under DVC, where a run reads one line.
+    Only its content identifies its version, so every run reads all of it before it starts (on
+    two cores and a local disk 0.5 GB, or 20,000 small files, a second), and `pull` copies it. If
+    that is too slow, put the data under DVC, where a run reads one line.
 
     Attributes:
-        path: Absolute.
+        path: An absolute path.
     """
 
     path: Path

@@ -1,4 +1,4 @@
-"""Fetches one version of the data, whole or not at all."""
+"""Fetches one version of the data, completely or not at all."""
 
 import os
 from collections import Counter
@@ -15,8 +15,8 @@ from tasks.pull.archives import unpack
 if TYPE_CHECKING:
     from retrain.workload import Data, Workload
 
-# The module of each kind of source. One is imported, by its name, so that the code of the others is
-# no part of the step's.
+# The module of each kind of source. One is imported, by its name, so that the code of the others
+# does not belong to the step's.
 SOURCES = {
     "dvc": "tasks.pull.dvc_source",
     "hub": "tasks.pull.hub_source",
@@ -24,7 +24,7 @@ SOURCES = {
     "url": "tasks.pull.url_source",
 }
 
-# Enough to tell folders of images from other folders; whoever reads them judges each file.
+# Enough to tell folders of images from other folders; `validate` checks each file.
 IMAGE_SUFFIXES = frozenset(
     {".avif", ".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff"}
     | {".webp"}
@@ -35,7 +35,7 @@ class DataSource(Protocol):
     """Where data comes from."""
 
     def digest(self) -> str:
-        """Says which version is there.
+        """The version that the source has now.
 
         Raises:
             UsageError: There is no such source or version.
@@ -46,26 +46,26 @@ class DataSource(Protocol):
         """Copies a version.
 
         Args:
-            digest: Which; as `digest` said.
-            folder: Where to; empty.
-            scratch: Survives a kill, for what is half fetched.
+            digest: The version, as `digest` returned it.
+            folder: The target, an empty folder.
+            scratch: Remains after a kill, for partial downloads.
 
         Raises:
-            ValueError: The source does not hold that version, or not what is asked of it.
-            OSError: It cannot be reached, or what it gives is damaged.
+            ValueError: The source does not have that version, or not the part that is wanted.
+            OSError: It cannot be reached, or its data is damaged.
         """
 
 
 def data_version(data: "Data", project: Project, revision: str | None = None) -> DataVersion:
-    """Says which version of the data a run is to use.
+    """The version of the data that a run uses.
 
-    For data under DVC it reads one line of `data.dvc`; the modules of the other sources say what it
-    takes for them.
+    For data under DVC it reads one line of `data.dvc`; the modules of the other sources describe
+    their cost.
 
     Args:
         data: Where the data is.
         project: The clone that a relative path starts from.
-        revision: A git revision whose `data.dvc` counts; None is the working tree.
+        revision: A git revision whose `data.dvc` is used; None is the working tree.
 
     Raises:
         UsageError: There is no such data, revision or `data.dvc`.
@@ -77,7 +77,7 @@ def data_version(data: "Data", project: Project, revision: str | None = None) ->
 
 
 def outdated(data: "Data", project: Project, revision: str | None = None) -> str | None:
-    """Says that the working tree's data differs from what a run uses, where that is seen.
+    """Warns if the working tree's data visibly differs from the version that a run uses.
 
     Args:
         data: Where the data is.
@@ -101,8 +101,8 @@ def outdated(data: "Data", project: Project, revision: str | None = None) -> str
 def pull(data: "Data", version: DataVersion, workspace: Workspace) -> Facts:
     """Fetches a version of the data into `data/` of the workspace.
 
-    A single archive (zip, or tar in any compression) is unpacked, and folders that hold all of it
-    are taken away.
+    A single archive (zip, or tar in any compression) is unpacked, and folders that only wrap all
+    of it are removed.
 
     Returns:
         `{"format": "parquet" | "folders"}`.
@@ -126,7 +126,7 @@ def find_source(data: "Data", project: Project, revision: str | None) -> DataSou
     Args:
         data: Where the data is.
         project: The clone that a relative path starts from.
-        revision: A git revision whose `data.dvc` counts; None is the working tree.
+        revision: A git revision whose `data.dvc` is used; None is the working tree.
 
     Raises:
         UsageError: A revision is asked of data that is not under DVC.
@@ -156,7 +156,7 @@ def _kind(data: "Data", tracked: bool) -> str:
 
     Args:
         data: Where the data is.
-        tracked: Whether its path, if it is one, leads to the folder that is under DVC.
+        tracked: Whether its path, if it is one, is in the folder that is under DVC.
     """
     if data.format == "hub":
         return "hub"
@@ -174,7 +174,7 @@ def _is_tracked(data: "Data", project: Project) -> bool:
 
 
 def _recognise(folder: Path) -> str:
-    """Says in which of the two formats data is, by the names of its files."""
+    """The format of the data, by the names of its files."""
     at_top: Counter[str] = Counter()
     in_folders: Counter[str] = Counter()
     for where, _, names in os.walk(folder):
@@ -198,7 +198,7 @@ def _chosen(workload: "Workload", version: DataVersion) -> Chosen:
 
 
 def check(workload: "Workload", project: Project) -> Iterator[str]:
-    """Finds a `data.path` that holds the project itself, with all that it has made."""
+    """Finds a `data.path` that contains the project itself, with all its outputs."""
     data = workload.data
     if data.format == "hub" or "://" in data.path:
         return

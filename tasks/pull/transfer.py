@@ -1,4 +1,4 @@
-"""Moving files from where data is to where a step wants it."""
+"""Copies and links files from a source of data to a step's folder."""
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +17,7 @@ def inside(folder: Path, name: str) -> Path:
     """The path of a file in a folder.
 
     Raises:
-        ValueError: The name, which came from elsewhere, leads out of the folder.
+        ValueError: The name, which came from elsewhere, leads outside the folder.
     """
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
@@ -33,14 +33,14 @@ def each(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
 
 @contextmanager
 def reaching(fault: str) -> Iterator[None]:
-    """Makes one error of the many that storage libraries raise: another try may help."""
+    """Turns the errors of storage libraries into one, after which a retry may help."""
     try:
         yield
     except ValueError:
         raise
     except Exception as error:
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise ConnectionError(f"{fault} ({said})") from error
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ConnectionError(f"{fault} ({reason})") from error
 
 
 def copy_file(source: Path, target: Path) -> None:
@@ -50,13 +50,13 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def link_file(source: Path, target: Path) -> None:
-    """Puts a file in a second place without writing its bytes again, where that can be done.
+    """Links a file to a second path; copies it only where links are impossible.
 
-    Tried are a reflink, a hard link and a copy. A file that is there already gives way.
+    It tries a reflink, a hard link and a copy, and replaces an existing file.
 
     Args:
-        source: Never written to, like the objects in DVC's cache.
-        target: Not to be written to either. The folders above it are made.
+        source: Must never be written to, like the objects in DVC's cache.
+        target: Must not be written to either. The folders above it are made.
     """
     from dvc_objects.fs.system import hardlink, reflink
 
@@ -65,7 +65,7 @@ def link_file(source: Path, target: Path) -> None:
     for link in (reflink, hardlink):
         try:
             link(str(source), str(target))
-        except OSError:  # another file system, or one that has no such links
+        except OSError:  # another file system, or one without such links
             continue
         return
     shutil.copyfile(source, target)

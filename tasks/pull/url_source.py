@@ -13,8 +13,8 @@ from retrain.errors import UsageError
 from retrain.step import digest_of
 from tasks.pull.transfer import inside, reaching
 
-# What file systems call that which changes with a file's content, and that which changes when it
-# is written, without capitals, `-` and `_`.
+# The names that file systems use for a mark of a file's content, and for the time of its last
+# change, in lower case without `-` and `_`.
 _CONTENT_MARKS = {"etag", "contentmd5", "md5hash", "digest", "generation", "versionid", "blobid"}
 _TIME_MARKS = {"lastmodified", "mtime", "modificationtime", "updated", "created"}
 
@@ -30,9 +30,9 @@ class UrlSource:
     url: str
 
     def digest(self) -> str:
-        """SHA-256 (hex) over what the server says of each file: its ETag or hash, else its time.
+        """SHA-256 (hex) over a mark of each file from the server: its ETag or hash, else its time.
 
-        A file of which the server says nothing is read.
+        A file without any of these is read.
         """
         with self._open() as (file_system, files):
             return digest_of(
@@ -51,7 +51,7 @@ class UrlSource:
 
     @contextmanager
     def _open(self) -> Iterator[tuple[Any, dict[str, dict[str, Any]]]]:
-        """The file system, and what it says of each file, by the file's name in the folder."""
+        """The file system, and its information on each file, by the file's name in the folder."""
         from fsspec.core import url_to_fs
 
         try:
@@ -97,10 +97,10 @@ def _list_remote(file_system: Any, root: str, url: str) -> dict[str, dict[str, A
 
 
 def _mark(file_system: Any, info: Mapping[str, Any]) -> list[str]:
-    """What tells one version of a remote file from another."""
-    said = {re.sub("[-_]", "", key.lower()): str(value) for key, value in info.items() if value}
+    """A mark that differs between versions of a remote file."""
+    fields = {re.sub("[-_]", "", key.lower()): str(value) for key, value in info.items() if value}
     for marks in (_CONTENT_MARKS, _TIME_MARKS):
-        known = [f"{key} {said[key]}" for key in sorted(marks & said.keys())]
+        known = [f"{key} {fields[key]}" for key in sorted(marks & fields.keys())]
         if known:
             return [*known, f"size {info.get('size')}"]
     with file_system.open(info["name"], "rb") as file:

@@ -1,4 +1,4 @@
-"""Random changes of the training images, drawn from the seed and the position in the training."""
+"""Augments the training images; the seed and the step decide the random changes."""
 
 from typing import TYPE_CHECKING
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 
 def augment(images: "Tensor", changes: Augment, sampler: BatchSampler, step: int) -> "Tensor":
-    """Mirrors and shifts images at random, whatever device they are on.
+    """Mirrors and shifts images at random, on the device that they are on.
 
     Args:
         images: uint8 (share, H, W, C), this worker's part of a batch.
         changes: Which changes.
-        sampler: Whose batch it is.
+        sampler: The sampler of the batch.
         step: Optimizer steps before this one.
 
     Returns:

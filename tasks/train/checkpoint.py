@@ -1,4 +1,4 @@
-"""Checkpoints: all that a training needs to go on from where it was, on disk."""
+"""Writes and reads checkpoints, from which an interrupted training continues."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ KEPT = 2
 
 
 def is_finite(state: Any) -> bool:
-    """Whether all numbers in a state are finite, those in its tensors and its own.
+    """Whether all numbers in a state are finite, in tensors and outside.
 
     Args:
         state: Tensors, plain values, and mappings and sequences of such.
@@ -24,7 +24,7 @@ def is_finite(state: Any) -> bool:
     tensors, numbers = _numbers_of(state)
     if not all(map(isfinite, numbers)):
         return False
-    # One answer to wait for on a GPU. The sum of squares, which is faster, may overflow.
+    # A GPU waits for one result only. The sum of squares, which is faster, may overflow.
     return not tensors or any(get_total_norm(tensors, p).isfinite() for p in (2.0, float("inf")))
 
 
@@ -50,7 +50,7 @@ def save(scratch: Path, step: int, state: dict[str, Any]) -> None:
     """Writes a checkpoint and keeps it and the one before it.
 
     Args:
-        scratch: A folder of this training alone.
+        scratch: A folder that no other training uses.
         step: Optimizer steps so far, more than in the checkpoint before.
         state: Tensors and plain values.
     """
@@ -66,7 +66,7 @@ def save(scratch: Path, step: int, state: dict[str, Any]) -> None:
 
 
 def load(scratch: Path) -> dict[str, Any] | None:
-    """Reads the newest checkpoint that is whole; None when there is none."""
+    """Reads the newest undamaged checkpoint; None if there is none."""
     import torch
 
     for path in _newest_first(scratch / FOLDER):

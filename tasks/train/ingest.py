@@ -1,8 +1,9 @@
-"""Brings the images of every batch from disk to the device, before the step that needs them.
+"""Loads the images of every batch from disk to the device, before the step that needs them.
 
 Prepared images are read by position and never streamed: no plan runs in the training loop, and a
-training can go on at any batch of any epoch. Images that fit `scale.memory_gb` are read once and
-kept. Of more than that, a window of the epoch's batches is in memory while the next one is read.
+training can continue at any batch of any epoch. Images that fit into `scale.memory_gb` are read
+once and stay in memory. Otherwise one window of the epoch's batches is in memory while the next one
+is read.
 """
 
 from collections.abc import Iterator
@@ -19,21 +20,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# What is read at once when not all images fit into memory: so much that a disk or a network is as
-# fast as it can be, but so little that a window is of many blocks, and thus well mixed.
+# The size of a read when not all images fit into memory: large enough for the full speed of a disk
+# or a network, but small enough that a window has many blocks and is well shuffled.
 BLOCK_BYTES = 2**20
 BLOCKS_PER_WINDOW = 32
 
-# Batches that are made ready before they are needed, where a thread of its own does it.
+# Batches that are ready before they are needed, where a separate thread makes them.
 BATCHES_AHEAD = 3
 
 Batch = tuple["Tensor", "Tensor"]
 
 
 def windows(images: StoredImages, memory_gb: float, batch_size: int) -> Windows | None:
-    """Says how a training goes through images that are more than the memory it may use.
+    """Plans the windows of a training whose images do not fit into the memory it may use.
 
-    It depends on all images and not on a worker's share, so that any number of workers trains on
+    They depend on all images and not on a worker's share, so that any number of workers trains on
     the same batches.
 
     Returns:
@@ -42,7 +43,7 @@ def windows(images: StoredImages, memory_gb: float, batch_size: int) -> Windows 
     budget = memory_gb * 1e9
     if len(images) * images.bytes_per_image <= budget:
         return None
-    # Two are in memory: the one that is trained on, and the next.
+    # Two windows are in memory: the one in use and the next one.
     batches = max(1, int(budget / 2 / images.bytes_per_image / batch_size))
     fast, mixed = BLOCK_BYTES / images.bytes_per_image, batches * batch_size / BLOCKS_PER_WINDOW
     return Windows(batches, block=max(1, int(min(fast, mixed))))
@@ -69,7 +70,7 @@ class Ingest:
 
         Args:
             epoch: From 0.
-            first: The batch of the epoch to begin with, from 0.
+            first: The first batch of the epoch to yield, from 0.
 
         Yields:
             uint8 (share, H, W, C) and int64 (share,), images and labels, on the device.
@@ -81,7 +82,7 @@ class Ingest:
         assert self._batches.windows is not None
         size = self._batches.windows.batches
         ends = range(size, len(rows) + size, size)
-        # The first one may be begun in the middle.
+        # The first window may start in the middle.
         cut = [rows[max(first, end - size) : end] for end in ends if end > first]
         for loaded, places, in_window in prefetch(self._load, cut, results=1):
             yield from self._ready(loaded, places, in_window)
@@ -98,12 +99,12 @@ class Ingest:
     def _ready(
         self, loaded: Any, places: "NDArray[np.int64]", rows: "NDArray[np.int64]"
     ) -> Iterator[Batch]:
-        """Makes batches of images in memory.
+        """Yields batches of images that are in memory.
 
         Args:
             loaded: Gives uint8 (n, H, W, C) for int64 (n,).
-            places: int64 (batches, share), of each image in what is loaded.
-            rows: int64 (batches, share), of each image in the split.
+            places: int64 (batches, share), index of each image in `loaded`.
+            rows: int64 (batches, share), index of each image in the split.
         """
 
         def gather(number: int) -> Batch:
@@ -131,19 +132,19 @@ def in_order(
 def _on_device(
     make: Any, count: int, split: PreparedSplit, device: "torch.device"
 ) -> Iterator[Batch]:
-    """Numbered batches on the device, made by a thread of their own where that pays.
+    """Numbered batches on the device, made by a separate thread where that is faster.
 
-    It does on a GPU, which would wait for the copies, and for images that must be decoded. For a
-    copy within memory, two threads in one Python cost more than they save.
+    It is on a GPU, which would wait for the copies, and for images that must be decoded. For a copy
+    within memory, a second Python thread costs more than it saves.
     """
-    apart = device.type == "cuda" or split.images.decodes
-    batches = prefetch(make, range(count), BATCHES_AHEAD) if apart else map(make, range(count))
+    separate = device.type == "cuda" or split.images.decodes
+    batches = prefetch(make, range(count), BATCHES_AHEAD) if separate else map(make, range(count))
     for images, labels in batches:
         yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 
 
 def _tensor(array: "NDArray[np.generic]", device: "torch.device") -> "Tensor":
-    """A tensor of an array, from which a GPU can copy while it works."""
+    """A tensor of an array; pinned for a GPU, which can then copy it while it computes."""
     import torch
 
     tensor = torch.from_numpy(array)

@@ -1,4 +1,4 @@
-"""What a training loop is told."""
+"""Describes a training to the loop that runs it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ from retrain.workload import Train
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What a worker has to know. It sees the same folders as the step that sent it.
+    """The arguments of a training loop. Workers see the same folders as the step that starts them.
 
     Attributes:
-        family: The network's, a module of `models`.
-        settings: Of the family.
+        family: The network's family, a module of `models`.
+        settings: The family's settings.
         hyperparameters: How the network is trained.
         images: The output of `preprocess`.
-        scratch: Where checkpoints and progress are kept; survives a kill.
-        output: Where the trained network is written to.
-        root: Of the project; relative paths in the settings start there.
+        scratch: The folder of checkpoints and progress; remains after a kill.
+        output: The folder of the trained network.
+        root: The project's folder; relative paths in the settings start there.
         checkpoint_seconds: The longest time between two checkpoints.
-        memory_gb: For images that each worker may hold.
-        threads: Of the CPU, for each worker; None for a training on GPUs.
+        memory_gb: Memory for images, for each worker.
+        threads: CPU threads of each worker; None for a training on GPUs.
     """
 
     family: str

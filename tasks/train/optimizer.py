@@ -1,4 +1,4 @@
-"""The optimizer and its learning rate."""
+"""Makes the optimizer, sets its learning rate and clips gradients."""
 
 from math import cos, pi
 from typing import TYPE_CHECKING, Any
@@ -28,12 +28,12 @@ def make_optimizer(module: "torch.nn.Module", hyperparameters: Train) -> "torch.
 
 
 def learning_rate(step: int, steps: int, hyperparameters: Train) -> float:
-    """The learning rate of a step, from the step alone: a resumed training needs no memory of it.
+    """The learning rate of a step; it depends on the step alone, so no checkpoint needs it.
 
     Args:
         step: From 0.
-        steps: Of the whole training.
-        hyperparameters: Its peak, its warm-up and its schedule.
+        steps: Steps of the whole training.
+        hyperparameters: The peak, the warm-up and the schedule.
     """
     warmup = hyperparameters.warmup * steps
     if hyperparameters.schedule == "one_cycle":
@@ -53,10 +53,10 @@ def clip_gradients(module: "torch.nn.Module", largest: float) -> "torch.Tensor":
 
     Args:
         module: Its parameters have gradients.
-        largest: The norm that they may have; any if 0.
+        largest: The largest norm allowed; 0 for no limit.
 
     Returns:
-        The norm that they had.
+        The norm before the scaling.
     """
     from torch.nn.utils import clip_grad_norm_, get_total_norm
 

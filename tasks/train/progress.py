@@ -1,6 +1,6 @@
-"""How far a training is: the first worker writes a small file, the step's own process reads it.
+"""Reports the progress of a training: the first worker writes a file, the step's process reads it.
 
-A file serves both ways of training, in the process of the step and on workers elsewhere.
+A file works for both ways of training, in the process of the step and on separate workers.
 """
 
 import json
@@ -22,32 +22,32 @@ logger = logging.getLogger(__name__)
 
 FILE = "progress.json"
 TICK_SECONDS = 0.25
-# MLflow is told rarely: on a small machine it takes time from the training.
+# MLflow logging is rare: on a small machine it takes time from the training.
 LOG_SECONDS = 5.0
 
-Epoch = Mapping[str, Any]  # what `history.json` says of one
+Epoch = Mapping[str, Any]  # an entry of `history.json`
 
 
 class Meter:
-    """Measures a training from inside and writes what it finds, a few times a second."""
+    """Measures a training in its loop and writes the progress, a few times a second."""
 
     def __init__(
         self, file: Path, epochs: int, steps: int, batch: int, step: int, loss_sum: float
     ) -> None:
-        """Starts to measure, in a pause.
+        """Starts to measure, as in a pause.
 
         Args:
-            file: What it writes.
-            epochs: Of the whole training.
+            file: The file that it writes.
+            epochs: Epochs of the whole training.
             steps: Optimizer steps of the whole training.
             batch: Images of a step, over all workers.
-            step: Where the training starts; more than 0 if it was resumed.
-            loss_sum: The losses of the epoch until there, added up.
+            step: The first step; more than 0 if the training was resumed.
+            loss_sum: The sum of the losses of the epoch before that step.
         """
         self._file = file
         self._epochs, self._steps, self._batch = epochs, steps, batch
         self._first, self._began = step, monotonic()
-        # When it last looked, in time spent training, and what it found.
+        # The time of the last measurement, without pauses, and its values.
         self._looked = self._paused = self._began
         self._last, self._loss = step, loss_sum
         self._images_per_second = 0.0
@@ -57,16 +57,16 @@ class Meter:
         self._looked += monotonic() - self._paused
 
     def pause(self, loss_sum: float) -> None:
-        """Ends an epoch, with its losses, added up; the next one's start from 0."""
+        """Ends an epoch with the sum of its losses; the next epoch's sum starts from 0."""
         self._paused = monotonic()
         self._loss -= loss_sum
 
     def tick(self, step: int, loss_sum: "Tensor", history: Sequence[Epoch]) -> None:
-        """Writes how far the training is, unless it has just done so.
+        """Writes the progress of the training, unless it has just done so.
 
         Args:
             step: Optimizer steps so far.
-            loss_sum: The losses of the epoch so far, added up; read only when it is time, because
+            loss_sum: The sum of the losses of the epoch so far; read only before a write, because
                 reading waits for the device.
             history: The epochs that are over.
         """
@@ -80,7 +80,7 @@ class Meter:
         self.write(step, loss, history)
 
     def write(self, step: int, loss: float, history: Sequence[Epoch]) -> None:
-        """Writes how far the training is."""
+        """Writes the progress of the training."""
         done, took = step - self._first, monotonic() - self._began
         progress = {
             "epoch": min(len(history) + 1, self._epochs),
@@ -97,15 +97,15 @@ class Meter:
 def followed(
     file: Path, show: Callable[[Progress], None], log: Callable[[Sequence[Epoch]], None]
 ) -> Iterator[None]:
-    """Shows and logs what the meter writes while the training runs, and the rest after it.
+    """Shows and logs what the meter writes, while the training runs and once after it.
 
     Args:
-        file: What the meter writes.
-        show: Called whenever it has changed.
-        log: Called with all epochs so far, now and then. When it fails, it is called again later.
+        file: The file that the meter writes.
+        show: Called whenever the file has changed.
+        log: Called from time to time with all epochs so far; called again later if it fails.
 
     Raises:
-        Exception: Of the last call of `log`.
+        Exception: The error of the last call of `log`.
     """
     over = Event()
     thread = Thread(target=_follow, args=(file, show, log, over), daemon=True)
@@ -136,7 +136,7 @@ def _follow(
             try:
                 log(written["history"])
                 logged = len(written["history"])
-            except Exception as error:  # a server that is away; the training need not stop for it
+            except Exception as error:  # the server is unreachable; the training continues
                 logger.warning("The epochs so far could not be logged yet: %s", error)
             log_after = monotonic() + LOG_SECONDS
 

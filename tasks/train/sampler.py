@@ -1,7 +1,7 @@
-"""Which images make up each batch.
+"""Selects the images of each batch.
 
-All of it follows from the seed and the position in the training, so that a training goes on
-anywhere as if it had never stopped, and workers agree without talking.
+The seed and the position in the training decide the selection, so that a resumed training gets the
+same batches, and workers agree without communication.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# One stream of random numbers for each use, so that none repeats another's.
+# A separate stream of random numbers for each use.
 SHUFFLE, AUGMENT, NETWORK = range(3)
 
 
@@ -20,7 +20,7 @@ class Windows:
     """How an epoch goes through images of which only a part is in memory.
 
     Attributes:
-        batches: Of a window: the batches whose images are in memory together.
+        batches: Batches of a window; their images are in memory together.
         block: Images that lie together on disk and stay together until they are in memory.
     """
 
@@ -32,15 +32,16 @@ class Windows:
 class BatchSampler:
     """The part of every batch that one worker trains on.
 
-    The last batch of an epoch is left out if it is not full; fewer images than a batch make one.
+    The last batch of an epoch is left out if it is not full; fewer images than one batch make a
+    smaller one.
 
     Attributes:
         rows: Images of the training split.
         size: Images of a batch, over all workers.
-        seed: Of all random choices of the training.
+        seed: The seed of all random choices of the training.
         rank: Which worker this is, from 0.
         workers: How many there are.
-        windows: None when any image can be had at any time.
+        windows: None if all images are in memory.
     """
 
     rows: int
@@ -57,16 +58,15 @@ class BatchSampler:
 
     @property
     def share(self) -> int:
-        """Images of a batch that are this worker's."""
+        """Images of a batch for this worker."""
         return min(self.size, self.rows) // self.workers
 
     def epoch(self, epoch: int) -> "NDArray[np.int64]":
-        """This worker's part of an epoch, in an order of its own.
+        """This worker's part of an epoch, in an order of that epoch.
 
-        With windows, the blocks are shuffled, and then the images of each window. An image meets
-        others than those beside it on disk only within a window: the larger, the closer this is to
-        the order without windows, in which any image can be anywhere. These are the orders
-        QUASI_RANDOM and RANDOM of FFCV (Leclerc et al., 2023).
+        With windows, the blocks are shuffled, and then the images of each window. The larger the
+        window, the closer this is to the order without windows, in which all images are shuffled.
+        These are the orders QUASI_RANDOM and RANDOM of FFCV (Leclerc et al., 2023).
 
         Args:
             epoch: From 0.
@@ -91,7 +91,7 @@ class BatchSampler:
         return order[:used].reshape(self.per_epoch, self.workers, self.share)[:, self.rank]
 
     def network_seeds(self, epoch: int) -> list[int]:
-        """What the network's own random choices (dropout) are drawn from, by batch of an epoch."""
+        """The seeds of the network's random choices (dropout), one for each batch of an epoch."""
         import numpy as np
 
         seeds = np.random.SeedSequence((self.seed, NETWORK, epoch, self.rank))

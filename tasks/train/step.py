@@ -1,7 +1,7 @@
 """Trains the network with Ray Train, in this process or on workers, and tracks it in MLflow.
 
 - `loops/` has the training loops, of which one is imported
-- `job.py` is what it is told
+- `job.py` has the arguments of the loop
 - `sampler.py`, `ingest.py`, `optimizer.py`, `checkpoint.py` and `progress.py` are its parts
 """
 
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MODEL = "model"
-SCALE = ("workers", "threads", "memory_gb")  # of the section, what changes the network
+SCALE = ("workers", "threads", "memory_gb")  # the settings of the section that change the network
 
-# Imported by its name, so that the code of another loop is no part of the step's.
+# Imported by its name, so that the code of another loop does not belong to the step's.
 LOOP = "tasks.train.loops.torch"
-# For which a worker waits for the others; PyTorch's own for NCCL.
+# How long a worker waits for the others; PyTorch's default for NCCL.
 COLLECTIVE_SECONDS = 600
 
 
 def train(
     model: Model, hyperparameters: Train, scale: Scale, images: Artifact, workspace: Workspace
 ) -> Facts:
-    """Trains a network; goes on from the last checkpoint of an interrupted training.
+    """Trains a network; continues from the last checkpoint of an interrupted training.
 
     Writes `model/` (as `models.save` does; of the epoch with the best validation accuracy),
     `report/history.json` (a list with an entry for each epoch) and `report/mlflow.json`.
@@ -62,7 +62,7 @@ def train(
     Returns:
         `weights` (SHA-256 of the weights' file), `parameters` (how many), `numerics` (`precision`,
         `attention`, whether `compiled`, and CPU `threads`), and `best_epoch`, `val_accuracy` and
-        `val_loss` of the epoch that is kept.
+        `val_loss` of the best epoch.
 
     Raises:
         ValueError: The parameters do not go together or with the images, or training diverged.
@@ -110,7 +110,7 @@ def train(
 
 
 def check(workload: Workload, project: Project) -> Iterator[str]:
-    """Finds GPUs that are required and not there; those of a cluster only Ray can count."""
+    """Finds too few GPUs where they are required; only Ray can count those of a cluster."""
     if workload.scale.require_gpu and not ray_cluster.is_remote():
         yield from _lacking_gpus(workload.scale, len(gpu_capabilities()))
 
@@ -128,7 +128,7 @@ def _lacking_gpus(scale: Scale, gpus: int) -> Iterator[str]:
 def _tracked(
     workspace: Workspace, params: dict[str, Any], images: str
 ) -> Iterator[tracking.TrackedRun]:
-    """The training's run in MLflow: finished after it, or failed."""
+    """Starts the training's run in MLflow, and ends it as finished or failed."""
     project = workspace.project
     run = tracking.start_run(project, workspace.workload, workspace.key, params, images)
     try:
@@ -137,13 +137,13 @@ def _tracked(
         try:
             tracking.end_run(project, run.run_id, "FAILED")
         except Exception as error:  # must not hide why the training failed
-            logger.warning("MLflow was not told that the training failed: %s", error)
+            logger.warning("MLflow could not record that the training failed: %s", error)
         raise
     tracking.end_run(project, run.run_id, "FINISHED")
 
 
 class _EpochLog:
-    """Logs to MLflow the epochs that it does not know yet."""
+    """Logs to MLflow the epochs that are not there yet."""
 
     def __init__(self, workspace: Workspace, run: tracking.TrackedRun) -> None:
         self._project, self._run_id = workspace.project, run.run_id
@@ -171,8 +171,8 @@ def _launch(job: TrainingJob, scale: Scale) -> dict[str, Any]:
 
     if scale.workers:
         ray_cluster.connect()
-    # Ray Train takes a run of the same name for the same run and, if it is over, does nothing.
-    # What it keeps is of no use here: the loop has its own checkpoints.
+    # Ray Train identifies a run by its name and does nothing if that run has ended. Its files
+    # are not needed: the loop has its own checkpoints.
     storage = job.scratch / "ray"
     shutil.rmtree(storage, ignore_errors=True)
     trainer = TorchTrainer(
@@ -195,7 +195,7 @@ def _launch(job: TrainingJob, scale: Scale) -> dict[str, Any]:
 
 
 def _scaling(scale: Scale) -> "ScalingConfig":
-    """What each worker is given: a GPU if there are enough, and its share of half of the CPUs.
+    """The resources of each worker: a GPU if there are enough, and its share of half of the CPUs.
 
     Raises:
         UsageError: There are not enough GPUs, and they are required.
@@ -223,16 +223,16 @@ def _scaling(scale: Scale) -> "ScalingConfig":
     return ScalingConfig(
         num_workers=workers,
         use_gpu=use_gpu,
-        # Whole CPUs where there are enough; a part of one rather than to wait for ever.
+        # Whole CPUs if there are enough, else a fraction of one: a worker must not wait forever.
         resources_per_worker={"CPU": int(cpus) if cpus >= 1 else cpus, "GPU": int(use_gpu)},
-        # Without GPUs between which they talk faster, workers are better off on nodes of their own.
+        # GPUs on one node communicate faster; workers on CPUs are faster on separate nodes.
         placement_strategy="PACK" if use_gpu else "SPREAD",
     )
 
 
 @contextmanager
 def _own_interrupt_handler() -> Iterator[None]:
-    """Takes Ctrl-C back from Ray Train, which keeps it after a training and exits with a 0."""
+    """Restores the handler of Ctrl-C; Ray Train leaves its own, which exits with code 0."""
     if current_thread() is not main_thread():
         yield
         return
@@ -240,7 +240,7 @@ def _own_interrupt_handler() -> Iterator[None]:
     try:
         yield
     except SystemExit as error:
-        if error.code:  # it is Ray's answer to SIGTERM
+        if error.code:  # Ray's exit after SIGTERM
             raise
         raise KeyboardInterrupt from None
     finally:

@@ -1,7 +1,7 @@
-"""An error that another try cannot help: it ends a training on all workers, at once.
+"""Ends a training on all workers at once after an error that a retry cannot fix.
 
-Ray Train would start the workers again after any error of one of them, and the others would wait
-for it in the exchange of gradients until then.
+Ray Train would restart the workers after any error of one of them, and until then the others would
+wait for it in the exchange of gradients.
 """
 
 from collections.abc import Iterable
@@ -13,20 +13,20 @@ from retrain.errors import is_verdict
 
 
 class StopAtVerdict(UserCallback):  # type: ignore[misc]  # Ray is not typed
-    """Fails the training when a worker raises what another try cannot help.
+    """Fails the training when a worker raises an error that a retry cannot fix.
 
-    Ray Train's controller calls it before it decides about another try, and takes an error of its
-    own for the end.
+    Ray Train's controller calls it before it decides about a retry, and ends the training when the
+    callback raises.
     """
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
-        """Raises the error of the first worker that has one."""
+        """Raises the error of the first worker with such an error."""
         if found := _first_verdict(worker_exceptions.values()):
             raise found
 
 
 def verdict(error: TrainingFailedError) -> Exception | None:
-    """What `StopAtVerdict` ended a training with; None if that ended otherwise."""
+    """The error that `StopAtVerdict` raised; None if the training ended for another reason."""
     if isinstance(error, ControllerError):
         return _first_verdict([error.controller_failure])
     return None

@@ -1,6 +1,6 @@
-"""What is known of the images, in a database on disk, so that it may be more than the memory holds.
+"""Keeps the results of the scan in a database on disk, because they may not fit into memory.
 
-The tables that Great Expectations judges are `images` (a row per image), `classes` and `splits`
+The tables that Great Expectations checks are `images` (a row per image), `classes` and `splits`
 (how many accepted images each has); `bad` names the images that failed, and by which rule.
 """
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from retrain.workload import Checks
 
-COLUMNS = ("split", "label", "error", "sha256", *property_types())  # of what is added
-BATCH = 1024  # rows that are Python's objects at a time
+COLUMNS = ("split", "label", "error", "sha256", *property_types())  # of the tables that are added
+BATCH = 1024  # rows that are Python objects at a time
 
 _SQL_TYPES = {int: "INTEGER", float: "REAL", str: "TEXT"}
 _PROPERTIES = ", ".join(f"{name} {_SQL_TYPES[kind]}" for name, kind in property_types().items())
@@ -42,19 +42,19 @@ CREATE TABLE splits (split TEXT, images INTEGER);
 
 
 class ImageDatabase(AbstractContextManager["ImageDatabase"]):
-    """The database. It is filled anew by each run; there is nothing in it to keep."""
+    """The database. Each run fills a new one; nothing in it is kept."""
 
     def __init__(self, path: Path) -> None:
-        """Makes an empty one.
+        """Makes an empty database.
 
         Args:
-            path: Of its file; an old one is removed.
+            path: The file; an old one is removed.
         """
         path.unlink(missing_ok=True)
         self.path = path
         self._database = sqlite3.connect(path)
         self._database.row_factory = sqlite3.Row
-        # Of a run that is killed nothing is read again, so nothing has to be safe on the disk.
+        # No run reads the database of a killed one, so nothing has to be safe on disk.
         self._database.execute("PRAGMA journal_mode = OFF")
         self._database.execute("PRAGMA synchronous = OFF")
         self._database.executescript(_TABLES)
@@ -65,7 +65,7 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Closes it."""
+        """Closes the database."""
         self._database.close()
 
     def add(self, first: int, images: "pa.Table") -> None:
@@ -93,7 +93,7 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
     def find_unknown(self, checks: "Checks") -> None:
         """Sets `unknown_label` of the images whose label is not listed.
 
-        Where the workload lists no classes, they are those of the training split.
+        If the workload lists no classes, those of the training split are the known ones.
         """
         with self._database:
             if checks.labels is None:
@@ -111,11 +111,10 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
             )
 
     def find_shared(self) -> None:
-        """Sets `also_in` of the images whose content is in a split that is held out from theirs.
+        """Sets `also_in` of the images whose content is also in a later split (train, val, test).
 
-        The copy to set aside is the one that is held out the least. Training loses one example of
-        many that way, where `test` would lose a row that this model and the one in production are
-        compared on.
+        The copy in the earlier split is set aside. Training loses one example of many that way,
+        while `test` would lose a row that this model and the one in production are compared on.
         """
         for rank in reversed(range(1, len(SPLITS))):
             less = ", ".join(f"'{split}'" for split in SPLITS[:rank])
@@ -138,7 +137,7 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
             self._database.execute(f"INSERT INTO bad SELECT image, ? FROM ({query})", (rule,))
 
     def count_accepted(self, checks: "Checks") -> None:
-        """Fills `classes` and `splits`. A class that is listed is there even without an image."""
+        """Fills `classes` and `splits`; `classes` has listed classes without an image too."""
         counts = ", ".join(f"SUM(split = '{split}')" for split in SPLITS)
         with self._database:
             self._database.execute(

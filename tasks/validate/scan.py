@@ -1,8 +1,7 @@
-"""Decodes every image once, by a plan of Ray Data, and keeps what is learnt on disk.
+"""Decodes every image once, in a plan of Ray Data, and writes what it finds to disk.
 
 It inspects the units of the data and writes a Parquet file about each; nothing comes back to the
-driver. The files outlive a kill, and a run that goes on inspects only the units that
-have none.
+driver. The files remain after a kill, and the next run inspects only the units without one.
 """
 
 import hashlib
@@ -25,13 +24,13 @@ BATCH = 1024  # rows that are Python's objects at a time; in Arrow they are a te
 
 @dataclass(frozen=True)
 class ScanTask:
-    """What is done with one unit.
+    """The work on one unit: inspect its images.
 
     Attributes:
         number: The unit's place in `RawDataset.units()`.
-        unit: What it reads.
-        path: The file about its images: the columns of `tasks.data.image_table`, the split as the
-            data's names tell it, and `error`, why an image does not decode.
+        unit: The images it reads.
+        path: The file about its images: the columns of `tasks.data.image_table`, the split from
+            the data's names, and `error`, why an image does not decode.
     """
 
     number: int
@@ -49,20 +48,20 @@ def scan_units(source: RawDataset, folder: Path) -> list[Path]:
         ValueError: The data cannot be read.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    jobs = [
+    tasks = [
         ScanTask(number, unit, folder / f"{number:06d}.parquet")
         for number, unit in enumerate(source.units())
     ]
-    missing = [job for job in jobs if not job.path.exists()]
+    missing = [task for task in tasks if not task.path.exists()]
     if missing:
         with console.unit_progress("validate", len(missing)) as show:
             map_units(
                 partial(_inspect, source),
                 missing,
-                seconds=sum(job.unit.seconds for job in missing),
-                done=lambda job: show(job.unit.rows),
+                seconds=sum(task.unit.seconds for task in missing),
+                done=lambda task: show(task.unit.rows),
             )
-    return [job.path for job in jobs]
+    return [task.path for task in tasks]
 
 
 def schema() -> "pa.Schema":
@@ -72,20 +71,20 @@ def schema() -> "pa.Schema":
     return image_table.schema().append(pa.field("error", pa.string()))
 
 
-def _inspect(source: RawDataset, job: ScanTask) -> None:
+def _inspect(source: RawDataset, task: ScanTask) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    partial_file = job.path.with_suffix(".partial")
+    partial_file = task.path.with_suffix(".partial")
     with pq.ParquetWriter(partial_file, schema()) as writer:
         rows: list[dict[str, object]] = []
-        for image in source.read(job.unit):
-            rows.append(_row(job.number, image))
+        for image in source.read(task.unit):
+            rows.append(_row(task.number, image))
             if len(rows) == BATCH:
                 writer.write_batch(pa.RecordBatch.from_pylist(rows, schema()))
                 rows.clear()
         writer.write_batch(pa.RecordBatch.from_pylist(rows, schema()))
-    partial_file.replace(job.path)
+    partial_file.replace(task.path)
 
 
 def _row(unit: int, image: RawImage) -> dict[str, object]:

@@ -1,9 +1,8 @@
 """Checks the data before a model is trained on it, and sets single bad images aside.
 
-Every image is decoded once, by a plan of Ray Data where it is worth one; what is learnt about it
-becomes a row of a table, and Great Expectations judges the tables. Of each unit of the data there
-is a file, and of all images a database, both in the step's scratch folder: the memory does not grow
-with the number of images.
+Every image is decoded once, in a plan of Ray Data if the data is large. The findings become a row
+of a table, and Great Expectations checks the tables. The step's scratch folder has a file for each
+unit of the data and a database of all images, so memory does not grow with the number of images.
 """
 
 import shutil
@@ -37,7 +36,7 @@ EXAMPLES = 5
 def validate(data: "Data", checks: "Checks", pulled: "Artifact", workspace: "Workspace") -> "Facts":
     """Checks every image, every class and every split.
 
-    Writes `images.parquet`, the accepted images, as `tasks/data/image_table.py` has it;
+    Writes `images.parquet`, the accepted images, as `tasks/data/image_table.py` defines it;
     `quarantined.parquet`, the bad ones, with the reason; and `report/data_docs/`.
 
     Returns:
@@ -45,7 +44,7 @@ def validate(data: "Data", checks: "Checks", pulled: "Artifact", workspace: "Wor
 
     Raises:
         RejectedDataError: More than `checks.max_bad_fraction` of the images are bad, or the others
-            do not suffice. All that is wrong is kept in the project's state.
+            are too few. A report of all faults goes to the project's state folder.
         ValueError: The data cannot be read.
     """
     try:
@@ -53,19 +52,19 @@ def validate(data: "Data", checks: "Checks", pulled: "Artifact", workspace: "Wor
         units = _Units(files, _splits_present(files), data.split)
         with ImageDatabase(workspace.scratch / "images.sqlite") as database:
             return _judge(units, checks, database, workspace)
-    except ValueError:  # a verdict: the same data is not looked at again
+    except ValueError:  # a verdict: the same data is not checked again
         shutil.rmtree(workspace.scratch)
         raise
 
 
 @dataclass(frozen=True)
 class _Units:
-    """What was found out about the images, a table per unit.
+    """The results of the scan, a table per unit.
 
     Attributes:
         files: As `scan_units` gives them.
-        present: The splits that the data's names tell.
-        fractions: How large the others are.
+        present: The splits that the data's names define.
+        fractions: The sizes of the other splits.
     """
 
     files: Sequence[Path]
@@ -84,7 +83,7 @@ class _Units:
 def _read(file: Path, columns: Sequence[str]) -> "pa.Table":
     import pyarrow.parquet as pq
 
-    # With threads, or read ahead, it would be no faster: only take more memory.
+    # Threads or reading in advance would take more memory and save no time.
     with pq.ParquetFile(file, pre_buffer=False) as parquet:
         return parquet.read(columns, use_threads=False)
 
@@ -184,12 +183,12 @@ def _line(finding: "Finding", examples: Sequence[str]) -> str:
 
 
 def _reject(lines: Sequence[str], workspace: "Workspace") -> str:
-    """Keeps what shows why, and says it: a line for each expectation that failed."""
-    kept = workspace.project.state / "rejected" / workspace.workload
-    shutil.rmtree(kept, ignore_errors=True)
-    shutil.copytree(workspace.report / "data_docs", kept / "data_docs")
-    shutil.copy(workspace.folder / QUARANTINED, kept)
-    everything = f"All of them: {kept / QUARANTINED} and {kept / 'data_docs/index.html'}"
+    """Saves the report and makes the message: a line for each expectation that failed."""
+    saved = workspace.project.state / "rejected" / workspace.workload
+    shutil.rmtree(saved, ignore_errors=True)
+    shutil.copytree(workspace.report / "data_docs", saved / "data_docs")
+    shutil.copy(workspace.folder / QUARANTINED, saved)
+    everything = f"All of them: {saved / QUARANTINED} and {saved / 'data_docs/index.html'}"
     return "\n".join(["The data is rejected:", *lines, everything])
 
 

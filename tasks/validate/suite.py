@@ -1,11 +1,11 @@
-"""What the data must be like, as Great Expectations suites over tables about the images.
+"""Checks the data with Great Expectations suites over tables about the images.
 
-Great Expectations knows no images, so each table has a row per image, class or split. The tables
-are in a database (`tasks/validate/image_database.py`) and are judged there by SQL: with data
-frames, the memory grew with the number of images. A result has counts and a few examples; the rows
-that failed are found by the query that Great Expectations gives for them. Such a query is meant
-to be shown, and has texts as Python writes them, not as SQL does: so an expectation compares
-numbers or asks for NULL, and what is wrong about a text is a column of its own.
+Great Expectations cannot read images, so each table has a row per image, class or split. The tables
+are in a database (`tasks/validate/image_database.py`) and are checked there by SQL: with data
+frames, the memory grew with the number of images. A result has counts and a few examples; the query
+that Great Expectations gives finds all rows that failed. Such a query is meant for display: it
+quotes strings as Python does, not as SQL does. So an expectation compares numbers or checks for
+NULL, and what is wrong with a string has a separate column.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rule:
-    """One expectation, and the words for the rows that fail it.
+    """One expectation, and how to describe the rows that fail it.
 
     Attributes:
         fault: What such rows are: `images that do not decode`.
@@ -40,8 +40,8 @@ class Finding:
     """A rule that failed.
 
     Attributes:
-        rule: That one.
-        number: Its place among the rules of its table.
+        rule: The rule.
+        number: Its index among the rules of its table.
         rows: How many rows the table has.
         failed: How many of them failed.
         query: Selects the key of those that failed, among others.
@@ -130,10 +130,10 @@ def split_rules() -> list[Rule]:
 
 
 class SuiteRunner:
-    """One pass of Great Expectations over the tables, told in Data Docs."""
+    """One run of Great Expectations over the tables, reported in Data Docs."""
 
     def __init__(self, database: Path, docs: Path) -> None:
-        """Prepares it.
+        """Sets Great Expectations up.
 
         Args:
             database: The SQLite file with the tables.
@@ -143,7 +143,7 @@ class SuiteRunner:
 
         self._context = gx.get_context(mode="ephemeral")
         self._context.variables.progress_bars = {"globally": False}
-        for site in self._context.get_site_names():  # its own, in a temporary folder
+        for site in self._context.get_site_names():  # the default site, in a temporary folder
             self._context.delete_data_docs_site(site)
         self._context.add_data_docs_site(
             "report",
@@ -196,7 +196,7 @@ class SuiteRunner:
                 each for each in outcome.results if each.expectation_config.notes == rule.fault
             ]
             if not result.success:
-                # Absent if the expectation itself broke down; its traceback is then in the result.
+                # Absent if the expectation itself raised; the result then has its traceback.
                 assert "unexpected_index_query" in result.result, result.exception_info
                 findings.append(
                     Finding(

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 CACHED = ("pull", "validate", "preprocess", "train", "evaluate")
 FACTS = {"format": "folders", "storage": "pixels"}
 
-# Adds a line to each file of a copy of the project in turn, and says which keys that changes.
+# Adds a line to each file of a copy of the project in turn, and prints which keys that changes.
 PROGRAM = """
 import json, sys
 from pathlib import Path

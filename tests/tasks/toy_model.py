@@ -113,7 +113,7 @@ def write_scores(folder: Path, trained: Artifact, rows: int, precision: str = "f
     """What `evaluate` leaves that later steps read: the predictions and the facts."""
     model = trained.folder / "model"
     known = json.loads((model / "labels.json").read_text())
-    said = plain_probabilities(model, pixels(rows), 256, precision)
+    probabilities = plain_probabilities(model, pixels(rows), 256, precision)
     images = [png(image) for image in pixels(rows)]
     described = {
         "path": [f"{row}.png" for row in range(rows)],
@@ -121,7 +121,9 @@ def write_scores(folder: Path, trained: Artifact, rows: int, precision: str = "f
         "label": [LABELS[row % len(LABELS)] for row in range(rows)],
     }
     folder.mkdir(parents=True, exist_ok=True)
-    answers = predictions.Answers(pa.RecordBatch.from_pydict(described), said.argmax(1), said)
+    answers = predictions.Answers(
+        pa.RecordBatch.from_pydict(described), probabilities.argmax(1), probabilities
+    )
     list(predictions.write([answers], known, LABELS, folder))
     facts = {
         "metrics": {"accuracy": 0.95, "log_loss": 0.2},
@@ -135,7 +137,7 @@ def write_scores(folder: Path, trained: Artifact, rows: int, precision: str = "f
 
 
 def write_model(folder: Path, labels=LABELS, seed: int = 0) -> Artifact:
-    """A network that was not trained, but says something different about every image."""
+    """A network that was not trained, but gives every image another answer."""
     import torch
 
     import models
@@ -153,7 +155,7 @@ def write_model(folder: Path, labels=LABELS, seed: int = 0) -> Artifact:
 def plain_probabilities(
     model: Path, images: np.ndarray, batch_size: int, precision: str = "fp32"
 ) -> np.ndarray:
-    """What the network says, in a loop in this process: float32 (rows, classes)."""
+    """The probabilities of the network, from a loop in this process: float32 (rows, classes)."""
     import torch
 
     import models
@@ -164,12 +166,12 @@ def plain_probabilities(
     network.prefer_attention("cpu", precision)
     autocast = torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
     with torch.inference_mode(), autocast:
-        said = [
+        batches = [
             torch.softmax(network(torch.from_numpy(images[start : start + batch_size])), 1).numpy()
             for start in range(0, len(images), batch_size)
         ]
     torch.set_num_threads(threads)
-    return np.concatenate(said)
+    return np.concatenate(batches)
 
 
 def workspace(folder: Path, root: Path) -> Workspace:

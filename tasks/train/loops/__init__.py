@@ -1,1 +1,1 @@
-"""The training loops, a module each."""
+"""The training loops, one module each."""

@@ -1,4 +1,4 @@
-"""The training loop: what each worker runs, and the step itself when there are no workers."""
+"""The training loop; each worker runs it, or the step's process if there are no workers."""
 
 import os
 from collections.abc import Mapping
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-# Gradients are looked at this often. On a GPU, a look waits until it has done all before.
-STEPS_BETWEEN_LOOKS = 50
+# How often gradients are checked. A check waits until the GPU has done all earlier work.
+STEPS_BETWEEN_CHECKS = 50
 
-# A checkpoint takes milliseconds, and so does an epoch of a very small training: less than this is
-# trained again rather than kept.
+# A checkpoint takes milliseconds, as an epoch of a very small training does: after less time than
+# this, no checkpoint is written.
 SECONDS_WORTH_A_CHECKPOINT = 1.0
 
-# FLOPs of a training from which it is compiled on a GPU: minutes of a fast one, where compiling
-# takes about one. On a CPU it took 25 to 65 s to gain 10 % and needs a C++ compiler.
+# FLOPs from which a training on a GPU is compiled: minutes on a fast GPU, while compiling takes
+# about one. On a CPU, compiling took 25 to 65 s to gain 10 % and needs a C++ compiler.
 WORTH_COMPILING = 1e17
 
 START: dict[str, Any] = {"step": 0, "loss_sum": 0.0, "history": [], "best": None}
@@ -42,8 +42,8 @@ def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
         config: The job, under `job`.
 
     Returns:
-        `history` (one mapping for each epoch), `best` (the one that is kept), `parameters` and
-        `numerics` (how it was calculated).
+        `history` (one mapping for each epoch), `best` (the best of them), `parameters` (how many)
+        and `numerics` (how it was calculated).
 
     Raises:
         ValueError: As `train` does.
@@ -52,10 +52,10 @@ def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
 
 
 def train(job: TrainingJob) -> dict[str, Any]:
-    """Trains a network, from its last checkpoint if there is one, and writes the best epoch's.
+    """Trains a network, from its last checkpoint if there is one, and saves the best epoch.
 
     Raises:
-        ValueError: The network does not go with the images, or the training diverged.
+        ValueError: The network does not fit the images, or the training diverged.
     """
     import torch
     from ray.train import get_context
@@ -82,7 +82,7 @@ def train(job: TrainingJob) -> dict[str, Any]:
     flops = _flops(network, data.shape)
     on_cpu = device.type == "cpu"
     if on_cpu:
-        torch.set_num_threads(job.threads or 1)  # none were counted on: GPUs were expected
+        torch.set_num_threads(job.threads or 1)  # None if GPUs were expected
     numerics = {
         "precision": hyperparameters.precision,
         "attention": network.prefer_attention(device.type, hyperparameters.precision),
@@ -106,8 +106,8 @@ def train(job: TrainingJob) -> dict[str, Any]:
         state = {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
         if checkpoint.is_finite(state | so_far):
             checkpoint.save(job.scratch, step, state | so_far)
-        else:  # a training that is started again must not go on from here
-            loss_sum.fill_(torch.nan)  # by which all workers stop at the next look
+        else:  # a restarted training must not continue from here
+            loss_sum.fill_(torch.nan)  # all workers stop at the next check
         return monotonic()
 
     loss_of = torch.nn.CrossEntropyLoss(label_smoothing=hyperparameters.label_smoothing)
@@ -135,7 +135,7 @@ def train(job: TrainingJob) -> dict[str, Any]:
             optimizer.step()
             step += 1
 
-            if step % STEPS_BETWEEN_LOOKS == 0 or step == epoch_end:
+            if step % STEPS_BETWEEN_CHECKS == 0 or step == epoch_end:
                 _check_finite(norm + _sum_over_workers(loss_sum), epoch, hyperparameters)
             if rank == 0:
                 meter.tick(step, loss_sum, history)
@@ -148,7 +148,7 @@ def train(job: TrainingJob) -> dict[str, Any]:
             val_loss, val_accuracy = validate(network, val, batches, device)
         _check_finite(val_loss, epoch, hyperparameters)
         if not checkpoint.is_finite((network.state_dict(), optimizer.state_dict())):
-            raise _diverged(epoch, hyperparameters)  # on all workers, which have the same
+            raise _diverged(epoch, hyperparameters)  # on all workers: their weights are equal
         this: Epoch = {
             "epoch": epoch + 1,
             "train_loss": float(_sum_over_workers(loss_sum)) / workers / batches.per_epoch,
@@ -156,7 +156,7 @@ def train(job: TrainingJob) -> dict[str, Any]:
             "val_accuracy": val_accuracy,
             "lr": lr,
             "images_per_second": (step - first) * batch / (trained - began),
-            "seconds": monotonic() - ended,  # with the last epoch's checkpoint
+            "seconds": monotonic() - ended,  # includes the checkpoint of the epoch before
         }
         ended = monotonic()
         history.append(dict(this))
@@ -236,12 +236,12 @@ def validate(
     import torch
 
     share = -(-len(split) // batches.workers)
-    mine = range(len(split))[batches.rank * share :][:share]
+    chosen = range(len(split))[batches.rank * share :][:share]
     loss_sum = torch.zeros((), device=device)
     hits = torch.zeros((), device=device)
     network.eval()
     with torch.inference_mode():
-        for images, labels in in_order(split, mine, batches.share, device):
+        for images, labels in in_order(split, chosen, batches.share, device):
             logits = network(images)
             loss_sum += torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
             hits += (logits.argmax(1) == labels).sum()
@@ -250,7 +250,7 @@ def validate(
 
 
 def _flops(network: "torch.nn.Module", shape: tuple[int, int, int]) -> float:
-    """FLOPs of a forward pass over one image, of a pretrained network too."""
+    """FLOPs of a forward pass over one image; works for a pretrained network too."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -264,9 +264,9 @@ def _is_compiled(hyperparameters: Train, device: "torch.device", flops: float) -
     """Whether the network is compiled.
 
     Args:
-        hyperparameters: May say it.
-        device: Where it is trained.
-        flops: Of this worker's whole training.
+        hyperparameters: `compile` may decide it.
+        device: The device of the training.
+        flops: FLOPs of this worker's whole training.
     """
     if hyperparameters.compile == "auto":
         return device.type == "cuda" and flops >= WORTH_COMPILING
@@ -274,7 +274,7 @@ def _is_compiled(hyperparameters: Train, device: "torch.device", flops: float) -
 
 
 def _set_up(device: "torch.device") -> None:
-    """Makes a repeated training give the same bits."""
+    """Makes a repeated training give bitwise equal results."""
     import torch
 
     if device.type == "cuda":
@@ -293,7 +293,7 @@ def _autocast(device: "torch.device", hyperparameters: Train) -> AbstractContext
 
 
 def _generator(device: "torch.device") -> "torch.Generator":
-    """What dropout draws from. `torch.manual_seed` would seed every kind of device, slowly."""
+    """The generator of dropout. `torch.manual_seed` would seed every kind of device, slowly."""
     import torch
 
     if device.type == "cuda":
@@ -311,12 +311,12 @@ def _sum_over_workers(value: "Tensor") -> "Tensor":
 
 
 def _score(epoch: Epoch) -> tuple[float, float]:
-    """What the best epoch has most of; the earlier one of equals is kept."""
+    """The best epoch has the highest score; of equal ones, the first is chosen."""
     return epoch["val_accuracy"], -epoch["val_loss"]
 
 
 def _check_finite(value: "Tensor", epoch: int, hyperparameters: Train) -> None:
-    """Stops a training that is past hope; on all workers, for the value is the same on each."""
+    """Stops a training that diverged; on all workers, because the value is the same on each."""
     if not value.isfinite():
         raise _diverged(epoch, hyperparameters)
 

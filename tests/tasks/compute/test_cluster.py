@@ -71,14 +71,14 @@ print(json.dumps({
 
 def environment(**more: str) -> dict[str, str]:
     """This process's, without what says where the project or a Ray is."""
-    kept = {
+    inherited = {
         name: value
         for name, value in os.environ.items()
         if name != "PYTHONPATH" and not name.startswith("RAY_")
     }
     # On loopback (the name is Ray's), and for nobody else on this machine.
     closed = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
-    return kept | closed | {"RAY_USAGE_STATS_ENABLED": "0"} | more
+    return inherited | closed | {"RAY_USAGE_STATS_ENABLED": "0"} | more
 
 
 @pytest.fixture
@@ -147,9 +147,9 @@ def test_workers_need_the_libraries_only_and_run_the_code_of_the_driver(cluster,
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert said["address"] == cluster
-    changed, files = said["seen"]
+    result = json.loads(done.stdout)
+    assert result["address"] == cluster
+    changed, files = result["seen"]
     assert changed == "today"
     assert files == sorted(ray_cluster.SENT)
     for step in ("validate", "preprocess"):

@@ -29,10 +29,10 @@ def place(request, monkeypatch):
 def test_it_says_exactly_what_a_plain_loop_says(model, images):
     chunks = list(probabilities(PredictionJob(model, images, "test", 3, "fp32"), chunk=16))
     assert [len(chunk) for chunk in chunks] == [16, 16, 16, 2]
-    said = np.concatenate(chunks)
-    assert said.dtype == np.float32
-    assert said.shape == (50, len(LABELS))
-    assert np.array_equal(said, plain_probabilities(model, pixels(50), batch_size=3))
+    answers = np.concatenate(chunks)
+    assert answers.dtype == np.float32
+    assert answers.shape == (50, len(LABELS))
+    assert np.array_equal(answers, plain_probabilities(model, pixels(50), batch_size=3))
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 50, 1000])

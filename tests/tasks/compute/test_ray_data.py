@@ -138,8 +138,8 @@ def test_ray_data_says_nothing_and_the_log_gets_its_statistics(ray_session, capf
     with caplog.at_level(logging.INFO, "tasks.compute.ray_data"):
         map_all(abs, [-1, 2])
     assert "2 tasks executed" in caplog.text
-    said = capfd.readouterr()
-    assert said.out == said.err == ""
+    output = capfd.readouterr()
+    assert output.out == output.err == ""
 
 
 def test_a_second_core_is_worth_a_start_that_takes_less_than_it_saves(monkeypatch):

@@ -128,9 +128,11 @@ def older(project, trained, written, data, scores):
     description = folder / "artifacts" / "model" / "model.json"
     description.write_text(description.read_text().replace('"vit"', '"transformer_of_old"'))
     decoder = (code / "image.py").read_text()
-    kept = "return np.asarray(image).reshape(size, size, channels)"
-    assert kept in decoder
-    (code / "image.py").write_text(decoder.replace(kept, kept.replace("return ", "return 255 - ")))
+    last_line = "return np.asarray(image).reshape(size, size, channels)"
+    assert last_line in decoder
+    (code / "image.py").write_text(
+        decoder.replace(last_line, last_line.replace("return ", "return 255 - "))
+    )
     version = appoint(project, folder, trained)
     runner = Runner(RunContext("run", project))
     return runner, version, score_champion(runner, *data, scores)
@@ -203,8 +205,8 @@ def test_several_processes_say_what_the_evaluation_said(
     evaluated = pq.read_table(scores.folder / "predictions.parquet")
     probabilities = np.concatenate([each.probabilities for each in answers])
     assert np.abs(probabilities - np.stack(evaluated["probabilities"].to_numpy())).max() < 1e-6
-    said = [label for each in answers for label in each.labels]
-    assert said == evaluated["prediction"].to_pylist()
+    predicted = [label for each in answers for label in each.labels]
+    assert predicted == evaluated["prediction"].to_pylist()
     sent = [image.sha256 for each in answers for image in each.images]
     assert sent == [hashlib.sha256(i.data).hexdigest() for each in answers for i in each.images]
     paths = [image.path for each in answers for image in each.images]

@@ -31,26 +31,28 @@ def tally(labels, predicted, confidence=None, likelihood=None, names=NAMES, chun
 
 
 def test_the_metrics_are_those_of_the_confusion_counted_by_hand():
-    said = summarise(tally([0, 0, 0, 1, 1, 2], [0, 0, 1, 1, 2, 2]))
-    assert said.keys() == METRICS.keys()  # the names that the gate's rules are checked against
-    assert said["rows"] == 6
-    assert said["accuracy"] == pytest.approx(4 / 6)
-    assert said["macro_recall"] == pytest.approx((2 / 3 + 1 / 2 + 1) / 3)
-    assert said["macro_precision"] == pytest.approx((1 + 1 / 2 + 1 / 2) / 3)
-    assert said["macro_f1"] == pytest.approx((4 / 5 + 1 / 2 + 2 / 3) / 3)
-    assert said["worst_class_recall"] == pytest.approx(1 / 2)
+    metrics = summarise(tally([0, 0, 0, 1, 1, 2], [0, 0, 1, 1, 2, 2]))
+    assert metrics.keys() == METRICS.keys()  # the names that the gate's rules are checked against
+    assert metrics["rows"] == 6
+    assert metrics["accuracy"] == pytest.approx(4 / 6)
+    assert metrics["macro_recall"] == pytest.approx((2 / 3 + 1 / 2 + 1) / 3)
+    assert metrics["macro_precision"] == pytest.approx((1 + 1 / 2 + 1 / 2) / 3)
+    assert metrics["macro_f1"] == pytest.approx((4 / 5 + 1 / 2 + 2 / 3) / 3)
+    assert metrics["worst_class_recall"] == pytest.approx(1 / 2)
 
 
 def test_macro_means_are_those_of_scikit_learn():
     random = np.random.default_rng(0)
     labels, predicted = random.integers(0, 3, 200), random.integers(0, 3, 200)
-    said = summarise(tally(labels, predicted))
+    metrics = summarise(tally(labels, predicted))
     for name, function in (
         ("precision", precision_score),
         ("recall", recall_score),
         ("f1", f1_score),
     ):
-        assert said[f"macro_{name}"] == pytest.approx(function(labels, predicted, average="macro"))
+        assert metrics[f"macro_{name}"] == pytest.approx(
+            function(labels, predicted, average="macro")
+        )
 
 
 def test_a_class_that_is_never_predicted_counts_as_zero():
@@ -70,8 +72,8 @@ def test_log_loss_is_that_of_scikit_learn():
     probabilities = random.dirichlet(np.ones(3), 100).astype(np.float32)
     labels = random.integers(0, 3, 100)
     likelihood = probabilities[np.arange(100), labels]
-    said = tally(labels, labels, likelihood=likelihood).log_loss
-    assert said == pytest.approx(sklearn_log_loss(labels, probabilities), rel=1e-5)
+    loss = tally(labels, labels, likelihood=likelihood).log_loss
+    assert loss == pytest.approx(sklearn_log_loss(labels, probabilities), rel=1e-5)
 
 
 def test_log_loss_of_an_impossible_class_is_finite():
@@ -80,8 +82,8 @@ def test_log_loss_of_an_impossible_class_is_finite():
 
 def test_calibration_compares_confidence_with_accuracy_in_bins():
     # Two bins of 15: (0.6, 0.667] with accuracy 1/2, (0.933, 1] with accuracy 1.
-    said = tally([0, 0, 0, 0], [0, 1, 0, 0], confidence=[0.61, 0.63, 0.96, 1.0])
-    bins = said.calibration
+    counts = tally([0, 0, 0, 0], [0, 1, 0, 0], confidence=[0.61, 0.63, 0.96, 1.0])
+    bins = counts.calibration
     assert bins.share == pytest.approx([0.5, 0.5])
     assert bins.accuracy == pytest.approx([0.5, 1.0])
     assert bins.confidence == pytest.approx([0.62, 0.98])
@@ -100,19 +102,19 @@ def test_the_metrics_are_the_same_in_whatever_chunks_the_rows_come():
 
 
 def test_the_confusion_matrix_counts_true_classes_in_rows_and_predicted_ones_in_columns():
-    said = tally([0, 0, 1, 2, 2], [0, 2, 1, 2, 2])
-    assert said.confusion.tolist() == [[1, 0, 1], [0, 1, 0], [0, 0, 2]]
+    counts = tally([0, 0, 1, 2, 2], [0, 2, 1, 2, 2])
+    assert counts.confusion.tolist() == [[1, 0, 1], [0, 1, 0], [0, 0, 2]]
 
 
 def test_of_many_classes_the_confusion_matrix_is_no_larger_than_can_be_seen():
     names = tuple(str(number) for number in range(21_841))
-    said = Tally(names, len(names))
+    counts = Tally(names, len(names))
     labels = np.arange(len(names))
     half = np.full(len(names), 0.5, np.float32)
-    said.add(Predictions(labels, labels, half, half))
-    assert said.confusion.shape == (MAX_CELLS, MAX_CELLS)
-    assert said.confusion.trace() == said.confusion.sum() == len(names)
-    assert summarise(said)["macro_f1"] == 1
+    counts.add(Predictions(labels, labels, half, half))
+    assert counts.confusion.shape == (MAX_CELLS, MAX_CELLS)
+    assert counts.confusion.trace() == counts.confusion.sum() == len(names)
+    assert summarise(counts)["macro_f1"] == 1
 
 
 def test_errors_are_better_when_they_are_lower():

@@ -123,12 +123,12 @@ def test_a_class_that_the_model_does_not_know_is_counted_as_wrong(scored, tmp_pa
     assert set(per_class) == set(LABELS)
     assert per_class["dog"]["recall"] == 0
     assert facts["metrics"]["worst_class_recall"] == 0
-    said = pq.read_table(folder / "predictions.parquet").to_pylist()
-    right = sum(row["label"] == row["prediction"] for row in said)
+    rows = pq.read_table(folder / "predictions.parquet").to_pylist()
+    right = sum(row["label"] == row["prediction"] for row in rows)
     assert facts["metrics"]["accuracy"] == pytest.approx(right / ROWS)
     likelihood = [
         row["probabilities"][known.index(row["label"])] if row["label"] in known else 0
-        for row in said
+        for row in rows
     ]
     smallest = np.finfo(np.float32).eps
     expected = -np.log(np.clip(likelihood, smallest, 1 - smallest)).mean()

@@ -51,7 +51,7 @@ def test_a_model_outside_its_bounds_does_not_pass_even_if_it_is_better(against):
 
 
 @pytest.mark.parametrize(
-    ("rules", "mine", "theirs", "better"),
+    ("rules", "challenger_value", "champion_value", "better"),
     [
         (Gate(), 0.95, 0.94, True),
         (Gate(), 0.95, 0.95, False),
@@ -65,8 +65,14 @@ def test_a_model_outside_its_bounds_does_not_pass_even_if_it_is_better(against):
         (Gate(metric="wait"), 4.0, 3.0, False),
     ],
 )
-def test_the_champion_has_to_be_beaten_by_more_than_the_margin(rules, mine, theirs, better):
-    decision = decide(rules, scores(**{rules.metric: mine}), champion(**{rules.metric: theirs}))
+def test_the_champion_has_to_be_beaten_by_more_than_the_margin(
+    rules, challenger_value, champion_value, better
+):
+    decision = decide(
+        rules,
+        scores(**{rules.metric: challenger_value}),
+        champion(**{rules.metric: champion_value}),
+    )
     assert decision["passed"] is better
     assert decision["verdict"] == ("better" if better else "not better")
     assert decision["champion"]["version"] == 3
@@ -74,10 +80,10 @@ def test_the_champion_has_to_be_beaten_by_more_than_the_margin(rules, mine, thei
 
 def test_the_rule_against_the_champion_says_what_was_compared():
     decision = decide(Gate(margin=0.005), scores(), champion())
-    duel = decision["rules"][-1]
-    assert duel["rule"] == "accuracy > champion 3 (0.9400) + 0.005"
-    assert duel["bound"] == pytest.approx(0.945)
-    assert duel["value"] == 0.95
+    comparison = decision["rules"][-1]
+    assert comparison["rule"] == "accuracy > champion 3 (0.9400) + 0.005"
+    assert comparison["bound"] == pytest.approx(0.945)
+    assert comparison["value"] == 0.95
 
 
 @pytest.mark.parametrize(("bound", "passed"), [(0.9, True), (0.99, False)])
@@ -90,7 +96,7 @@ def test_the_champion_itself_is_not_compared_with_itself(bound, passed):
 
 
 @pytest.mark.parametrize(
-    ("rules", "mine", "theirs", "verdict"),
+    ("rules", "challenger_value", "champion_value", "verdict"),
     [
         (Gate(), 0.95, 0.95, "repackaged"),
         (Gate(margin=0.02), 0.95, 0.95, "repackaged"),
@@ -102,10 +108,10 @@ def test_the_champion_itself_is_not_compared_with_itself(bound, passed):
     ],
 )
 def test_the_champions_own_training_in_another_package_must_not_be_worse(
-    rules, mine, theirs, verdict
+    rules, challenger_value, champion_value, verdict
 ):
-    same = Champion(3, "older package", "my training", {rules.metric: theirs})
-    decision = decide(rules, scores(**{rules.metric: mine}), same)
+    same = Champion(3, "older package", "my training", {rules.metric: champion_value})
+    decision = decide(rules, scores(**{rules.metric: challenger_value}), same)
     assert decision["verdict"] == verdict
     assert decision["passed"] is (verdict == "repackaged")
 

@@ -19,9 +19,9 @@ def steps(monkeypatch):
     taken = []
     learning_rate = torch_loop.learning_rate
 
-    def noting(step, steps, hyperparameters):
+    def recorded(step, steps, hyperparameters):
         taken.append(step)
         return learning_rate(step, steps, hyperparameters)
 
-    monkeypatch.setattr(torch_loop, "learning_rate", noting)
+    monkeypatch.setattr(torch_loop, "learning_rate", recorded)
     return taken

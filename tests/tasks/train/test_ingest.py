@@ -97,11 +97,11 @@ def test_only_two_windows_are_read_at_a_time(split, monkeypatch):
     read = []
     load = type(split.images).load
 
-    def noting(self, rows):
+    def recorded(self, rows):
         read.append(rows)
         return load(self, rows)
 
-    monkeypatch.setattr(type(split.images), "load", noting)
+    monkeypatch.setattr(type(split.images), "load", recorded)
     epoch = Ingest(split, batches(windows=WINDOWS), CPU).epoch(0, 0)
     for _ in range(WINDOWS.batches):
         next(epoch)

@@ -8,7 +8,7 @@ from tasks.train.optimizer import clip_gradients, learning_rate, make_optimizer
 def test_one_cycle_is_pytorchs():
     hyperparameters, steps = Train(lr=0.01, schedule="one_cycle", warmup=0.3), 50
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    theirs = torch.optim.lr_scheduler.OneCycleLR(
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(
         optimizer,
         hyperparameters.lr,
         total_steps=steps,
@@ -16,9 +16,11 @@ def test_one_cycle_is_pytorchs():
         cycle_momentum=False,
     )
     for step in range(steps):
-        assert learning_rate(step, steps, hyperparameters) == pytest.approx(theirs.get_last_lr()[0])
+        assert learning_rate(step, steps, hyperparameters) == pytest.approx(
+            scheduler.get_last_lr()[0]
+        )
         optimizer.step()
-        theirs.step()
+        scheduler.step()
 
 
 def test_cosine_rises_to_the_peak_and_falls_towards_zero():

@@ -70,12 +70,12 @@ def test_images_that_are_read_in_windows_are_gone_on_with_in_any_of_them(
 ):
     from tasks.train.loops import torch as torch_loop
 
-    noting = torch_loop.learning_rate
+    recorded = torch_loop.learning_rate
 
     def failing(step, steps, hyperparameters):
         if step == stopped_at:
             raise InterruptedTrainingError
-        return noting(step, steps, hyperparameters)
+        return recorded(step, steps, hyperparameters)
 
     hyperparameters = RECIPE.model_copy(update={"precision": "bf16", "epochs": 3})
     whole = run(tmp_path / "whole", images, hyperparameters, model=DROPOUT, scale=FEW_IN_MEMORY)
@@ -122,10 +122,10 @@ def test_a_training_that_diverged_does_not_go_on_from_what_it_came_to(
 ):
     from tasks.train.loops import torch as torch_loop
 
-    noting = torch_loop.learning_rate
+    recorded = torch_loop.learning_rate
 
     def exploding(step, steps, hyperparameters):
-        noting(step, steps, hyperparameters)
+        recorded(step, steps, hyperparameters)
         return float("inf") if step == 2 * PER_EPOCH + 3 else 0.01
 
     scale = Scale(checkpoint_seconds=checkpoint_seconds)
@@ -135,13 +135,13 @@ def test_a_training_that_diverged_does_not_go_on_from_what_it_came_to(
         with pytest.raises(ValueError, match="diverged in epoch 3"):
             run(tmp_path, images, RECIPE, model=DROPOUT, scale=scale, output="diverged")
     assert steps[-1] >= 2 * PER_EPOCH + 3
-    kept = checkpoint.load(tmp_path / "scratch")
-    assert kept is not None
-    assert 2 * PER_EPOCH <= kept["step"] <= 2 * PER_EPOCH + 3
-    assert checkpoint.is_finite(kept)
+    saved = checkpoint.load(tmp_path / "scratch")
+    assert saved is not None
+    assert 2 * PER_EPOCH <= saved["step"] <= 2 * PER_EPOCH + 3
+    assert checkpoint.is_finite(saved)
     steps.clear()
     resumed = run(tmp_path, images, RECIPE, model=DROPOUT, output="resumed")
-    assert steps == list(range(kept["step"], 4 * PER_EPOCH))
+    assert steps == list(range(saved["step"], 4 * PER_EPOCH))
     assert all(isfinite(epoch["val_loss"]) for epoch in resumed.history)
 
 

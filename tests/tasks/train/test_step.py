@@ -127,9 +127,9 @@ def test_a_batch_in_parts_takes_the_same_steps(images, tmp_path):
     whole = run(tmp_path / "whole", images, RECIPE)
     parts = run(tmp_path / "parts", images, RECIPE.model_copy(update={"micro_batch": 5}))
     assert parts.model_files() != whole.model_files()  # sums in another order
-    for ours, theirs in zip(parts.history, whole.history, strict=True):
-        assert ours["train_loss"] == pytest.approx(theirs["train_loss"], rel=1e-3)
-        assert ours["val_loss"] == pytest.approx(theirs["val_loss"], rel=1e-3)
+    for by_parts, at_once in zip(parts.history, whole.history, strict=True):
+        assert by_parts["train_loss"] == pytest.approx(at_once["train_loss"], rel=1e-3)
+        assert by_parts["val_loss"] == pytest.approx(at_once["val_loss"], rel=1e-3)
 
 
 def test_how_it_was_calculated_is_recorded(images, tmp_path):

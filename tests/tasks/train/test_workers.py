@@ -38,11 +38,11 @@ def test_two_workers_train_as_one_process_does(two_workers, many, tmp_path):
     for epoch, other in zip(two_workers.history, alone.history, strict=True):
         assert epoch["train_loss"] == pytest.approx(other["train_loss"], rel=1e-3)
         assert epoch["val_loss"] == pytest.approx(other["val_loss"], rel=1e-3)
-    ours, theirs = (load(each.model_files()[models.WEIGHTS]) for each in (two_workers, alone))
-    for name, value in ours.items():
+    by_workers, by_one = (load(each.model_files()[models.WEIGHTS]) for each in (two_workers, alone))
+    for name, value in by_workers.items():
         # Softmax does not see the keys' bias: its gradient is rounding error, which Adam scales up.
         if not name.endswith("k_proj.bias"):
-            assert torch.allclose(value, theirs[name], atol=1e-3), name
+            assert torch.allclose(value, by_one[name], atol=1e-3), name
 
 
 def test_a_killed_worker_is_replaced_and_the_training_ends_the_same(two_workers, many, tmp_path):
