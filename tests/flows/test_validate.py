@@ -35,7 +35,7 @@ def test_the_training_finds_the_data_checked_and_both_flows_keep_their_records(f
     assert [step["step"] for step in checked] == ["pull", "validate"]
 
 
-def test_bad_data_fails_and_says_why(fresh, tmp_path):
+def test_bad_data_fails_with_the_reason(fresh, tmp_path):
     photos = draw_photos(tmp_path / "photos")
     next(photos.glob("class-0/*")).write_bytes(b"no image")
     done = validate(fresh, "--set", f"data.path={photos}", code=1)
