@@ -28,7 +28,7 @@ train: setup  ## Pull, check, prepare, train, evaluate, gate and promote the sta
 	@$(BIN)/retrain train vit
 
 test: setup  ## Run every test.
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 lint: setup  ## Check style (ruff) and types (mypy, strict).
 	$(BIN)/ruff check .

@@ -29,7 +29,7 @@ from benchmarks.flow import TRAIN, call, copy_project
 from benchmarks.table import Row, report
 from retrain.step import Plan
 from retrain.store import MANIFEST, PIECE, Artifact, Store, digest_of_output, list_files, write_json
-from retrain.verify import THREADS, Verifier
+from retrain.verify import Verifier, thread_count
 
 FILES, FILE_BYTES = 16, 125_000_000
 CHECK = "artifact.folder.is_relative_to(self.store.root)"
@@ -88,7 +88,7 @@ def _read(artifact: Artifact) -> None:
             while file.readinto(buffer):
                 pass
 
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(thread_count()) as pool:
         list(pool.map(read, sorted(artifact.folder.glob("*.npy"))))
 
 

@@ -1,4 +1,4 @@
-"""The main flow: pull > validate > preprocess > train > evaluate > gate > promote.
+"""The flow `train`: pull > validate > preprocess > train > evaluate > gate > promote.
 
 retrain train vit
 prefect deployment run train/vit --watch
@@ -25,15 +25,15 @@ from tasks.train.step import STEP as TRAIN
 from tasks.validate.step import STEP as VALIDATE
 
 if TYPE_CHECKING:
-    from prefect import Flow
+    pass
 
 
 def order(run: Runner, version: DataVersion) -> None:
     """Takes a version of the data through all steps.
 
     Raises:
-        ValueError: Something that the user has to correct, such as data that fails its checks. A
-            model that the gate rejects is no error.
+        ValueError: The user has to correct something, such as data that fails its checks. A model
+            that the gate rejects is not an error.
     """
     data = run(PULL, version)
     checked = run(VALIDATE, data)
@@ -55,27 +55,27 @@ IMPORTS = {
 
 
 def document(run: RunState) -> Document:
-    """A run as JSON-able values; parts that it did not get to are None."""
+    """A run as JSON-able values; the parts of steps that did not run are None."""
     facts = {name: dict(artifact.facts) for name, artifact in run.artifacts.items()}
     decision = facts.get("gate")
     champion = decision.pop("champion") if decision else None
     base = records.base_document(run)
     base["data"] |= {name: facts.get("validate", {}).get(name) for name in ("rows", "quarantined")}
-    made = base | {
+    result = base | {
         "metrics": facts.get("evaluate", {}).get("metrics"),
         "champion": champion,
         "decision": decision,
         "model": facts.get("promote"),
         "look": _where_to_look(run),
     }
-    if decision is None or made["model"] is None:
-        return made | {"rejected": False, "outcome": None}
+    if decision is None or result["model"] is None:
+        return result | {"rejected": False, "outcome": None}
     rejected = not decision["passed"] and decision["verdict"] != "champion already"
-    return made | {"rejected": rejected, "outcome": verdict(made)}
+    return result | {"rejected": rejected, "outcome": verdict(result)}
 
 
 def verdict(document: Mapping[str, Any]) -> str:
-    """What was decided about the model, in one sentence."""
+    """The decision about the model, in one sentence."""
     decision, model, champion = document["decision"], document["model"], document["champion"]
     if decision["verdict"] == "champion already":
         return f"This very model is the champion already (version {champion['version']})."
@@ -92,7 +92,7 @@ def verdict(document: Mapping[str, Any]) -> str:
 
 
 def standing(document: Document) -> str:
-    """Which version is in production, or why it is none."""
+    """Which version is champion, or why the version of this run is not."""
     version = f"version {document['model']['version']}"
     if document["decision"]["verdict"] == "champion already":
         return f"{version} is champion"
@@ -100,7 +100,7 @@ def standing(document: Document) -> str:
 
 
 def show(document: Document) -> None:
-    """Shows the metrics beside the champion's, the rules, the verdict, and where to look."""
+    """Shows the metrics and the champion's, the rules, the verdict, and where the results are."""
     from rich.markup import escape
 
     from retrain.runs import console
@@ -120,7 +120,7 @@ def show(document: Document) -> None:
     console.say(f"\n[bold]{escape(document['outcome'])}[/]")
     if document["data"]["quarantined"]:
         console.say(f"{document['data']['quarantined']} images were set aside by the checks.")
-    console.say_where(document)
+    console.say_places(document)
 
 
 def publish(document: Document) -> None:
@@ -140,7 +140,7 @@ def publish(document: Document) -> None:
 
 
 def markdown(document: Document) -> str:
-    """A run's document for reading."""
+    """A run's document in Markdown."""
     from retrain.runs.console import number
 
     theirs = (document["champion"] or {}).get("metrics", {})
@@ -175,19 +175,19 @@ def _why_rejected(document: Mapping[str, Any]) -> str:
 
 
 def _where_to_look(run: RunState) -> dict[str, str]:
-    """Places for a person to go on from, by name."""
-    look = {}
+    """Where a person finds the results of a run, by name."""
+    places = {}
     if "validate" in run.artifacts:
         docs = run.artifacts["validate"].folder / REPORT / "data_docs" / "index.html"
-        look["Data Docs"] = run.context.project.relative(docs)
+        places["Data Docs"] = run.context.project.relative(docs)
     if "evaluate" in run.artifacts:
         plots = run.artifacts["evaluate"].folder / REPORT
-        look["plots"] = run.context.project.relative(plots)
+        places["plots"] = run.context.project.relative(plots)
     if "train" in run.artifacts:
         mlflow = run.artifacts["train"].folder / REPORT / "mlflow.json"
         if mlflow.is_file():
-            look["MLflow run"] = json.loads(mlflow.read_text())["run_id"]
-    return look
+            places["MLflow run"] = json.loads(mlflow.read_text())["run_id"]
+    return places
 
 
 PIPELINE = Pipeline(
@@ -202,12 +202,8 @@ PIPELINE = Pipeline(
     show=show,
     publish=publish,
     imports=IMPORTS,
-    preparations={"train": tracking.client},  # may have to make MLflow's database
+    preparations={"train": tracking.client},  # may create MLflow's database
 )
 
-
-def __getattr__(name: str) -> "Flow[..., Any]":
-    """Makes the Prefect flow when Prefect asks for it: to import Prefect takes a second."""
-    if name == PIPELINE.name:
-        return PIPELINE.as_prefect_flow()
-    raise AttributeError(name)
+# Gives Prefect its flow, under the module's own name, when it is asked for.
+__getattr__ = PIPELINE.module_attribute

@@ -1,10 +1,10 @@
-"""Pulls and checks a workload's data, and stops there: before a training, or on a schedule.
+"""The flow `validate`: pull > validate, to check the data before a training or on a schedule.
 
 retrain validate vit
 prefect deployment run validate/vit --watch
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from retrain.runs import records
 from retrain.runs.pipeline import Pipeline
@@ -16,7 +16,7 @@ from tasks.pull.step import STEP as PULL, data_version, outdated
 from tasks.validate.step import STEP as VALIDATE
 
 if TYPE_CHECKING:
-    from prefect import Flow
+    pass
 
 
 def order(run: Runner, version: DataVersion) -> None:
@@ -30,7 +30,7 @@ def order(run: Runner, version: DataVersion) -> None:
 
 
 def document(run: RunState) -> Document:
-    """A run as JSON-able values; parts that it did not get to are None."""
+    """A run as JSON-able values; the parts of steps that did not run are None."""
     checked = run.artifacts.get("validate")
     base = records.base_document(run)
     base["data"] |= {name: checked and checked.facts[name] for name in ("rows", "quarantined")}
@@ -45,12 +45,12 @@ def document(run: RunState) -> Document:
 
 
 def standing(document: Document) -> str:
-    """What was found about the data."""
+    """The result of the checks."""
     return "the data passes its checks"
 
 
 def show(document: Document) -> None:
-    """Shows what the data has, and where to look."""
+    """Shows the size of the data, and where the results are."""
     from rich.markup import escape
 
     from retrain.runs import console
@@ -58,7 +58,7 @@ def show(document: Document) -> None:
     console.say(f"\n[bold]{escape(document['outcome'])}[/]")
     rows = ", ".join(f"{count:,} {split}" for split, count in document["data"]["rows"].items())
     console.say(f"{rows}; {document['data']['quarantined']:,} images set aside")
-    console.say_where(document)
+    console.say_places(document)
 
 
 def publish(document: Document) -> None:
@@ -90,9 +90,5 @@ PIPELINE = Pipeline(
     imports={"pull": ("dvc.repo",), "validate": ("great_expectations",)},
 )
 
-
-def __getattr__(name: str) -> "Flow[..., Any]":
-    """Makes the Prefect flow when Prefect asks for it: to import Prefect takes a second."""
-    if name == PIPELINE.name:
-        return PIPELINE.as_prefect_flow()
-    raise AttributeError(name)
+# Gives Prefect its flow, under the module's own name, when it is asked for.
+__getattr__ = PIPELINE.module_attribute

@@ -2,8 +2,8 @@
 
 import os
 
-# A tool that trains on private data phones nobody. Set before any of the libraries is imported;
-# a value that the user has set stands.
+# No telemetry: the data may be private. Set before any of the libraries is imported; a value that
+# the user has set is kept.
 for _switch, _off in {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -15,12 +15,12 @@ for _switch, _off in {
 }.items():
     os.environ.setdefault(_switch, _off)
 
-# Arrow's own allocators keep most of what they were ever given: reading by small parts, a process
-# grew to several times what it held.
+# Arrow's own allocators return little memory to the system: when it read many small parts, a
+# process grew to several times the size of its data.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
-# A Ray of ours is for this machine alone: it listens on loopback only (the name is Ray's) and takes
-# no orders without a token.
+# A Ray that this project starts is for this machine only: it listens on loopback (the variable's
+# name is Ray's) and refuses requests without a token.
 if not os.environ.get("RAY_ADDRESS"):
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     os.environ.setdefault("RAY_AUTH_MODE", "token")

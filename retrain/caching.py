@@ -1,7 +1,7 @@
-"""A step as a Prefect task: retried where another try can help, and `Cached` if it did not run.
+"""Makes a Prefect task of a step: retried where a retry can help, `Cached` if it did not run.
 
-Prefect keeps no record of its own: its files name the serializer that they are to be read with,
-pickle among them, and a store that others can write to must not decide what is run here.
+Prefect does not persist results here: its files name the serializer to read them with, which may
+be pickle, and a store that others can write to must not decide what code runs here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,8 +25,8 @@ CACHED = "Cached"  # what Prefect calls the state of a task that did not have to
 RETRIES = 2
 BACKOFF_SECONDS = 2.0
 
-# Raised when something outside is away for a while: a network, a worker, a locked database.
-_PASSING_MODULES = ("botocore", "dvc", "mlflow", "ray", "requests", "sqlalchemy", "urllib3")
+# Raised when something outside is unavailable for a while: a network, a worker, a locked database.
+_TRANSIENT_MODULES = ("botocore", "dvc", "mlflow", "ray", "requests", "sqlalchemy", "urllib3")
 
 
 def as_task(
@@ -35,7 +35,7 @@ def as_task(
     """The Prefect task of a step.
 
     It takes `plan`, `workload`, `inputs`, `context` and `refresh`, and returns a state whose data
-    is the step's output; its name is `Cached` when the store had that. A step that is cached leaves
+    is the step's output; its name is `Cached` when the store had that output. A cached step leaves
     its artifact in the store.
 
     Args:
@@ -50,12 +50,14 @@ def as_task(
     ) -> State[Artifact]:
         with ends_process(step.name, hours, context.run, workload.name):
             if not step.cached:
-                made = run_uncached(step, plan, workload, inputs, context, checking)
-                return Completed(data=made)
-            made, was_there = get_or_run(
+                artifact = run_uncached(step, plan, workload, inputs, context, checking)
+                return Completed(data=artifact)
+            artifact, was_cached = get_or_run(
                 store, step, plan, workload, inputs, context, checking, refresh=refresh
             )
-        return Completed(data=made, name=CACHED) if was_there else Completed(data=made)
+        if was_cached:
+            return Completed(data=artifact, name=CACHED)
+        return Completed(data=artifact)
 
     return Task(
         run,
@@ -67,30 +69,30 @@ def as_task(
         retry_jitter_factor=0.5,
         retry_condition_fn=_is_transient,
         cache_policy=NO_CACHE,
-        persist_result=False,  # whatever the user's settings say
+        persist_result=False,  # also if the user's settings ask for it
     )
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether another try can help: never after a verdict, or one that took all of its time."""
+    """Whether a retry can help: never after an error about the input or the code, or a timeout."""
     chain = list(_causes(error))
     if any(is_verdict(each) or _is_final(each) for each in chain):
         return False
     return any(
-        isinstance(each, OSError) or type(each).__module__.split(".")[0] in _PASSING_MODULES
+        isinstance(each, OSError) or type(each).__module__.split(".")[0] in _TRANSIENT_MODULES
         for each in chain
     )
 
 
 def _is_final(error: BaseException) -> bool:
-    """Whether another try of this step is of no use.
+    """Whether a retry of this step cannot help.
 
-    Its time is over; or its input is damaged, and has to be made again first; or Ray Train has
-    replaced lost workers itself, as often as it may.
+    Its time is over; or its input is damaged and must be made again first; or Ray Train has
+    already replaced lost workers as often as it may.
     """
     if isinstance(error, TaskRunTimeoutError | DamagedArtifactError):
         return True
-    # Ray raises a class that it has derived from its own.
+    # Ray raises a subclass that it derives at run time.
     return any(each.__module__.startswith("ray.train.") for each in type(error).__mro__)
 
 
@@ -100,7 +102,7 @@ def _is_transient(task: Task[..., Any], task_run: TaskRun, state: State[Any]) ->
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and all that it says it comes from; Ray Train's holds those of its workers."""
+    """An error and all its causes; an error of Ray Train holds those of its workers."""
     yield error
     workers = getattr(error, "worker_failures", None)
     inner = list(workers.values()) if isinstance(workers, dict) else []

@@ -1,4 +1,4 @@
-"""What a step's code is, as far as its output depends on it."""
+"""Digests of the code that a step's output depends on."""
 
 import ast
 import hashlib
@@ -7,12 +7,12 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]  # of the project: what lies below is its own code
+ROOT = Path(__file__).resolve().parents[1]  # of the project: all code below it is the project's
 
 # `retrain` decides where and when a step runs, never what it writes, so it is not followed.
 NOT_FOLLOWED = ("retrain", "tests")
 
-# Of a syntax tree: what says how a thing was written, not what it does.
+# Fields of a syntax tree that describe how code was written, not what it does.
 INCIDENTAL = ("ctx", "kind", "type_comment", "type_ignores")
 
 
@@ -21,9 +21,9 @@ def code_digests(
 ) -> dict[str, str]:
     """Digests the modules that a step runs: those named, and the project's that they import.
 
-    Comments, formatting, docstrings and what is only for type checkers do not count. Imports are
-    followed wherever they stand, inside functions too, to every module below the project's root
-    that is not installed there. The digests are the same in all versions of Python.
+    Comments, formatting, docstrings and code for type checkers do not count. All imports are
+    followed, inside functions too, to every module below the project's root that is not installed
+    there. The digests are the same in all versions of Python.
 
     Args:
         modules: Dotted names, such as `tasks.preprocess.step`.
@@ -32,8 +32,8 @@ def code_digests(
             None.
 
     Returns:
-        The SHA-256 (hex) of each module by its dotted name, in order of the names. One that holds
-        nothing, such as a package's docstring, has none.
+        The SHA-256 (hex) of each module by its dotted name, in order of the names. A module without
+        code, such as a package with only a docstring, has none.
     """
     digests: dict[str, str] = {}
     seen = set(without)
@@ -45,7 +45,7 @@ def code_digests(
         seen.add(name)
         source = _source(name, root)
         assert source is not None, f"{name} is no module of the project"
-        tree = _Essence().visit(ast.parse(source.read_text(encoding="utf-8")))
+        tree = _Normalizer().visit(ast.parse(source.read_text(encoding="utf-8")))
         is_package = source.name == "__init__.py"
         waiting += _imports(tree, name if is_package else name.rpartition(".")[0], root)
         if tree.body:
@@ -54,7 +54,7 @@ def code_digests(
 
 
 def _source(name: str, root: Path | None) -> Path | None:
-    """The file of a module of the project, found without importing anything; else None."""
+    """The file of a module of the project, found without importing it; None for other modules."""
     top, *parts = name.split(".")
     if root is not None:
         place = Path(root, top, *parts)
@@ -69,10 +69,10 @@ def _source(name: str, root: Path | None) -> Path | None:
     files = [file for place in places for file in (place / "__init__.py", place.with_suffix(".py"))]
     if spec.origin and spec.has_location and not places and not parts:
         files = [Path(spec.origin)]
-    return next((file for file in files if _is_ours(file) and file.is_file()), None)
+    return next((file for file in files if _is_project_file(file) and file.is_file()), None)
 
 
-def _is_ours(file: Path) -> bool:
+def _is_project_file(file: Path) -> bool:
     folder = file.parent.resolve()
     # An environment may lie below the root too.
     installed = {"site-packages", "dist-packages"} & set(folder.parts)
@@ -97,8 +97,8 @@ def _imports(tree: ast.Module, package: str, root: Path | None) -> Iterator[str]
                 yield name
 
 
-class _Essence(ast.NodeTransformer):
-    """Takes from a syntax tree what does not change what the code does."""
+class _Normalizer(ast.NodeTransformer):
+    """Removes from a syntax tree what does not change the code's behaviour."""
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         super().generic_visit(node)
@@ -114,7 +114,7 @@ class _Essence(ast.NodeTransformer):
         return node.orelse if only_types else node
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
-        # How many pieces the text between two values comes in depends on Python's version.
+        # Versions of Python split the text between two values differently.
         self.generic_visit(node)
         pieces: list[ast.expr] = []
         for piece in node.values:
@@ -142,4 +142,4 @@ def _canonical(node: object) -> str:
         return f"{type(node).__name__}({','.join(shown)})"
     if isinstance(node, list):
         return f"[{','.join(map(_canonical, node))}]"
-    return ascii(node)  # `repr` shows newer letters as they are only where they are known
+    return ascii(node)  # `repr` escapes letters that this version of Python does not know

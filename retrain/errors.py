@@ -1,10 +1,10 @@
-"""The errors that a run tells apart: wrong usage, bad data, a time limit, damaged outputs."""
+"""The kinds of error of a run: wrong usage, bad data, a time limit, damaged outputs."""
 
 
 class UsageError(ValueError):
-    """The run was asked for in a way that cannot be: a wrong name, key, type or place.
+    """The request is wrong: a name, key, type or place.
 
-    The command line answers it with exit code 2.
+    The command line then ends with exit code 2.
     """
 
 
@@ -17,7 +17,7 @@ class StepTimeoutError(Exception):
 
 
 class DamagedArtifactError(Exception):
-    """An output in the store is not as it was made, so nothing made of it is believed.
+    """An artifact in the store has changed, so results that were made from it are not used.
 
     Attributes:
         step: The step that made it.
@@ -31,8 +31,8 @@ class DamagedArtifactError(Exception):
 
 
 def is_verdict(error: BaseException) -> bool:
-    """Whether an error is about what was asked for: data, config, a model or the code.
+    """Whether an error comes from the data, the config, the model or the code.
 
-    Another try ends in the same way.
+    A retry would end in the same way.
     """
     return isinstance(error, ValueError | AssertionError | TypeError)

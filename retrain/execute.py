@@ -1,4 +1,4 @@
-"""Runs a step: with the store, which keeps what it made, or without."""
+"""Runs a step, and keeps its output in the store if the step is cached."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -40,21 +40,21 @@ def get_or_run(
     """Takes a step's output from the store, or runs the step and publishes it there.
 
     Args:
-        store: Where it is kept.
+        store: Where the output is kept.
         step: What to run.
         plan: What the output depends on.
         workload: Given to the step in sections.
-        inputs: The outputs of the steps that it names as its inputs.
+        inputs: The outputs of the steps in its `inputs`.
         context: Which run this is.
         checking: Checks the inputs if the step runs.
         refresh: Run it even if the store has it.
 
     Returns:
-        The output, and whether it was there already.
+        The output, and whether the store had it.
 
     Raises:
-        DamagedArtifactError: An input is not as it was made. Nothing is published.
-        ValueError: As the step does. The store is then as it was.
+        DamagedArtifactError: An input has changed since it was made. Nothing is published.
+        ValueError: From the step. The store is unchanged.
     """
     with store.lock(step.name, plan.key):
         store.hold(context.run, step.name, plan.key)
@@ -76,9 +76,9 @@ def get_or_run(
         store.discard(step.name, plan.key)
         partial.rename(store.folder(step.name, plan.key))
         shutil.rmtree(scratch)
-        made = store.find(step.name, plan.key)
-    assert made is not None
-    return made, False
+        artifact = store.find(step.name, plan.key)
+    assert artifact is not None
+    return artifact, False
 
 
 def run_uncached(
@@ -89,20 +89,27 @@ def run_uncached(
     context: RunContext,
     checking: Checking,
 ) -> Artifact:
-    """Runs a step that leaves no files, such as one that asks the registry.
+    """Runs a step that leaves no files, such as one that reads or changes the registry.
 
-    Its inputs are checked first: what it changes is not taken back.
+    Its inputs are checked first, because its changes cannot be undone.
 
     Raises:
-        DamagedArtifactError: An input is not as it was made.
-        ValueError: As the step does.
+        DamagedArtifactError: An input has changed since it was made.
+        ValueError: From the step.
     """
     with checking(inputs):
         pass
     with TemporaryDirectory() as folder:
         workspace = Workspace(Path(folder), Path(folder), plan.key, workload.name, context.project)
-        made = _run(step, plan, workload, inputs, workspace, context)
-    return Artifact(step.name, plan.key, made["digest"], Path(), made["facts"], made["provenance"])
+        manifest = _run(step, plan, workload, inputs, workspace, context)
+    return Artifact(
+        step.name,
+        plan.key,
+        manifest["digest"],
+        Path(),
+        manifest["facts"],
+        manifest["provenance"],
+    )
 
 
 def _run(
@@ -113,7 +120,7 @@ def _run(
     workspace: Workspace,
     context: RunContext,
 ) -> dict[str, Any]:
-    """Runs a step in a workspace and writes the manifest, last, into its folder."""
+    """Runs a step in a workspace; its manifest is the last file that is written there."""
     began = monotonic()
     facts = step.run(workload, inputs, workspace)
     files = list_files(workspace.folder)

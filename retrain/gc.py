@@ -1,4 +1,4 @@
-"""What is no longer needed of the store and of the records of runs: found, and removed."""
+"""Finds and removes artifacts and records of runs that are no longer needed."""
 
 import json
 from collections import defaultdict
@@ -22,10 +22,10 @@ class Garbage:
     """Something that nothing needs.
 
     Attributes:
-        kind: `artifact`; `scratch` or `leftover`, of a run that did not end; `run`, a document; or
-            `lock`, of what is gone.
-        name: Which; with the step and the key, or the flow, the workload and the run.
-        bytes: Of its files.
+        kind: `artifact`; `scratch` or `leftover`, of a run that was killed; `run`, the document of
+            a run; or `lock`, of an artifact that no longer exists.
+        name: The step and the key, or the flow, the workload and the run.
+        bytes: The size of its files.
     """
 
     kind: str
@@ -36,20 +36,19 @@ class Garbage:
 def collect(project: Project, keep: int = KEEP, *, dry_run: bool = False) -> list[Garbage]:
     """Removes what nothing needs.
 
-    Needed is an artifact that one of the last runs made or took, that a registered version of a
-    model is made of, or that a run which is going on has taken. Only the runs of this clone are
-    known.
+    An artifact is needed if one of the last runs made or used it, if a registered version of a
+    model was made from it, or if a run in progress uses it. Only runs of this clone are known.
 
     Args:
-        project: Whose store and runs.
-        keep: How many runs of each flow and workload count as the last.
+        project: The clone with the store and the runs.
+        keep: How many runs of each flow and workload are kept.
         dry_run: Remove nothing.
 
     Returns:
         What was removed, or would be.
 
     Raises:
-        UsageError: No run is to be kept.
+        UsageError: `keep` is less than one.
         mlflow.exceptions.MlflowException: The registry does not answer. Nothing was removed.
     """
     if keep < 1:
@@ -68,11 +67,11 @@ def _artifacts(
 
     for step, key in store.entries():
         with suppress(Timeout), store.lock(step, key, wait=False):
-            # Both are read anew: a run takes an artifact under this lock. The held ones come
-            # first, for a run lets go of them when its document is written.
+            # Both are read again: a run takes an artifact under this lock. The held ones come
+            # first, because a run releases them after it has written its document.
             if (step, key) in store.held() | _taken(project, keep):
                 continue
-            if store.look(step, key)[0].get("digest") in registered:
+            if store.inspect(step, key)[0].get("digest") in registered:
                 continue
             yield Garbage("artifact", f"{step} {key}", size_of(store.folder(step, key)))
             if not dry_run:
@@ -101,7 +100,7 @@ def _locks(store: Store, dry_run: bool) -> Iterator[Garbage]:
             if not store.folder(step, key).exists():
                 yield Garbage("lock", f"{step} {key}", 0)
                 if not dry_run:
-                    # Who waits for it notices that the file is another one.
+                    # A process that waits for the lock notices that the file was replaced.
                     store.lock_file(step, key).unlink(missing_ok=True)
 
 
@@ -109,7 +108,7 @@ def _documents(project: Project) -> list[list[tuple[Path, dict[str, Any]]]]:
     """The documents of all runs, the last first, for each flow and workload."""
     groups: dict[Path, list[tuple[Path, dict[str, Any]]]] = defaultdict(list)
     for path in (project.state / "runs").rglob("*.json"):
-        with suppress(FileNotFoundError):  # another gc was quicker
+        with suppress(FileNotFoundError):  # another gc has removed it
             document = json.loads(path.read_text(encoding="utf-8"))
             if path.stem == document.get("run") and "steps" in document:
                 groups[path.parent].append((path, document))
@@ -139,7 +138,7 @@ def _old_documents(project: Project, keep: int, dry_run: bool) -> Iterator[Garba
 
 
 def _registered_outputs(project: Project) -> set[str]:
-    """The digests of the trainings that are versions of a model, the champions among them."""
+    """The digests of the trainings that are registered as versions of a model."""
     scheme, _, path = project.tracking_uri.partition(":///")
     if scheme == "sqlite" and not Path(path).exists():
         return set()

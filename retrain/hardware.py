@@ -1,7 +1,7 @@
-"""What follows from this machine's hardware: the precision and the threads of a network.
+"""Decides the precision and the threads of a network from this machine's hardware.
 
-A rule and no measurement, because it is part of the key of what is trained: a busy moment must not
-train another model.
+By a rule, not by a measurement, because they are part of the key of the trained model: it must not
+depend on how busy the machine is.
 """
 
 import os
@@ -14,8 +14,9 @@ from typing import Literal
 
 Precision = Literal["fp32", "bf16"]
 
-# FLOPs of a forward pass over a batch from which it counts as large. Below, a step is mostly the
-# calls of its many small kernels: bfloat16 only adds conversions, and threads wait for each other.
+# FLOPs of a forward pass over a batch; from here on it counts as large. Below, most of the time
+# goes into calls of many small kernels: bfloat16 only adds conversions, and threads wait for each
+# other.
 LARGE = 1e9
 
 BF16_INSTRUCTIONS = frozenset({"amx_bf16", "avx512_bf16"})
@@ -25,7 +26,7 @@ BF16_CAPABILITY = 8.0  # of an NVIDIA GPU: Ampere and later
 def precision(flops: float) -> Precision:
     """Decides the precision of a network's matrix products on this machine.
 
-    It is bfloat16 where the processor calculates in it, if the work is large. With eager attention,
+    It is bfloat16 if the processor supports it and the work is large. With eager attention,
     two cores with AVX512_BF16 trained 2.6 to 3 times as many images/s in bf16 (ViT 128 x 4, 192 x 6
     and 384 x 12, batches of 64 to 32), and 0.9 times as many at 64 x 2, which this rule leaves in
     fp32.
@@ -45,10 +46,10 @@ def threads(flops: float, workers: int, wanted: int | str | None) -> int | None:
     Args:
         flops: Of a forward pass over a batch, of all workers.
         workers: Of the training; 0 is the process itself.
-        wanted: So many, if it is a number.
+        wanted: The configured value; a number is returned as it is.
 
     Returns:
-        None where the training runs on GPUs: there they change nothing.
+        None where the training runs on GPUs, where the number changes nothing.
     """
     sharing = max(1, workers)
     if len(gpu_capabilities()) >= sharing:
@@ -66,8 +67,7 @@ def threads(flops: float, workers: int, wanted: int | str | None) -> int | None:
 def has_bf16() -> bool:
     """Whether this machine has a processor for networks that calculates in bfloat16.
 
-    It is the GPU if there is one that PyTorch can use, else the CPU. Nothing is imported to find
-    out.
+    It is the GPU if there is one that PyTorch can use, else the CPU. PyTorch is not imported.
     """
     capabilities = gpu_capabilities()
     if capabilities:
@@ -81,7 +81,7 @@ def has_bf16() -> bool:
 
 @cache
 def gpu_capabilities() -> tuple[float, ...]:
-    """The compute capability of each NVIDIA GPU that PyTorch can use here; nothing is imported."""
+    """The compute capability of each NVIDIA GPU that PyTorch can use; PyTorch is not imported."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     hidden = visible in ("", "-1")
     if hidden or version("torch").endswith("+cpu") or not shutil.which("nvidia-smi"):
@@ -92,5 +92,5 @@ def gpu_capabilities() -> tuple[float, ...]:
         text=True,
     )
     found = sorted(float(each) for each in asked.stdout.split())
-    # Some may be named in ways that only the driver resolves, so it is counted and not chosen.
+    # Only the driver resolves every form of a GPU's name, so they are counted, not selected.
     return tuple(found if visible is None else found[: len(visible.split(","))])

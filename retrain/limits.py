@@ -1,8 +1,8 @@
-"""A step's time limit, which holds for a step that hangs too.
+"""Enforces a step's time limit, also for a step that hangs.
 
-Prefect raises an error in the step when its time is up. What waits in a C library, or for a thread
-of its own, may not hear of it: it is ended with the process, so that it does not keep the run, and
-with it all later runs of its deployment, from ending.
+Prefect raises an error in the step when its time is up. Code that waits in a C library or for
+another thread may not receive it. Then the whole process is ended: a run that hangs would block
+all later runs of its deployment.
 """
 
 import faulthandler
@@ -21,30 +21,30 @@ GRACE_SECONDS = 60.0  # for the step to clean up after it was interrupted
 REPORT_SECONDS = 20.0
 
 
-def overrun(step: str, hours: float) -> str:
-    """What is said of a step that has overrun its limit."""
+def timeout_message(step: str, hours: float) -> str:
+    """The message for a step that has exceeded its limit."""
     return f"{step} did not end within {hours:g} h (limits.{step})."
 
 
 @contextmanager
 def ends_process(step: str, hours: float, run: str, workload: str) -> Iterator[None]:
-    """Ends this process, with exit code 1, if what is done has not ended soon after its limit.
+    """Ends this process, with exit code 1, if the block has not ended soon after its limit.
 
-    If it ends because Prefect interrupts it, the process still has to end in that time: something
-    may have been left hanging.
+    If Prefect interrupts the block, the process still has to end in that time: one of its threads
+    may hang.
 
     Args:
-        step: What is done.
+        step: The name of the step that the block runs.
         hours: Its limit.
         run: The id of the flow run, which is marked as crashed.
         workload: The workload's name.
     """
     seconds = 3600 * hours + GRACE_SECONDS
-    # In the context of the run, to which what is said belongs.
-    timer = Timer(seconds, copy_context().run, (_end, overrun(step, hours), run, workload))
+    # In the context of the run, so that Prefect assigns the message to it.
+    timer = Timer(seconds, copy_context().run, (_end, timeout_message(step, hours), run, workload))
     timer.daemon = True
     timer.start()
-    # For a library that hangs and lets no other thread run either.
+    # For a library that hangs and also blocks the timer's thread.
     last = seconds + GRACE_SECONDS + REPORT_SECONDS
     faulthandler.dump_traceback_later(last, exit=True, file=sys.__stderr__ or sys.stderr)
     interrupted = False
@@ -69,7 +69,7 @@ def _end(message: str, run: str, workload: str) -> None:
 
 
 def _report(message: str, run: str, workload: str) -> None:
-    """Marks the run as crashed, if it has not ended as far as Prefect knows."""
+    """Marks the run as crashed, unless Prefect has already recorded its end."""
     from prefect.client.orchestration import get_client
     from prefect.states import Crashed
 

@@ -1,4 +1,4 @@
-"""What is wrong with a run before its first step: said at once instead of hours later."""
+"""Checks a run before its first step, so that it fails at once and not hours later."""
 
 from collections.abc import Sequence
 
@@ -9,12 +9,12 @@ from retrain.workload import Workload, did_you_mean
 
 
 def check(steps: Sequence[Step], workload: Workload, project: Project) -> None:
-    """Looks for what would make one of the steps of a flow fail. It changes nothing.
+    """Finds faults that would make one of the steps of a flow fail. Nothing is changed.
 
     Args:
-        steps: The flow's, in their order.
-        workload: What is run.
-        project: The clone that it is run in.
+        steps: All steps of the flow, in order.
+        workload: The workload of the run.
+        project: The clone that it runs in.
 
     Raises:
         UsageError: With a line for each fault.

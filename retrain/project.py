@@ -1,4 +1,4 @@
-"""Where a clone of the project keeps its things."""
+"""The folders and files of a clone of the project."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ PARAMS = "params.yaml"
 
 @dataclass(frozen=True)
 class Project:
-    """A clone of the project: its root, and the places below it.
+    """A clone of the project: its root, and the paths below it.
 
     Attributes:
         root: The folder that holds `params.yaml`, absolute.
@@ -27,7 +27,7 @@ class Project:
 
     @property
     def state(self) -> Path:
-        """What runs leave behind, except for MLflow's own files; ignored by git and DVC."""
+        """The folder for the files of runs, except MLflow's; ignored by git and DVC."""
         return self.root / ".retrain"
 
     @property
@@ -37,16 +37,16 @@ class Project:
 
     @property
     def logs(self) -> Path:
-        """One log file per run, with what the libraries have to say."""
+        """One log file per run, with the output of the libraries."""
         return self.state / "logs"
 
     @property
     def tracking_uri(self) -> str:
-        """MLflow's store: `MLFLOW_TRACKING_URI`, or the SQLite file that its command line takes."""
+        """MLflow's store: `MLFLOW_TRACKING_URI`, or the SQLite file that MLflow uses by default."""
         return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.root / 'mlflow.db'}"
 
     def relative(self, path: Path) -> str:
-        """A path as it is shown: from the root, if it lies below it."""
+        """A path as it is shown: relative to the root, if it lies below it."""
         return str(path.relative_to(self.root) if path.is_relative_to(self.root) else path)
 
     def git(self, *arguments: str) -> str:
@@ -76,7 +76,7 @@ def find_project(start: Path | None = None) -> Project:
     """Finds the project that a folder lies in.
 
     Args:
-        start: The folder to look from; the working directory when None.
+        start: The folder to start from; the working directory when None.
 
     Raises:
         UsageError: Neither the folder nor one above it holds `params.yaml`.

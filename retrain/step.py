@@ -1,4 +1,4 @@
-"""What a step is, and what decides whether it has to run.
+"""Defines a step, and the plan that decides whether it has to run.
 
 A step is one function. It takes the sections of the workload that it reads, the outputs of earlier
 steps and a workspace, writes its files into the workspace's folder, and returns a few facts. It
@@ -19,21 +19,21 @@ from retrain.workload import Workload
 
 Facts = dict[str, Any]
 
-# What lies below this folder of an output is for people. It may differ from run to run (times,
-# drawings) and is no part of the output's digest.
+# The files below this folder of an output are for people. They may differ from run to run (times,
+# plots) and are not part of the output's digest.
 REPORT = "report"
 
 
 class Input(Protocol):
-    """What a step is given: an earlier step's output, or the version of the data."""
+    """An input of a step: the output of an earlier step, or the version of the data."""
 
     @property
     def step(self) -> str:
-        """Where it comes from."""
+        """The name of the step that made it."""
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) of what it holds."""
+        """SHA-256 (hex) of its content."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class DataVersion:
     Attributes:
         digest: DVC's hash; or a digest of the content, for data that is not under DVC.
         tracked: Whether it is under DVC.
-        revision: The git revision that it was asked for by; None is the working tree.
+        revision: The git revision that the user named; None is the working tree.
     """
 
     digest: str
@@ -58,11 +58,11 @@ class DataVersion:
 
 @dataclass(frozen=True)
 class Workspace:
-    """What a step has to work with beside its inputs.
+    """The folders and names that a step gets beside its inputs.
 
     Attributes:
         folder: Where the step writes its output; empty when it starts.
-        scratch: Survives a kill, and is the same again for the same key.
+        scratch: A folder that is kept when the run is killed, and used again for the same key.
         key: The step's key.
         workload: The workload's name.
         project: The clone that the step runs in.
@@ -76,7 +76,7 @@ class Workspace:
 
     @property
     def report(self) -> Path:
-        """The folder of the output that is for people; made here."""
+        """The folder of the output that is for people; created here."""
         folder = self.folder / REPORT
         folder.mkdir(exist_ok=True)
         return folder
@@ -84,11 +84,11 @@ class Workspace:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What a step uses because of its configuration or its inputs, beside what it always uses.
+    """The modules and libraries that a step uses because of its configuration or its inputs.
 
     Attributes:
-        modules: Imported by the step with `importlib`, so that their neighbours, which another
-            configuration would choose, do not count.
+        modules: Imported by the step with `importlib`, so that the modules for other
+            configurations do not count.
         libraries: The distributions whose version then changes the output.
     """
 
@@ -101,22 +101,24 @@ class Step:
     """One step of the flow.
 
     Attributes:
-        name: Its verb.
+        name: The name of the step, a verb.
         function: Called with the sections named in `reads` (once each, in that order), the
             inputs, and a `Workspace`; returns JSON-able facts that do not differ between runs.
         reads: Dotted names of the sections or parameters of the workload that the output depends
             on. A parameter of a section that is not named must not change the output.
-        inputs: The names of the earlier steps whose outputs it is given.
+        inputs: The names of the earlier steps whose outputs are the inputs.
         libraries: The distributions whose version changes the output.
-        chosen: Called with the workload and the inputs, says what is used because of them.
-        reports_with: Modules that decide nothing but what the step shows, logs and writes below
-            `report/`: a change of them makes no other output.
-        cached: Whether the same key gives the same output. False for what looks at the registry.
-        dry_function: For a step that is not cached. Called as the function is, it changes nothing
-            and returns what the function would, or None if the function would change something.
-        check: Finds what would make the step fail, before a run's first step: a sentence for each
-            fault. It takes milliseconds and imports nothing heavy.
-        hours: How long the step may take where the workload's `limits` do not say it.
+        chosen: Called with the workload and the inputs; returns what is used because of them.
+        reports_with: Modules that affect only what the step shows, logs and writes below
+            `report/`: a change in them does not change the output.
+        cached: Whether the same key gives the same output. False for a step that reads the
+            registry.
+        dry_function: For a step that is not cached. It has the parameters of the function, changes
+            nothing and returns what the function would return, or None if the function would
+            change something.
+        check: Finds faults that would make the step fail, before a run's first step: a sentence
+            for each. It takes milliseconds and imports nothing heavy.
+        hours: The time limit of the step, if the workload's `limits` have none for it.
     """
 
     name: str
@@ -135,17 +137,17 @@ class Step:
         """Calls the function.
 
         Raises:
-            ValueError: As the function does, for what is the user's to mend.
+            ValueError: From the function: the user has to correct something.
         """
         return self.function(*self._sections(workload), *inputs, workspace)
 
     def dry_run(
         self, workload: Workload, inputs: Sequence[Input], workspace: Workspace
     ) -> Facts | None:
-        """What the function would return if it would change nothing; None if it would.
+        """What the function would return; None if it would change something.
 
         Raises:
-            ValueError: As the function does.
+            ValueError: From the function.
         """
         assert self.dry_function, self.name
         return self.dry_function(*self._sections(workload), *inputs, workspace)
@@ -161,7 +163,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that decides the output of a step, known before it runs.
+    """Everything that the output of a step depends on, known before it runs.
 
     Attributes:
         step: The step's name.
@@ -179,17 +181,17 @@ class Plan:
 
     @property
     def key(self) -> str:
-        """SHA-256 (hex) over all of it; no time, path, host or environment."""
+        """SHA-256 (hex) over all attributes; no time, path, host or environment."""
         return digest_of(asdict(self))
 
     @property
     def definition(self) -> str:
-        """SHA-256 (hex) over all but the inputs: what is done, whatever it is done to."""
+        """SHA-256 (hex) over all attributes except the inputs."""
         return digest_of(asdict(self) | {"inputs": {}})
 
 
 def plan(step: Step, workload: Workload, inputs: Sequence[Input]) -> Plan:
-    """Says what a step's output will depend on."""
+    """Makes the plan of a step: what its output depends on."""
     assert tuple(each.step for each in inputs) == step.inputs, (step.name, inputs)
     chosen = step.chosen(workload, *inputs) if step.chosen else Chosen()
     modules = (step.function.__module__, *chosen.modules)
@@ -207,13 +209,13 @@ def plan(step: Step, workload: Workload, inputs: Sequence[Input]) -> Plan:
 
 
 def difference(before: Plan, now: Plan) -> str:
-    """Says why a step's output may be another one than before: `train.lr 0.001 -> 0.0005`."""
-    said = [
+    """Describes what changed between two plans of a step: `train.lr 0.001 -> 0.0005`."""
+    changes = [
         f"{name} {_show(before.config.get(name))} -> {_show(now.config.get(name))}"
         for name in sorted({*before.config, *now.config})
         if before.config.get(name) != now.config.get(name)
     ]
-    said += [
+    changes += [
         f"{name} has a new output" if name != "data" else "the data changed"
         for name in now.inputs
         if before.inputs.get(name) != now.inputs[name]
@@ -224,17 +226,17 @@ def difference(before: Plan, now: Plan) -> str:
         if before.code.get(name) != now.code.get(name)
     ]
     if code:
-        said.append(f"code of {' and '.join(code)}")
-    said += [
+        changes.append(f"code of {' and '.join(code)}")
+    changes += [
         f"{name} {_show(before.libraries.get(name))} -> {_show(now.libraries.get(name))}"
         for name in sorted({*before.libraries, *now.libraries})
         if before.libraries.get(name) != now.libraries.get(name)
     ]
-    return ", ".join(said)
+    return ", ".join(changes)
 
 
 def digest_of(value: Any) -> str:
-    """SHA-256 (hex) of a JSON-able value, whatever the order of its keys."""
+    """SHA-256 (hex) of a JSON-able value; the order of its keys does not matter."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -1,6 +1,6 @@
-"""The outputs of the steps: a folder with a manifest each, published whole or not at all.
+"""Stores the outputs of the steps: one folder with a manifest each, published atomically.
 
-Nothing that lies here is ever executed: it is JSON, Parquet, NumPy arrays without objects,
+No file in the store is ever executed: they are JSON, Parquet, NumPy arrays without objects,
 safetensors, and files for people.
 """
 
@@ -20,7 +20,7 @@ from retrain.project import Project
 from retrain.step import REPORT, Plan, digest_of
 
 MANIFEST = "manifest.json"
-PIECE = 1 << 20  # bytes that are read at once; Python's other threads go on meanwhile
+PIECE = 1 << 20  # bytes per read; Python's other threads run meanwhile
 
 _SCRATCH = "scratch"
 _LAST = "last"
@@ -35,9 +35,9 @@ class Artifact:
         step: The step's name.
         key: The key of the plan that made it.
         digest: SHA-256 (hex) over its files, without those in `report/`, and its facts.
-        folder: Where its files are; the empty path for a step that leaves none.
-        facts: A few things about it that later steps need; the same for the same key.
-        provenance: When and by whom: `run` (Prefect flow run, or `dvc`), `time` (ISO 8601, UTC),
+        folder: The folder of its files; the empty path for a step that leaves none.
+        facts: A few values that later steps need; the same for the same key.
+        provenance: How it was made: `run` (Prefect flow run, or `dvc`), `time` (ISO 8601, UTC),
             `seconds`, `commit`, `workload`.
     """
 
@@ -51,11 +51,11 @@ class Artifact:
 
 @dataclass(frozen=True)
 class Leftover:
-    """What a run that was killed left behind.
+    """A folder that a killed run has left in the store.
 
     Attributes:
-        step: Whose.
-        key: Of the plan that it was made for.
+        step: The name of the step.
+        key: The key of the step's plan.
         path: The folder.
     """
 
@@ -64,7 +64,7 @@ class Leftover:
     path: Path
 
     def remove(self) -> None:
-        """Removes it; the key's lock is held."""
+        """Removes the folder; the caller holds the key's lock."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 
@@ -75,12 +75,12 @@ class Store:
     root: Path
 
     def folder(self, step: str, key: str) -> Path:
-        """Where an artifact lies, or would."""
+        """The folder of an artifact, whether it exists or not."""
         return self.root / step / key
 
     def find(self, step: str, key: str) -> Artifact | None:
-        """The artifact with a key; None when there is none, or `damage` finds fault with it."""
-        manifest, damage = self.look(step, key)
+        """The artifact with a key; None if it is missing or damaged, as `damage` finds."""
+        manifest, damage = self.inspect(step, key)
         if damage:
             return None
         folder = self.folder(step, key)
@@ -89,14 +89,14 @@ class Store:
         )
 
     def damage(self, step: str, key: str) -> str | None:
-        """Says what is wrong with an artifact, without reading its files; None if nothing is.
+        """What is wrong with an artifact; None if nothing is.
 
-        Looked at are its manifest, and the names and sizes of the files.
+        Only the manifest and the names and sizes of the files are checked, not their content.
         """
-        return self.look(step, key)[1]
+        return self.inspect(step, key)[1]
 
-    def look(self, step: str, key: str) -> tuple[dict[str, Any], str | None]:
-        """An artifact's manifest, and what `damage` says; without that the manifest is whole."""
+    def inspect(self, step: str, key: str) -> tuple[dict[str, Any], str | None]:
+        """An artifact's manifest and its `damage`; a damaged manifest is returned empty."""
         folder = self.folder(step, key)
         try:
             manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -122,13 +122,13 @@ class Store:
         return manifest, None
 
     def entries(self) -> Iterator[tuple[str, str]]:
-        """The step and the key of every artifact, whole or not."""
+        """The step and the key of every artifact, damaged ones too."""
         for path in sorted(self.root.glob("*/*")):
             if path.is_dir() and not path.name.startswith(".") and not self._is_own(path.parent):
                 yield path.parent.name, path.name
 
     def leftovers(self) -> Iterator[Leftover]:
-        """What runs left behind that did not end, or are going on."""
+        """The unfinished folders of killed runs, and of runs in progress."""
         for path in sorted((self.root / _SCRATCH).glob("*/*")):
             yield Leftover(path.parent.name, path.name, path)
         for path in sorted(self.root.glob("*/.*")):
@@ -145,35 +145,35 @@ class Store:
         return folder.name in (_SCRATCH, _LAST, _HOLDS)
 
     def discard(self, step: str, key: str) -> None:
-        """Takes an artifact out of the store; its lock is held."""
+        """Removes an artifact from the store; the caller holds its lock."""
         folder = self.folder(step, key)
         if folder.exists():
-            # Renamed first: a reader sees all of it or nothing.
-            doomed = folder.with_name(f".{key}.discarded")
-            shutil.rmtree(doomed, ignore_errors=True)
-            folder.rename(doomed)
-            shutil.rmtree(doomed)
+            # Renamed first: a reader sees the complete artifact or none.
+            discarded = folder.with_name(f".{key}.discarded")
+            shutil.rmtree(discarded, ignore_errors=True)
+            folder.rename(discarded)
+            shutil.rmtree(discarded)
 
     def clear(self, step: str, key: str) -> None:
-        """Removes what killed runs of a key left, but for its scratch; its lock is held."""
+        """Removes leftovers of a key, except its scratch; the caller holds its lock."""
         for end in ("partial", "discarded"):
             shutil.rmtree(self.partial(step, key).with_suffix(f".{end}"), ignore_errors=True)
 
     def partial(self, step: str, key: str) -> Path:
-        """Where an artifact is written before it is published."""
+        """The folder where an artifact is written before it is published."""
         return self.root / step / f".{key}.partial"
 
     @contextmanager
     def lock(self, step: str, key: str, *, wait: bool = True) -> Iterator[None]:
-        """Holds the one lock on a key, so that two runs that want it do the work once.
+        """Holds the lock of a key, so that only one of two runs makes the artifact.
 
         Args:
-            step: Of the key.
-            key: What to lock.
-            wait: Until somebody else has let it go.
+            step: The step of the key.
+            key: The key to lock.
+            wait: Whether to wait until another process releases it.
 
         Raises:
-            filelock.Timeout: Somebody else holds it, and it is not waited for.
+            filelock.Timeout: Another process holds it, and `wait` is false.
         """
         from filelock import FileLock
 
@@ -183,11 +183,11 @@ class Store:
             yield
 
     def lock_file(self, step: str, key: str) -> Path:
-        """The file of a key's lock. Whoever holds the lock may delete it."""
+        """The file of a key's lock. A process that holds the lock may delete it."""
         return self.root / step / f".{key}.lock"
 
     def scratch(self, step: str, key: str) -> Path:
-        """A folder that survives a kill, for a step's checkpoints."""
+        """A folder that is kept when a run is killed, for a step's checkpoints."""
         folder = self.root / _SCRATCH / step / key
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -203,7 +203,7 @@ class Store:
 
     @contextmanager
     def holding(self, run: str) -> Iterator[None]:
-        """Keeps `retrain gc` from what a run takes and makes, for as long as the run goes on."""
+        """Protects the artifacts that a run uses and makes from `retrain gc` while it lasts."""
         from filelock import FileLock
 
         held = self._held_by(run)
@@ -218,20 +218,20 @@ class Store:
                 lock.unlink(missing_ok=True)
 
     def hold(self, run: str, step: str, key: str) -> None:
-        """Notes that a run needs an artifact; the key's lock is held."""
+        """Records that a run needs an artifact; the caller holds the key's lock."""
         held = self._held_by(run)
         if held.exists():
             with held.open("a", encoding="utf-8") as file:
                 file.write(f"{step} {key}\n")
 
     def held(self) -> set[tuple[str, str]]:
-        """The step and the key of what the runs that are going on need."""
+        """The step and the key of all artifacts that runs in progress need."""
         from filelock import FileLock, Timeout
 
         needed: set[tuple[str, str]] = set()
         for lock in (self.root / _HOLDS).glob("*.lock"):
             try:
-                with FileLock(lock, timeout=0):  # of a run that was killed
+                with FileLock(lock, timeout=0):  # free: its run was killed
                     lock.with_suffix(".txt").unlink(missing_ok=True)
                     lock.unlink(missing_ok=True)
             except Timeout:
@@ -248,7 +248,7 @@ class Store:
 
 @dataclass(frozen=True)
 class RunContext:
-    """In which run an artifact is made: the Prefect flow run, or `dvc`."""
+    """The run that makes an artifact (a Prefect flow run, or `dvc`), and its project."""
 
     run: str
     project: Project
@@ -257,7 +257,7 @@ class RunContext:
 def digest_of_output(facts: Mapping[str, Any], files: Sequence[Mapping[str, Any]]) -> str:
     """SHA-256 (hex) over an output's facts and its files, as `list_files` gives them.
 
-    What lies in `report/` is left out.
+    Files in `report/` do not count.
     """
     contents = {
         file["path"]: file["sha256"] for file in files if not file["path"].startswith(f"{REPORT}/")
@@ -284,7 +284,7 @@ def sha256_of(path: Path, stop: Event | None = None) -> str:
 
     Args:
         path: The file.
-        stop: Once it is set, the file is not read on; the answer is then of no use.
+        stop: Once it is set, reading ends; the result is then not valid.
     """
     digest, buffer = hashlib.sha256(), memoryview(bytearray(PIECE))
     with path.open("rb", buffering=0) as file:
@@ -294,5 +294,5 @@ def sha256_of(path: Path, stop: Event | None = None) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a record of Retrain's own as JSON; the steps format their outputs themselves."""
+    """Writes one of Retrain's records as JSON; the steps format their outputs themselves."""
     atomic.write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")

@@ -1,4 +1,4 @@
-"""MLflow runs: one for each training, across all the times that it was interrupted and retried."""
+"""Logs trainings to MLflow: one run for each, also if it is interrupted and retried."""
 
 import logging
 import os
@@ -29,8 +29,8 @@ class TrackedRun:
 
 
 def client(project: Project) -> "MlflowClient":
-    """A client of the project's MLflow, which changes no global state of MLflow's."""
-    # MLflow's own defaults keep a step waiting for minutes before it says that a server is gone.
+    """A client of the project's MLflow, without changes to MLflow's global state."""
+    # With MLflow's defaults a step waits for minutes when the server does not answer.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
@@ -42,13 +42,13 @@ def client(project: Project) -> "MlflowClient":
 def start_run(
     project: Project, workload: str, key: str, params: Mapping[str, Any], images: str
 ) -> TrackedRun:
-    """Starts a training's run, or goes on with it if the training was interrupted.
+    """Starts a training's run, or continues it if the training was interrupted.
 
     Args:
-        project: Whose MLflow.
-        workload: Names the experiment.
+        project: The clone that uses this MLflow.
+        workload: The name of the experiment.
         key: The training's key, by which its run is found again until it is finished.
-        params: What the training depends on, by dotted name.
+        params: The parameters that the training depends on, by dotted name.
         images: The digest of the images that it is trained on.
 
     Raises:
@@ -70,25 +70,24 @@ def start_run(
         name = f"{workload}-{key[:8]}"
         run_id = mlflow.create_run(experiment_id, tags=tags, run_name=name).info.run_id
         mlflow.log_batch(run_id, params=[Param(name, str(value)) for name, value in params.items()])
-        # MLflow cuts no digest that is longer than its column, it refuses it.
+        # MLflow refuses a digest that is longer than its column.
         dataset = Dataset(workload, images[:36], "retrain", f'{{"digest": "{images}"}}')
         mlflow.log_inputs(run_id, [DatasetInput(dataset)])
         return TrackedRun(run_id, experiment_id)
     except MlflowException as error:
         raise ConnectionError(
-            f"MLflow at {project.tracking_uri} does not answer as it should: "
-            f"{str(error).splitlines()[0]}"
+            f"MLflow at {project.tracking_uri} cannot be used: {str(error).splitlines()[0]}"
         ) from error
 
 
 def epochs_logged(project: Project, run_id: str) -> int:
-    """How many epochs of a run MLflow knows already."""
+    """How many epochs of a run are already logged."""
     history = client(project).get_metric_history(run_id, EPOCH_METRICS[0])
     return max((metric.step for metric in history), default=0)
 
 
 def log_epochs(project: Project, run_id: str, epochs: Sequence[Mapping[str, Any]]) -> None:
-    """Logs the metrics of epochs; each one's number is its step."""
+    """Logs the metrics of epochs; the number of the epoch is MLflow's step."""
     from mlflow.entities import Metric
 
     now = round(time() * 1000)
@@ -105,9 +104,9 @@ def end_run(project: Project, run_id: str, status: str) -> None:
     """Ends a run.
 
     Args:
-        project: Whose MLflow.
-        run_id: Which run.
-        status: `FINISHED`, or `FAILED`, with which the next try goes on.
+        project: The clone that uses this MLflow.
+        run_id: The run.
+        status: `FINISHED`, or `FAILED` for a run that the next try continues.
     """
     client(project).set_terminated(run_id, status)
 
@@ -116,7 +115,7 @@ def log_metrics(project: Project, run_id: str, metrics: Mapping[str, float]) -> 
     """Logs metrics of the whole run.
 
     Returns:
-        False, with a warning, when there is no such run any more.
+        False, with a warning, if the run was deleted.
     """
     if not is_active(project, run_id):
         return False
@@ -129,16 +128,16 @@ def log_metrics(project: Project, run_id: str, metrics: Mapping[str, float]) -> 
 
 
 def log_artifacts(project: Project, run_id: str, folder: Path, path: str) -> bool:
-    """Copies what lies in a folder to a run's artifacts.
+    """Copies the files of a folder to a run's artifacts.
 
     Args:
-        project: Whose MLflow.
-        run_id: Which run.
-        folder: What is copied.
-        path: Where below the run's artifacts.
+        project: The clone that uses this MLflow.
+        run_id: The run.
+        folder: The folder to copy.
+        path: The target folder in the run's artifacts.
 
     Returns:
-        False, with a warning, when there is no such run any more.
+        False, with a warning, if the run was deleted.
     """
     if not is_active(project, run_id):
         return False
@@ -147,7 +146,7 @@ def log_artifacts(project: Project, run_id: str, folder: Path, path: str) -> boo
 
 
 def is_active(project: Project, run_id: str) -> bool:
-    """Whether a run is there; warns when it has been deleted."""
+    """Whether a run exists; logs a warning if it was deleted."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -163,12 +162,12 @@ def is_active(project: Project, run_id: str) -> bool:
 
 
 def _experiment(mlflow: "MlflowClient", project: Project, name: str) -> str:
-    """The experiment of a workload; made, or taken out of MLflow's bin, if need be."""
+    """The id of a workload's experiment, which is created or restored if necessary."""
     from mlflow.exceptions import MlflowException
 
     experiment = mlflow.get_experiment_by_name(name)
     if experiment is None:
-        # A local store would put the artifacts below the working directory; a server has a place.
+        # A local store would put artifacts below the working directory; a server has its own place.
         local = project.tracking_uri.startswith("sqlite:")
         location = (project.root / "mlruns" / name).as_uri() if local else None
         try:

@@ -1,10 +1,10 @@
-"""Whether artifacts are still as they were made, by the digests of their files."""
+"""Checks whether artifacts have changed since they were made, by the digests of their files."""
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -13,39 +13,46 @@ from retrain.errors import DamagedArtifactError
 from retrain.step import Input
 from retrain.store import Artifact, Leftover, Store, sha256_of
 
-# They read and hash while Python does something else. Half of the cores are left to the step.
-THREADS = max(1, min(8, (os.cpu_count() or 1) // 2))
+MAX_THREADS = 8
+
+
+@cache
+def thread_count() -> int:
+    """The number of threads that read and hash files. Half of the CPUs are left to the step."""
+    from joblib import cpu_count  # respects the limits of a container
+
+    return max(1, min(MAX_THREADS, int(cpu_count()) // 2))
 
 
 @dataclass
 class Verifier:
-    """Checks what a run took from the store before it believes what came of it.
+    """Checks the artifacts that a run takes from the store before their results are used.
 
-    Each artifact is read once. What the run itself has made is not read.
+    Each artifact is read once. Artifacts that the run itself has made are not read.
 
     Attributes:
         store: Where the artifacts are.
-        run: The run, by its id.
+        run: The id of the run.
     """
 
     store: Store
     run: str
-    _whole: set[tuple[str, str]] = field(default_factory=set)
+    _undamaged: set[tuple[str, str]] = field(default_factory=set)
 
     @contextmanager
     def checking(self, inputs: Sequence[Input]) -> Iterator[None]:
-        """Checks inputs while the block runs, by threads.
+        """Checks inputs in threads while the block runs.
 
         Raises:
-            DamagedArtifactError: At the end of the block, even if that raises something else: an
-                input is not as it was made. It is out of the store then.
+            DamagedArtifactError: An input has changed since it was made; it was removed from the
+                store. Raised at the end of the block, even if the block raises another error.
         """
         new = [each for each in inputs if isinstance(each, Artifact) and self._is_to_check(each)]
         if not new:
             yield
             return
         stop = Event()
-        with ThreadPoolExecutor(THREADS) as pool:
+        with ThreadPoolExecutor(thread_count()) as pool:
             try:
                 checks = [_start(pool, self.store, each.step, each.key, stop) for each in new]
                 try:
@@ -55,41 +62,43 @@ class Verifier:
                     raise
                 self._judge(new, checks, None)
             finally:
-                stop.set()  # an interrupted run does not read on
+                stop.set()  # an interrupted run does not wait for the threads
 
     def _is_to_check(self, artifact: Artifact) -> bool:
         return (
             artifact.folder.is_relative_to(self.store.root)
             and artifact.provenance["run"] != self.run
-            and (artifact.step, artifact.key) not in self._whole
+            and (artifact.step, artifact.key) not in self._undamaged
         )
 
     def _judge(
         self, artifacts: Sequence[Artifact], checks: Sequence["_Check"], error: Exception | None
     ) -> None:
         for artifact, check in zip(artifacts, checks, strict=True):
-            said = check()
-            if said is None and self._is_replaced(artifact):
-                said = "it was made again with another output"
-            if said:
-                take_out(self.store, artifact.step, artifact.key)
-                raise DamagedArtifactError(artifact.step, artifact.key, said) from error
-            self._whole.add((artifact.step, artifact.key))
+            reason = check()
+            if reason is None and self._is_replaced(artifact):
+                reason = "it was made again with another output"
+            if reason:
+                discard_if_damaged(self.store, artifact.step, artifact.key)
+                raise DamagedArtifactError(artifact.step, artifact.key, reason) from error
+            self._undamaged.add((artifact.step, artifact.key))
 
     def _is_replaced(self, artifact: Artifact) -> bool:
         found = self.store.find(artifact.step, artifact.key)
         return found is None or found.digest != artifact.digest
 
 
-def until_whole(call: Callable[[], None], note: Callable[[DamagedArtifactError], None]) -> None:
-    """Calls something again as long as artifacts turn out damaged, once for each of them.
+def retry_damaged(
+    call: Callable[[], None], on_damage: Callable[[DamagedArtifactError], None]
+) -> None:
+    """Calls a function again when an artifact is damaged, once for each artifact.
 
     Args:
         call: Takes artifacts from the store, or makes them there.
-        note: Told of the damage.
+        on_damage: Called with the error before each retry.
 
     Raises:
-        DamagedArtifactError: An artifact is damaged that was made again already.
+        DamagedArtifactError: An artifact was made again and is damaged again.
     """
     seen: set[tuple[str, str]] = set()
     while True:
@@ -97,49 +106,49 @@ def until_whole(call: Callable[[], None], note: Callable[[DamagedArtifactError],
             return call()
         except DamagedArtifactError as error:
             if (error.step, error.key) in seen:
-                error.add_note("It was made again already in this run: is the disk in order?")
+                error.add_note("This run has already made it again: check the disk for errors.")
                 raise
             seen.add((error.step, error.key))
-            note(error)
+            on_damage(error)
 
 
 @dataclass(frozen=True)
 class Damage:
-    """An artifact that is not as it was made.
+    """An artifact that has changed since it was made.
 
     Attributes:
-        step: Its step.
+        step: The step that made it.
         key: Its key.
-        said: What is wrong with it.
+        reason: What is wrong with it.
     """
 
     step: str
     key: str
-    said: str
+    reason: str
 
 
 def verify(store: Store, progress: Callable[[int, int], None]) -> list[Damage]:
     """Reads all artifacts of a store.
 
     Args:
-        store: Which.
-        progress: Told, after each artifact, how many of how many have been read.
+        store: The store.
+        progress: Called after each artifact with the number that were read and the number of all.
 
     Returns:
-        Those that are damaged, but for what a run is about to make again.
+        The damaged artifacts, except those that a run is making again.
     """
     from filelock import Timeout
 
     damaged, keys, stop = [], list(store.entries()), Event()
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(thread_count()) as pool:
         try:
             for number, (step, key) in enumerate(keys, 1):
                 if _start(pool, store, step, key, stop)():
-                    # Once more: it may just have been replaced.
+                    # Read again under the lock: it may just have been replaced.
                     with suppress(Timeout), store.lock(step, key, wait=False):
-                        said = _start(pool, store, step, key, stop)()
-                        if said and store.folder(step, key).exists():
-                            damaged.append(Damage(step, key, said))
+                        reason = _start(pool, store, step, key, stop)()
+                        if reason and store.folder(step, key).exists():
+                            damaged.append(Damage(step, key, reason))
                 progress(number, len(keys))
         except BaseException:
             stop.set()
@@ -148,22 +157,22 @@ def verify(store: Store, progress: Callable[[int, int], None]) -> list[Damage]:
 
 
 def leftovers(store: Store) -> list[Leftover]:
-    """What killed runs left behind, without what a run that is going on works with."""
+    """The folders that killed runs have left, without those of runs in progress."""
     from filelock import Timeout
 
-    left = []
+    unused = []
     for each in store.leftovers():
         with suppress(Timeout), store.lock(each.step, each.key, wait=False):
-            left.append(each)
-    return left
+            unused.append(each)
+    return unused
 
 
-def take_out(store: Store, step: str, key: str) -> None:
-    """Takes an artifact out of the store if it is damaged, so that the next run makes it."""
+def discard_if_damaged(store: Store, step: str, key: str) -> None:
+    """Removes an artifact from the store if it is damaged, so that the next run makes it again."""
     with store.lock(step, key):
-        with ThreadPoolExecutor(THREADS) as pool:
-            said = _start(pool, store, step, key, Event())()
-        if said:  # somebody may have made it again
+        with ThreadPoolExecutor(thread_count()) as pool:
+            reason = _start(pool, store, step, key, Event())()
+        if reason:  # not if another run has made it again
             store.discard(step, key)
 
 
@@ -171,18 +180,18 @@ _Check = Callable[[], str | None]
 
 
 def _start(pool: ThreadPoolExecutor, store: Store, step: str, key: str, stop: Event) -> _Check:
-    """Starts to read an artifact.
+    """Starts to read an artifact in the pool's threads.
 
     Returns:
-        What waits for the end of that, and says what is wrong; None if nothing is.
+        A function that waits for the result: what is wrong with the artifact; None if nothing is.
     """
-    manifest, said = store.look(step, key)
-    if said:
-        return lambda: said
-    folder, files = store.folder(step, key), manifest["files"]
+    manifest, reason = store.inspect(step, key)
+    if reason:
+        return lambda: reason
+    folder, files, threads = store.folder(step, key), manifest["files"], thread_count()
     parts: list[Future[str | None]] = [
-        pool.submit(_first_damaged, folder, files[number::THREADS], stop)
-        for number in range(THREADS)
+        pool.submit(_first_damaged, folder, files[number::threads], stop)
+        for number in range(threads)
     ]
     return lambda: next(filter(None, [part.result() for part in parts]), None)
 

@@ -1,7 +1,7 @@
-"""`params.yaml` as frozen, typed, strict config: the only reader of it.
+"""Reads `params.yaml` into frozen, typed, strict config; no other module reads the file.
 
-A workload is one entry under `workloads`. Unknown keys and wrong types are refused with the
-place and what would have been right; nothing is coerced.
+A workload is one entry under `workloads`. Unknown keys and wrong types are refused; the message
+names the place and what is allowed. Types are not converted.
 """
 
 import difflib
@@ -20,7 +20,7 @@ from retrain.hardware import precision, threads
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[int, Field(ge=1)]
-# Of a workload: as the strictest of those whom it is given to take it.
+# A workload's name: valid in MLflow, in Prefect and as a folder's name.
 NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"
 BatchSize = Annotated[int, Field(ge=1, le=1 << 20)]
 Kind = TypeVar("Kind", bound=BaseModel)
@@ -33,7 +33,7 @@ class Section(BaseModel):
 
 
 class Split(Section):
-    """How images are split where the data comes without that split.
+    """The fractions of the images for splits that the data does not have.
 
     An image's content decides its split, so that it stays there when the data grows.
     """
@@ -43,14 +43,14 @@ class Split(Section):
 
 
 class Data(Section):
-    """Which images.
+    """The images and where they are.
 
     Attributes:
-        path: A path under the project's `data/` (versioned by DVC); or any folder, file or fsspec
-            URL elsewhere, or a data set on the Hugging Face hub (`format: hub`).
+        path: A path under the project's `data/` (versioned by DVC); or any other folder, file or
+            fsspec URL; or a data set on the Hugging Face hub (`format: hub`).
         format: `folders` is a folder per class, with or without a folder per split above it.
         image_column: The Parquet column with the image: a struct of `bytes` and `path`, or bytes.
-        label_column: The Parquet column with the class: a name, or a whole number.
+        label_column: The Parquet column with the class: a name, or an integer.
     """
 
     path: str
@@ -61,13 +61,13 @@ class Data(Section):
 
 
 class Checks(Section):
-    """What the data must be like before a model is trained on it.
+    """The conditions that the data must meet before a model is trained on it.
 
     Attributes:
-        labels: The only classes there may be; those of the training split when None.
+        labels: The allowed classes; those of the training split when None.
         min_images_per_class: Over all splits. Train and test need at least one of each class.
-        min_side: Of the shorter side, in pixels.
-        max_side: Of the longer side, in pixels.
+        min_side: The smallest shorter side, in pixels.
+        max_side: The largest longer side, in pixels.
         max_bad_fraction: Bad images up to this fraction are set aside instead of stopping the run.
     """
 
@@ -86,16 +86,16 @@ class Checks(Section):
 
 
 class Images(Section):
-    """What an image becomes before the model sees it.
+    """How images are prepared for the model.
 
     Attributes:
         size: Height and width in pixels.
         channels: 1 is grey, 3 is RGB.
-        resize: `crop` scales the shorter side to `size` and cuts the middle out; `stretch` does
+        resize: `crop` scales the shorter side to `size` and cuts the centre out; `stretch` does
             not keep the proportions.
-        storage: How the resized images of the training split are kept: `pixels`, or `jpeg` (quality
-            95, all of the colour), a fraction of the size and to be decoded in every epoch. `auto`
-            is `pixels` up to 100 GB of them. The other splits are always kept as pixels.
+        storage: How the resized images of the training split are stored: `pixels`, or `jpeg`
+            (quality 95, full colour resolution), which is smaller but is decoded in every epoch.
+            `auto` is `pixels` up to 100 GB. The other splits are always stored as pixels.
     """
 
     size: Annotated[int, Field(ge=1, le=4096)] = 224
@@ -131,15 +131,16 @@ class Train(Section):
         batch_size: Images per optimizer step, over all workers.
         lr: The peak learning rate.
         warmup: The fraction of all steps in which the learning rate rises.
-        schedule: How it falls after that: `cosine` to 0; `one_cycle` starts at a 25th of the peak
+        schedule: How it falls after that: `cosine` to 0; `one_cycle` starts at 1/25 of the peak
             and ends near 0 (Smith and Topin, 2018).
         clip_norm: The largest gradient norm; 0 is no clipping.
         micro_batch: Images of a worker's part of a batch that go through the network at once, for a
-            batch that does not fit into a GPU; all of them when None. The step is the same, but for
-            rounding.
-        precision: Of the matrix products; `auto` is bf16 where `retrain.hardware` finds that it
-            pays. Weights and optimizer are fp32 in any case.
-        compile: Whether `torch.compile` is used; `auto` where a training on a GPU is long enough.
+            batch that does not fit into a GPU; all of them when None. The optimizer step is the
+            same, except for rounding.
+        precision: The precision of the matrix products; `auto` is bf16 where `retrain.hardware`
+            finds it faster. Weights and optimizer are always fp32.
+        compile: Whether `torch.compile` is used; `auto` is true if a training on a GPU is long
+            enough.
     """
 
     epochs: Annotated[int, Field(ge=1, le=100_000)] = 20
@@ -158,18 +159,18 @@ class Train(Section):
 
 
 class Scale(Section):
-    """On how much the training runs.
+    """The workers, threads and memory of the training.
 
     Attributes:
         workers: 0 trains in the run's own process; 2 and up is data-parallel over Ray workers,
             each with a GPU where the cluster has enough of them.
         threads: CPU threads of a worker. `auto` is one for a small network, else the worker's share
-            of the cores; None where the training runs on a GPU. (Another number sums in another
-            order, so trains another model.)
+            of the cores; None where the training runs on a GPU. Another number sums in another
+            order and so trains another model.
         require_gpu: Refuse to train without a GPU for each worker, instead of training on CPUs.
-        memory_gb: How much each worker may hold of the training images, in 10^9 bytes. If all of
-            them fit, each epoch has an order of its own over all images; else, one over parts of
-            this size (another order, so another model).
+        memory_gb: How much of the training images each worker may hold, in 10^9 bytes. If all fit,
+            each epoch shuffles all images; else it shuffles parts of this size, which trains
+            another model.
         checkpoint_seconds: A checkpoint is written after every epoch that took a second, and at
             most this many seconds after the last one.
         max_failures: How often lost workers are replaced before the training fails.
@@ -199,8 +200,8 @@ class Gate(Section):
     """When a model may go to production. The metrics are those of `evaluate`.
 
     Attributes:
-        min: Metrics that must reach a bound, by name: `{accuracy: 0.9}`.
-        max: Metrics that must not exceed a bound, by name: `{log_loss: 0.5}`.
+        min: The smallest allowed values of metrics, by name: `{accuracy: 0.9}`.
+        max: The largest allowed values of metrics, by name: `{log_loss: 0.5}`.
         metric: The metric that is compared with the champion's, on the same test split.
         margin: By how much the metric must be better than the champion's.
     """
@@ -215,8 +216,8 @@ class Workload(Section):
     """One model to keep trained: an entry under `workloads` in `params.yaml`.
 
     Attributes:
-        limits: How long a step may take, in hours, by its name: `{train: 3}`. A step that is not
-            named has a limit of its own, a generous one.
+        limits: The time limits of steps, in hours, by name: `{train: 3}`. A step that is not
+            named has a generous default.
     """
 
     name: str
@@ -252,7 +253,7 @@ def workload_names(params: Path) -> list[str]:
 
 
 def load_workload(params: Path, name: str, overrides: Mapping[str, Any] | None = None) -> Workload:
-    """Reads one workload. Precision and threads that are `auto` are decided here, for this machine.
+    """Reads one workload, and decides `auto` precision and threads for this machine.
 
     Args:
         params: The file `params.yaml`.
@@ -260,7 +261,7 @@ def load_workload(params: Path, name: str, overrides: Mapping[str, Any] | None =
         overrides: Values that replace the file's, by dotted name: `{"train.lr": 0.0005}`.
 
     Raises:
-        UsageError: The file is missing or no YAML, or the name, a key or a value is wrong.
+        UsageError: The file is missing or not YAML, or the name, a key or a value is wrong.
     """
     workloads = _read(params)
     if name not in workloads:
@@ -284,13 +285,13 @@ def load_workload(params: Path, name: str, overrides: Mapping[str, Any] | None =
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """One `--set` of the command line.
+    """Parses one `--set` of the command line into the dotted name and the value.
 
     Args:
         text: `train.lr=1e-3`; the value is read as YAML 1.2, as in `params.yaml`.
 
     Raises:
-        UsageError: There is no `=`, or the value is no YAML.
+        UsageError: There is no `=`, or the value is not YAML.
     """
     dotted, equals, value = text.partition("=")
     if not equals or not dotted:
@@ -304,7 +305,7 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def _yaml() -> YAML:
-    # Pure is YAML 1.2, as DVC reads the same file: 1e-3 is a number and `no` is a word.
+    # `pure` reads YAML 1.2, as DVC does for the same file: 1e-3 is a number and `no` is a string.
     return YAML(typ="safe", pure=True)
 
 
@@ -331,32 +332,32 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def _check_name(name: str) -> None:
-    """Refuses a workload's name that something would stumble over later.
+    """Refuses a workload's name that would fail later.
 
-    It names folders, a model and an experiment in MLflow, and Prefect's artifacts.
+    It is used for folders, a model and an experiment in MLflow, and Prefect's artifacts.
     """
     if not re.fullmatch(NAME, name):
         raise UsageError(
-            f"workload {name!r}: MLflow, Prefect and file systems do not all take this name. Use "
-            "ASCII letters, digits, - and _, the first a letter or digit, 100 at most."
+            f"workload {name!r}: MLflow, Prefect and file systems do not all accept this name. Use "
+            "at most 100 ASCII letters, digits, - and _; the first is a letter or digit."
         )
 
 
 def _faults(workload: Workload) -> Iterator[str]:
-    """What does not go together in a workload, each value of which is right by itself."""
+    """Finds values of a workload that are valid alone but not together."""
     if workload.data.path.strip() in ("", "."):
-        yield "data.path: names no data; it is such as data/digits."
+        yield "data.path: names no data; an example is data/digits."
     if workload.data.split.val + workload.data.split.test >= 1:
         yield "data.split: val and test together leave nothing to train on."
     if workload.checks.min_side > workload.checks.max_side:
         yield "checks.min_side is larger than checks.max_side."
     size, shift = workload.images.size, workload.train.augment.shift
     if shift >= size:
-        yield f"train.augment.shift {shift} moves all of an image of images.size {size} away."
+        yield f"train.augment.shift {shift} must be smaller than images.size {size}."
     batch, workers = workload.train.batch_size, max(workload.scale.workers, 1)
     if batch % workers:
         yield (
-            f"train.batch_size {batch} cannot be shared out to scale.workers {workers}: make it a "
+            f"train.batch_size {batch} cannot be divided among scale.workers {workers}: make it a "
             "multiple."
         )
     elif (micro := workload.train.micro_batch) is not None and micro > batch // workers:
@@ -367,11 +368,11 @@ def _faults(workload: Workload) -> Iterator[str]:
 
 
 def _with_numerics(workload: Workload, flops: float) -> Workload:
-    """Decides what changes rounding where it is left open: the precisions and the threads.
+    """Decides the precisions and the threads that are `auto`; they change the rounding.
 
     Args:
-        workload: Read and found right.
-        flops: Of a forward pass of its network over one image.
+        workload: A valid workload.
+        flops: FLOPs of a forward pass of its network over one image.
     """
     sections: dict[str, Train | Evaluate] = {"train": workload.train, "evaluate": workload.evaluate}
     decided: dict[str, Section] = {
@@ -395,15 +396,15 @@ def _validate(kind: type[Kind], tree: Mapping[str, Any], workload: str) -> Kind:
 
 
 def _explain(fault: Any, kind: type[BaseModel], prefix: str) -> str:
-    """What is wrong at one place of a workload, and what would be right."""
+    """What is wrong at one place of a workload, and what is allowed there."""
     place = prefix + ".".join(str(part) for part in fault["loc"])
     if fault["type"] == "value_error" and not fault["loc"]:  # a validator of several parameters
         return f"{prefix}{fault['ctx']['error']}."
     if fault["type"] == "missing":
         return f"{place}: missing."
     if fault["type"] != "extra_forbidden":
-        said = fault["msg"].replace("Input should be", "should be")
-        return f"{place}: {said}, is {fault['input']!r}."
+        message = fault["msg"].replace("Input should be", "should be")
+        return f"{place}: {message}, is {fault['input']!r}."
     *above, last = fault["loc"]
     for part in above:
         kind = cast(type[BaseModel], kind.model_fields[part].annotation)
@@ -411,7 +412,7 @@ def _explain(fault: Any, kind: type[BaseModel], prefix: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence that refuses a name: the one that may be meant, or all there are."""
+    """The second sentence of a message that refuses a name: the closest known name, or all."""
     close = difflib.get_close_matches(name, known := sorted(known), n=1)
     if close:
         return f" Did you mean {close[0]!r}?"

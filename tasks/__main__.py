@@ -30,7 +30,7 @@ from retrain.store import (
     list_files,
     write_json,
 )
-from retrain.verify import Verifier, until_whole
+from retrain.verify import Verifier, retry_damaged
 from retrain.workload import Workload, load_workload
 from tasks.evaluate.champion import score_champion
 from tasks.evaluate.step import STEP as EVALUATE
@@ -185,7 +185,7 @@ def main() -> int:
         workload = load_workload(project.params, options.workload)
         preflight.check(list(STEPS.values()), workload, project)
         build = Build(workload, RunContext("dvc", project))
-        until_whole(
+        retry_damaged(
             lambda: build.run(STEPS[options.step]), lambda error: print(error, file=sys.stderr)
         )
     except ValueError as error:

@@ -1,1 +1,1 @@
-"""`retrain`: the project's command line, a module for each group of commands."""
+"""The command line `retrain`: a module for each group of commands."""

@@ -1,4 +1,4 @@
-"""What the commands have in common."""
+"""What all commands share: how a command is added, and how its JSON is printed."""
 
 import argparse
 import json
@@ -31,8 +31,8 @@ class Commands:
 
         Args:
             name: What the user types.
-            function: Does it; returns the exit code.
-            help_: What it does, in one sentence.
+            function: Runs the command; returns the exit code.
+            help_: What the command does, in one sentence.
             workload: Whether it takes the name of a workload.
 
         Returns:

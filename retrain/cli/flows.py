@@ -42,7 +42,7 @@ def add_commands(commands: Commands) -> None:
 
 def _run(pipeline: "Pipeline", project: Project, options: argparse.Namespace) -> int:
     overrides = dict(parse_override(text) for text in options.overrides)
-    # Refused before anything is started, and at once.
+    # First, so that a wrong parameter is refused at once.
     workload = load_workload(project.params, options.workload, overrides)
     pipeline.check(workload, project)
     dry_run = pipeline.dry_run(project, workload, options.data_rev)
@@ -87,14 +87,14 @@ def _run_on_screen(
 
 
 def _use_prefect(project: Project, imports: list[Callable[[], object]]) -> None:
-    """Uses the Prefect server of `make up` if it runs, else one that this process brings along.
+    """Uses the Prefect server of `make up` if it runs; if not, starts one for this process.
 
-    A server that the user names in `PREFECT_API_URL` is used as it is. To be called before Prefect
-    is imported.
+    A server that the user names in `PREFECT_API_URL` is used as it is. Call this before Prefect is
+    imported.
 
     Args:
         project: The clone.
-        imports: What to do while a server of our own starts.
+        imports: Called while a server starts.
     """
     from retrain.servers import services
     from retrain.servers.ephemeral import start_ephemeral_server

@@ -1,8 +1,8 @@
-"""`retrain`: the project's command line.
+"""The entry point of the command line `retrain`.
 
-Exit codes: 0 success (a model that the gate rejects is no failure), 1 a run that failed, 2 wrong
-usage, 130 ended by Ctrl-C, 143 ended by SIGTERM. With `--json`, standard output holds one JSON
-document and nothing else.
+Exit codes: 0 success (also when the gate rejects the model), 1 a run that failed, 2 wrong usage,
+130 ended by Ctrl-C, 143 ended by SIGTERM. With `--json`, standard output holds one JSON document
+and nothing else.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _refuse(options, "Interrupted.", 130)
     except SystemExit as error:
-        if error.code not in (TERMINATED, signal.SIGTERM):  # ours, and Ray's in its place
+        if error.code not in (TERMINATED, signal.SIGTERM):  # Ray replaces this handler by its own
             raise
         return _refuse(options, "Terminated.", TERMINATED)
     except Exception as error:
@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _terminate(*_: object) -> None:
-    """Ends what is going on as Ctrl-C does, so that it is cleaned up after."""
+    """Ends the command with an exception, as Ctrl-C does, so that clean-up code runs."""
     raise SystemExit(TERMINATED)
 
 

@@ -11,7 +11,7 @@ from retrain.workload import load_workload, workload_names
 
 
 def add_commands(commands: Commands) -> None:
-    """Adds them."""
+    """Adds `status` and `history`."""
     commands.add("status", _status, "Show what is in production.")
     help_ = "Show what was promoted or rejected, and why."
     commands.add("history", _history, help_, workload=True)

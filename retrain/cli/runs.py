@@ -1,4 +1,4 @@
-"""The commands about runs that are over: `why`."""
+"""The command about the last run: `why`."""
 
 import argparse
 
@@ -9,7 +9,7 @@ from retrain.workload import load_workload
 
 
 def add_commands(commands: Commands) -> None:
-    """Adds them."""
+    """Adds `why`."""
     help_ = "Show why each step of the last run ran or was cached."
     parser = commands.add("why", _why, help_, workload=True)
     parser.add_argument("--flow", choices=flow_names(), help="the last run of this flow")

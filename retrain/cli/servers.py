@@ -8,7 +8,7 @@ from retrain.project import Project
 
 
 def add_commands(commands: Commands) -> None:
-    """Adds them."""
+    """Adds `up` and `down`."""
     commands.add("up", _up, "Start the Prefect server, a worker, the MLflow UI and Ray.")
     commands.add("down", _down, "Stop what `up` started.")
 

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: Commands) -> None:
-    """Adds them."""
-    help_ = "Read the whole store and say what is not as it was made."
+    """Adds `verify` and `gc`."""
+    help_ = "Read all artifacts in the store and list those that are damaged."
     verify = commands.add("verify", _verify, help_)
     verify.add_argument(
-        "--repair", action="store_true", help="take it out: the next run makes it again"
+        "--repair", action="store_true", help="remove them: the next run makes them again"
     )
     help_ = "Remove what no recent run and no registered model needs."
     gc = commands.add("gc", _gc, help_)
@@ -30,7 +30,7 @@ def add_commands(commands: Commands) -> None:
         metavar="N",
         help="runs to keep of each flow and workload (5)",
     )
-    gc.add_argument("--dry-run", action="store_true", help="say what it is, and remove nothing")
+    gc.add_argument("--dry-run", action="store_true", help="list it, and remove nothing")
 
 
 def _verify(project: Project, options: argparse.Namespace) -> int:
@@ -48,10 +48,10 @@ def _verify(project: Project, options: argparse.Namespace) -> int:
         damaged = verify.verify(
             store, lambda done, total: bar.update(reading, completed=done, total=total)
         )
-    left = verify.leftovers(store)
+    leftovers = verify.leftovers(store)
     if options.repair:
         for each in damaged:
-            verify.take_out(store, each.step, each.key)
+            verify.discard_if_damaged(store, each.step, each.key)
     if options.json:
         print_json(
             {
@@ -59,32 +59,34 @@ def _verify(project: Project, options: argparse.Namespace) -> int:
                 "damaged": [asdict(each) for each in damaged],
                 "repaired": options.repair,
                 "leftovers": [
-                    asdict(each) | {"path": str(each.path), "bytes": size_of(each.path)}
-                    for each in left
+                    asdict(left) | {"path": str(left.path), "bytes": size_of(left.path)}
+                    for left in leftovers
                 ],
             }
         )
     else:
-        _say_verified(damaged, left, options.repair)
+        _print_verified(damaged, leftovers, options.repair)
     return 1 if damaged and not options.repair else 0
 
 
-def _say_verified(damaged: Sequence["Damage"], left: Sequence["Leftover"], repaired: bool) -> None:
+def _print_verified(
+    damaged: Sequence["Damage"], leftovers: Sequence["Leftover"], repaired: bool
+) -> None:
     from retrain.gc import size_of
 
-    for each in damaged:
-        print(f"{each.step} {each.key[:12]} is damaged: {each.said}")
-    for remains in left:
-        size = human(size_of(remains.path))
-        print(f"{remains.step} {remains.key[:12]} left {size} in {remains.path}")
+    for artifact in damaged:
+        print(f"{artifact.step} {artifact.key[:12]} is damaged: {artifact.reason}")
+    for left in leftovers:
+        size = human(size_of(left.path))
+        print(f"{left.step} {left.key[:12]} left {size} in {left.path}")
     if not damaged:
-        print("Everything in the store is as it was made.")
+        print("No artifact in the store is damaged.")
     elif repaired:
-        print("They are out of the store now: the next run that needs them makes them again.")
+        print("They were removed: the next run that needs them makes them again.")
     else:
-        print("Take them out with: retrain verify --repair")
-    if left:
-        print("What killed runs left goes when they are run again, or with: retrain gc")
+        print("Remove them with: retrain verify --repair")
+    if leftovers:
+        print("Files of killed runs are removed by the next such run, or with: retrain gc")
 
 
 def _gc(project: Project, options: argparse.Namespace) -> int:
@@ -113,7 +115,7 @@ def _gc(project: Project, options: argparse.Namespace) -> int:
 
 
 def human(size: float) -> str:
-    """A number of bytes as a person says it: `1.2 GB`."""
+    """A number of bytes in a readable unit: `1.2 GB`."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"

@@ -1,1 +1,1 @@
-"""The model registry: versions and aliases, and the ledger of all decisions."""
+"""The model registry: versions, aliases, and the ledger of all decisions."""

@@ -1,7 +1,7 @@
 """The ledger of the model registry: every decision on a model, as a tag of the registered model.
 
-Moving an alias leaves no trace in MLflow. Written this way, all who share the registry share its
-history.
+MLflow keeps no history of its aliases. As tags, the decisions are visible to all users of the
+registry.
 """
 
 import json
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from retrain.registry.sqlite_reader import Model
 
 LEDGER = "retrain.ledger."
-MAX_TAG = 5000  # characters; what MLflow's database keeps of a registered model's tag
+MAX_TAG = 5000  # characters; the limit of MLflow's database for a registered model's tag
 
 
 @dataclass(frozen=True)
 class Event:
-    """A decision about a version, as the ledger has it.
+    """A decision about a version, as the ledger records it.
 
     Attributes:
-        action: What became of the version; `promoted` moved the alias `champion` to it.
-        version: Which it was.
-        previous: The champion until then.
-        verdict: Of the gate.
-        rules: Of the gate, each with its words, value, bound and whether it passed.
+        action: The decision; `promoted` moved the alias `champion` to the version.
+        version: The number of the version.
+        previous: The champion before the decision.
+        verdict: The verdict of the gate.
+        rules: The rules of the gate, each with its text, value, bound and whether it passed.
         data: The version of the data.
         commit: The git commit whose code decided.
         run: The Prefect flow run that decided.
@@ -54,9 +54,9 @@ class Event:
         return self.action == "promoted"
 
     def same_decision(self, other: "Event") -> bool:
-        """Whether both decide the same on the same grounds, whoever decided it and when."""
-        aside = {"commit": None, "run": None, "time": None}
-        return asdict(self) | aside == asdict(other) | aside
+        """Whether both are the same decision for the same reasons, whatever run made it."""
+        ignored = {"commit": None, "run": None, "time": None}
+        return asdict(self) | ignored == asdict(other) | ignored
 
 
 def now() -> str:
@@ -69,20 +69,20 @@ def read(model: "RegisteredModel | Model") -> list[tuple[int, Event]]:
     events = []
     for key, value in sorted(model.tags.items()):
         if key.startswith(LEDGER):
-            said = json.loads(value)
-            said["rules"] = tuple(said["rules"])
+            fields = json.loads(value)
+            fields["rules"] = tuple(fields["rules"])
             number = int(key.removeprefix(LEDGER).partition("-")[0])
-            events.append((number, Event(**said)))
+            events.append((number, Event(**fields)))
     return events
 
 
 def append(client: "MlflowClient", name: str, number: int, event: Event) -> None:
-    """Writes a decision behind the others.
+    """Appends a decision to the ledger.
 
     Args:
-        client: Of the registry.
-        name: The registered model's.
-        number: One more than that of the last decision.
+        client: A client of the registry.
+        name: The name of the registered model.
+        number: One more than the number of the last decision.
         event: The decision.
 
     Raises:
@@ -94,5 +94,5 @@ def append(client: "MlflowClient", name: str, number: int, event: Event) -> None
             f"The decision on {name} has {len(event.rules)} rules; that is more than the registry "
             f"can keep ({len(value)} of {MAX_TAG} characters)."
         )
-    # With a digest behind the number, two machines that write at once do not overwrite each other.
+    # The digest after the number keeps two machines from overwriting each other's decision.
     client.set_registered_model_tag(name, f"{LEDGER}{number:06d}-{digest_of(value)[:8]}", value)

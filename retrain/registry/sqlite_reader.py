@@ -1,8 +1,8 @@
 """Reads the model registry straight from MLflow's SQLite file, without MLflow.
 
-Importing MLflow takes 1.3 to 2 s, more than all the rest of saying that nothing has changed. MLflow
-promises nothing about the file's tables: a test holds what is read here against MLflow's own
-answer, and where the tables are others, `read` gives None and MLflow is asked.
+Importing MLflow takes 1.3 to 2 s, more than everything else in a run that finds nothing changed.
+MLflow does not guarantee the file's tables: a test compares what is read here with MLflow's own
+answer, and where the tables differ, `read` returns None and MLflow is used.
 """
 
 import os
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SECONDS = 30.0  # to wait while somebody writes
+SECONDS = 30.0  # to wait while another process writes
 
 
 @dataclass(frozen=True)
 class Version:
-    """A version of a model, with those attributes of MLflow's that are of use here."""
+    """A version of a model, with those of MLflow's attributes that are used here."""
 
     name: str
     version: int
@@ -30,13 +30,13 @@ class Version:
 
 @dataclass(frozen=True)
 class Model:
-    """A registered model, with those attributes of MLflow's that are of use here.
+    """A registered model, with those of MLflow's attributes that are used here.
 
     Attributes:
-        name: Of the model.
+        name: The name of the model.
         aliases: The number of a version, by alias.
-        tags: Of the model itself.
-        versions: By number, the one that was changed last first.
+        tags: The tags of the model itself.
+        versions: The versions by number; the one that was changed last comes first.
     """
 
     name: str
@@ -46,14 +46,14 @@ class Model:
 
 
 def read(tracking_uri: str, name: str) -> Model | None:
-    """Reads a registered model and all its versions, as they are at one moment.
+    """Reads a registered model and all its versions in one transaction.
 
     Args:
-        tracking_uri: MLflow's.
-        name: The model's. One that is not registered has no versions.
+        tracking_uri: The URI of MLflow's store.
+        name: The name of the model. One that is not registered has no versions.
 
     Returns:
-        None when this is not for here: no SQLite file, or not with the tables that are known.
+        None when the store is no SQLite file, or has other tables than expected.
     """
     path = tracking_uri.removeprefix("sqlite:///")
     if path == tracking_uri or "?" in path or os.environ.get("MLFLOW_WORKSPACE"):
@@ -73,7 +73,7 @@ def _read(database: sqlite3.Connection, name: str) -> Model:
         query = f"SELECT {columns} FROM {table} WHERE workspace = 'default' AND name = ? {more}"
         return database.execute(query, [name]).fetchall()
 
-    database.execute("BEGIN")  # one moment for all of it
+    database.execute("BEGIN")  # all queries see the same state
     tags: dict[int, dict[str, str]] = defaultdict(dict)
     for number, key, value in rows("version, key, value", "model_version_tags"):
         tags[number][key] = value

@@ -1,7 +1,7 @@
-"""The model registry: which versions of a model there are, which one is champion, and why.
+"""The versions of a model in the registry: registers, promotes, finds and downloads them.
 
-A workload is one registered model of MLflow, under its name. The alias `champion` says which
-version is in production; the ledger says how it came to that.
+A workload is one registered model of MLflow, under its name. The alias `champion` names the version
+in production; the ledger records how it got there.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion as MlflowVersion, RegisteredModel
 
 CHAMPION = "champion"
-MODEL = "artifacts/model"  # where a packaged model has the files that `models.save` wrote
+MODEL = "artifacts/model"  # the folder in a package with the files that `models.save` wrote
 WEIGHTS = "model.safetensors"
 
 
@@ -35,16 +35,16 @@ class Candidate:
     """A model that may be registered.
 
     Attributes:
-        name: The workload's.
+        name: The name of the workload.
         weights: SHA-256 (hex) of the weights.
         package_digest: SHA-256 (hex) of what is served: the model, its precision and its code. It
-            identifies a version; None for one of before this was recorded.
-        train_digest: Digest of the output of `train` that it is: weights, labels, image size.
-        family: The module in `models/` that its network is of.
-        images: `size`, `channels` and `resize` of the images that it takes.
-        metrics: Of its evaluation when it was registered, by name.
-        data: The version of the data that it was trained on, where it is known.
-        commit: The git commit that trained it, where it is known.
+            identifies a version; None for old versions, which were registered without it.
+        train_digest: Digest of the output of `train`: weights, labels, image size.
+        family: The module in `models/` with its network.
+        images: `size`, `channels` and `resize` of its input images.
+        metrics: The metrics of its evaluation when it was registered, by name.
+        data: The version of the data that it was trained on; None if unknown.
+        commit: The git commit that trained it; None if unknown.
         run_id: The MLflow run of its training.
     """
 
@@ -65,9 +65,9 @@ class ModelVersion(Candidate):
     """A model in the registry.
 
     Attributes:
-        version: From 1.
-        aliases: `champion`, if it is, and what people have added.
-        verdict: Of the gate, when it was last decided on; None before that.
+        version: Its number, from 1.
+        aliases: `champion`, if it is that, and aliases that people have added.
+        verdict: The last verdict of the gate on it; None before the first.
         created: When it was registered (ISO 8601, UTC).
     """
 
@@ -77,13 +77,13 @@ class ModelVersion(Candidate):
     created: str
 
     def public(self) -> dict[str, Any]:
-        """All of it as JSON-able values."""
+        """All attributes as JSON-able values."""
         return asdict(self)
 
 
 @contextmanager
 def lock(project: Project) -> Iterator[None]:
-    """Holds off other runs of this clone while one looks at the registry and changes it."""
+    """Lets only one run of this clone read and change the registry at a time."""
     from filelock import FileLock
 
     project.state.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ def champion(project: Project, name: str) -> ModelVersion | None:
     """The version in production; None when there is none.
 
     Raises:
-        ValueError: It was not registered by this project, so nothing is known of it.
+        ValueError: It was not registered by this project.
     """
     if stored := sqlite_reader.read(project.tracking_uri, name):
         number = stored.aliases.get(CHAMPION)
@@ -108,7 +108,7 @@ def champion(project: Project, name: str) -> ModelVersion | None:
 
 
 def find_version(project: Project, name: str, package_digest: str) -> ModelVersion | None:
-    """The version that a package was registered as; None when it was not."""
+    """The version with a package; None when the package is not registered."""
     if stored := sqlite_reader.read(project.tracking_uri, name):
         same = (
             version
@@ -131,22 +131,22 @@ def history(project: Project, name: str) -> list[Event]:
 
 
 def is_applied(project: Project, version: ModelVersion, event: Event) -> bool:
-    """Whether a decision has been written to the ledger and carried out; nothing is changed."""
+    """Whether a decision is in the ledger and has been carried out; nothing is changed."""
     return (
-        _is_last_word(history(project, version.name), event)
+        _is_latest(history(project, version.name), event)
         and version.verdict == event.verdict
         and (not event.promotes or CHAMPION in version.aliases)
     )
 
 
 def register(project: Project, candidate: Candidate, package: Path) -> ModelVersion:
-    """Uploads a model and makes it a version, which no alias points to yet.
+    """Uploads a model and registers it as a version, without an alias.
 
-    After a kill in the middle, the same call goes on with what was uploaded.
+    If a call was killed, the same call continues with what was uploaded.
 
     Args:
-        project: Whose registry.
-        candidate: What is known of the model.
+        project: The clone that the registry belongs to.
+        candidate: The model's description.
         package: A folder as `mlflow.pyfunc.save_model` writes it, with the model in `MODEL`.
     """
     from mlflow.exceptions import MlflowException
@@ -158,7 +158,7 @@ def register(project: Project, candidate: Candidate, package: Path) -> ModelVers
         try:
             client.create_registered_model(candidate.name)
         except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # someone else was as quick
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # by another run at the same time
                 raise
     known = asdict(candidate)
     tags = {
@@ -168,13 +168,13 @@ def register(project: Project, candidate: Candidate, package: Path) -> ModelVers
     }
     created = client.create_model_version(
         candidate.name,
-        # Not `models:/<id>`: MLflow's store looks that up at the process's global address.
+        # Not `models:/<id>`: MLflow's store would resolve that at the process's global address.
         source=uploaded.artifact_location,
         run_id=candidate.run_id,
         tags=tags,
         model_id=uploaded.model_id,
     )
-    # By this tag the run's page leads to the version, as after `mlflow.register_model`.
+    # With this tag the run's page links to the version, as after `mlflow.register_model`.
     link = _compact([{"name": candidate.name, "version": created.version}])
     client.set_logged_model_tags(uploaded.model_id, {MLFLOW_MODEL_VERSIONS: link})
     model = _registered(client, candidate.name)
@@ -185,8 +185,8 @@ def register(project: Project, candidate: Candidate, package: Path) -> ModelVers
 def apply_decision(project: Project, version: ModelVersion, event: Event) -> ModelVersion:
     """Writes a decision to the ledger and carries it out.
 
-    The ledger comes first and the alias last: after a kill in between, the same decision finds
-    itself in the ledger and the rest is done then. Recorded again it changes nothing.
+    The ledger comes first and the alias last: after a kill in between, the same call finds the
+    decision in the ledger and does the rest. A repeated call changes nothing.
 
     Raises:
         ValueError: The decision does not fit into a tag.
@@ -195,7 +195,7 @@ def apply_decision(project: Project, version: ModelVersion, event: Event) -> Mod
     model = _registered(client, version.name)
     assert model is not None
     written = ledger.read(model)
-    is_written = _is_last_word([said for _, said in written], event)
+    is_written = _is_latest([decision for _, decision in written], event)
     if not is_written:
         ledger.append(client, version.name, written[-1][0] + 1 if written else 1, event)
     number = str(version.version)
@@ -210,13 +210,13 @@ def apply_decision(project: Project, version: ModelVersion, event: Event) -> Mod
 
 
 def download(project: Project, version: ModelVersion) -> Path:
-    """Brings a version's package to this machine.
+    """Downloads a version's package to this machine, if it is not here yet.
 
     Returns:
-        A folder as it was given to `register`.
+        The package's folder, as `register` received it.
 
     Raises:
-        ValueError: The weights are gone, or are not those that were registered.
+        ValueError: The weights are missing, or are not those that were registered.
     """
     from mlflow.artifacts import download_artifacts
     from mlflow.utils.file_utils import local_file_uri_to_path
@@ -232,7 +232,7 @@ def download(project: Project, version: ModelVersion) -> Path:
             partial = package.with_suffix(".partial")
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
-            # Below `partial`, or `partial` itself, as the kind of store has it.
+            # Either `partial` or a folder below it: that depends on the kind of store.
             found = download_artifacts(
                 uri, dst_path=str(partial), tracking_uri=project.tracking_uri
             )
@@ -245,7 +245,7 @@ def download(project: Project, version: ModelVersion) -> Path:
     if digest_of_weights(package / MODEL) != version.weights:
         raise ValueError(
             f"{uri} does not hold the weights that {version.name} version {version.version} "
-            "was registered with; somebody changed them."
+            "was registered with: they have changed."
         )
     return package
 
@@ -256,9 +256,9 @@ def digest_of_weights(model: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _is_last_word(said: Sequence[Event], event: Event) -> bool:
+def _is_latest(events: Sequence[Event], event: Event) -> bool:
     """Whether a decision is the last on its version, and the champion has not changed since."""
-    related = [each for each in said if each.version == event.version or each.promotes]
+    related = [each for each in events if each.version == event.version or each.promotes]
     return bool(related) and related[-1].same_decision(event)
 
 
@@ -309,7 +309,7 @@ def _read(
 
 
 def _upload(client: "MlflowClient", candidate: Candidate, package: Path) -> "LoggedModel":
-    """Puts a packaged model into the run of its training, once."""
+    """Uploads a packaged model to the run of its training, once."""
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
     from mlflow.models import Model
 
@@ -340,7 +340,7 @@ def _upload(client: "MlflowClient", candidate: Candidate, package: Path) -> "Log
 
 
 def _describe(version: ModelVersion, event: Event) -> str:
-    """What MLflow's page of the version says of it (Markdown)."""
+    """The description on MLflow's page of the version (Markdown)."""
     lines = [f"**{event.action.capitalize()}** on {event.time[:10]}: {event.verdict}.", ""]
     for rule in event.rules:
         mark = "passed" if rule["passed"] else "**failed**"

@@ -1,8 +1,8 @@
-"""What a person sees of a run: a line per step, a live bar in the long ones, and the verdict.
+"""Shows a run to a person: a line per step, a live bar in long steps, and the verdict.
 
-On the command line, `on_screen` gives the screen to this module, and all that the libraries print
-goes to the log file. The same lines are log records of the logger `retrain`, which is all that a
-Prefect worker shows of them.
+On the command line, `on_screen` reserves the screen for this module, and the output of the
+libraries goes to a log file. The same lines are log records of the logger `retrain`; a Prefect
+worker shows only these.
 """
 
 import logging
@@ -25,23 +25,23 @@ from rich.table import Table
 from rich.text import Text
 
 logger = logging.getLogger("retrain")
-logger.setLevel(logging.INFO)  # Prefect takes only what the logger itself lets through
+logger.setLevel(logging.INFO)  # else it drops these records before Prefect gets them
 
 PLAIN_LINE_SECONDS = 5.0
-WIDTH = 110  # where no terminal tells one: tables in a CI log are not cut at 80
+WIDTH = 110  # without a terminal, so that tables in a CI log are not cut at 80
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a training is.
+    """The progress of a training.
 
     Attributes:
-        epoch: The epoch that is running, from 1.
-        epochs: How many there will be.
-        fraction: Of all optimizer steps, 0 to 1.
-        images_per_second: Over the last moments of training, all workers together.
+        epoch: The current epoch, from 1.
+        epochs: The number of epochs.
+        fraction: The fraction of all optimizer steps that is done, 0 to 1.
+        images_per_second: The recent speed of training, all workers together.
         loss: The training loss, a moving mean.
-        seconds_left: Until the last epoch's end.
+        seconds_left: The time until the end of the last epoch.
     """
 
     epoch: int
@@ -71,14 +71,13 @@ _screen = _Screen()
 
 @contextmanager
 def on_screen(log: Path, *, to_stderr: bool) -> Iterator[Console]:
-    """Gives the screen to this module and sends all other output of the process to a file.
+    """Reserves the screen for this module and sends all other output of the process to a file.
 
-    Other output is caught at the file descriptors, so that C libraries and child processes do not
-    get through either.
+    The file descriptors are redirected, which also covers C libraries and child processes.
 
     Args:
-        log: The file that takes it; made with its folder.
-        to_stderr: Draw on standard error, because standard output is kept for a result.
+        log: The file for the other output; created with its folder.
+        to_stderr: Write to standard error, because standard output is reserved for a result.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
@@ -111,13 +110,13 @@ def say(line: str | Table) -> None:
     if isinstance(line, str) and line:
         logger.info(Text.from_markup(line).plain.strip())
     if _screen.console:
-        # A path stays whole, to be copied, however narrow the screen.
+        # A path is not wrapped in a narrow terminal, so that it can be copied.
         _screen.console.print(line, highlight=False, soft_wrap=isinstance(line, str))
 
 
 @contextmanager
 def running(step: str) -> Iterator[None]:
-    """Shows that a step is running, for as long as it does."""
+    """Shows that a step is running, until the block ends."""
     if _screen.console and _screen.console.is_terminal:
         with _screen.console.status(f"{step} …") as _screen.status:
             yield
@@ -137,21 +136,21 @@ def _line(step: str, cached: bool, why: str, seconds: float) -> str:
 
 @contextmanager
 def training_progress() -> Iterator[Callable[[Progress], None]]:
-    """Shows a training's progress: a live bar in a terminal, else now and then a line."""
+    """Shows a training's progress: a live bar in a terminal, else a line every few seconds."""
     with _bar("train") as update:
         yield lambda now: update(now.fraction, str(now))
 
 
 @contextmanager
 def unit_progress(step: str, units: int) -> Iterator[Callable[[int], None]]:
-    """Shows how far a step is with the units of the data, like `training_progress`.
+    """Shows how many units of the data a step has done, like `training_progress`.
 
     Args:
-        step: Its name.
-        units: How many it works on.
+        step: The name of the step.
+        units: The number of units.
 
     Yields:
-        What to call when a unit is done, with the number of its images.
+        A function to call when a unit is done, with the number of its images.
     """
     began, done, images = monotonic(), 0, 0
 
@@ -167,7 +166,7 @@ def unit_progress(step: str, units: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def _bar(name: str) -> Iterator[Callable[[float, str], None]]:
-    """A live bar in a terminal, else now and then a line; it takes the fraction and a text."""
+    """A live bar in a terminal, else a line every few seconds; takes the fraction and a text."""
     if not (_screen.console and _screen.console.is_terminal):
         yield _plain_lines(name)
         return
@@ -183,7 +182,7 @@ def _bar(name: str) -> Iterator[Callable[[float, str], None]]:
 
 def _plain_lines(name: str) -> Callable[[float, str], None]:
     last = monotonic()
-    context = copy_context()  # training has a thread of its own; Prefect asks whose line it is
+    context = copy_context()  # of the run: Prefect needs it for lines from the training's thread
 
     def show(_: float, text: str) -> None:
         nonlocal last
@@ -204,8 +203,8 @@ def say_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     say(drawn)
 
 
-def say_where(document: Mapping[str, Any]) -> None:
-    """Shows where a person goes on from a run, and how long it took."""
+def say_places(document: Mapping[str, Any]) -> None:
+    """Shows where to find the results of a run, and how long it took."""
     if not document["data"]["tracked"]:
         path = document["data"]["path"]
         say(escape(f"The data at {path} is not under DVC; this run keeps a copy of it."))
@@ -216,7 +215,7 @@ def say_where(document: Mapping[str, Any]) -> None:
 
 
 def number(value: float | None) -> str:
-    """A metric as it is shown: a count as it is, others with four decimals."""
+    """A metric as text: a count as it is, other values with four decimals."""
     if value is None:
         return ""
     return str(value) if isinstance(value, int) else f"{value:.4f}"

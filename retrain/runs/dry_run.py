@@ -1,4 +1,4 @@
-"""Whether a run would change anything, told from the store and the registry alone."""
+"""Finds out, from the store and the registry only, whether a run would change anything."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +12,10 @@ from retrain.workload import Workload
 
 
 class StepHasToRunError(Exception):
-    """A step would have something to do.
+    """The output of a step is not in the store, or the step would change something.
 
     Attributes:
-        step: Its name.
+        step: The name of the step.
     """
 
     def __init__(self, step: str) -> None:
@@ -25,12 +25,12 @@ class StepHasToRunError(Exception):
 
 @dataclass
 class DryRun:
-    """Calls no step: it takes their outputs from the store, in the order that the flow gives.
+    """Takes the outputs of the steps from the store, in the order of the flow; runs no step.
 
     Attributes:
-        state: What would be run, and what was found so far.
+        state: The run that would take place, and the outputs that were found so far.
         last: The document of the last run, if that was successful.
-        has_to_run: The first step that would have something to do.
+        has_to_run: The first step that would have to run; None if there is none.
     """
 
     state: RunState
@@ -39,7 +39,7 @@ class DryRun:
 
     @property
     def workload(self) -> Workload:
-        """What would be run."""
+        """The workload of the run."""
         return self.state.workload
 
     @property
@@ -52,11 +52,11 @@ class DryRun:
 
         Args:
             step: Which step.
-            *inputs: The outputs that it names as its inputs, in that order.
+            *inputs: The outputs of the steps in its `inputs`, in that order.
 
         Raises:
-            StepHasToRunError: The store does not have it whole; or the step is not cached, and
-                calling it would change something.
+            StepHasToRunError: The output is missing or damaged; or the step is not cached, and
+                it would change something.
         """
         began = monotonic()
         now = plan(step, self.workload, inputs)
@@ -74,8 +74,8 @@ class DryRun:
     def agrees_with(self, last: Document) -> bool:
         """Whether no step has to run, and the last run had the same steps and the same result.
 
-        What asks the registry finds something else after a run that has changed it, so that not
-        its inputs are compared but what it does, and what the last step left.
+        Steps that are not cached read the registry, which the last run may have changed. For them
+        the definitions are compared and not the inputs; and the output of the last step.
         """
         if self.has_to_run:
             return False
@@ -89,7 +89,7 @@ class DryRun:
         return bool(before[final.step]["digest"] == final.digest)
 
     def _dry_run(self, step: Step, now: Plan, inputs: tuple[Input, ...]) -> Artifact | None:
-        """What a step that is not cached would give if it would change nothing."""
+        """The output of a step that is not cached; None if the step would change something."""
         project, name = self.context.project, self.workload.name
         workspace = Workspace(Path(), Path(), now.key, name, project)
         facts = step.dry_run(self.workload, inputs, workspace)

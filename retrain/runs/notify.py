@@ -1,7 +1,7 @@
-"""Tells people how a run ended, by a webhook: a run that failed, and a model that was rejected.
+"""Notifies people by a webhook when a run failed or a model was rejected.
 
 The webhook's URL is a secret, so it comes from the environment, in `RETRAIN_WEBHOOK_URL`, and is
-never shown or kept. What is sent is what Slack and its likes take: `{"text": "…"}`.
+never shown or stored. The body is `{"text": "…"}`, which Slack and similar services accept.
 """
 
 import json
@@ -23,38 +23,37 @@ logger = logging.getLogger("retrain")
 
 
 def notify(flow: "Flow[..., Any]", flow_run: "FlowRun", state: "State[Any]") -> None:
-    """A hook of a flow, for each of the states that it may end in.
+    """A hook of a flow, for each of its final states.
 
-    It is Prefect that calls it, so that it is called for a run that is terminated or whose process
-    is lost, too.
+    Prefect calls it, so it is also called for a run that was terminated or whose process was lost.
     """
-    said = _news(state)
-    if said is None or not os.environ.get(URL):
+    message = _message(state)
+    if message is None or not os.environ.get(URL):
         return
     place = f"run {flow_run.id}"
-    if flow_run.deployment_id:  # on a server that stays, unlike that of a run from a shell
+    if flow_run.deployment_id:  # its server stays up, unlike that of a run from the command line
         from prefect.utilities.urls import url_for
 
         place = url_for("flow-run", obj_id=flow_run.id) or place
-    send(f"{flow_run.parameters.get('workload', flow.name)}: {said} ({place})")
+    send(f"{flow_run.parameters.get('workload', flow.name)}: {message} ({place})")
 
 
 def send(text: str) -> None:
-    """Posts a text to the webhook, if there is one; that it cannot be reached is a warning."""
+    """Posts a text to the webhook, if there is one; logs a warning if that fails."""
     url = os.environ.get(URL)
     if not url:
         return
     failures: list[str] = ["no answer within 10 s"]
-    # A thread, because the time limit of a connection does not count the look-up of its name.
+    # A thread, because the timeout of a connection does not cover the DNS lookup.
     thread = Thread(target=_post, args=(url, text, failures), daemon=True)
     thread.start()
     thread.join(SECONDS)
     if failures:
-        logger.warning("The webhook of %s was not told: %s.", URL, failures[-1])
+        logger.warning("The message to the webhook of %s failed: %s.", URL, failures[-1])
 
 
-def _news(state: "State[Any]") -> str | None:
-    """What to tell of how a run ended; None if all is well."""
+def _message(state: "State[Any]") -> str | None:
+    """The message about the end of a run; None if there is nothing to report."""
     if not state.is_completed():
         return f"the run {'failed' if state.is_failed() else 'crashed'}. {state.message or ''}"
     document = state.result(raise_on_failure=False)
@@ -64,7 +63,7 @@ def _news(state: "State[Any]") -> str | None:
 
 
 def _post(url: str, text: str, failures: list[str]) -> None:
-    """Posts a text, and leaves in the list why that failed; no error's own words, for the URL."""
+    """Posts a text, and adds to the list why that failed, without the URL that errors may hold."""
     content = json.dumps({"text": text}).encode()
     headers = {"Content-Type": "application/json"}
     try:

@@ -1,8 +1,8 @@
-"""A flow of this project before Prefect runs it: its steps in order, and the document of a run.
+"""Describes a flow without Prefect: its steps in order, and the document of a run.
 
-Importing Prefect takes a second, and a run that has nothing to do should answer in less. So a
-module in `flows/` describes its flow as a `Pipeline`, which a dry run follows without Prefect, and
-`as_prefect_flow` makes the Prefect flow of it.
+Importing Prefect takes a second, and a run that finds nothing to do should take less. So a module
+in `flows/` describes its flow as a `Pipeline`, which a dry run follows without Prefect, and
+`as_prefect_flow` makes the Prefect flow.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A flow: what it does, and what it tells of a run.
+    """A flow: its steps, and how its runs are described and shown.
 
     Attributes:
-        name: Of the flow, and of its command: `train`.
-        help: What it does, in one sentence.
-        steps: All of them, in their order.
+        name: The name of the flow, and of its command: `train`.
+        help: What the flow does, in one sentence.
+        steps: All its steps, in order.
         order: Takes a version of the data through the steps, top to bottom. Its first argument
             runs a step, or takes the step's output from the store.
-        data_version: Says which version of the data a run is to use; its last argument is a git
-            revision, or None for the working tree.
-        data_warning: What a person should know of the data before a run, from the same arguments;
-            None if there is nothing.
-        document: A run as JSON-able values. The run may have failed at any step; if it has not,
-            `outcome` says in one sentence how it ended, and people are notified of that if
+        data_version: Finds the version of the data for a run; its last argument is a git revision,
+            or None for the working tree.
+        data_warning: A warning about the data for a person who starts a run, from the same
+            arguments; None if there is none.
+        document: Describes a run in JSON-able values. The run may have failed at any step; if it
+            has not, `outcome` is one sentence about its end, and people are notified of that if
             `rejected` is true.
-        standing: What holds if nothing has changed since a run, from its document.
+        standing: The current state if nothing has changed since a run, from the run's document.
         show: Shows the document of a run on the console.
         publish: Shows the document of a run in Prefect.
         imports: The modules that take long to import, by the step that needs them, in order: a run
             imports them while its Prefect server starts.
-        preparations: What else takes long the first time, by the step that needs it.
+        preparations: Other work that takes long the first time, by the step that needs it.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Pipeline:
     preparations: Mapping[str, Callable[[Project], object]] = field(default_factory=dict)
 
     def check(self, workload: Workload, project: Project) -> None:
-        """Looks for what would make a run fail, before anything is started.
+        """Finds faults that would make a run fail, before anything is started.
 
         Raises:
             UsageError: With a line for each fault.
@@ -75,15 +75,16 @@ class Pipeline:
         preflight.check(self.steps, workload, project)
 
     def dry_run(self, project: Project, workload: Workload, revision: str | None = None) -> DryRun:
-        """Follows the steps as far as none of them has to run. Nothing is changed.
+        """Follows the steps up to the first that has to run. Nothing is changed.
 
         Args:
             project: The clone.
-            workload: With the parameters that a run would have.
-            revision: The git revision whose version of the data a run would use.
+            workload: The workload, with the parameters of the run.
+            revision: The git revision whose version of the data is used; the working tree's if
+                None.
 
         Raises:
-            ValueError: As a run would.
+            ValueError: As in a run.
         """
         last = records.last_success(project, workload.name, self.name)
         context = RunContext(last["run"] if last else "", project)
@@ -97,9 +98,9 @@ class Pipeline:
         return dry_run
 
     def unchanged(self, dry_run: DryRun) -> Document | None:
-        """The document that a run would end with if it would change nothing; None if it would.
+        """The document of a run that changes nothing; None if the run would change something.
 
-        It has the last run's id and time. There is none when that failed or was interrupted.
+        It has the last run's id and time. It is also None if the last run failed or was killed.
         """
         last = dry_run.last
         if last is None or not dry_run.agrees_with(last):
@@ -109,7 +110,7 @@ class Pipeline:
         return document | {"outcome": f"{since}; {self.standing(document)}."}
 
     def imports_from(self, step: str | None, project: Project) -> list[Callable[[], object]]:
-        """What a run imports and prepares from a step on, in calls of a second or so."""
+        """The imports and preparations of a run from a step on, in calls of about a second."""
         names = list(self.imports)
         if step not in names:
             return []
@@ -128,23 +129,23 @@ class Pipeline:
         refresh: bool = False,
         run: bool = False,
     ) -> "Document | State[Document]":
-        """Runs the steps that have something to do, inside a Prefect flow run.
+        """Runs the steps that have to run, inside a Prefect flow run.
 
-        When nothing has changed since the last run, none of them does, and the flow run ends in
-        the state `Skipped`.
+        When nothing has changed since the last run, no step runs, and the flow run ends in the
+        state `Skipped`.
 
         Args:
             workload: An entry of `params.yaml`.
             overrides: Parameters that replace the file's, by dotted name: `{"train.lr": 0.0005}`.
             data_rev: A git revision whose version of the data is used; the working tree's if None.
             refresh: Run every step, even those whose output is in the store.
-            run: Go through the steps even if nothing has changed.
+            run: Follow the steps even if nothing has changed.
 
         Returns:
             The run's document, as `--json` prints it.
 
         Raises:
-            ValueError: Something that the user has to correct, such as data that fails its checks.
+            ValueError: The user has to correct something, such as data that fails its checks.
         """
         from prefect import runtime
         from prefect.states import Completed
@@ -162,11 +163,23 @@ class Pipeline:
         context = RunContext(str(runtime.flow_run.id), project)
         state = RunState(self.name, config, version, Store(project.store), context)
         steps = Run(state, refresh)
-        with steps.going_on(), records.kept(state, self.document):
+        with steps.hold_artifacts(), records.recording(state, self.document):
             steps.follow(lambda run: self.order(run, version))
         document = self.document(state)
         self.publish(document)
         return document
+
+    def module_attribute(self, name: str) -> Any:
+        """What a flow's module has as its `__getattr__`: the Prefect flow under the flow's name.
+
+        It is made when somebody asks for it, because importing Prefect takes a second.
+
+        Raises:
+            AttributeError: The name is another one.
+        """
+        if name != self.name:
+            raise AttributeError(name)
+        return self.as_prefect_flow()
 
     def as_prefect_flow(self) -> "Flow[..., Document | State[Document]]":
         """The flow that Prefect runs, with the parameters of `run`."""

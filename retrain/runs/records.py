@@ -1,7 +1,7 @@
-"""The records of runs: what a run did and why, as one document, kept by flow and workload.
+"""Writes and reads the records of runs: one document per run, by flow and workload.
 
-Each flow makes the document of its runs (`retrain.runs.pipeline.Pipeline.document`) on top of
-`base_document`: the steps, the data and the times, which all flows have.
+Each flow extends `base_document`, which has the steps, the data and the times, to the document of
+its runs (`retrain.runs.pipeline.Pipeline.document`).
 """
 
 import json
@@ -24,7 +24,7 @@ STARTED = "started.json"
 
 
 def base_document(run: RunState) -> Document:
-    """What every flow tells of a run, as JSON-able values."""
+    """The part of a run's document that all flows have, as JSON-able values."""
     return {
         "flow": run.flow,
         "workload": run.workload.name,
@@ -43,14 +43,14 @@ def base_document(run: RunState) -> Document:
 
 
 def data_in_markdown(document: Mapping[str, Any]) -> str:
-    """The data of a run in one line, for a flow's Markdown; the flow adds what it has checked."""
+    """The data of a run in one line of Markdown; the flow has added the results of its checks."""
     data = document["data"]
     rows = ", ".join(f"{count} {split}" for split, count in data["rows"].items())
     return f"Data `{data['version']}`: {rows}; {data['quarantined']} set aside."
 
 
 def steps_in_markdown(document: Mapping[str, Any]) -> list[str]:
-    """The steps of a run as a table, for a flow's Markdown."""
+    """The steps of a run as a table in Markdown."""
     return [
         "| step | | why | seconds |",
         "|---|---|---|---|",
@@ -63,12 +63,12 @@ def steps_in_markdown(document: Mapping[str, Any]) -> list[str]:
 
 
 @contextmanager
-def kept(run: RunState, document: Callable[[RunState], Document]) -> Iterator[None]:
-    """Keeps a run's document when the run has ended, whether it succeeded or failed.
+def recording(run: RunState, document: Callable[[RunState], Document]) -> Iterator[None]:
+    """Writes a run's document when the run has ended, whether it succeeded or failed.
 
     Args:
-        run: Which run; the block takes it through its steps.
-        document: Makes its document, without `error`; it may have failed at any step.
+        run: The run; the block runs its steps.
+        document: Makes the run's document, without `error`; the run may have failed at any step.
     """
     folder = _folder(run.context.project, run.flow, run.workload.name)
     folder.mkdir(parents=True, exist_ok=True)
@@ -76,20 +76,20 @@ def kept(run: RunState, document: Callable[[RunState], Document]) -> Iterator[No
     try:
         yield
     except Exception as error:
-        _keep(run.context.project, document(run) | {"error": str(error)})
+        _write(run.context.project, document(run) | {"error": str(error)})
         raise
-    _keep(run.context.project, document(run))
+    _write(run.context.project, document(run))
 
 
 def outcome(document: Document) -> str:
-    """How a run ended, in one sentence: that of its flow, or why it failed."""
+    """How a run ended, in one sentence: the flow's `outcome`, or why the run failed."""
     if "error" in document:
         return f"failed: {document['error']}"
     return str(document["outcome"])
 
 
 def last_run(project: Project, workload: str, flow: str | None = None) -> Document | None:
-    """The document of a workload's last run that ended by itself; None before the first.
+    """The document of a workload's last run that was not killed; None before the first.
 
     Args:
         project: The clone.
@@ -106,7 +106,7 @@ def last_run(project: Project, workload: str, flow: str | None = None) -> Docume
 def last_success(project: Project, workload: str, flow: str) -> Document | None:
     """The document of a workload's last run if that was successful, and None if not.
 
-    One that was killed leaves no document, but has left its id when it started.
+    A run that was killed has no document, but its id was written at its start.
     """
     last = last_run(project, workload, flow)
     started = _read(_folder(project, flow, workload) / STARTED)
@@ -115,7 +115,7 @@ def last_success(project: Project, workload: str, flow: str) -> Document | None:
     return last
 
 
-def _keep(project: Project, document: Document) -> None:
+def _write(project: Project, document: Document) -> None:
     folder = _folder(project, document["flow"], document["workload"])
     write_json(folder / f"{document['run']}.json", document)
     write_json(folder / LATEST, document)

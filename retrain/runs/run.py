@@ -1,4 +1,4 @@
-"""One run of a flow: calls the steps as Prefect tasks and keeps what became of each."""
+"""Runs a flow: calls its steps as Prefect tasks and records the outcome of each."""
 
 import json
 from collections.abc import Callable
@@ -8,25 +8,25 @@ from pathlib import Path
 from time import monotonic
 
 from retrain.errors import DamagedArtifactError, StepTimeoutError
-from retrain.limits import overrun
+from retrain.limits import timeout_message
 from retrain.runs import console
 from retrain.runs.state import Outcome, RunState
 from retrain.step import Input, Plan, Step, difference, plan
 from retrain.store import Artifact, RunContext, write_json
-from retrain.verify import Verifier, until_whole
+from retrain.verify import Verifier, retry_damaged
 from retrain.workload import Workload
 
 
 class Run:
-    """Calls steps, in the order that the flow gives.
+    """Runs the steps of a flow, in the flow's order.
 
     Attributes:
-        state: What is run, and what became of it so far.
+        state: The workload, and the outcomes so far.
         refresh: Take nothing from the store.
     """
 
     def __init__(self, state: RunState, refresh: bool = False) -> None:
-        """Begins a run; nothing is called yet."""
+        """Prepares a run; no step is called yet."""
         self.state = state
         self.refresh = refresh
         self._verifier = Verifier(state.store, state.context.run)
@@ -35,7 +35,7 @@ class Run:
 
     @property
     def workload(self) -> Workload:
-        """What is run."""
+        """The workload of the run."""
         return self.state.workload
 
     @property
@@ -43,50 +43,50 @@ class Run:
         """The run, and the project that it runs in."""
         return self.state.context
 
-    def going_on(self) -> AbstractContextManager[None]:
-        """Keeps what the run takes and makes in the store, for as long as it goes on."""
+    def hold_artifacts(self) -> AbstractContextManager[None]:
+        """Protects the artifacts that the run uses and makes from `retrain gc` while it lasts."""
         return self.state.store.holding(self.context.run)
 
     def follow(self, order: Callable[["Run"], None]) -> None:
         """Calls the steps in the order of a flow.
 
-        Where an artifact in the store turns out damaged, it is taken out, and the order is followed
-        again from its start: what is whole comes from the store.
+        A damaged artifact is removed from the store, and the order is followed again from its
+        start: the other artifacts come from the store.
 
         Args:
-            order: Calls this with each step.
+            order: Calls this object with each step.
 
         Raises:
-            DamagedArtifactError: An artifact is damaged that was made again already.
-            ValueError: As the steps do.
+            DamagedArtifactError: An artifact was made again and is damaged again.
+            ValueError: From a step.
         """
-        until_whole(lambda: order(self), self._start_again)
+        retry_damaged(lambda: order(self), self._start_again)
 
     def __call__(self, step: Step, *inputs: Input) -> Artifact:
         """Runs a step, or takes its output from the store.
 
         Args:
-            step: What to run.
-            *inputs: The outputs that it names as its inputs, in that order.
+            step: Which step.
+            *inputs: The outputs of the steps in its `inputs`, in that order.
 
         Raises:
             StepTimeoutError: It did not end within its limit.
-            ValueError: As the step does.
+            ValueError: From the step.
         """
         now = plan(step, self.workload, inputs)
         reason = self._reason_to_run(step, now)
         began = monotonic()
         with console.running(step.name):
-            made, cached = self._result(step, now, inputs)
+            artifact, cached = self._result(step, now, inputs)
         ran = None if cached else reason or "asked of the registry each time"
-        outcome = Outcome.of(step.name, now, made, ran=ran, seconds=monotonic() - began)
-        if cached and (step.name, now.key) in self._ran:  # before damage was found
+        outcome = Outcome.of(step.name, now, artifact, ran=ran, seconds=monotonic() - began)
+        if cached and (step.name, now.key) in self._ran:  # it ran before damage was found
             outcome = self._ran[step.name, now.key]
-        self.state.add(outcome, made)
+        self.state.add(outcome, artifact)
         console.ended(outcome.step, outcome.cached, outcome.why, outcome.seconds)
         if step.cached:
             self._remember(now)
-        return made
+        return artifact
 
     def _start_again(self, error: DamagedArtifactError) -> None:
         console.say(str(error))
@@ -107,7 +107,7 @@ class Run:
         hours = step.limit(self.workload)
         task = as_task(step, self.state.store, self._verifier.checking, hours)
         try:
-            # Quoted, so that Prefect does not search all of it for futures.
+            # Quoted, so that Prefect does not search the arguments for futures.
             ended = task(
                 plan=quote(now),
                 workload=quote(self.workload),
@@ -116,11 +116,11 @@ class Run:
                 refresh=self.refresh,
             )
         except TaskRunTimeoutError:
-            raise StepTimeoutError(overrun(step.name, hours)) from None
+            raise StepTimeoutError(timeout_message(step.name, hours)) from None
         return ended.result(), ended.name == CACHED
 
     def _reason_to_run(self, step: Step, now: Plan) -> str | None:
-        """Why a step has to run; None when the store has its output, or it is never kept."""
+        """Why a step has to run; None when the store has its output, or the step is not cached."""
         if not step.cached:
             return None
         if self.refresh:

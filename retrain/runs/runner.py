@@ -1,4 +1,4 @@
-"""What runs the steps, for code that has steps run itself."""
+"""The type of an object that runs steps, for code that calls steps in its own order."""
 
 from typing import Protocol
 
@@ -12,11 +12,11 @@ class Runner(Protocol):
 
     @property
     def workload(self) -> Workload:
-        """What is run."""
+        """The workload of the run."""
 
     @property
     def context(self) -> RunContext:
         """The run, and the project that it runs in."""
 
     def __call__(self, step: Step, *inputs: Input) -> Artifact:
-        """Gives the step's output."""
+        """Returns the step's output."""

@@ -1,4 +1,4 @@
-"""What is known of a run while it goes on, whether its steps are run or only looked up."""
+"""The state of a run or a dry run: its workload, and the outcomes of its steps so far."""
 
 from dataclasses import dataclass, field
 from time import monotonic
@@ -10,16 +10,16 @@ from retrain.workload import Workload
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a step in a run.
+    """The outcome of a step in a run.
 
     Attributes:
-        step: Its name.
-        cached: Whether the output was there already.
-        why: What made it run, or which run its output is from.
+        step: The name of the step.
+        cached: Whether the output was in the store.
+        why: Why the step ran, or which run made its output.
         seconds: How long the run waited for it.
-        key: Of its plan.
-        definition: Of its plan: the same for a step that does the same, whatever its inputs are.
-        digest: Of its output.
+        key: The key of its plan.
+        definition: The definition of its plan, which does not depend on the inputs.
+        digest: The digest of its output.
         path: The folder of its output; None for a step that leaves no files.
     """
 
@@ -34,18 +34,18 @@ class Outcome:
 
     @classmethod
     def of(
-        cls, name: str, now: Plan, made: Artifact, *, ran: str | None, seconds: float
+        cls, name: str, now: Plan, artifact: Artifact, *, ran: str | None, seconds: float
     ) -> "Outcome":
-        """What became of a step.
+        """Describes the outcome of a step.
 
         Args:
-            name: What it is called in the run's document.
+            name: The step's name in the run's document.
             now: Its plan.
-            made: Its output.
-            ran: Why it ran; None if its output was there already.
+            artifact: Its output.
+            ran: Why it ran; None if its output was in the store.
             seconds: How long the run waited for it.
         """
-        provenance = made.provenance
+        provenance = artifact.provenance
         return cls(
             step=name,
             cached=ran is None,
@@ -53,8 +53,8 @@ class Outcome:
             seconds=round(seconds, 3),
             key=now.key,
             definition=now.definition,
-            digest=made.digest,
-            path=str(made.folder) if made.folder.name else None,
+            digest=artifact.digest,
+            path=str(artifact.folder) if artifact.folder.name else None,
         )
 
 
@@ -64,13 +64,13 @@ class RunState:
 
     Attributes:
         flow: The name of the flow.
-        workload: What is run.
-        version: Of the data.
+        workload: The workload of the run.
+        version: The version of the data.
         store: Where the outputs are kept.
         context: The Prefect flow run, and the project that it runs in.
         outcomes: One per step that has ended, in order.
         artifacts: The outputs of these steps, by the same names.
-        began: When it began, by `time.monotonic`.
+        began: When the run began, by `time.monotonic`.
     """
 
     flow: str
@@ -83,6 +83,6 @@ class RunState:
     began: float = field(default_factory=monotonic)
 
     def add(self, outcome: Outcome, artifact: Artifact) -> None:
-        """Notes a step that has ended."""
+        """Adds a step that has ended."""
         self.outcomes.append(outcome)
         self.artifacts[outcome.step] = artifact

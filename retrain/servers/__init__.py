@@ -1,1 +1,1 @@
-"""The servers that runs use: Prefect, MLflow and Ray, for all runs or for one."""
+"""The servers that runs use: Prefect, MLflow and Ray, shared or for a single run."""

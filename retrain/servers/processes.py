@@ -1,7 +1,7 @@
-"""Processes that go on in the background after the command that started them.
+"""Starts, watches and stops processes that run in the background after their command has ended.
 
-What was started is written to `.retrain/services.json`. A process is known by its pid together
-with its start time, so that a stranger that is given the pid later is never taken for it.
+They are recorded in `.retrain/services.json`. A process is identified by its pid and its start
+time, because the system may give the pid to another process later.
 """
 
 import json
@@ -22,8 +22,8 @@ from filelock import FileLock
 from retrain.project import Project
 from retrain.store import write_json
 
-# In the environment of a service and of all that it starts: the service's log. A flow's run has a
-# session of its own, and is left over when its worker is killed; by this it is found.
+# In the environment of a service and of its child processes: the service's log. A flow run has a
+# session of its own, and still runs when its worker is killed; this variable identifies it.
 MARK = "RETRAIN_SERVICE_LOG"
 
 START_SECONDS = 180.0  # a first start migrates a database, on a machine that may be busy
@@ -37,13 +37,13 @@ class Service:
     """A process that runs in the background.
 
     Attributes:
-        name: Of what it does.
-        url: Where a browser finds it; None if it has no pages.
+        name: The name of the service.
+        url: Its address for a browser; None if it has no pages.
         pid: The process, which leads a session of its own.
         created: When it was started, in seconds since 1970.
-        log: The file with what it has printed.
-        address: Where other programs find it, `host:port`; None where `url` says that.
-        stateless: Whether nothing is lost when it is killed, so that it need not be waited for.
+        log: The file with its output.
+        address: Its address for other programs, `host:port`; None if that is in `url`.
+        stateless: Whether it can be killed without losing data.
     """
 
     name: str
@@ -57,17 +57,17 @@ class Service:
 
 @dataclass(frozen=True)
 class Program:
-    """What to start as a service.
+    """A program to start as a service.
 
     Attributes:
-        name: The service's.
-        title: What a person calls it, without an article.
-        arguments: Of this Python: `-m`, a module, and the module's arguments.
-        ready: Tells whether the service that was started can be used.
-        url: Where a browser will find it; its port must be free.
+        name: The name of the service.
+        title: Its name in messages, without an article.
+        arguments: The arguments of Python: `-m`, a module, and the module's arguments.
+        ready: Whether the service that was started can be used.
+        url: Its address for a browser; the port must be free.
         other_port: How a person chooses another port.
-        address: Where other programs will find it, `host:port`; None where `url` says that.
-        stateless: Whether nothing is lost when it is killed.
+        address: Its address for other programs, `host:port`; None if that is in `url`.
+        stateless: Whether it can be killed without losing data.
     """
 
     name: str
@@ -95,7 +95,7 @@ def read_services(project: Project) -> list[Service]:
 
 
 def write_services(project: Project, services: Sequence[Service]) -> None:
-    """Writes down which services were started and not stopped."""
+    """Records which services were started and not stopped."""
     if services:
         write_json(_services_file(project), [asdict(service) for service in services])
     else:
@@ -103,12 +103,12 @@ def write_services(project: Project, services: Sequence[Service]) -> None:
 
 
 def is_alive(service: Service) -> bool:
-    """Whether the process that was started is still there."""
+    """Whether the process that was started still runs."""
     return _leader(service) is not None
 
 
 def environment(service: Service) -> dict[str, str]:
-    """The environment of a service's process; empty when that has ended."""
+    """The environment of a service's process; empty if the process has ended."""
     with suppress(psutil.Error):
         return dict(psutil.Process(service.pid).environ())
     return {}
@@ -147,35 +147,35 @@ def wait(program: Program, service: Service, process: "subprocess.Popen[bytes]")
     deadline = monotonic() + START_SECONDS
     while not program.ready(service):
         if process.poll() is not None:
-            trouble = f"ended at its start with exit code {process.returncode}"
+            fault = f"ended at its start with exit code {process.returncode}"
         elif monotonic() > deadline:
-            trouble = f"was not ready within {START_SECONDS:.0f} s"
+            fault = f"was not ready within {START_SECONDS:.0f} s"
         else:
             sleep(0.2)
             continue
         last = Path(service.log).read_text(errors="replace").splitlines()[-LOG_LINES:]
-        raise ValueError(f"The {program.title} {trouble}; {service.log} ends:\n" + "\n".join(last))
+        raise ValueError(f"The {program.title} {fault}; {service.log} ends:\n" + "\n".join(last))
 
 
 def stop(services: Iterable[Service]) -> None:
-    """Ends services one after the other, with all that they have started, and waits for it."""
+    """Stops services and their child processes, one service after the other, and waits for them."""
     for service in services:
         processes = _processes(service)
         for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.kill() if service.stateless else process.terminate()
-        _, stubborn = psutil.wait_procs(processes, timeout=STOP_SECONDS)
-        for process in stubborn:
+        _, alive = psutil.wait_procs(processes, timeout=STOP_SECONDS)
+        for process in alive:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(stubborn, timeout=STOP_SECONDS)
+        psutil.wait_procs(alive, timeout=STOP_SECONDS)
 
 
 def refuse_taken_port(program: Program) -> None:
-    """Looks whether a program's port is free.
+    """Checks that a program's port is free.
 
     Raises:
-        ValueError: It is not; with who has it, and what to do.
+        ValueError: It is not; the message names the process that uses it, and what to do.
     """
     if program.url is None:
         return
@@ -191,7 +191,7 @@ def refuse_taken_port(program: Program) -> None:
 
 
 def _listener(port: int) -> str:
-    """Who listens on a port, as far as the system tells."""
+    """The process that listens on a port, if the system shows it."""
     with suppress(psutil.Error):
         for connection in psutil.net_connections("tcp"):
             listens = connection.status == psutil.CONN_LISTEN and connection.pid
@@ -201,7 +201,7 @@ def _listener(port: int) -> str:
 
 
 def _processes(service: Service) -> set[psutil.Process]:
-    """All processes of a service, those included that outlived the one that started them."""
+    """All processes of a service, including those whose parent has ended."""
     leader = _leader(service)
     found = {leader, *leader.children(recursive=True)} if leader else set()
     for process in psutil.process_iter(["environ"]):
@@ -214,8 +214,8 @@ def _leader(service: Service) -> psutil.Process | None:
     """The process that was started for a service, if it is alive."""
     try:
         process = psutil.Process(service.pid)
-        ours = abs(process.create_time() - service.created) < CLOCK_SECONDS
-        return process if ours and process.status() != psutil.STATUS_ZOMBIE else None
+        is_same = abs(process.create_time() - service.created) < CLOCK_SECONDS
+        return process if is_same and process.status() != psutil.STATUS_ZOMBIE else None
     except psutil.NoSuchProcess:
         return None
 

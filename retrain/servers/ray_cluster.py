@@ -1,6 +1,6 @@
-"""Connecting to Ray: the cluster of `RAY_ADDRESS`, that of `make up`, or one of this process's own.
+"""Connects to Ray: the cluster of `RAY_ADDRESS`, the Ray of `make up`, or one for this process.
 
-The Ray of `make up` saves a run the 3 to 5 s that starting one takes, and its stopping.
+The Ray of `make up` saves a run the 3 to 5 s of starting one, and the time of stopping it.
 """
 
 import logging
@@ -17,14 +17,14 @@ from retrain.servers import processes
 from retrain.servers.processes import Service
 
 # Training workers and Ray's other tasks share a small machine: with as many logical CPUs as cores,
-# two workers would take them all and the others would wait for ever.
+# two workers would take all CPUs, and the other tasks would never start.
 MIN_LOGICAL_CPUS = 4
 
 SERVICE = "ray"
 ANSWER_SECONDS = 2.0
-# What a cluster's workers get of the project. All else stays here: data, secrets, what runs leave.
+# The only files that are sent to a cluster's workers: no data, no secrets, no outputs of runs.
 SENT = ("flows", "models", "retrain", "tasks", "params.yaml")
-# Variables of a process that are not for its Ray workers: where it came from, and its terminal.
+# Variables that are not passed to Ray workers: those of Prefect, Ray, the shell and the terminal.
 NOT_PASSED_ON = ("PREFECT_", "RAY_", "PWD", "OLDPWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES")
 
 logger = logging.getLogger("retrain")
@@ -38,10 +38,10 @@ def connect() -> None:
         return
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if is_remote():
-        ray.init(runtime_env=_our_code(), log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(runtime_env=_project_code(), log_to_driver=False, logging_level=logging.ERROR)
     elif not _connect_to_service():
         ray.init(
-            address="local",  # and not one that somebody else runs on this machine
+            address="local",  # not the Ray of another user on this machine
             num_cpus=logical_cpus(),
             include_dashboard=False,
             log_to_driver=False,
@@ -50,27 +50,27 @@ def connect() -> None:
 
 
 def is_remote() -> bool:
-    """Whether work is for more machines than this one: those of the cluster of `RAY_ADDRESS`."""
+    """Whether the work runs on the cluster of `RAY_ADDRESS`, not only on this machine."""
     return bool(os.environ.get("RAY_ADDRESS"))
 
 
 def logical_cpus() -> int:
-    """How many CPUs a Ray of ours is told that this machine has."""
+    """The number of CPUs that a Ray started here may use."""
     from joblib import cpu_count
 
-    return max(int(cpu_count()), MIN_LOGICAL_CPUS)  # those that a container may use
+    return max(int(cpu_count()), MIN_LOGICAL_CPUS)  # respects the limits of a container
 
 
 def token(project: Project) -> dict[str, str]:
-    """The variable by which the Ray of a clone's `make up`, and who uses it, know each other."""
+    """The environment variable with the token file of the Ray of a clone's `make up`."""
     return {"RAY_AUTH_TOKEN_PATH": str(project.state / "ray-token")}
 
 
 def answers(address: str) -> bool:
-    """Whether a Ray answers at an address (`host:port`), and soon.
+    """Whether a Ray answers at an address (`host:port`) within two seconds.
 
-    Ray itself would wait two minutes for one that does not. What is sent is the opening of HTTP/2,
-    which gRPC speaks: a server that is not stuck sends its own.
+    Ray itself would wait two minutes for an answer. This sends the connection preface of HTTP/2,
+    which gRPC uses: a server that works sends its own settings back.
     """
     host, port = address.split(":")
     try:
@@ -81,10 +81,10 @@ def answers(address: str) -> bool:
         return False
 
 
-def _our_code() -> dict[str, Any]:
-    """The `runtime_env` that gives the workers of a cluster this process's code, as it is now.
+def _project_code() -> dict[str, Any]:
+    """The `runtime_env` that sends this project's current code to the workers of a cluster.
 
-    It comes before what is installed there, so that a worker needs the libraries and nothing else.
+    It comes before code that is installed there, so workers need only the libraries.
     """
     root = Path(__file__).parents[2]
     return {"working_dir": str(root), "excludes": ["/*", "!/.", *(f"!/{name}" for name in SENT)]}
@@ -94,7 +94,7 @@ def _connect_to_service() -> bool:
     """Connects to the Ray of `make up`.
 
     Returns:
-        False when there is none, or it is of no use; then the log says so.
+        False when there is none, or it cannot be used; the second case is logged.
     """
     import ray
 
@@ -119,8 +119,8 @@ def _connect_to_service() -> bool:
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
-    except (Exception, SystemExit) as error:  # Ray exits where it finds nobody
-        logger.warning("The Ray of `make up` is of no use (%s); this run starts its own.", error)
+    except (Exception, SystemExit) as error:  # Ray exits when it finds no server
+        logger.warning("The Ray of `make up` cannot be used (%s); this run starts its own.", error)
         ray.shutdown()
         return False
     return True
@@ -139,9 +139,10 @@ def _changed(service: Service) -> dict[str, str]:
 
 
 def _passing_on(variables: Mapping[str, str]) -> dict[str, Any]:
-    """The `runtime_env` that sets variables in a run's workers, without fresh workers for none.
+    """The `runtime_env` that sets variables in a run's workers; empty if there are none to set.
 
-    Ray has `env_vars` for it, and writes what is in them to its logs: passwords too.
+    Not with Ray's `env_vars`, because Ray writes their values to its logs, passwords too. An empty
+    one reuses workers that run already.
     """
 
     def set_variables() -> None:
@@ -153,7 +154,7 @@ def _passing_on(variables: Mapping[str, str]) -> dict[str, Any]:
 
 
 def disconnect() -> None:
-    """Stops our own Ray, or leaves the cluster, if this process uses it."""
+    """Disconnects this process from Ray, and stops a Ray that it has started."""
     if "ray" in sys.modules:
         import ray
 

@@ -1,4 +1,4 @@
-"""The project's own servers: Prefect with a worker and the deployments, the MLflow UI, and Ray.
+"""Starts and stops the project's servers: Prefect with a worker, the MLflow UI, and Ray.
 
 They run in the background, on loopback only, until `down`.
 """
@@ -28,25 +28,25 @@ from retrain.servers.processes import LOG_LINES, Program, Service
 HOST = "127.0.0.1"
 POOL = "local"
 WORKER = "local-worker"
-# Ray's sockets lie 65 characters below this folder, and the system takes 107 for a socket's path.
+# Ray's sockets have paths 65 characters longer than this folder's; the system's limit is 107.
 MAX_SESSIONS_PATH = 107 - 65
 
 
 def up(project: Project) -> list[Service]:
-    """Starts what does not run yet, and registers the deployments of `prefect.yaml`.
+    """Starts the services that do not run yet, and registers the deployments of `prefect.yaml`.
 
     Args:
-        project: The clone whose services they are.
+        project: The clone that the services belong to.
 
     Returns:
-        Every service, those included that ran already: `prefect`, `mlflow`, `ray`, `worker`. There
-        is no `mlflow` or `ray` where the environment names a server or cluster of the user's.
+        All services, also those that already ran: `prefect`, `mlflow`, `ray`, `worker`. There is
+        no `mlflow` or `ray` if the environment names the user's own server or cluster.
 
     Raises:
-        UsageError: A service runs elsewhere than it is configured now, or the Prefect server is
-            configured to be on another machine.
+        UsageError: A service runs at another address than the configured one, or the Prefect
+            server is configured on another machine.
         ValueError: A port is taken, a service ended at its start, or a deployment was refused.
-            What this call had started is stopped again.
+            The services that this call had started are stopped.
     """
     api = server_api(project)
     servers = [_prefect_server(api), *_mlflow_ui(project), *_ray(project)]
@@ -76,14 +76,14 @@ def down(project: Project) -> list[str]:
     """Stops every service that `up` started, and waits until they are gone.
 
     Args:
-        project: The clone whose services they are.
+        project: The clone that the services belong to.
 
     Returns:
         The names of those that were running.
     """
     with processes.lock(project):
         names = [service.name for service in running(project)]
-        # The worker first, so that it still has a server to take its leave of.
+        # The worker first, so that it can still sign off at the server.
         services = processes.read_services(project)
         processes.stop(sorted(services, key=lambda service: service.name != "worker"))
         processes.write_services(project, [])
@@ -98,8 +98,8 @@ def running(project: Project) -> list[Service]:
 def server_api(project: Project) -> str:
     """The URL of the API of the project's Prefect server.
 
-    It is where Prefect's own command line looks for it: `PREFECT_API_URL`, else `api.url` in
-    `prefect.toml`.
+    It comes from the same settings as for Prefect's own command line: `PREFECT_API_URL`, else
+    `api.url` in `prefect.toml`.
     """
     url = os.environ.get("PREFECT_API_URL")
     if not url:
@@ -112,22 +112,22 @@ def _prefect_server(api: str) -> Program:
     address = urlsplit(api)
     if address.hostname not in (HOST, "localhost") or not address.port:
         raise UsageError(
-            f"The Prefect server is configured as {api}, and one is only ever started here on "
-            f"http://{HOST}:PORT/api: unset PREFECT_API_URL, or mend prefect.toml."
+            f"The Prefect server is configured as {api}, but it can only be started here on "
+            f"http://{HOST}:PORT/api: unset PREFECT_API_URL, or correct prefect.toml."
         )
     port = str(address.port)
     return Program(
         name="prefect",
         title="Prefect server",
         arguments=("-m", "prefect", "server", "start", "--host", HOST, "--port", port),
-        ready=lambda _: _ask("GET", f"{api}/health")[0] == 200,
+        ready=lambda _: _request("GET", f"{api}/health")[0] == 200,
         url=f"http://{HOST}:{port}",
         other_port="put another one into api.url in prefect.toml (or export PREFECT_API_URL)",
     )
 
 
 def _mlflow_ui(project: Project) -> list[Program]:
-    """MLflow's server over the project's database; none where MLflow has a server already."""
+    """MLflow's server on the project's database; none if the project uses another MLflow server."""
     if not project.tracking_uri.startswith("sqlite:"):
         return []
     port = os.environ.get("MLFLOW_PORT", "5000")
@@ -142,7 +142,7 @@ def _mlflow_ui(project: Project) -> list[Program]:
             name="mlflow",
             title="MLflow UI",
             arguments=arguments,
-            ready=lambda _: _ask("GET", f"{url}/health")[0] == 200,
+            ready=lambda _: _request("GET", f"{url}/health")[0] == 200,
             url=url,
             other_port="export MLFLOW_PORT with another one",
         )
@@ -150,10 +150,10 @@ def _mlflow_ui(project: Project) -> list[Program]:
 
 
 def _ray(project: Project) -> list[Program]:
-    """A Ray for the runs to share; none where there is a cluster already."""
+    """A Ray that runs share; none if there is already a cluster."""
     if os.environ.get("RAY_ADDRESS"):
         return []
-    with socket.socket() as probe:  # another clone's Ray may run beside
+    with socket.socket() as probe:  # a free port: the Ray of another clone may run too
         probe.bind((HOST, 0))
         port = probe.getsockname()[1]
     arguments = [
@@ -174,13 +174,13 @@ def _ray(project: Project) -> list[Program]:
             arguments=arguments,
             ready=lambda _: ray_cluster.answers(address),
             address=address,
-            stateless=True,  # asked to end, it takes 17 s
+            stateless=True,  # killed, because it takes 17 s to end on SIGTERM
         )
     ]
 
 
 def _write_ray_token(project: Project) -> None:
-    """On loopback only, but other users of this machine shall not run code as this one."""
+    """Writes a new token, without which other users of this machine cannot run code on the Ray."""
     [path] = ray_cluster.token(project).values()
     Path(path).unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -189,7 +189,7 @@ def _write_ray_token(project: Project) -> None:
 
 def _worker(api: str) -> Program:
     def ready(service: Service) -> bool:
-        status, workers = _ask("POST", f"{api}/work_pools/{POOL}/workers/filter", {})
+        status, workers = _request("POST", f"{api}/work_pools/{POOL}/workers/filter", {})
         return status == 200 and any(
             worker["name"] == WORKER
             and datetime.fromisoformat(worker["last_heartbeat_time"]).timestamp() > service.created
@@ -204,7 +204,7 @@ def _missing(programs: Iterable[Program], known: Iterable[Service]) -> list[Prog
     """The programs that are not among the services.
 
     Raises:
-        UsageError: One is, and at another address than the program's.
+        UsageError: A service runs at another address than its program's.
     """
     urls = {service.name: service.url for service in known}
     for program in programs:
@@ -219,7 +219,7 @@ def _missing(programs: Iterable[Program], known: Iterable[Service]) -> list[Prog
 def _start(
     programs: Iterable[Program], services: list[Service], project: Project, api: str
 ) -> None:
-    """Starts programs side by side, adds them to the services, and waits for them."""
+    """Starts programs in parallel, adds them to the services, and waits until they are ready."""
     started = []
     for program in programs:
         if program.name == ray_cluster.SERVICE:
@@ -237,16 +237,16 @@ def _environment(project: Project, api: str) -> dict[str, str]:
     """A service's environment; Prefect's other settings are in `prefect.toml`."""
     preset = {
         "PREFECT_HOME": str(project.state / "prefect"),
-        # Saves half a dozen processes, which are for the evaluation of language models.
+        # Six fewer processes: jobs are for the evaluation of language models.
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     }
     return preset | os.environ | ray_cluster.token(project) | {"PREFECT_API_URL": api}
 
 
 def _create_pool(api: str) -> None:
-    status, said = _ask("POST", f"{api}/work_pools/", {"name": POOL, "type": "process"})
-    if status not in (201, 409):  # made, or there already
-        raise ValueError(f"The Prefect server did not make the work pool {POOL!r}: {said}")
+    status, answer = _request("POST", f"{api}/work_pools/", {"name": POOL, "type": "process"})
+    if status not in (201, 409):  # created, or exists already
+        raise ValueError(f"The Prefect server did not create the work pool {POOL!r}: {answer}")
 
 
 def _deploy(project: Project, api: str) -> None:
@@ -259,7 +259,7 @@ def _deploy(project: Project, api: str) -> None:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    # An entry that is not as it should be is skipped, and the exit code is 0 if others are left.
+    # Prefect skips an invalid entry; the exit code is 0 if others are valid.
     if done.returncode or "Skipping" in done.stdout:
         last = "\n".join(done.stdout.splitlines()[-LOG_LINES:])
         raise ValueError(f"The deployments of prefect.yaml were refused:\n{last}")
@@ -268,38 +268,39 @@ def _deploy(project: Project, api: str) -> None:
 def _end_lost_runs(api: str) -> None:
     """Marks runs as crashed that ended with an earlier worker, which could not report it.
 
-    They would count as running for ever, and a deployment's next run waits for its last one.
+    Otherwise they would count as running forever, and block the next run of their deployment.
     """
     wanted = {
         "work_pools": {"name": {"any_": [POOL]}},
         "flow_runs": {"state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}},
     }
-    status, runs = _ask("POST", f"{api}/flow_runs/filter", wanted)
+    status, runs = _request("POST", f"{api}/flow_runs/filter", wanted)
     if status != 200:
         raise ValueError(f"The Prefect server did not list its runs: {runs}")
     crashed = {"type": "CRASHED", "message": "Its worker was stopped while it ran."}
     for run in runs:
-        _ask("POST", f"{api}/flow_runs/{run['id']}/set_state", {"state": crashed})
+        _request("POST", f"{api}/flow_runs/{run['id']}/set_state", {"state": crashed})
 
 
-def _ask(method: str, url: str, body: Any = None) -> tuple[int | None, Any]:
-    """Calls one of the servers.
+def _request(method: str, url: str, body: Any = None) -> tuple[int | None, Any]:
+    """Sends a request to one of the servers.
 
     Returns:
-        The HTTP status and the answer's JSON, or its text; None and why, when nothing answers.
+        The HTTP status, and the body as JSON or else as text; None and the reason if there is no
+        answer.
     """
     address = urlsplit(url)
     connection = http.client.HTTPConnection(address.netloc, timeout=10)
     content = None if body is None else json.dumps(body)
     try:
         connection.request(method, address.path, content, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        said = answer.read().decode(errors="replace")
+        response = connection.getresponse()
+        text = response.read().decode(errors="replace")
     except (OSError, http.client.HTTPException) as error:
         return None, str(error)
     finally:
         connection.close()
     try:
-        return answer.status, json.loads(said)
+        return response.status, json.loads(text)
     except ValueError:
-        return answer.status, said
+        return response.status, text

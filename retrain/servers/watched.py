@@ -2,8 +2,8 @@
 
     python -m retrain.servers.watched uvicorn --port 4200
 
-Whoever starts it keeps the other end of a pipe, which the system closes when that process ends, in
-whatever way. So nothing is left behind by one that is killed.
+The process that starts it keeps the other end of a pipe. The system closes the pipe when that
+process ends, also when it is killed, so the module never runs on alone.
 """
 
 import os

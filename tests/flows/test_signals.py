@@ -82,12 +82,14 @@ def gone(others, seconds):
 
 @pytest.fixture
 def webhook():
-    """Where a webhook is, and what it was told."""
-    told = []
+    """Where a webhook is, and what it received."""
+    received = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
-            told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
+            received.append(
+                json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"]
+            )
             self.send_response(200)
             self.end_headers()
 
@@ -97,25 +99,25 @@ def webhook():
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/", told
+        yield f"http://127.0.0.1:{server.server_port}/", received
         server.shutdown()
         thread.join()
 
 
-def test_sigterm_ends_a_run_as_ctrl_c_does_and_it_is_told(run, clone, webhook):
-    url, told = webhook
+def test_sigterm_ends_a_run_as_ctrl_c_does_and_people_are_notified(run, clone, webhook):
+    url, received = webhook
     process, others = run(RETRAIN_WEBHOOK_URL=url)
     began = monotonic()
     os.kill(process.pid, signal.SIGTERM)
-    _, said = process.communicate(timeout=60)
+    _, output = process.communicate(timeout=60)
     print("seconds", monotonic() - began)
-    assert process.returncode == 143, said
-    assert said.strip() == "retrain: Terminated."
+    assert process.returncode == 143, output
+    assert output.strip() == "retrain: Terminated."
     assert monotonic() - began < 20  # 3 s on an idle machine
     assert gone(others, 5)
     assert state(clone) == "CRASHED"
     assert tracked(clone) == "FAILED"
-    [text] = told
+    [text] = received
     assert text.startswith("vit: the run crashed. Execution was aborted by a termination signal.")
 
 
@@ -123,9 +125,9 @@ def test_ctrl_c_ends_a_run_at_once(run, clone):
     process, others = run()
     began = monotonic()
     os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it
-    _, said = process.communicate(timeout=60)
+    _, output = process.communicate(timeout=60)
     print("seconds", monotonic() - began)
-    assert process.returncode == 130, said
+    assert process.returncode == 130, output
     assert monotonic() - began < 20
     assert gone(others, 5)
     assert state(clone) == "CRASHED"

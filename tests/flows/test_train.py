@@ -65,9 +65,9 @@ def test_with_nothing_changed_the_last_run_stands_and_nothing_is_started(clone, 
     assert ran(again) == []
     assert [s["digest"] for s in again["steps"]] == [s["digest"] for s in last["steps"]]
     assert last_run(clone)["run"] == last["run"]
-    said = clone.retrain("train", "vit").stdout
-    assert said.startswith(f"Nothing changed since run {last['run'][:8]} of {last['time']}; ")
-    assert said.endswith(f"version {last['model']['version']} is champion.\n")
+    output = clone.retrain("train", "vit").stdout
+    assert output.startswith(f"Nothing changed since run {last['run'][:8]} of {last['time']}; ")
+    assert output.endswith(f"version {last['model']['version']} is champion.\n")
 
 
 def test_a_comment_changes_nothing(clone, first):
@@ -194,7 +194,7 @@ def test_images_that_do_not_decode_stop_the_run_and_leave_nothing(clone, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["train", "vti"], 2, "Did you mean 'vit'?"),
         (["train", "vit", "--set", "train.epoch=3"], 2, "Did you mean 'epochs'?"),
@@ -205,9 +205,9 @@ def test_images_that_do_not_decode_stop_the_run_and_leave_nothing(clone, tmp_pat
         (["why", "vti"], 2, "Did you mean 'vit'?"),
     ],
 )
-def test_wrong_usage_is_one_clear_line(clone, arguments, code, said):
+def test_wrong_usage_is_one_clear_line(clone, arguments, code, message):
     done = clone.retrain(*arguments, code=code)
-    assert said in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
 

@@ -37,7 +37,7 @@ def test_both_flows_share_the_store_and_keep_records_of_their_own(clone, first):
     assert steps["train"][:5] == ["pull", "validate", "preprocess", "train", "evaluate"]
 
 
-def test_bad_data_fails_and_says_why(fresh, tmp_path):
+def test_bad_data_fails_with_the_reason(fresh, tmp_path):
     photos = draw_photos(tmp_path / "photos")
     next(photos.glob("class-0/*")).write_bytes(b"no image")
     done = validate(fresh, "--set", f"data.path={photos}", code=1)

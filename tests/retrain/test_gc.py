@@ -68,7 +68,7 @@ def names(store):
     return {path.name for path in (store.root / "toy").iterdir()}
 
 
-def test_a_dry_run_says_the_same_and_removes_nothing(project, store):
+def test_a_dry_run_lists_the_same_and_removes_nothing(project, store):
     made = made_with(project, store, 0.1)
     (store.scratch("toy", "killed") / "checkpoint").write_text("12345")
     would = gc.collect(project, dry_run=True)

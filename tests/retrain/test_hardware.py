@@ -40,9 +40,9 @@ def test_small_work_is_done_in_fp32_everywhere(params, monkeypatch):
     assert (small.train.precision, small.evaluate.precision) == ("fp32", "fp32")
 
 
-def test_what_the_user_says_stays(params):
-    said = {"train.precision": "bf16", "evaluate.precision": "fp32"}
-    workload = load_workload(params, "small", said)
+def test_a_precision_that_the_user_sets_is_kept(params):
+    overrides = {"train.precision": "bf16", "evaluate.precision": "fp32"}
+    workload = load_workload(params, "small", overrides)
     assert (workload.train.precision, workload.evaluate.precision) == ("bf16", "fp32")
 
 
@@ -61,8 +61,8 @@ def machine(monkeypatch):
         monkeypatch.setattr(hardware, "version", lambda name: torch)
         found = None if capabilities is None else "/usr/bin/nvidia-smi"
         monkeypatch.setattr(shutil, "which", lambda name: found)
-        said = subprocess.CompletedProcess([], 0, "".join(f"{c}\n" for c in capabilities or ()))
-        monkeypatch.setattr(subprocess, "run", lambda *a, **k: said)
+        answer = subprocess.CompletedProcess([], 0, "".join(f"{c}\n" for c in capabilities or ()))
+        monkeypatch.setattr(subprocess, "run", lambda *a, **k: answer)
         forget()
 
     def forget():
@@ -115,7 +115,7 @@ def test_a_workers_part_of_a_batch_decides_whether_its_step_is_small(params, mac
     assert hardware.threads(1.9e9, 2, "auto") == 1
 
 
-def test_the_threads_that_the_user_says_stay(params, machine):
+def test_threads_that_the_user_sets_are_kept(params, machine):
     machine()
     assert load_workload(params, "large", {"scale.threads": 3}).scale.threads == 3
 

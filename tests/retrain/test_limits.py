@@ -52,10 +52,10 @@ def state(run):
 def test_what_can_be_interrupted_is_and_is_not_tried_again(hang, tmp_path, how):
     done, _, ended = hang(how)
     assert done.returncode == 1
-    said = "first did not end within 0.000555556 h (limits.first)."
-    assert f"StepTimeoutError: {said}" in done.stderr
+    message = "first did not end within 0.000555556 h (limits.first)."
+    assert f"StepTimeoutError: {message}" in done.stderr
     assert ended.type == "FAILED"
-    assert said in ended.message
+    assert message in ended.message
     assert (tmp_path / "tries").read_text() == "x"
 
 

@@ -1,4 +1,4 @@
-"""What would make a run fail is said before its first step."""
+"""Faults that would make a run fail are found before its first step."""
 
 import pytest
 
@@ -27,8 +27,10 @@ def test_a_workload_without_fault_passes(tmp_path):
 
 
 def test_each_fault_is_a_line(tmp_path):
-    said = faults(tmp_path, gate=Gate(min={"acuracy": 0.9}, metric="loss"), limits={"trian": 1.0})
-    assert said == [
+    message = faults(
+        tmp_path, gate=Gate(min={"acuracy": 0.9}, metric="loss"), limits={"trian": 1.0}
+    )
+    assert message == [
         "workload toy: limits.trian: no such step. Did you mean 'train'?",
         "gate.min.acuracy: no metric 'acuracy'. Did you mean 'accuracy'?",
         "gate.metric: no metric 'loss'. Did you mean 'log_loss'?",
@@ -37,16 +39,16 @@ def test_each_fault_is_a_line(tmp_path):
 
 @pytest.mark.parametrize("path", ["..", "data/..", "{root}", "/"])
 def test_the_project_itself_is_no_data(tmp_path, path):
-    [said] = faults(tmp_path, data=Data(path=path.format(root=tmp_path)))
-    assert "holds this project itself" in said
+    [fault] = faults(tmp_path, data=Data(path=path.format(root=tmp_path)))
+    assert "holds this project itself" in fault
 
 
 @pytest.mark.parametrize(("found", "workers"), [(0, 0), (1, 2)])
 def test_required_gpus_that_are_not_there_are_refused(tmp_path, monkeypatch, found, workers):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(train_step, "gpu_capabilities", lambda: [9.0] * found)
-    [said] = faults(tmp_path, scale=Scale(workers=workers, require_gpu=True))
-    assert f"scale.require_gpu: {found} GPUs for {max(workers, 1)} workers" in said
+    [fault] = faults(tmp_path, scale=Scale(workers=workers, require_gpu=True))
+    assert f"scale.require_gpu: {found} GPUs for {max(workers, 1)} workers" in fault
 
 
 def test_required_gpus_that_are_there_pass(tmp_path, monkeypatch):

@@ -33,7 +33,7 @@ def test_what_the_configuration_chooses_is_in_the_key_with_its_libraries():
     assert more.key != less.key
 
 
-def test_a_choice_that_changed_is_said():
+def test_a_choice_that_changed_is_named():
     more, less = plan(STEP, WORKLOAD, [DATA]), plan(STEP, SMALL, [DATA])
     pillow = version("pillow")
     assert difference(less, more) == f"code of tasks.compute.prefetch, pillow unset -> {pillow}"

@@ -57,12 +57,14 @@ def test_what_the_step_does_not_read_is_not_in_the_key():
     assert plan(STEP, with_lr(0.5), [DATA]).key != plan(STEP, WORKLOAD, [DATA]).key
 
 
-def test_the_difference_between_two_plans_is_said_in_words():
+def test_the_difference_between_two_plans_is_described_in_words():
     before = plan(STEP, with_lr(0.001), [DATA])
     now = plan(STEP, with_lr(0.0005), [replace(DATA, digest="def")])
     now = replace(now, code={"tests.toy": "2"}, libraries={"numpy": "9"})
-    said = difference(replace(before, code={"tests.toy": "1"}, libraries={"numpy": "8"}), now)
-    assert said == ("train.lr 0.001 -> 0.0005, the data changed, code of tests.toy, numpy 8 -> 9")
+    changes = difference(replace(before, code={"tests.toy": "1"}, libraries={"numpy": "8"}), now)
+    assert changes == (
+        "train.lr 0.001 -> 0.0005, the data changed, code of tests.toy, numpy 8 -> 9"
+    )
 
 
 def test_reports_are_outside_the_digest(store, context):
@@ -87,7 +89,7 @@ def test_no_path_or_time_is_in_the_key_or_the_digest(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("harm", "said"),
+    ("harm", "damage"),
     [
         (lambda folder: (folder / "lr.txt").unlink(), "lr.txt is gone"),
         (lambda folder: (folder / "lr.txt").write_text("longer than before"), "changed its size"),
@@ -99,10 +101,10 @@ def test_no_path_or_time_is_in_the_key_or_the_digest(tmp_path):
         (lambda folder: edit_manifest(folder, plan={"step": "toy"}), "cannot be read"),
     ],
 )
-def test_a_damaged_artifact_is_made_again(store, context, harm, said):
+def test_a_damaged_artifact_is_made_again(store, context, harm, damage):
     first = make_toy(store, context)
     harm(first.folder)
-    assert said in store.damage("toy", first.key)
+    assert damage in store.damage("toy", first.key)
     again = make_toy(store, replace(context, run="run-2"))
     assert again.provenance["run"] == "run-2"
     assert (again.folder / "lr.txt").read_text() == "0.001"

@@ -48,7 +48,7 @@ def test_another_key_is_another_run_of_the_same_experiment(project):
     assert start(project, "three", "faces").experiment_id != first.experiment_id
 
 
-def test_a_run_says_what_it_was_made_of(project, tmp_path):
+def test_a_run_records_what_it_was_made_from(project, tmp_path):
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
     subprocess.run(
@@ -122,7 +122,7 @@ def test_a_deleted_experiment_is_taken_back(project):
     assert start(project, "twelve", "deleted").experiment_id == first.experiment_id
 
 
-def test_a_server_that_is_gone_is_said_in_seconds(project, monkeypatch):
+def test_an_unreachable_server_is_reported_in_seconds(project, monkeypatch):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

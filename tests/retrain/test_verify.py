@@ -1,4 +1,4 @@
-"""Whether artifacts are as they were made: real files, flipped bytes, threads and locks."""
+"""Checks of artifacts that have changed: real files, flipped bytes, threads and locks."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import pytest
 
 from retrain.errors import DamagedArtifactError
 from retrain.store import MANIFEST
-from retrain.verify import Verifier, leftovers, take_out, until_whole, verify
+from retrain.verify import Verifier, discard_if_damaged, leftovers, retry_damaged, verify
 from tests.retrain.test_store import make_toy, with_lr
 
 
@@ -31,25 +31,25 @@ def test_a_flipped_byte_is_found_wherever_it_is(store, made, name):
     flip(made.folder / name)
     assert store.damage("toy", made.key) is None  # the size is the same
     [damage] = verified(store)
-    assert (damage.step, damage.key, damage.said) == ("toy", made.key, f"{name} has changed")
+    assert (damage.step, damage.key, damage.reason) == ("toy", made.key, f"{name} has changed")
 
 
-def test_progress_is_told_for_each_artifact(store, context, made):
+def test_progress_is_reported_for_each_artifact(store, context, made):
     make_toy(store, context, with_lr(0.5))
-    told = []
-    verify(store, lambda *now: told.append(now))
-    assert told == [(1, 2), (2, 2)]
+    reported = []
+    verify(store, lambda *now: reported.append(now))
+    assert reported == [(1, 2), (2, 2)]
 
 
-def test_a_damaged_artifact_is_taken_out_and_a_whole_one_is_not(store, made):
-    take_out(store, "toy", made.key)
+def test_a_damaged_artifact_is_discarded_and_an_undamaged_one_is_not(store, made):
+    discard_if_damaged(store, "toy", made.key)
     assert store.find("toy", made.key) == made
     flip(made.folder / "lr.txt")
-    take_out(store, "toy", made.key)
+    discard_if_damaged(store, "toy", made.key)
     assert not made.folder.exists()
 
 
-def test_what_somebody_is_making_again_is_not_called_damaged(store, made):
+def test_an_artifact_that_is_being_made_again_is_not_reported(store, made):
     flip(made.folder / "lr.txt")
     store.partial("toy", made.key).mkdir()
     with store.lock("toy", made.key):
@@ -91,7 +91,7 @@ def test_an_interrupted_run_is_not_kept_waiting_by_the_check(store, made):
     assert made.folder.exists()
 
 
-def test_what_is_damaged_again_after_it_was_made_again_ends_the_run():
+def test_an_artifact_that_is_damaged_again_ends_the_run():
     calls, notes = [], []
 
     def call():
@@ -99,5 +99,5 @@ def test_what_is_damaged_again_after_it_was_made_again_ends_the_run():
         raise DamagedArtifactError("toy", "ab", f"its {MANIFEST} has changed")
 
     with pytest.raises(DamagedArtifactError, match="made again"):
-        until_whole(call, notes.append)
+        retry_damaged(call, notes.append)
     assert (len(calls), len(notes)) == (2, 1)

@@ -46,7 +46,7 @@ def test_a_workload_is_frozen(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "message"),
     [
         ({"train.learning_rate": 1.0}, "train.learning_rate: no such key."),
         ({"train.epoch": 3}, "Did you mean 'epochs'?"),
@@ -77,20 +77,20 @@ def test_a_workload_is_frozen(tmp_path):
         ({"data.path": ""}, "data.path: names no data"),
         ({"data.split": {"val": 0.5, "test": 0.5}}, "data.split: val and test together leave"),
         ({"checks.min_side": 9, "checks.max_side": 8}, "checks.min_side is larger than"),
-        ({"train.augment.shift": 224}, "train.augment.shift 224 moves all of an image"),
-        ({"scale.workers": 3}, "train.batch_size 64 cannot be shared out to scale.workers 3"),
+        ({"train.augment.shift": 224}, "train.augment.shift 224 must be smaller than images.size"),
+        ({"scale.workers": 3}, "train.batch_size 64 cannot be divided among scale.workers 3"),
         ({"scale.workers": 2, "train.micro_batch": 33}, "more than a worker's part"),
         ({"model.patch_size": 15}, "model.patch_size 15 does not divide images.size 224"),
     ],
 )
-def test_a_wrong_key_or_value_is_named_with_its_place(tmp_path, overrides, said):
+def test_a_wrong_key_or_value_is_named_with_its_place(tmp_path, overrides, message):
     path = minimal(tmp_path, "    train: {lr: 1e-3}\n")
     with pytest.raises(UsageError) as error:
         load_workload(path, "toy", overrides)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
-def test_all_that_does_not_go_together_is_said_at_once(tmp_path):
+def test_all_that_does_not_go_together_is_reported_at_once(tmp_path):
     with pytest.raises(UsageError, match=r"(?s)scale\.workers 3: .*\nmodel\.patch_size 15"):
         load_workload(minimal(tmp_path), "toy", {"scale.workers": 3, "model.patch_size": 15})
 

@@ -1,4 +1,4 @@
-"""What is read from MLflow's file, against what MLflow itself says of it."""
+"""The registry read from MLflow's file, compared with the answers of MLflow itself."""
 
 import shutil
 import sqlite3
@@ -29,7 +29,7 @@ def project(tmp_path_factory):
     return made
 
 
-def test_it_is_what_mlflow_says(project):
+def test_it_agrees_with_mlflow(project):
     client = tracking.client(project)
     theirs = client.get_registered_model("vit")
     ours = sqlite_reader.read(project.tracking_uri, "vit")
@@ -43,7 +43,7 @@ def test_it_is_what_mlflow_says(project):
             assert getattr(read, name) == getattr(version, name)
 
 
-def test_the_registry_says_the_same_without_the_file(project, monkeypatch):
+def test_the_registry_is_the_same_without_the_file(project, monkeypatch):
     def ask():
         return (
             versions.champion(project, "vit"),

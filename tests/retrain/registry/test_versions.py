@@ -91,15 +91,15 @@ def test_the_champion_is_the_version_that_was_promoted_last(project, name, tmp_p
     assert versions.find_version(project, name, "package-a").aliases == ()
 
 
-def test_a_rejected_version_says_why_where_people_look(project, name, tmp_path):
+def test_the_description_of_a_rejected_version_has_the_reason(project, name, tmp_path):
     made = register(project, name, "a", tmp_path)
     failed = {"rule": "accuracy >= 0.99", "value": 0.95, "bound": 0.99, "passed": False}
     rejected = versions.apply_decision(project, made, event(1, "rejected", rules=(failed,)))
     assert versions.champion(project, name) is None
     assert rejected.verdict == "not better"
-    said = tracking.client(project).get_model_version(name, "1").description
-    assert "**Rejected**" in said
-    assert "accuracy >= 0.99: is 0.9500, **failed**" in said
+    description = tracking.client(project).get_model_version(name, "1").description
+    assert "**Rejected**" in description
+    assert "accuracy >= 0.99: is 0.9500, **failed**" in description
 
 
 def test_the_ledger_keeps_every_decision_in_order(project, name, tmp_path):
@@ -115,7 +115,7 @@ def test_the_same_decision_is_written_once(project, name, tmp_path):
     for run in ("monday", "tuesday"):
         versions.apply_decision(project, first, event(1, run=run))
         versions.apply_decision(project, second, event(2, "rejected", previous=1, run=run))
-    assert [said.run for said in versions.history(project, name)] == ["monday", "monday"]
+    assert [decision.run for decision in versions.history(project, name)] == ["monday", "monday"]
 
 
 def test_a_model_that_is_promoted_again_after_another_is_written_again(project, name, tmp_path):
@@ -124,7 +124,7 @@ def test_a_model_that_is_promoted_again_after_another_is_written_again(project, 
     versions.apply_decision(project, second, event(2, previous=1))
     versions.apply_decision(project, first, event(1, previous=2))
     versions.apply_decision(project, second, event(2, previous=1))
-    assert [said.version for said in versions.history(project, name)] == [1, 2, 1, 2]
+    assert [decision.version for decision in versions.history(project, name)] == [1, 2, 1, 2]
     assert versions.champion(project, name).version == 2
 
 
@@ -141,7 +141,7 @@ def test_two_machines_that_decide_at_once_do_not_overwrite_each_other(project, n
     client = tracking.client(project)
     for run in ("here", "there"):
         ledger.append(client, name, 1, event(made.version, run=run))
-    assert {said.run for said in versions.history(project, name)} == {"here", "there"}
+    assert {decision.run for decision in versions.history(project, name)} == {"here", "there"}
 
 
 def test_a_champion_that_somebody_else_registered_is_named_in_the_error(project, name):
@@ -187,11 +187,11 @@ def test_a_version_of_before_packages_were_known_is_still_read(project, name, tm
 
 def test_two_packages_of_one_training_are_two_versions(project, name, tmp_path):
     first = register(project, name, "a", tmp_path / "1")
-    other = replace(candidate_of(first), package_digest="mended")
+    other = replace(candidate_of(first), package_digest="repaired")
     second = versions.register(project, other, tmp_path / "1" / "package-a")
     assert (second.version, second.train_digest) == (2, "a")
     assert versions.find_version(project, name, "package-a").version == 1
-    assert versions.find_version(project, name, "mended").version == 2
+    assert versions.find_version(project, name, "repaired").version == 2
     folders = {versions.download(project, version) for version in (first, second)}
     assert len(folders) == 2
 

@@ -38,7 +38,7 @@ def test_a_terminal_gets_a_bar_that_is_gone_afterwards(monkeypatch, caplog):
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.5])
-def test_a_training_shows_what_it_says(monkeypatch, caplog, fraction):
+def test_the_progress_of_a_training_is_shown(monkeypatch, caplog, fraction):
     monkeypatch.setattr(console, "PLAIN_LINE_SECONDS", 0.0)
     now = console.Progress(1, 2, fraction, 100.0, 0.1, 1.0)
     with caplog.at_level(logging.INFO, "retrain"), console.training_progress() as show:

@@ -1,4 +1,4 @@
-"""What a webhook is told, by a flow whose runs end in all ways, to a real HTTP server."""
+"""The messages of flow runs that end in all ways, sent to a webhook on a real HTTP server."""
 
 import json
 import logging
@@ -27,13 +27,13 @@ def ends(workload: str, how: str):
 
 @pytest.fixture
 def webhook(monkeypatch):
-    """A server on loopback; what it was told."""
-    told = []
+    """A server on loopback; what it received."""
+    received = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
             assert self.headers["Content-Type"] == "application/json"
-            told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             if self.path == "/slow":
                 time.sleep(2)
             self.send_response(500 if self.path == "/broken" else 200)
@@ -46,13 +46,13 @@ def webhook(monkeypatch):
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     monkeypatch.setenv(notify_module.URL, f"http://127.0.0.1:{server.server_port}/secret")
-    yield told
+    yield received
     server.shutdown()
     thread.join()
     server.server_close()
 
 
-def test_a_failed_run_is_told(webhook, prefect_session):
+def test_a_failed_run_is_notified(webhook, prefect_session):
     with pytest.raises(ValueError, match="no such data"):
         ends("toy", "fails")
     [text] = (each["text"] for each in webhook)
@@ -60,27 +60,27 @@ def test_a_failed_run_is_told(webhook, prefect_session):
     assert "no such data (run " in text
 
 
-def test_a_crashed_run_is_told(webhook, prefect_session):
+def test_a_crashed_run_is_notified(webhook, prefect_session):
     with pytest.raises(KeyboardInterrupt):
         ends("toy", "is interrupted")
     [text] = (each["text"] for each in webhook)
     assert text.startswith("toy: the run crashed. Execution was aborted by an interrupt signal.")
 
 
-def test_a_rejected_model_is_told(webhook, prefect_session):
+def test_a_rejected_model_is_notified(webhook, prefect_session):
     ends("toy", "rejects")
     [text] = (each["text"] for each in webhook)
     assert text.startswith("toy: toy version 3 is rejected (why). (run ")
 
 
 @pytest.mark.parametrize("how", ["promotes", "rests"])
-def test_a_run_without_news_is_not(webhook, prefect_session, how):
+def test_a_run_without_a_problem_is_not(webhook, prefect_session, how):
     ends("toy", how)
     assert webhook == []
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("http://127.0.0.1:1/secret", "could not be reached (ConnectionRefusedError)"),
         ("secret", "could not be reached (ValueError)"),
@@ -89,7 +89,7 @@ def test_a_run_without_news_is_not(webhook, prefect_session, how):
     ],
 )
 def test_a_webhook_that_fails_is_a_warning_that_keeps_its_secret(
-    webhook, monkeypatch, caplog, prefect_session, url, said
+    webhook, monkeypatch, caplog, prefect_session, url, message
 ):
     import os
 
@@ -99,7 +99,7 @@ def test_a_webhook_that_fails_is_a_warning_that_keeps_its_secret(
     with caplog.at_level(logging.WARNING, logger="retrain"):
         ends("toy", "rejects")
     [warning] = [each.getMessage() for each in caplog.records if each.name == "retrain"]
-    assert said in warning
+    assert message in warning
     assert "secret" not in caplog.text
     assert server not in caplog.text
 

@@ -58,7 +58,7 @@ def run_toy(prefect_session, tmp_path):
             for step in steps:
                 made = run(step, made)
 
-        with run.going_on():
+        with run.hold_artifacts():
             run.follow(order)
         return run
 
@@ -136,7 +136,7 @@ def damage(path, keep_size=True):
     path.write_bytes(bytes([content[0] ^ 1]) + content[1 if keep_size else 0 :])
 
 
-def test_a_flipped_byte_in_an_input_of_a_step_that_runs_is_found_and_mended(run_toy, caplog):
+def test_a_flipped_byte_in_an_input_of_a_step_that_runs_is_found_and_repaired(run_toy, caplog):
     before = run_toy()
     damage(Path(before.state.outcomes[0].path, "out.txt"))
     before.state.store.discard("second", before.state.outcomes[1].key)

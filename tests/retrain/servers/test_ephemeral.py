@@ -44,8 +44,8 @@ def test_it_comes_up_while_other_things_are_done_and_ends_with_the_process(tmp_p
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    url, *said = done.stdout.split()
-    assert said == ["200", "failed", "next"]
+    url, *answers = done.stdout.split()
+    assert answers == ["200", "failed", "next"]
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(f"{url}/health")
 

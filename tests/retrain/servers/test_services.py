@@ -207,7 +207,7 @@ def test_only_its_owner_may_use_the_ray(project):
     assert (project.state / "ray-token").stat().st_mode & 0o777 == 0o600
 
 
-def test_the_deployment_is_registered_as_prefect_yaml_says(api):
+def test_the_deployment_is_registered_as_in_prefect_yaml(api):
     deployment = api("deployments/name/small/vit")
     assert deployment["global_concurrency_limit"]["limit"] == 1
     assert deployment["concurrency_options"]["collision_strategy"] == "ENQUEUE"
@@ -220,7 +220,7 @@ def test_the_next_runs_of_the_schedule_are_planned(api):
     assert all(run["auto_scheduled"] for run in runs)
 
 
-def test_a_run_started_in_the_project_is_watched_to_its_end_with_what_it_says(project):
+def test_a_run_started_in_the_project_is_watched_to_its_end_with_its_output(project):
     done = subprocess.run(
         [sys.executable, "-m", "prefect", "deployment", "run", "small/vit", "--watch"],
         cwd=project.root,  # where prefect.toml names the server
