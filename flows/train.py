@@ -6,7 +6,7 @@ prefect deployment run train/vit --watch
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from retrain import tracking
 from retrain.runs import records
@@ -23,9 +23,6 @@ from tasks.promote.step import STEP as PROMOTE
 from tasks.pull.step import STEP as PULL, data_version, outdated
 from tasks.train.step import STEP as TRAIN
 from tasks.validate.step import STEP as VALIDATE
-
-if TYPE_CHECKING:
-    pass
 
 
 def order(run: Runner, version: DataVersion) -> None:

@@ -4,8 +4,6 @@ retrain validate vit
 prefect deployment run validate/vit --watch
 """
 
-from typing import TYPE_CHECKING
-
 from retrain.runs import records
 from retrain.runs.pipeline import Pipeline
 from retrain.runs.records import Document
@@ -14,9 +12,6 @@ from retrain.runs.state import RunState
 from retrain.step import REPORT, DataVersion
 from tasks.pull.step import STEP as PULL, data_version, outdated
 from tasks.validate.step import STEP as VALIDATE
-
-if TYPE_CHECKING:
-    pass
 
 
 def order(run: Runner, version: DataVersion) -> None:

@@ -37,13 +37,8 @@ def digests(document):
     return {step["step"]: step["digest"] for step in document["steps"][:3]}
 
 
-<<<<<<< HEAD
 def test_flipped_bytes_in_what_a_training_reads_are_found_and_repaired(copy, first, folders):
     name = "train/images-00000.npy"
-=======
-@pytest.mark.parametrize("name", ["train/images-00000.npy", "val/labels.npy"])
-def test_flipped_bytes_in_what_a_training_reads_are_found_and_repaired(copy, first, folders, name):
->>>>>>> prose2
     flip(folders["preprocess"] / name)
     flip(folders["validate"] / "images.parquet")  # which is read to repair the other
     manifest = folders["pull"] / "manifest.json"
