@@ -24,8 +24,10 @@ from typing import Any
 
 from benchmarks.table import Row, report
 from retrain.servers import ray_cluster
+from retrain.store import Artifact
+from retrain.workload import Data
 from tasks.compute import ray_data
-from tasks.data.raw_dataset import RawDataset
+from tasks.data.raw_dataset import open_raw_dataset
 from tasks.validate.scan import ScanTask, _inspect
 
 EMPTY = (10, 256)
@@ -45,17 +47,21 @@ def main() -> None:
     for count in EMPTY:
         compare(f"{count} empty units", _nothing, [0] * count, count * BLOCK, options.rounds)
     with tempfile.TemporaryDirectory() as name:
-        source = RawDataset(options.cifar.absolute().parent, "parquet", "image", "label", False)
-        units = [unit for unit in source.units() if unit.pieces[0].file == options.cifar.name]
+        data = Path(name, "data")
+        data.mkdir()
+        (data / "images.parquet").symlink_to(options.cifar.resolve())
+        pulled = Artifact("pull", "", "", Path(name), {"format": "parquet"})
+        source = open_raw_dataset(Data(path="data"), pulled)
+        units = source.units()
         for times in (1, options.times):
-            jobs = [
+            tasks = [
                 ScanTask(number, unit, Path(name) / f"{number}.parquet")
                 for number, unit in enumerate(units * times)
             ]
-            seconds = sum(job.unit.seconds for job in jobs)
-            images = sum(job.unit.rows for job in jobs)
-            what = f"{images:,} images in {len(jobs)} units"
-            compare(what, partial(_inspect, source), jobs, seconds, options.rounds)
+            seconds = sum(task.unit.seconds for task in tasks)
+            images = sum(task.unit.rows for task in tasks)
+            what = f"{images:,} images in {len(tasks)} units"
+            compare(what, partial(_inspect, source), tasks, seconds, options.rounds)
     ray_cluster.disconnect()
 
 
