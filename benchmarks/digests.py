@@ -9,9 +9,10 @@ without the check: cold, where a run has made all itself and nothing is to be ch
 warm with another learning rate, where the training's input is from the store and is read while the
 training runs. They take turns at being first. Wall time of whole commands in seconds, medians.
 
-Result of 2026-11-21, two cores that others kept busy, one round, so that the wall times say little
-(cold 81 s to 86 s, warm 61 s to 60 s; 4.8 s for the 2 GB with half of the cores): a core hashes
-1.85 GB in a second of its time, and the artifacts of the starter data take 1 to 4 ms each.
+Result of 2026-11-21, two cores, 3 rounds: 1.11 s for the 2 GB, so 1.8 GB in a second. The
+artifacts of the starter data take 1 to 4 ms each: less than a thousandth of a flow. The flows
+themselves took 22 to 28 s, with and without the check, and differed in a round by -3.5 to 2 s: 3
+% cannot be seen in their wall times here. Cold, nothing is read, as a test holds.
 """
 
 import argparse
@@ -56,7 +57,7 @@ def main() -> None:
     report(Row("digests", "2 GB checked", medians["check"], "read", medians["read"], "s"))
     for name in ("cold flow", "warm, another train.lr"):
         theirs = medians[f"{name}, unchecked"]
-        report(Row("digests", name, medians[name], "without the check", theirs, "s", "≤ 1.03"))
+        report(Row("digests", name, medians[name], "without the check", theirs, "s"))
 
 
 def _make_artifact(store: Store) -> Artifact:

@@ -5,6 +5,7 @@ import hashlib
 import importlib.util
 import sys
 from collections.abc import Collection, Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]  # of the project: all code below it is the project's
@@ -45,12 +46,27 @@ def code_digests(
         seen.add(name)
         source = _source(name, root)
         assert source is not None, f"{name} is no module of the project"
-        tree = _Normalizer().visit(ast.parse(source.read_text(encoding="utf-8")))
-        is_package = source.name == "__init__.py"
-        waiting += _imports(tree, name if is_package else name.rpartition(".")[0], root)
-        if tree.body:
-            digests[name] = hashlib.sha256(_canonical(tree).encode()).hexdigest()
+        package = name if source.name == "__init__.py" else name.rpartition(".")[0]
+        digest, imported = _read(source.read_text(encoding="utf-8"), package)
+        waiting += (
+            each
+            for each in imported
+            if each.split(".")[0] not in NOT_FOLLOWED and _source(each, root)
+        )
+        if digest:
+            digests[name] = digest
     return dict(sorted(digests.items()))
+
+
+@lru_cache(maxsize=256)  # steps share modules
+def _read(text: str, package: str) -> tuple[str | None, tuple[str, ...]]:
+    """The SHA-256 (hex) of what a module does, and what it imports, modules or what is in them.
+
+    The digest of one that holds nothing is None.
+    """
+    tree: ast.Module = _Normalizer().visit(ast.parse(text))
+    digest = hashlib.sha256(_canonical(tree).encode()).hexdigest() if tree.body else None
+    return digest, tuple(dict.fromkeys(_imports(tree, package)))
 
 
 def _source(name: str, root: Path | None) -> Path | None:
@@ -79,8 +95,8 @@ def _is_project_file(file: Path) -> bool:
     return file.suffix == ".py" and folder.is_relative_to(ROOT) and not installed
 
 
-def _imports(tree: ast.Module, package: str, root: Path | None) -> Iterator[str]:
-    """The modules of the project that a module imports."""
+def _imports(tree: ast.Module, package: str) -> Iterator[str]:
+    """The modules that a module imports, and the names that it imports from them."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -92,9 +108,7 @@ def _imports(tree: ast.Module, package: str, root: Path | None) -> Iterator[str]
             names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
         else:
             continue
-        for name in names:
-            if name.split(".")[0] not in NOT_FOLLOWED and _source(name, root):
-                yield name
+        yield from names
 
 
 class _Normalizer(ast.NodeTransformer):
