@@ -61,7 +61,9 @@ def heed_ctrl_c():
 
 def scratch(clone):
     """The checkpoints of trainings that are not over."""
-    return list((clone.root / ".retrain" / "store").glob("**/*.pt"))
+    return list(
+        (clone.root / ".retrain" / "store" / "scratch" / "train").glob("*/checkpoints/*.pt")
+    )
 
 
 def ask(database, query):
