@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows import flow_names
@@ -74,17 +73,7 @@ def _run(pipeline: "Pipeline", project: Project, options: argparse.Namespace) ->
         return 0
     first = next(iter(pipeline.imports)) if options.refresh else dry_run.has_to_run
     imports = pipeline.imports_from(first, project)
-    parameters = {
-        "workload": options.workload,
-        "overrides": overrides,
-        "data_rev": options.data_rev,
-        "refresh": options.refresh,
-        "run": True,
-        "promote": promote,
-        "as_name": options.as_name,
-    }
-    log = project.logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{pipeline.name}-{workload.name}.log"
-    document = _run_on_screen(pipeline, project, parameters, log, imports, to_stderr=options.json)
+    document = _run_on_screen(pipeline, project, overrides, promote, options, imports)
     if options.json:
         print_json(document)
     return 0
@@ -105,25 +94,34 @@ def _show_preview(preview: "Document") -> None:
 def _run_on_screen(
     pipeline: "Pipeline",
     project: Project,
-    parameters: dict[str, Any],
-    log: Path,
+    overrides: dict[str, Any],
+    promote: bool,
+    options: argparse.Namespace,
     imports: list[Callable[[], object]],
-    *,
-    to_stderr: bool,
 ) -> "Document":
     """Runs a flow through Prefect and shows it, with the libraries' output in a log file."""
     from retrain.runs import console
 
-    with console.on_screen(log, to_stderr=to_stderr):
+    name = options.as_name or options.workload
+    log = project.logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{pipeline.name}-{name}.log"
+    with console.on_screen(log, to_stderr=options.json):
         try:
             _use_prefect(project, imports)
             flow = pipeline.as_prefect_flow()
-            document: Any = flow(**parameters)
+            document: Any = flow(
+                options.workload,
+                overrides,
+                options.data_rev,
+                options.refresh,
+                run=True,
+                promote=promote,
+                as_name=options.as_name,
+            )
         except Exception as error:
             traceback.print_exc()  # into the log file
             error.add_note(f"More is in {log}")
             raise
-        if not to_stderr:
+        if not options.json:
             pipeline.show(document)
     return dict(document)
 

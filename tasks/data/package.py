@@ -8,7 +8,7 @@ the number of images of each class in the data that it was trained and evaluated
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import models
@@ -46,6 +46,11 @@ def package_digest(model: Path, precision: str, code: Mapping[str, str]) -> str:
         with (model / name).open("rb") as file:
             files[name] = hashlib.file_digest(file, "sha256").hexdigest()
     return digest_of({"files": files, "precision": precision, "code": dict(code)})
+
+
+def classes_digest(names: Iterable[str]) -> str:
+    """SHA-256 (hex) of the names of classes, in any order."""
+    return digest_of(sorted(names))
 
 
 def classes_of(package: Path) -> dict[str, int | None]:

@@ -20,7 +20,7 @@ from retrain.registry.versions import Candidate, ModelVersion
 from retrain.step import REPORT, DataVersion, Facts, Step, Workspace, digest_of
 from retrain.store import MANIFEST, Artifact
 from retrain.workload import Data
-from tasks.data import image_table, package
+from tasks.data import package
 from tasks.data.accepted_images import AcceptedImage
 from tasks.data.raw_dataset import open_raw_dataset
 from tasks.promote.check import check, sample
@@ -80,9 +80,9 @@ def promote(
             return _facts(champion)
         registered = versions.find_version(project, name, scores.facts["package"])
         if registered is None:
-            counts = image_table.images_per_class(validated.folder)
             images = sample(open_raw_dataset(data, pulled), validated.folder)
-            registered = _register(version, counts, images, trained, scores, workspace)
+            classes = validated.facts["classes"]
+            registered = _register(version, classes, images, trained, scores, workspace)
         event = _event(version, decision, intent, registered.version, project.commit())
         return _facts(versions.apply_decision(project, registered, event))
 
@@ -147,7 +147,7 @@ def _check_still_holds(decision: Artifact, champion: ModelVersion | None) -> Non
 
 def _register(
     data: DataVersion,
-    counts: Mapping[str, int],
+    classes: Mapping[str, int],
     images: Iterable[AcceptedImage],
     trained: Artifact,
     scores: Artifact,
@@ -157,7 +157,7 @@ def _register(
 
     Args:
         data: The version of the data.
-        counts: Its images of each class.
+        classes: Its number of images of each class.
         images: Some of the test split, for the check; read only when it runs.
         trained: The model.
         scores: Its evaluation.
@@ -173,7 +173,7 @@ def _register(
     with TemporaryDirectory() as folder:
         written = Path(folder) / "package"
         precision = scores.facts["precision"]
-        write_package(model, precision, counts, written)
+        write_package(model, precision, classes, written)
         if package.digest_of_folder(written) != scores.facts["package"]:
             raise ValueError(
                 "models/ has changed since the model was evaluated; nothing is registered. "
@@ -187,6 +187,7 @@ def _register(
             train_digest=trained.digest,
             family=json.loads((model / models.MODEL).read_text(encoding="utf-8"))["family"],
             images=json.loads((model / models.IMAGES).read_text(encoding="utf-8")),
+            classes=package.classes_digest(classes),
             metrics=scores.facts["metrics"],
             data=data.digest,
             commit=trained.provenance.get("commit"),
