@@ -9,23 +9,29 @@ from collections.abc import Mapping
 from typing import Any
 
 from retrain import tracking
-from retrain.runs import records
+from retrain.errors import ChampionChangedError
+from retrain.runs import console, records
+from retrain.runs.dry_run import DryRun
 from retrain.runs.pipeline import Pipeline
 from retrain.runs.records import Document
-from retrain.runs.runner import Runner
+from retrain.runs.run import Run
 from retrain.runs.state import RunState
 from retrain.step import REPORT, DataVersion
+from retrain.store import Artifact
 from tasks.evaluate.champion import STEP as EVALUATE_CHAMPION, score_champion
+from tasks.evaluate.classes import STEP as COMPARE_CLASSES, compare_classes
 from tasks.evaluate.step import STEP as EVALUATE
 from tasks.gate.step import STEP as GATE
 from tasks.preprocess.step import STEP as PREPROCESS
-from tasks.promote.step import STEP as PROMOTE
+from tasks.promote.step import STEP as PROMOTE, Intent
 from tasks.pull.step import STEP as PULL, data_version, outdated
 from tasks.train.step import STEP as TRAIN
 from tasks.validate.step import STEP as VALIDATE
 
+COMPARISONS = 10  # of a model, while other runs change the champion
 
-def order(run: Runner, version: DataVersion) -> None:
+
+def order(run: Run | DryRun, version: DataVersion) -> None:
     """Takes a version of the data through all steps.
 
     Raises:
@@ -34,12 +40,40 @@ def order(run: Runner, version: DataVersion) -> None:
     """
     data = run(PULL, version)
     checked = run(VALIDATE, data)
+    compare_classes(run, checked)  # before hours of training
     images = run(PREPROCESS, data, checked)
     model = run(TRAIN, images)
     scores = run(EVALUATE, model, images)
-    champion = score_champion(run, data, checked, scores)
-    decision = run(GATE, scores, champion)
-    run(PROMOTE, version, data, checked, model, scores, decision)
+    decide(run, version, data, checked, model, scores)
+
+
+def decide(
+    run: Run | DryRun,
+    version: DataVersion,
+    data: Artifact,
+    checked: Artifact,
+    model: Artifact,
+    scores: Artifact,
+) -> None:
+    """Compares a model with the champion and carries the decision out.
+
+    When another run has promoted its model meanwhile, the comparison is made again, with that one.
+
+    Raises:
+        ChampionChangedError: The champion changed during each of many comparisons.
+        ValueError: As `order` does.
+    """
+    for left in reversed(range(COMPARISONS)):
+        champion = score_champion(run, data, checked, scores)
+        decision = run(GATE, scores, champion)
+        intent = Intent(run.state.promote)
+        try:
+            run(PROMOTE, version, data, checked, model, scores, decision, intent)
+            return
+        except ChampionChangedError:
+            if not left:
+                raise
+            console.say("Another run has changed the champion; the model is compared again.")
 
 
 IMPORTS = {
@@ -56,7 +90,7 @@ def document(run: RunState) -> Document:
     facts = {name: dict(artifact.facts) for name, artifact in run.artifacts.items()}
     decision = facts.get("gate")
     champion = decision.pop("champion") if decision else None
-    base = records.base_document(run)
+    base = records.base_document(run) | {"promote": run.promote}
     base["data"] |= {name: facts.get("validate", {}).get(name) for name in ("rows", "quarantined")}
     result = base | {
         "metrics": facts.get("evaluate", {}).get("metrics"),
@@ -67,8 +101,8 @@ def document(run: RunState) -> Document:
     }
     if decision is None or result["model"] is None:
         return result | {"rejected": False, "outcome": None}
-    rejected = not decision["passed"] and decision["verdict"] != "champion already"
-    return result | {"rejected": rejected, "outcome": verdict(result)}
+    failed = not decision["passed"] and decision["verdict"] != "champion already"
+    return result | {"rejected": failed and run.promote, "outcome": verdict(result)}
 
 
 def verdict(document: Mapping[str, Any]) -> str:
@@ -77,6 +111,8 @@ def verdict(document: Mapping[str, Any]) -> str:
     if decision["verdict"] == "champion already":
         return f"This very model is the champion already (version {champion['version']})."
     name = f"{model['name']} version {model['version']}"
+    if not document["promote"]:
+        return f"{name} {_compared(document)}."
     if decision["verdict"] == "repackaged":
         return (
             f"{name}, the training of version {champion['version']} in a new package, is the "
@@ -93,14 +129,14 @@ def standing(document: Document) -> str:
     version = f"version {document['model']['version']}"
     if document["decision"]["verdict"] == "champion already":
         return f"{version} is champion"
+    if not document["promote"]:
+        return f"{version} {_compared(document)}"
     return f"{version} was rejected {_why_rejected(document)}"
 
 
 def show(document: Document) -> None:
     """Shows the metrics and the champion's, the rules, the verdict, and where the results are."""
     from rich.markup import escape
-
-    from retrain.runs import console
 
     champion = document["champion"] or {"version": None, "metrics": {}}
     version = f" (version {champion['version']})" if champion["version"] else ""
@@ -138,8 +174,6 @@ def publish(document: Document) -> None:
 
 def markdown(document: Document) -> str:
     """A run's document in Markdown."""
-    from retrain.runs.console import number
-
     theirs = (document["champion"] or {}).get("metrics", {})
     lines = [
         f"# {document['workload']}: {document['outcome']}",
@@ -149,7 +183,7 @@ def markdown(document: Document) -> str:
         "| metric | challenger | champion |",
         "|---|---|---|",
         *(
-            f"| {metric} | {number(value)} | {number(theirs.get(metric))} |"
+            f"| {metric} | {console.number(value)} | {console.number(theirs.get(metric))} |"
             for metric, value in document["metrics"].items()
         ),
         "",
@@ -158,6 +192,15 @@ def markdown(document: Document) -> str:
         *(f"- {name}: `{place}`" for name, place in document["look"].items()),
     ]
     return "\n".join(lines)
+
+
+def _compared(document: Mapping[str, Any]) -> str:
+    """What the gate would do with a model that the run did not promote."""
+    if not document["decision"]["passed"]:
+        return f"would be rejected {_why_rejected(document)}"
+    champion = document["champion"]
+    place = f"champion over version {champion['version']}" if champion else "first champion"
+    return f"would be the {place}; add --promote to promote it"
 
 
 def _why_rejected(document: Mapping[str, Any]) -> str:
@@ -189,7 +232,17 @@ def _where_to_look(run: RunState) -> dict[str, str]:
 
 PIPELINE = Pipeline(
     name="train",
-    steps=(PULL, VALIDATE, PREPROCESS, TRAIN, EVALUATE, EVALUATE_CHAMPION, GATE, PROMOTE),
+    steps=(
+        PULL,
+        VALIDATE,
+        COMPARE_CLASSES,
+        PREPROCESS,
+        TRAIN,
+        EVALUATE,
+        EVALUATE_CHAMPION,
+        GATE,
+        PROMOTE,
+    ),
     help="Trains a workload's model and promotes it if it is better than the one in production.",
     order=order,
     data_version=data_version,
@@ -200,6 +253,7 @@ PIPELINE = Pipeline(
     publish=publish,
     imports=IMPORTS,
     preparations={"train": tracking.client},  # may create MLflow's database
+    promotes=True,
 )
 
 # Gives Prefect its flow, under the module's own name, when it is asked for.

@@ -1,4 +1,4 @@
-"""The kinds of error of a run: wrong usage, bad data, a time limit, damaged outputs."""
+"""The kinds of error of a run: wrong usage, bad data, a new champion, time limits, damage."""
 
 
 class UsageError(ValueError):
@@ -10,6 +10,10 @@ class UsageError(ValueError):
 
 class RejectedDataError(ValueError):
     """The data does not pass the workload's checks; training on it would be a mistake."""
+
+
+class ChampionChangedError(ValueError):
+    """Another run has changed the champion since the model was compared with it."""
 
 
 class StepTimeoutError(Exception):

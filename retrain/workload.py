@@ -10,7 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -23,6 +30,10 @@ Positive = Annotated[int, Field(ge=1)]
 # A workload's name: valid in MLflow, in Prefect and as a folder's name.
 NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"
 BatchSize = Annotated[int, Field(ge=1, le=1 << 20)]
+# YAML has lists; a tuple cannot be changed.
+Names = Annotated[
+    tuple[str, ...], BeforeValidator(lambda value: tuple(value) if type(value) is list else value)
+]
 Kind = TypeVar("Kind", bound=BaseModel)
 
 
@@ -204,12 +215,14 @@ class Gate(Section):
         max: The largest allowed values of metrics, by name: `{log_loss: 0.5}`.
         metric: The metric that is compared with the champion's, on the same test split.
         margin: By how much the metric must be better than the champion's.
+        may_drop: The classes that a model may lack although the champion knows them.
     """
 
     min: dict[str, float] = {}
     max: dict[str, float] = {}
     metric: str = "accuracy"
     margin: Annotated[float, Field(ge=0)] = 0.0
+    may_drop: Names = ()
 
 
 class Workload(Section):
@@ -252,25 +265,39 @@ def workload_names(params: Path) -> list[str]:
     return list(_read(params))
 
 
-def load_workload(params: Path, name: str, overrides: Mapping[str, Any] | None = None) -> Workload:
+def load_workload(
+    params: Path,
+    name: str,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    as_name: str | None = None,
+) -> Workload:
     """Reads one workload, and decides `auto` precision and threads for this machine.
 
     Args:
         params: The file `params.yaml`.
         name: An entry under its `workloads`.
         overrides: Values that replace the file's, by dotted name: `{"train.lr": 0.0005}`.
+        as_name: Another name for the workload, with a production of its own; no entry of the file.
 
     Raises:
-        UsageError: The file is missing or not YAML, or the name, a key or a value is wrong.
+        UsageError: The file is missing or not YAML, or a name, a key or a value is wrong.
     """
     workloads = _read(params)
     if name not in workloads:
         raise UsageError(f"No workload {name!r} in {params.name}.{did_you_mean(name, workloads)}")
     _check_name(name)
+    if as_name is not None:
+        _check_name(as_name)
+        if as_name in workloads:
+            raise UsageError(
+                f"--as {as_name}: {params.name} has a workload of that name, whose production this "
+                "run would change. Choose another name."
+            )
     tree = workloads[name]
     for dotted, value in (overrides or {}).items():
         _set(tree, dotted, value)
-    workload = _validate(Workload, {"name": name} | tree, name)
+    workload = _validate(Workload, {"name": as_name or name} | tree, name)
     family = workload.model.family
     if family not in families.FAMILIES:
         hint = did_you_mean(family, families.FAMILIES)

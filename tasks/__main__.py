@@ -36,7 +36,7 @@ from tasks.evaluate.champion import score_champion
 from tasks.evaluate.step import STEP as EVALUATE
 from tasks.gate.step import STEP as GATE
 from tasks.preprocess.step import STEP as PREPROCESS
-from tasks.promote.step import STEP as PROMOTE
+from tasks.promote.step import STEP as PROMOTE, Intent
 from tasks.pull.step import STEP as PULL, data_version
 from tasks.train.step import STEP as TRAIN
 from tasks.validate.step import STEP as VALIDATE
@@ -144,6 +144,7 @@ class Build:
     def _input(self, name: str) -> Input:
         special: dict[str, Callable[[], Input]] = {
             "data": lambda: data_version(self.workload.data, self.project),
+            "intent": lambda: Intent(promote=True),
             "champion": lambda: score_champion(
                 self, *map(self.output, ("pull", "validate", "evaluate"))
             ),

@@ -34,6 +34,21 @@ def add_commands(commands: Commands) -> None:
             help="replace a parameter, such as train.lr=1e-3 (repeatable)",
         )
         parser.add_argument("--data-rev", metavar="REV", help="use the data of this git revision")
+        parser.add_argument(
+            "--as",
+            metavar="NAME",
+            dest="as_name",
+            help="run under a name of its own, with a champion of its own",
+        )
+        if pipeline.promotes:
+            parser.add_argument(
+                "--promote",
+                action="store_true",
+                help="promote the model if it passes, also with --set or --data-rev",
+            )
+        parser.add_argument(
+            "--dry-run", action="store_true", help="show what would run and why, and run nothing"
+        )
         parser.add_argument("--run", action="store_true", help="run even if nothing has changed")
         parser.add_argument(
             "--refresh", action="store_true", help="run every step, taking nothing from the cache"
@@ -43,9 +58,14 @@ def add_commands(commands: Commands) -> None:
 def _run(pipeline: "Pipeline", project: Project, options: argparse.Namespace) -> int:
     overrides = dict(parse_override(text) for text in options.overrides)
     # First, so that a wrong parameter is refused at once.
-    workload = load_workload(project.params, options.workload, overrides)
+    workload = load_workload(project.params, options.workload, overrides, as_name=options.as_name)
     pipeline.check(workload, project)
-    dry_run = pipeline.dry_run(project, workload, options.data_rev)
+    promote = _is_to_promote(pipeline, options)
+    dry_run = pipeline.dry_run(project, workload, options.data_rev, promote)
+    if options.dry_run:
+        preview = pipeline.preview(dry_run, insist=options.run, refresh=options.refresh)
+        print_json(preview) if options.json else _show_preview(preview)
+        return 0
     if not (options.run or options.refresh) and (same := pipeline.unchanged(dry_run)):
         if warning := pipeline.data_warning(workload.data, project, options.data_rev):
             print(warning, file=sys.stderr)
@@ -53,29 +73,49 @@ def _run(pipeline: "Pipeline", project: Project, options: argparse.Namespace) ->
         return 0
     first = next(iter(pipeline.imports)) if options.refresh else dry_run.has_to_run
     imports = pipeline.imports_from(first, project)
-    document = _run_on_screen(pipeline, project, overrides, options, imports)
+    document = _run_on_screen(pipeline, project, overrides, promote, options, imports)
     if options.json:
         print_json(document)
     return 0
+
+
+def _is_to_promote(pipeline: "Pipeline", options: argparse.Namespace) -> bool:
+    """Whether a run may change what is served: with other parameters or data it is a trial."""
+    tries = bool(options.overrides or options.data_rev) and options.as_name is None
+    return not tries or (pipeline.promotes and options.promote)
+
+
+def _show_preview(preview: "Document") -> None:
+    for step in preview["steps"]:
+        print(f"{step['step']:<20} would {step['would']}: {step['why']}")
+    print(preview["outcome"])
 
 
 def _run_on_screen(
     pipeline: "Pipeline",
     project: Project,
     overrides: dict[str, Any],
+    promote: bool,
     options: argparse.Namespace,
     imports: list[Callable[[], object]],
 ) -> "Document":
     """Runs a flow through Prefect and shows it, with the libraries' output in a log file."""
     from retrain.runs import console
 
-    log = project.logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{pipeline.name}-{options.workload}.log"
+    name = options.as_name or options.workload
+    log = project.logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{pipeline.name}-{name}.log"
     with console.on_screen(log, to_stderr=options.json):
         try:
             _use_prefect(project, imports)
             flow = pipeline.as_prefect_flow()
             document: Any = flow(
-                options.workload, overrides, options.data_rev, options.refresh, run=True
+                options.workload,
+                overrides,
+                options.data_rev,
+                options.refresh,
+                run=True,
+                promote=promote,
+                as_name=options.as_name,
             )
         except Exception as error:
             traceback.print_exc()  # into the log file

@@ -7,7 +7,6 @@ from typing import Any
 from retrain.cli.command import Commands, print_json
 from retrain.project import Project
 from retrain.runs.records import Document
-from retrain.workload import load_workload, workload_names
 
 
 def add_commands(commands: Commands) -> None:
@@ -22,7 +21,7 @@ def _status(project: Project, options: argparse.Namespace) -> int:
     from retrain.runs import console, records
 
     shown: list[dict[str, Any]] = []
-    for name in workload_names(project.params):
+    for name in records.names(project):
         champion = versions.champion(project, name)
         last = records.last_run(project, name)
         shown.append(
@@ -50,10 +49,11 @@ def _status_row(
 
 def _history(project: Project, options: argparse.Namespace) -> int:
     from retrain.registry import versions
-    from retrain.runs import console
+    from retrain.runs import console, records
 
-    load_workload(project.params, options.workload)
     events = [dataclasses.asdict(event) for event in versions.history(project, options.workload)]
+    if not events:
+        records.check_name(project, options.workload)
     if options.json:
         print_json(events)
         return 0

@@ -5,7 +5,6 @@ import argparse
 from flows import flow_names
 from retrain.cli.command import Commands, print_json
 from retrain.project import Project
-from retrain.workload import load_workload
 
 
 def add_commands(commands: Commands) -> None:
@@ -18,7 +17,7 @@ def add_commands(commands: Commands) -> None:
 def _why(project: Project, options: argparse.Namespace) -> int:
     from retrain.runs import console, records
 
-    load_workload(project.params, options.workload)
+    records.check_name(project, options.workload)
     last = records.last_run(project, options.workload, options.flow)
     if last is None:
         flow = options.flow or "train"

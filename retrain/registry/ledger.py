@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from retrain.registry.sqlite_reader import Model
 
 LEDGER = "retrain.ledger."
+Action = Literal["promoted", "rejected", "compared"]
 MAX_TAG = 5000  # characters; the limit of MLflow's database for a registered model's tag
 
 
@@ -27,7 +28,8 @@ class Event:
     """A decision about a version, as the ledger records it.
 
     Attributes:
-        action: The decision; `promoted` moved the alias `champion` to the version.
+        action: `promoted` moved the alias `champion` to the version; `rejected` was a verdict
+            against it; `compared` is of a run that was not to change what is served.
         version: The number of the version.
         previous: The champion before the decision.
         verdict: The verdict of the gate.
@@ -38,7 +40,7 @@ class Event:
         time: ISO 8601, UTC.
     """
 
-    action: Literal["promoted", "rejected"]
+    action: Action
     version: int
     previous: int | None
     verdict: str

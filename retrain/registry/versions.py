@@ -42,6 +42,7 @@ class Candidate:
         train_digest: Digest of the output of `train`: weights, labels, image size.
         family: The module in `models/` with its network.
         images: `size`, `channels` and `resize` of its input images.
+        classes: SHA-256 (hex) of its class names; None for old versions.
         metrics: The metrics of its evaluation when it was registered, by name.
         data: The version of the data that it was trained on; None if unknown.
         commit: The git commit that trained it; None if unknown.
@@ -54,6 +55,7 @@ class Candidate:
     train_digest: str
     family: str
     images: Mapping[str, Any]
+    classes: str | None
     metrics: Mapping[str, float]
     data: str | None
     commit: str | None
@@ -295,6 +297,7 @@ def _read(
         train_digest=tags["train_digest"],
         family=tags["family"],
         images=json.loads(tags["images"]),
+        classes=tags.get("classes"),
         metrics=json.loads(tags["metrics"]),
         data=tags.get("data"),
         commit=tags.get("commit"),

@@ -1,5 +1,6 @@
 """Finds out, from the store and the registry only, whether a run would change anything."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -10,17 +11,20 @@ from retrain.step import Input, Plan, Step, Workspace, digest_of, plan
 from retrain.store import Artifact, RunContext
 from retrain.workload import Workload
 
+REFRESHED = "nothing taken from the cache (refresh)"
+
 
 class StepHasToRunError(Exception):
     """The output of a step is not in the store, or the step would change something.
 
     Attributes:
         step: The name of the step.
+        reason: Why it has to run.
     """
 
-    def __init__(self, step: str) -> None:
+    def __init__(self, step: str, reason: str | None) -> None:
         super().__init__(step)
-        self.step = step
+        self.step, self.reason = step, reason
 
 
 @dataclass
@@ -31,11 +35,13 @@ class DryRun:
         state: The run that would take place, and the outputs that were found so far.
         last: The document of the last run, if that was successful.
         has_to_run: The first step that would have to run; None if there is none.
+        reason: Why it would have to run.
     """
 
     state: RunState
     last: Document | None = None
     has_to_run: str | None = None
+    reason: str | None = None
 
     @property
     def workload(self) -> Workload:
@@ -60,12 +66,15 @@ class DryRun:
         """
         began = monotonic()
         now = plan(step, self.workload, inputs)
+        if step.cached and (done := self.state.added(now)):
+            return done
         if step.cached:
             found = self.state.store.find(step.name, now.key)
         else:
             found = self._dry_run(step, now, inputs)
         if found is None:
-            raise StepHasToRunError(step.name)
+            reason = self.state.reason_to_run(now) if step.cached else "the registry changes"
+            raise StepHasToRunError(step.name, reason)
         ran = None if step.cached else "asked of the registry each time"
         outcome = Outcome.of(step.name, now, found, ran=ran, seconds=monotonic() - began)
         self.state.add(outcome, found)
@@ -87,6 +96,31 @@ class DryRun:
                 return False
         final = self.state.outcomes[-1]
         return bool(before[final.step]["digest"] == final.digest)
+
+    def preview(self, steps: Sequence[str], *, refresh: bool) -> list[dict[str, str | None]]:
+        """What a run would do with each step, as far as that is known before it.
+
+        Args:
+            steps: All steps of the flow, in order.
+            refresh: Whether the run takes nothing from the store.
+
+        Returns:
+            For each step `step`, its name; `would`, which is `run`, `come from the cache` or
+            `depend` on what the first step that runs gives; and `why`.
+        """
+        found = {} if refresh else {each.step: each for each in self.state.outcomes}
+        first = steps[0] if refresh else self.has_to_run
+        shown: list[dict[str, str | None]] = []
+        for step in steps:
+            if step in found:
+                would = "come from the cache" if found[step].cached else "run"
+                shown.append({"step": step, "would": would, "why": found[step].why})
+            elif step == first:
+                why = REFRESHED if refresh else self.reason
+                shown.append({"step": step, "would": "run", "why": why})
+            elif first and steps.index(step) > steps.index(first):
+                shown.append({"step": step, "would": "depend", "why": f"on what {first} gives"})
+        return shown
 
     def _dry_run(self, step: Step, now: Plan, inputs: tuple[Input, ...]) -> Artifact | None:
         """The output of a step that is not cached; None if the step would change something."""

@@ -9,6 +9,7 @@ import logging
 import os
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,12 @@ def notify(flow: "Flow[..., Any]", flow_run: "FlowRun", state: "State[Any]") -> 
         from prefect.utilities.urls import url_for
 
         place = url_for("flow-run", obj_id=flow_run.id) or place
-    send(f"{flow_run.parameters.get('workload', flow.name)}: {message} ({place})")
+    send(f"{run_name(flow_run.parameters)}: {message} ({place})")
+
+
+def run_name(parameters: Mapping[str, Any]) -> str:
+    """The name that a flow run goes by, from its parameters."""
+    return str(parameters.get("as_name") or parameters.get("workload", "retrain"))
 
 
 def send(text: str) -> None:

@@ -15,7 +15,7 @@ from retrain import preflight
 from retrain.project import Project, find_project
 from retrain.runs import console, records
 from retrain.runs.dry_run import DryRun, StepHasToRunError
-from retrain.runs.notify import notify
+from retrain.runs.notify import notify, run_name
 from retrain.runs.records import Document
 from retrain.runs.run import Run
 from retrain.runs.state import RunState
@@ -51,6 +51,7 @@ class Pipeline:
         imports: The modules that take long to import, by the step that needs them, in order: a run
             imports them while its Prefect server starts.
         preparations: Other work that takes long the first time, by the step that needs it.
+        promotes: Whether its runs may change what is served.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Pipeline:
     publish: Callable[[Document], None]
     imports: Mapping[str, Sequence[str]]
     preparations: Mapping[str, Callable[[Project], object]] = field(default_factory=dict)
+    promotes: bool = False
 
     def check(self, workload: Workload, project: Project) -> None:
         """Finds faults that would make a run fail, before anything is started.
@@ -74,7 +76,13 @@ class Pipeline:
         """
         preflight.check(self.steps, workload, project)
 
-    def dry_run(self, project: Project, workload: Workload, revision: str | None = None) -> DryRun:
+    def dry_run(
+        self,
+        project: Project,
+        workload: Workload,
+        revision: str | None = None,
+        promote: bool = True,
+    ) -> DryRun:
         """Follows the steps up to the first that has to run. Nothing is changed.
 
         Args:
@@ -82,6 +90,7 @@ class Pipeline:
             workload: The workload, with the parameters of the run.
             revision: The git revision whose version of the data is used; the working tree's if
                 None.
+            promote: As for `run`.
 
         Raises:
             ValueError: As in a run.
@@ -89,12 +98,12 @@ class Pipeline:
         last = records.last_success(project, workload.name, self.name)
         context = RunContext(last["run"] if last else "", project)
         version = self.data_version(workload.data, project, revision)
-        state = RunState(self.name, workload, version, Store(project.store), context)
+        state = RunState(self.name, workload, version, Store(project.store), context, promote)
         dry_run = DryRun(state, last)
         try:
             self.order(dry_run, version)
         except StepHasToRunError as error:
-            dry_run.has_to_run = error.step
+            dry_run.has_to_run, dry_run.reason = error.step, error.reason
         return dry_run
 
     def unchanged(self, dry_run: DryRun) -> Document | None:
@@ -108,6 +117,34 @@ class Pipeline:
         document = self.document(dry_run.state) | {"time": last["time"], "unchanged": True}
         since = f"Nothing changed since run {last['run'][:8]} of {last['time']}"
         return document | {"outcome": f"{since}; {self.standing(document)}."}
+
+    def preview(self, dry_run: DryRun, *, insist: bool, refresh: bool) -> Document:
+        """Describes what a run would do, without running it.
+
+        Args:
+            dry_run: As `dry_run` gives it.
+            insist: Whether the run follows the steps even if nothing has changed.
+            refresh: Whether it takes nothing from the store.
+        """
+        steps = dry_run.preview([step.name for step in self.steps], refresh=refresh)
+        same = None if insist or refresh else self.unchanged(dry_run)
+        first = next((each for each in steps if each["would"] == "run"), None)
+        if same:
+            outcome = same["outcome"]
+        elif refresh or dry_run.has_to_run:
+            assert first
+            outcome = f"{first['step']} would be the first step to run: {first['why']}."
+        else:
+            outcome = "Every output is in the store; nothing would be computed."
+        return {
+            "flow": self.name,
+            "workload": dry_run.workload.name,
+            "dry_run": True,
+            "unchanged": same is not None,
+            "data": {"version": dry_run.state.version.digest},
+            "steps": steps,
+            "outcome": outcome,
+        }
 
     def imports_from(self, step: str | None, project: Project) -> list[Callable[[], object]]:
         """The imports and preparations of a run from a step on, in calls of about a second."""
@@ -128,6 +165,8 @@ class Pipeline:
         data_rev: str | None = None,
         refresh: bool = False,
         run: bool = False,
+        promote: bool = True,
+        as_name: str | None = None,
     ) -> "Document | State[Document]":
         """Runs the steps that have to run, inside a Prefect flow run.
 
@@ -140,6 +179,9 @@ class Pipeline:
             data_rev: A git revision whose version of the data is used; the working tree's if None.
             refresh: Run every step, even those whose output is in the store.
             run: Follow the steps even if nothing has changed.
+            promote: Whether a model that passes the gate becomes champion, or is only compared and
+                registered. A flow that promotes nothing ignores it.
+            as_name: Another name for the run's workload, with a champion of its own.
 
         Returns:
             The run's document, as `--json` prints it.
@@ -151,17 +193,17 @@ class Pipeline:
         from prefect.states import Completed
 
         project = find_project()
-        config = load_workload(project.params, workload, overrides)
+        config = load_workload(project.params, workload, overrides, as_name=as_name)
         self.check(config, project)
         if warning := self.data_warning(config.data, project, data_rev):
             console.say(warning)
         if not (run or refresh):
-            same = self.unchanged(self.dry_run(project, config, data_rev))
+            same = self.unchanged(self.dry_run(project, config, data_rev, promote))
             if same:
                 return Completed(name="Skipped", message=same["outcome"], data=same)
         version = self.data_version(config.data, project, data_rev)
         context = RunContext(str(runtime.flow_run.id), project)
-        state = RunState(self.name, config, version, Store(project.store), context)
+        state = RunState(self.name, config, version, Store(project.store), context, promote)
         steps = Run(state, refresh)
         with steps.hold_artifacts(), records.recording(state, self.document):
             steps.follow(lambda run: self.order(run, version))
@@ -189,9 +231,15 @@ class Pipeline:
             self.run,
             self.name,
             description=self.help,
-            flow_run_name=f"{self.name}-{{workload}}",
+            flow_run_name=self._run_name,
             persist_result=False,
             on_completion=[notify],
             on_failure=[notify],
             on_crashed=[notify],
         )
+
+    def _run_name(self) -> str:
+        """The name of the flow run that begins, for Prefect."""
+        from prefect import runtime
+
+        return f"{self.name}-{run_name(runtime.flow_run.parameters)}"

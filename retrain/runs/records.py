@@ -13,9 +13,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.runs.state import RunState
 from retrain.store import write_json
+from retrain.workload import did_you_mean, workload_names
 
 Document = dict[str, Any]
 
@@ -86,6 +88,26 @@ def outcome(document: Document) -> str:
     if "error" in document:
         return f"failed: {document['error']}"
     return str(document["outcome"])
+
+
+def names(project: Project) -> list[str]:
+    """The names of all workloads: the entries of `params.yaml`, then others of recorded runs."""
+    listed = workload_names(project.params)
+    recorded = {path.parent.name for path in _runs(project).glob(f"*/*/{LATEST}")}
+    return listed + sorted(recorded - set(listed))
+
+
+def check_name(project: Project, name: str) -> None:
+    """Refuses the name of a workload that does not exist and was never run here.
+
+    Raises:
+        UsageError: With the closest name.
+    """
+    known = names(project)
+    if name not in known:
+        raise UsageError(
+            f"No workload {name!r} in params.yaml or run here.{did_you_mean(name, known)}"
+        )
 
 
 def last_run(project: Project, workload: str, flow: str | None = None) -> Document | None:

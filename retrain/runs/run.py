@@ -1,17 +1,16 @@
 """Runs a flow: calls its steps as Prefect tasks and records the outcome of each."""
 
-import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict
-from pathlib import Path
 from time import monotonic
 
 from retrain.errors import DamagedArtifactError, StepTimeoutError
 from retrain.limits import timeout_message
 from retrain.runs import console
+from retrain.runs.dry_run import REFRESHED
 from retrain.runs.state import Outcome, RunState
-from retrain.step import Input, Plan, Step, difference, plan
+from retrain.step import Input, Plan, Step, plan
 from retrain.store import Artifact, RunContext, write_json
 from retrain.verify import Verifier, retry_damaged
 from retrain.workload import Workload
@@ -74,6 +73,8 @@ class Run:
             ValueError: From the step.
         """
         now = plan(step, self.workload, inputs)
+        if step.cached and (done := self.state.added(now)):
+            return done
         reason = self._reason_to_run(step, now)
         began = monotonic()
         with console.running(step.name):
@@ -124,27 +125,11 @@ class Run:
         if not step.cached:
             return None
         if self.refresh:
-            return "nothing taken from the cache (refresh)"
-        damage = self.state.store.damage(step.name, now.key)
-        if damage is None:
-            return None
-        if (step.name, now.key) in self._damaged:
-            return self._damaged[step.name, now.key]
-        last = self._last(step.name)
-        if last is None:
-            return "first run"
-        return difference(last, now) or damage
-
-    def _last(self, step: str) -> Plan | None:
-        try:
-            return Plan(**json.loads(self._memory(step).read_text()))
-        except (FileNotFoundError, ValueError, TypeError):
-            return None
+            return REFRESHED
+        reason = self.state.reason_to_run(now)
+        return reason and self._damaged.get((step.name, now.key), reason)
 
     def _remember(self, now: Plan) -> None:
-        memory = self._memory(now.step)
+        memory = self.state.last_plan(now.step)
         memory.parent.mkdir(parents=True, exist_ok=True)
         write_json(memory, asdict(now))
-
-    def _memory(self, step: str) -> Path:
-        return self.state.store.last_plan(self.workload.name, step)

@@ -1,9 +1,11 @@
 """The state of a run or a dry run: its workload, and the outcomes of its steps so far."""
 
+import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import monotonic
 
-from retrain.step import DataVersion, Plan
+from retrain.step import DataVersion, Plan, difference
 from retrain.store import Artifact, RunContext, Store
 from retrain.workload import Workload
 
@@ -68,6 +70,7 @@ class RunState:
         version: The version of the data.
         store: Where the outputs are kept.
         context: The Prefect flow run, and the project that it runs in.
+        promote: Whether the run may change what is served.
         outcomes: One per step that has ended, in order.
         artifacts: The outputs of these steps, by the same names.
         began: When the run began, by `time.monotonic`.
@@ -78,11 +81,33 @@ class RunState:
     version: DataVersion
     store: Store
     context: RunContext
+    promote: bool = True
     outcomes: list[Outcome] = field(default_factory=list)
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     began: float = field(default_factory=monotonic)
 
     def add(self, outcome: Outcome, artifact: Artifact) -> None:
-        """Adds a step that has ended."""
+        """Adds a step that has ended, in place of the same step with other inputs."""
+        self.outcomes[:] = [each for each in self.outcomes if each.step != outcome.step]
         self.outcomes.append(outcome)
         self.artifacts[outcome.step] = artifact
+
+    def added(self, now: Plan) -> Artifact | None:
+        """The output of a plan, if its step has ended in this run."""
+        artifact = self.artifacts.get(now.step)
+        return artifact if artifact and artifact.key == now.key else None
+
+    def reason_to_run(self, now: Plan) -> str | None:
+        """Why a cached step has to run; None when the store has its output."""
+        damage = self.store.damage(now.step, now.key)
+        if damage is None:
+            return None
+        try:
+            last = Plan(**json.loads(self.last_plan(now.step).read_text()))
+        except (FileNotFoundError, ValueError, TypeError):
+            return "first run"
+        return difference(last, now) or damage
+
+    def last_plan(self, step: str) -> Path:
+        """The file with the plan of the workload's last run of a step."""
+        return self.store.last_plan(self.workload.name, step)

@@ -1,9 +1,41 @@
-"""Describes the model in production to the gate."""
+"""Describes the model in production to the steps that compare with it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
 
+from retrain.project import Project
+from retrain.registry import versions
 from retrain.step import digest_of
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A version of the model, as the registry has it.
+
+    Attributes:
+        project: The clone with the registry.
+        version: Of the model.
+    """
+
+    project: Project
+    version: versions.ModelVersion
+
+    @property
+    def step(self) -> str:
+        """Its name as an input."""
+        return "registry"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of what it serves."""
+        return self.version.package_digest or self.version.train_digest
+
+    @cached_property
+    def package(self) -> Path:
+        """The folder with its files; downloaded on first use."""
+        return versions.download(self.project, self.version)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FILE_NAME = "images.parquet"
+SET_ASIDE = "quarantined.parquet"  # the bad images, in the same columns
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,23 @@ def class_names(folder: Path) -> list[str]:
         folder: The output of `validate`.
     """
     return sorted(labels(folder, "train"), key=natural_order)
+
+
+def images_per_class(folder: Path, file: str = FILE_NAME) -> dict[str, int]:
+    """Counts the images of each class over all splits; the classes are in natural order.
+
+    Args:
+        folder: The output of `validate`.
+        file: The accepted images, or those that were `SET_ASIDE`.
+    """
+    import pyarrow.parquet as pq
+
+    counts: Counter[str] = Counter()
+    with pq.ParquetFile(folder / file) as parquet:
+        for batch in parquet.iter_batches(columns=["label"]):
+            for each in batch.column(0).value_counts().to_pylist():
+                counts[each["values"]] += each["counts"]
+    return {name: counts[name] for name in sorted(counts, key=natural_order)}
 
 
 def natural_order(name: str) -> list[tuple[int, int, str]]:

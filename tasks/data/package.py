@@ -2,12 +2,13 @@
 
 A package is an MLflow model with the folder `artifacts/model` as `models.save` wrote it, the file
 `artifacts/serving.json` with the precision of its answers, and below `code/` the modules of
-`models` that it runs.
+`models` that it runs. Beside them, and without a part in its identity, `artifacts/classes.json` has
+the number of images of each class in the data that it was trained and evaluated on.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import models
@@ -15,6 +16,7 @@ from retrain.code import code_digests
 from retrain.step import digest_of
 
 SERVING = "artifacts/serving.json"
+CLASSES = "artifacts/classes.json"
 MODEL = "artifacts/model"
 CODE = "code"
 FILES = (models.WEIGHTS, models.LABELS, models.IMAGES, models.MODEL)
@@ -44,6 +46,20 @@ def package_digest(model: Path, precision: str, code: Mapping[str, str]) -> str:
         with (model / name).open("rb") as file:
             files[name] = hashlib.file_digest(file, "sha256").hexdigest()
     return digest_of({"files": files, "precision": precision, "code": dict(code)})
+
+
+def classes_digest(names: Iterable[str]) -> str:
+    """SHA-256 (hex) of the names of classes, in any order."""
+    return digest_of(sorted(names))
+
+
+def classes_of(package: Path) -> dict[str, int | None]:
+    """The classes of a package, with the images that each had; None if that was not recorded."""
+    labels = json.loads((package / MODEL / models.LABELS).read_text(encoding="utf-8"))
+    counts: dict[str, int] = {}
+    if (package / CLASSES).exists():  # not in those of older versions of this project
+        counts = json.loads((package / CLASSES).read_text(encoding="utf-8"))
+    return {name: counts.get(name) for name in labels}
 
 
 def digest_of_folder(package: Path) -> str:

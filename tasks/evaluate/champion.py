@@ -7,23 +7,19 @@ encoded images that a caller would send, and its predictions are counted like th
 import logging
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
-from pathlib import Path
 
-from retrain.project import Project
-from retrain.registry import versions
 from retrain.runs.runner import Runner
 from retrain.step import Chosen, Facts, Step, Workspace
 from retrain.store import Artifact
 from retrain.workload import Data, Workload
 from tasks.data import image_table
 from tasks.data.accepted_images import read_images
-from tasks.data.champion import Champion
+from tasks.data.champion import Champion, Registered
 from tasks.data.json_file import write_json
 from tasks.data.raw_dataset import READERS, open_raw_dataset
 from tasks.evaluate import predictions
+from tasks.evaluate.classes import compare_classes
 from tasks.evaluate.metrics import Tally, summarise
 from tasks.evaluate.predictions import Answers
 from tasks.evaluate.served import Served, ask, other_versions
@@ -36,34 +32,6 @@ LIBRARIES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Registered:
-    """A version of the model, as the registry has it.
-
-    Attributes:
-        project: The clone with the registry.
-        version: Of the model.
-    """
-
-    project: Project
-    version: versions.ModelVersion
-
-    @property
-    def step(self) -> str:
-        """Its name as an input."""
-        return "registry"
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 (hex) of what it serves."""
-        return self.version.package_digest or self.version.train_digest
-
-    @cached_property
-    def package(self) -> Path:
-        """The folder with its files; downloaded on first use."""
-        return versions.download(self.project, self.version)
-
-
 def score_champion(
     run: Runner, pulled: Artifact, validated: Artifact, scores: Artifact
 ) -> Champion:
@@ -74,15 +42,18 @@ def score_champion(
         pulled: The data, as pulled.
         validated: Which images are used, and their splits.
         scores: The challenger's evaluation.
+
+    Raises:
+        RejectedDataError: The data lacks a class of the champion.
     """
-    project = run.context.project
-    champion = versions.champion(project, run.workload.name)
-    if champion is None:
+    registered = compare_classes(run, validated)
+    if registered is None:
         return Champion(None, None, None, {})
+    champion = registered.version
     if champion.package_digest == scores.facts["package"]:
         metrics = scores.facts["metrics"]
     else:
-        metrics = run(STEP, Registered(project, champion), pulled, validated).facts["metrics"]
+        metrics = run(STEP, registered, pulled, validated).facts["metrics"]
     return Champion(champion.version, champion.package_digest, champion.train_digest, metrics)
 
 

@@ -3,7 +3,7 @@
 import io
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version as installed
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,12 +21,13 @@ REQUIREMENTS = (
 )  # fmt: skip
 
 
-def write_package(model: Path, precision: str, folder: Path) -> None:
+def write_package(model: Path, precision: str, images: Mapping[str, int], folder: Path) -> None:
     """Writes a model as MLflow serves it: weights, code, signature, an example, requirements.
 
     Args:
         model: A folder that `models.save` wrote.
         precision: Of the evaluation and of the answers: `fp32` or `bf16`.
+        images: The number of images of each class, for information.
         folder: Must not exist yet.
     """
     import mlflow
@@ -42,13 +43,17 @@ def write_package(model: Path, precision: str, folder: Path) -> None:
         ),
     )
     with TemporaryDirectory() as place:
-        code, serving = Path(place) / "models", Path(place) / Path(package.SERVING).name
+        code = Path(place) / "models"
+        serving, classes = (
+            Path(place) / Path(file).name for file in (package.SERVING, package.CLASSES)
+        )
         _copy_code(package.code_of(model), code)
         write_json(serving, {"precision": precision})
+        write_json(classes, dict(images))
         mlflow.pyfunc.save_model(
             folder,
             python_model=str(code / "serving.py"),
-            artifacts={"model": str(model), "serving": str(serving)},
+            artifacts={"model": str(model), "serving": str(serving), "classes": str(classes)},
             code_paths=[str(code)],
             signature=signature,
             input_example=pd.DataFrame({"image": [_example(model)]}),

@@ -1,21 +1,23 @@
-"""Puts the model into the registry, and into production if the gate says so.
+"""Puts the model into the registry, and into production if the gate and the run's user say so.
 
 Promotion is idempotent instead of cached: a decision that was already carried out changes nothing,
 and one that a kill interrupted is completed.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import models
 from retrain import tracking
+from retrain.errors import ChampionChangedError
 from retrain.registry import ledger, versions
-from retrain.registry.ledger import Event
+from retrain.registry.ledger import Action, Event
 from retrain.registry.versions import Candidate, ModelVersion
-from retrain.step import REPORT, DataVersion, Facts, Step, Workspace
+from retrain.step import REPORT, DataVersion, Facts, Step, Workspace, digest_of
 from retrain.store import MANIFEST, Artifact
 from retrain.workload import Data
 from tasks.data import package
@@ -23,6 +25,27 @@ from tasks.data.accepted_images import AcceptedImage
 from tasks.data.raw_dataset import open_raw_dataset
 from tasks.promote.check import check, sample
 from tasks.promote.package import write_package
+
+
+@dataclass(frozen=True)
+class Intent:
+    """What a run is to do with a model that the gate passes.
+
+    Attributes:
+        promote: Make it champion; else it is only compared and registered.
+    """
+
+    promote: bool
+
+    @property
+    def step(self) -> str:
+        """Its name as an input."""
+        return "intent"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of its attribute."""
+        return digest_of(self.promote)
 
 
 def promote(
@@ -33,9 +56,10 @@ def promote(
     trained: Artifact,
     scores: Artifact,
     decision: Artifact,
+    intent: Intent,
     workspace: Workspace,
 ) -> Facts:
-    """Registers a model, and makes it champion if the decision is that it passed.
+    """Registers a model, and makes it champion if it passed and the run is to promote it.
 
     Before a package is registered, it classifies some test images: its answers have to be those of
     the evaluation.
@@ -44,8 +68,8 @@ def promote(
         `name` and `version` in the registry; `aliases`; `digest`, SHA-256 (hex) of the weights.
 
     Raises:
-        ValueError: The package or its answers are not those that were evaluated, or the champion
-            has changed since the decision.
+        ChampionChangedError: The champion has changed since the decision.
+        ValueError: The package or its answers are not those that were evaluated.
     """
     project, name = workspace.project, workspace.workload
     with versions.lock(project):
@@ -57,8 +81,9 @@ def promote(
         registered = versions.find_version(project, name, scores.facts["package"])
         if registered is None:
             images = sample(open_raw_dataset(data, pulled), validated.folder)
-            registered = _register(version, images, trained, scores, workspace)
-        event = _event(version, decision, registered.version, project.commit())
+            classes = validated.facts["classes"]
+            registered = _register(version, classes, images, trained, scores, workspace)
+        event = _event(version, decision, intent, registered.version, project.commit())
         return _facts(versions.apply_decision(project, registered, event))
 
 
@@ -70,6 +95,7 @@ def promoted(
     trained: Artifact,
     scores: Artifact,
     decision: Artifact,
+    intent: Intent,
     workspace: Workspace,
 ) -> Facts | None:
     """The facts that `promote` would return if nothing is left to do; None otherwise."""
@@ -83,13 +109,16 @@ def promoted(
     registered = versions.find_version(project, name, scores.facts["package"])
     if registered is None:
         return None
-    event = _event(version, decision, registered.version, commit=None)
+    event = _event(version, decision, intent, registered.version, commit=None)
     return _facts(registered) if versions.is_applied(project, registered, event) else None
 
 
-def _event(data: DataVersion, decision: Artifact, version: int, commit: str | None) -> Event:
+def _event(
+    data: DataVersion, decision: Artifact, intent: Intent, version: int, commit: str | None
+) -> Event:
+    decided: Action = "promoted" if decision.facts["passed"] else "rejected"
     return Event(
-        action="promoted" if decision.facts["passed"] else "rejected",
+        action=decided if intent.promote else "compared",
         version=version,
         previous=_compared_with(decision),
         verdict=decision.facts["verdict"],
@@ -110,7 +139,7 @@ def _compared_with(decision: Artifact) -> int | None:
 def _check_still_holds(decision: Artifact, champion: ModelVersion | None) -> None:
     before, now = _compared_with(decision), champion and champion.version
     if before != now:
-        raise ValueError(
+        raise ChampionChangedError(
             f"The gate compared the model with champion version {before}, but champion is version "
             f"{now} by now. Run again."
         )
@@ -118,6 +147,7 @@ def _check_still_holds(decision: Artifact, champion: ModelVersion | None) -> Non
 
 def _register(
     data: DataVersion,
+    classes: Mapping[str, int],
     images: Iterable[AcceptedImage],
     trained: Artifact,
     scores: Artifact,
@@ -127,6 +157,7 @@ def _register(
 
     Args:
         data: The version of the data.
+        classes: Its number of images of each class.
         images: Some of the test split, for the check; read only when it runs.
         trained: The model.
         scores: Its evaluation.
@@ -142,7 +173,7 @@ def _register(
     with TemporaryDirectory() as folder:
         written = Path(folder) / "package"
         precision = scores.facts["precision"]
-        write_package(model, precision, written)
+        write_package(model, precision, classes, written)
         if package.digest_of_folder(written) != scores.facts["package"]:
             raise ValueError(
                 "models/ has changed since the model was evaluated; nothing is registered. "
@@ -156,6 +187,7 @@ def _register(
             train_digest=trained.digest,
             family=json.loads((model / models.MODEL).read_text(encoding="utf-8"))["family"],
             images=json.loads((model / models.IMAGES).read_text(encoding="utf-8")),
+            classes=package.classes_digest(classes),
             metrics=scores.facts["metrics"],
             data=data.digest,
             commit=trained.provenance.get("commit"),
@@ -196,7 +228,7 @@ STEP = Step(
     "promote",
     promote,
     reads=("data.image_column", "data.label_column"),
-    inputs=("data", "pull", "validate", "train", "evaluate", "gate"),
+    inputs=("data", "pull", "validate", "train", "evaluate", "gate", "intent"),
     cached=False,
     dry_function=promoted,
     hours=2,

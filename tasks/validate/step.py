@@ -40,7 +40,8 @@ def validate(data: "Data", checks: "Checks", pulled: "Artifact", workspace: "Wor
     `quarantined.parquet`, the bad ones, with the reason; and `report/data_docs/`.
 
     Returns:
-        `rows` of each split, and how many images were `quarantined`.
+        `rows` of each split, how many images were `quarantined`, and `classes`: the number of
+        accepted images of each class.
 
     Raises:
         RejectedDataError: More than `checks.max_bad_fraction` of the images are bad, or the others
@@ -127,6 +128,7 @@ def _judge(
     return {
         "rows": {split: database.rows(split) for split in SPLITS},
         "quarantined": quarantined,
+        "classes": image_table.images_per_class(workspace.folder),
     }
 
 

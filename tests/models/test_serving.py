@@ -86,7 +86,7 @@ def test_a_model_that_was_evaluated_in_bf16_answers_in_bf16(project, tmp_path, m
 
     monkeypatch.setattr(sys, "path", list(sys.path))
     model = project.root / "train" / "model"
-    write_package(model, "bf16", tmp_path / "package")
+    write_package(model, "bf16", {}, tmp_path / "package")
     loaded = mlflow.pyfunc.load_model(str(tmp_path / "package"))
     answers = loaded.predict(pd.DataFrame({"image": IMAGES}))["probabilities"]
     said = np.array([list(answer.values()) for answer in answers])

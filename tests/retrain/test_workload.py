@@ -139,3 +139,21 @@ def test_shipped_workloads_list_every_section_that_dvc_reads():
         load_workload(SHIPPED, name)
         assert sections <= set(tree), name
         assert "workers" in tree["scale"], name
+
+
+def test_another_name_is_not_that_of_an_entry_and_is_a_valid_one(tmp_path):
+    path = minimal(tmp_path)
+    assert load_workload(path, "toy", as_name="photos").name == "photos"
+    with pytest.raises(UsageError, match=r"--as toy: params\.yaml has a workload of that name"):
+        load_workload(path, "toy", as_name="toy")
+    with pytest.raises(UsageError, match="ASCII letters"):
+        load_workload(path, "toy", as_name="../photos")
+
+
+def test_the_classes_that_a_model_may_drop_are_a_list_of_names(tmp_path):
+    path = minimal(tmp_path)
+    assert load_workload(path, "toy").gate.may_drop == ()
+    dropped = load_workload(path, "toy", {"gate.may_drop": ["ant", "bee"]}).gate.may_drop
+    assert dropped == ("ant", "bee")
+    with pytest.raises(UsageError, match=r"gate\.may_drop"):
+        load_workload(path, "toy", {"gate.may_drop": "ant"})

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -92,9 +93,10 @@ def write_data(root: Path, rows: int, labels=LABELS) -> tuple[Artifact, Artifact
     (root / "validate").mkdir()
     listed = pa.Table.from_pylist(table, image_table.schema())
     pq.write_table(listed, root / "validate" / image_table.FILE_NAME)
+    counts = dict(Counter(row["label"] for row in table))
     return (
         Artifact("pull", "k", f"pulled-{rows}", root / "pull", {"format": "parquet"}),
-        Artifact("validate", "k", f"validated-{rows}", root / "validate", {}),
+        Artifact("validate", "k", f"validated-{rows}", root / "validate", {"classes": counts}),
     )
 
 

@@ -42,6 +42,7 @@ def register(project: Project, name: str, model: str, root: Path):
         train_digest=model,
         family="vit",
         images={"size": 8, "channels": 1, "resize": "crop"},
+        classes="ant and bee",
         metrics={"accuracy": 0.95},
         data="data-1",
         commit="c0ffee",

@@ -79,7 +79,7 @@ def data(project):
 def written(project, trained):
     """The package of the trained model."""
     folder = project.root / "package"
-    write_package(trained.folder / "model", "fp32", folder)
+    write_package(trained.folder / "model", "fp32", dict.fromkeys(LABELS, 12), folder)
     return folder
 
 
@@ -102,6 +102,7 @@ def appoint(project: Project, folder: Path, trained: Artifact) -> versions.Model
         train_digest=trained.digest,
         family="vit",
         images={"size": 8, "channels": 1, "resize": "crop"},
+        classes=package.classes_digest(package.classes_of(folder)),
         metrics={},
         data=None,
         commit=None,

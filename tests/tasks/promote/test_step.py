@@ -17,7 +17,7 @@ from retrain.workload import Data
 from tasks.data import package
 from tasks.data.raw_dataset import open_raw_dataset
 from tasks.promote import check, package as packaging
-from tasks.promote.step import promote, promoted
+from tasks.promote.step import Intent, promote, promoted
 from tests.tasks.toy_model import (
     HISTORY,
     workspace,
@@ -31,6 +31,7 @@ COLUMNS = Data(path="data")
 DATA = DataVersion("data-1", tracked=True)
 PASSED = {"rule": "accuracy >= 0.9", "value": 0.95, "bound": 0.9, "passed": True}
 ROWS = 20
+PROMOTE, COMPARE = Intent(promote=True), Intent(promote=False)
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +58,14 @@ def images(tmp_path_factory):
 def run(project, images):
     """Promotes a model with the verdict that it is given."""
 
-    def call(trained: Artifact, verdict: str, champion: int | None = None, scores=None):
+    def call(
+        trained: Artifact, verdict: str, champion: int | None = None, scores=None, intent=PROMOTE
+    ):
         scores = scores or write_scores(trained.folder.parent / "scores", trained, ROWS)
         decision = decide(verdict, champion)
         with TemporaryDirectory() as folder:
             place = workspace(Path(folder) / "promote", project.root)
-            facts = promote(COLUMNS, DATA, *images, trained, scores, decision, place)
+            facts = promote(COLUMNS, DATA, *images, trained, scores, decision, intent, place)
             assert list(place.folder.iterdir()) == []
         return facts
 
@@ -134,6 +137,37 @@ def test_the_same_decision_on_the_same_model_changes_nothing(project, verdict, r
     assert state(project) == before
 
 
+def test_a_model_that_is_only_compared_is_registered_and_promoted_later(project, images, run):
+    first = run(train(project), "first")
+    challenger = train(project, seed=1)
+    compared = run(challenger, "better", champion=1, intent=COMPARE)
+    assert (compared["version"], compared["aliases"]) == (2, [])
+    assert versions.champion(project, "toy").version == first["version"]
+    before = state(project)
+    assert run(challenger, "better", champion=1, intent=COMPARE) == compared
+    assert state(project) == before
+    facts = run(challenger, "better", champion=1)
+    assert (facts["version"], facts["aliases"]) == (2, ["champion"])
+    events = versions.history(project, "toy")
+    assert [event.action for event in events] == ["promoted", "compared", "promoted"]
+    description = tracking.client(project).get_model_version("toy", "2").description
+    assert description.startswith("**Promoted**")
+
+
+def test_not_even_the_first_model_is_promoted_by_a_comparison(project, run):
+    facts = run(train(project), "first", intent=COMPARE)
+    assert (facts["version"], facts["aliases"]) == (1, [])
+    assert versions.champion(project, "toy") is None
+
+
+def test_a_package_has_the_number_of_images_of_each_class(project, images, run):
+    run(train(project), "first")
+    champion = versions.champion(project, "toy")
+    counts = images[1].facts["classes"]
+    assert package.classes_of(versions.download(project, champion)) == counts
+    assert champion.classes == package.classes_digest(counts)
+
+
 def test_the_champion_itself_is_left_alone(project, run):
     trained = train(project)
     first = run(trained, "first")
@@ -143,11 +177,11 @@ def test_the_champion_itself_is_left_alone(project, run):
 
 
 def test_looking_tells_what_there_is_left_to_do_and_does_nothing(project, images, run):
-    def look(trained, verdict, champion):
+    def look(trained, verdict, champion, intent=PROMOTE):
         scores = write_scores(trained.folder.parent / "scores", trained, ROWS)
         place = Workspace(Path(), Path(), "key", "toy", project)
         decision = decide(verdict, champion)
-        return promoted(COLUMNS, DATA, *images, trained, scores, decision, place)
+        return promoted(COLUMNS, DATA, *images, trained, scores, decision, intent, place)
 
     champion, challenger = train(project), train(project, seed=1)
     assert look(champion, "first", None) is None
@@ -160,6 +194,7 @@ def test_looking_tells_what_there_is_left_to_do_and_does_nothing(project, images
     assert look(challenger, "not better", 1) == second
     assert look(challenger, "below bounds", 1) is None
     assert look(challenger, "better", 1) is None
+    assert look(challenger, "not better", 1, COMPARE) is None
     assert state(project) == before
 
 
@@ -338,7 +373,7 @@ def test_a_package_answers_within_the_tolerance_in_either_precision(project, ima
     trained = train(project)
     scores = write_scores(project.root / "scores", trained, ROWS, precision)
     folder = project.root / "package"
-    packaging.write_package(trained.folder / "model", precision, folder)
+    packaging.write_package(trained.folder / "model", precision, {}, folder)
     asked = list(check.sample(open_raw_dataset(COLUMNS, images[0]), images[1].folder))
     assert [image.path for image in asked] == [f"{row}.png" for row in range(ROWS)]
     check.check(folder, precision, asked, scores.folder)
@@ -364,7 +399,7 @@ def test_the_check_runs_the_code_of_the_package_and_not_the_projects(project, im
     trained = train(project)
     scores = write_scores(project.root / "scores", trained, ROWS)
     folder = project.root / "package"
-    packaging.write_package(trained.folder / "model", "fp32", folder)
+    packaging.write_package(trained.folder / "model", "fp32", {}, folder)
     decoder = folder / "code" / "models" / "image.py"
     text = decoder.read_text()
     kept = "return np.asarray(image)"

@@ -1,0 +1,96 @@
+"""Two runs that decide at the same moment, in two processes, with a real registry."""
+
+import json
+import multiprocessing
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import BrokenBarrierError
+from typing import Any
+
+from flows.train import decide
+from retrain.execute import get_or_run, run_uncached
+from retrain.project import Project
+from retrain.registry import versions
+from retrain.runs.state import RunState
+from retrain.step import DataVersion, plan
+from retrain.store import RunContext, Store
+from retrain.workload import Data, Model, Workload
+from tests.tasks.toy_model import write_data, write_model, write_report, write_scores
+
+ROWS = 20
+DATA = DataVersion("data-1", tracked=True)
+WORKLOAD = Workload(name="toy", data=Data(path="data"), model=Model(family="vit"))
+
+
+@dataclass
+class Runner:
+    """Runs steps without Prefect, and waits for the other process after the first decision."""
+
+    state: RunState
+    barrier: Any
+    steps: list[str] = field(default_factory=list)
+
+    @property
+    def workload(self):
+        return self.state.workload
+
+    @property
+    def context(self):
+        return self.state.context
+
+    def __call__(self, step, *inputs):
+        now = plan(step, WORKLOAD, inputs)
+        common = step, now, WORKLOAD, inputs, self.context, lambda _: nullcontext()
+        self.steps.append(step.name)
+        if step.cached:
+            return get_or_run(self.state.store, *common)[0]
+        made = run_uncached(*common)
+        if step.name == "gate" and self.steps.count("gate") == 1:
+            self.barrier.wait(timeout=120)
+        return made
+
+
+def promote(root: Path, seed: int, barrier: Any) -> list[str]:
+    """Trains nothing, and takes a model through comparison, gate and promotion."""
+    project = Project(root)
+    trained = write_model(root / f"trained-{seed}" / "train", seed=seed)
+    write_report(trained, project)
+    scores = write_scores(root / f"scores-{seed}", trained, ROWS)
+    data = write_data(root / f"data-{seed}", ROWS)
+    store = Store(project.store)
+    state = RunState("train", WORKLOAD, DATA, store, RunContext(f"run-{seed}", project))
+    runner = Runner(state, barrier)
+    try:
+        decide(runner, DATA, *data, replace(trained, provenance={"commit": None}), scores)
+    except BrokenBarrierError:
+        raise AssertionError("the other process has not decided") from None
+    return runner.steps
+
+
+def promote_and_tell(root: Path, seed: int, barrier: Any) -> None:
+    steps = promote(root, seed, barrier)
+    (root / "steps.json").write_text(json.dumps(steps))
+
+
+def test_the_one_that_comes_second_compares_again_with_the_one_that_came_first(tmp_path):
+    project = Project(tmp_path)
+    versions.champion(project, "toy")
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(2)
+    write_report(write_model(tmp_path / "template"), project)  # makes MLflow's database
+    other = context.Process(target=promote_and_tell, args=(tmp_path, 1, barrier))
+    other.start()
+    mine = promote(tmp_path, 2, barrier)
+    other.join(timeout=120)
+    assert other.exitcode == 0
+    theirs = json.loads((tmp_path / "steps.json").read_text())
+    once = ["gate", "promote"]
+    again = [*once, "evaluate_champion", *once]
+    assert sorted([mine, theirs]) == sorted([once, again])
+    events = versions.history(project, "toy")
+    assert [(e.action, e.verdict, e.previous) for e in events] == [
+        ("promoted", "first", None),
+        ("promoted", "better", 1),
+    ]
+    assert versions.champion(project, "toy").version == 2

@@ -1,0 +1,56 @@
+import json
+
+import pytest
+
+from tasks.data.package import FILES, classes_digest, code_of, package_digest
+from tests.tasks.toy_model import LABELS, write_model
+
+
+@pytest.fixture
+def model(tmp_path):
+    return write_model(tmp_path / "train").folder / "model"
+
+
+def digest(model, precision="fp32"):
+    return package_digest(model, precision, code_of(model))
+
+
+def test_a_renamed_class_is_another_package_with_the_same_weights(tmp_path, model):
+    renamed = write_model(tmp_path / "renamed", labels=("ant", "wasp", "cat", "dog"))
+    weights = [folder / "model.safetensors" for folder in (model, renamed.folder / "model")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert digest(renamed.folder / "model") != digest(model)
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "value"),
+    [
+        ("images.json", "size", 16),
+        ("images.json", "channels", 3),
+        ("images.json", "resize", "stretch"),
+        ("model.json", "network", {}),
+    ],
+)
+def test_all_that_decides_an_answer_is_part_of_the_identity(model, file, key, value):
+    before = digest(model)
+    described = json.loads((model / file).read_text())
+    assert described[key] != value
+    (model / file).write_text(json.dumps(described | {key: value}))
+    assert digest(model) != before
+
+
+def test_every_file_of_a_model_and_its_precision_and_code_count(model):
+    assert {path.name for path in model.iterdir()} == set(FILES)
+    code = code_of(model)
+    assert package_digest(model, "fp32", code) != package_digest(model, "bf16", code)
+    mended = code | {"models.image": "another"}
+    assert package_digest(model, "fp32", code) != package_digest(model, "fp32", mended)
+    (model / "model.safetensors").write_bytes(b"other weights")
+    assert package_digest(model, "fp32", code) != digest(
+        write_model(model.parent / "2").folder / "model"
+    )
+
+
+def test_the_order_of_the_names_is_not_in_the_digest_of_the_classes():
+    assert classes_digest(reversed(LABELS)) == classes_digest(LABELS)
+    assert classes_digest(LABELS[1:]) != classes_digest(LABELS)
