@@ -31,7 +31,8 @@ def add_commands(commands: Commands) -> None:
             default=[],
             metavar="KEY=VALUE",
             dest="overrides",
-            help="replace a parameter, such as train.lr=1e-3 (repeatable)",
+            help="replace a parameter, such as train.lr=1e-3; nothing after the = drops it to its "
+            "default (repeatable)",
         )
         parser.add_argument("--data-rev", metavar="REV", help="use the data of this git revision")
         parser.add_argument("--run", action="store_true", help="run even if nothing has changed")

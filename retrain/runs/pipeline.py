@@ -136,7 +136,8 @@ class Pipeline:
 
         Args:
             workload: An entry of `params.yaml`.
-            overrides: Parameters that replace the file's, by dotted name: `{"train.lr": 0.0005}`.
+            overrides: Parameters that replace the file's, by dotted name: `{"train.lr": 0.0005}`;
+                an empty text drops one to its default.
             data_rev: A git revision whose version of the data is used; the working tree's if None.
             refresh: Run every step, even those whose output is in the store.
             run: Follow the steps even if nothing has changed.
