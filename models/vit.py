@@ -18,6 +18,9 @@ Width = Annotated[int, Field(ge=1, le=1 << 16)]
 
 KEPT_WITH_PRETRAINED = {"pretrained", "pretrained_version", "dropout"}
 
+# Far above what one machine trains; sizes of tensors then still fit into 64 bits.
+MOST_PARAMETERS = 10**12
+
 HALF = (0.5,)  # mean and standard deviation for pixels in [0, 1]
 # Fields of a `transformers` config about its origin, not about the network.
 NOT_KEPT = (
@@ -98,6 +101,11 @@ def faults(settings: Settings, shape: tuple[int, int, int]) -> list[str]:
     patch, size = settings.patch_size, shape[0]
     if settings.pretrained is None and size % patch:
         return [f"model.patch_size: {patch} does not divide images.size {size}."]
+    if settings.pretrained is None and parameters(settings, shape, classes=0) > MOST_PARAMETERS:
+        return [
+            f"model.hidden_size {settings.hidden_size} with model.layers {settings.layers} makes "
+            "more than 10^12 parameters."
+        ]
     return []
 
 
@@ -202,6 +210,38 @@ def flops(settings: Settings, shape: tuple[int, int, int]) -> float:
     block = tokens * hidden * (4 + 2 * settings.mlp_ratio) * hidden + 2 * tokens**2 * hidden
     embedding = patches * settings.patch_size**2 * channels * hidden
     return 2 * (settings.layers * block + embedding)
+
+
+def activations(
+    settings: Settings, shape: tuple[int, int, int], device: str, precision: str
+) -> float:
+    """Memory of one image in a training step: what the backward pass needs, and its peak.
+
+    The terms are those of Korthikanti et al. (2022), section 4.1, with the bytes that PyTorch keeps
+    for each, in fp32 and under autocast to bf16. A bf16 training on a CPU, and one with dropout
+    there, keeps the attention's weights too; elsewhere fused attention does not.
+
+    Args:
+        settings: Of the network, with its sizes.
+        shape: Height, width and channels of the images.
+        device: `cpu` or `cuda`.
+        precision: `fp32` or `bf16`.
+
+    Returns:
+        Bytes.
+    """
+    tokens, hidden = _patches(settings, shape) + 1, settings.hidden_size
+    ratio, drops, bf16 = settings.mlp_ratio, settings.dropout > 0, precision == "bf16"
+    kept = hidden * (24 + 4 * ratio if bf16 else 32 + 8 * ratio)
+    if drops:
+        kept += hidden * (4 if bf16 else 8)
+    weights = 0
+    if device == "cpu" and (bf16 or drops):
+        weights = (8 if drops else 6) if bf16 else 12
+    scores = settings.heads * tokens**2
+    peak = 4 * tokens * max(2 * settings.mlp_size, 4 * hidden) + (8 * scores if weights else 0)
+    pixels = 13 * shape[0] * shape[1] * shape[2]  # uint8, and the steps of the normalisation
+    return settings.layers * (tokens * kept + weights * scores) + peak + pixels
 
 
 def _patches(settings: Settings, shape: tuple[int, int, int]) -> int:

@@ -39,13 +39,16 @@ def add_commands(commands: Commands) -> None:
         parser.add_argument(
             "--refresh", action="store_true", help="run every step, taking nothing from the cache"
         )
+        parser.add_argument(
+            "--force", action="store_true", help="run steps that need more than this machine has"
+        )
 
 
 def _run(pipeline: "Pipeline", project: Project, options: argparse.Namespace) -> int:
     overrides = dict(parse_override(text) for text in options.overrides)
     # First, so that a wrong parameter is refused at once.
     workload = load_workload(project.params, options.workload, overrides)
-    pipeline.check(workload, project)
+    pipeline.check(workload, project, options.force)
     dry_run = pipeline.dry_run(project, workload, options.data_rev)
     if not (options.run or options.refresh) and (same := pipeline.unchanged(dry_run)):
         if warning := pipeline.data_warning(workload.data, project, options.data_rev):
@@ -53,6 +56,8 @@ def _run(pipeline: "Pipeline", project: Project, options: argparse.Namespace) ->
         print_json(same) if options.json else print(same["outcome"])
         return 0
     first = next(iter(pipeline.imports)) if options.refresh else dry_run.has_to_run
+    for line in pipeline.forecast(first, workload, project):
+        print(line, file=sys.stderr)
     imports = pipeline.imports_from(first, project)
     document = _run_on_screen(pipeline, project, overrides, options, imports)
     if options.json:
@@ -76,8 +81,9 @@ def _run_on_screen(
             _use_prefect(project, imports)
             flow = pipeline.as_prefect_flow()
             document: Any = flow(
-                options.workload, overrides, options.data_rev, options.refresh, run=True
-            )
+                options.workload, overrides, options.data_rev, options.refresh,
+                run=True, force=options.force,
+            )  # fmt: skip
         except Exception as error:
             traceback.print_exc()  # into the log file
             error.add_note(f"More is in {log}")

@@ -66,13 +66,25 @@ class Pipeline:
     imports: Mapping[str, Sequence[str]]
     preparations: Mapping[str, Callable[[Project], object]] = field(default_factory=dict)
 
-    def check(self, workload: Workload, project: Project) -> None:
+    def check(self, workload: Workload, project: Project, force: bool = False) -> None:
         """Finds faults that would make a run fail, before anything is started.
+
+        Args:
+            workload: The workload of the run.
+            project: The clone.
+            force: Allow steps that need more than this machine has.
 
         Raises:
             UsageError: With a line for each fault.
         """
-        preflight.check(self.steps, workload, project)
+        preflight.check(self.steps, workload, project, force)
+
+    def forecast(self, first: str | None, workload: Workload, project: Project) -> list[str]:
+        """What a run would take from a step on, in a sentence for each that takes much."""
+        names = [step.name for step in self.steps]
+        running = self.steps[names.index(first) :] if first in names else ()
+        said = [step.forecast(workload, project).says for step in running]
+        return [each for each in said if each]
 
     def dry_run(self, project: Project, workload: Workload, revision: str | None = None) -> DryRun:
         """Follows the steps up to the first that has to run. Nothing is changed.
@@ -128,6 +140,7 @@ class Pipeline:
         data_rev: str | None = None,
         refresh: bool = False,
         run: bool = False,
+        force: bool = False,
     ) -> "Document | State[Document]":
         """Runs the steps that have to run, inside a Prefect flow run.
 
@@ -141,6 +154,7 @@ class Pipeline:
             data_rev: A git revision whose version of the data is used; the working tree's if None.
             refresh: Run every step, even those whose output is in the store.
             run: Follow the steps even if nothing has changed.
+            force: Run steps that need more than this machine has.
 
         Returns:
             The run's document, as `--json` prints it.
@@ -153,7 +167,7 @@ class Pipeline:
 
         project = find_project()
         config = load_workload(project.params, workload, overrides)
-        self.check(config, project)
+        self.check(config, project, force)
         if warning := self.data_warning(config.data, project, data_rev):
             console.say(warning)
         if not (run or refresh):
