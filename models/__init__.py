@@ -3,10 +3,16 @@
 A family's module has:
 
 - `Settings`: its settings in `params.yaml`, beside `family`. A frozen pydantic model, which can be
-  read without importing torch. The messages of its validators begin with the name of a setting.
+  read without importing torch. The messages of its validators begin with the name of a setting
+  and a colon.
 - `flops(settings, shape)`: of a forward pass over one image; without importing torch either.
 - `faults(settings, shape)`: a sentence for each setting that does not fit the images; without
   importing torch, so that faults are found before anything runs.
+- `parameters(settings, shape, classes)`: how many; `sized` has given the sizes.
+- `activations(settings, shape, device, precision)`: bytes that one image takes in training.
+- `pretrained_version(settings, root)`: which weights the network starts from; None without any.
+- `pretrained_faults(settings, shape, root)`: a sentence for each fault of these weights.
+- `sized(settings, root)`: with the sizes of the pretrained network; None if they are not known yet.
 - `build(settings, shape, classes)`: a new network; `torch.manual_seed` decides its weights.
 - `rebuild(description)`: a network as it was saved, its weights still to be loaded. It needs
   nothing but the description.

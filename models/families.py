@@ -5,6 +5,7 @@ No step imports this module, so a new family does not change the steps of the ot
 
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -35,6 +36,19 @@ def faults(family: str, settings: Mapping[str, Any], shape: tuple[int, int, int]
     """A sentence for each setting that does not fit the images; the arguments of `flops`."""
     module = _module(family)
     found: list[str] = module.faults(module.Settings.model_validate(settings), shape)
+    return found
+
+
+def pretrained_version(family: str, settings: Mapping[str, Any], root: Path) -> str | None:
+    """The version of the weights that a network starts from; None without any.
+
+    Args:
+        family: One of `FAMILIES`.
+        settings: As the family's class declares them.
+        root: The project's folder; relative paths start there.
+    """
+    module = _module(family)
+    found: str | None = module.pretrained_version(module.Settings.model_validate(settings), root)
     return found
 
 

@@ -2,16 +2,24 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from models import pretrained
+
 if TYPE_CHECKING:
-    from transformers import ViTConfig, ViTForImageClassification
+    from transformers import ViTForImageClassification
 
     from models.network import Network
 
 Width = Annotated[int, Field(ge=1, le=1 << 16)]
+
+KEPT_WITH_PRETRAINED = {"pretrained", "pretrained_version", "dropout"}
+
+# Far above what one machine trains; sizes of tensors then still fit into 64 bits.
+MOST_PARAMETERS = 10**12
 
 HALF = (0.5,)  # mean and standard deviation for pixels in [0, 1]
 # Fields of a `transformers` config about its origin, not about the network.
@@ -29,8 +37,11 @@ class Settings(BaseModel):
     """A ViT's settings in `params.yaml`.
 
     Attributes:
-        pretrained: A model on the Hugging Face hub, or a folder that holds one; a relative path is
-            below the project. Its head is replaced; its sizes are used.
+        pretrained: A model on the Hugging Face hub, `owner/name` or `owner/name@revision`, or a
+            folder that holds one; a relative path is below the project. Its head is replaced; its
+            sizes are used.
+        pretrained_version: The commit on the hub, or the digest of the folder's files. It is found
+            when a workload is read; if it is given, no other version is used.
         patch_size: Side of a patch in pixels; it divides `images.size`.
         hidden_size: Width of a token's representation; `heads` divides it.
         layers: Transformer blocks.
@@ -44,24 +55,37 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    pretrained: str | None = None
+    pretrained: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    pretrained_version: Annotated[str, Field(pattern="^[0-9a-f]{40,64}$")] | None = None
     patch_size: Annotated[int, Field(ge=1, le=4096)] = 16
     hidden_size: Width = 384
     layers: Annotated[int, Field(ge=1, le=1000)] = 12
     heads: Width = 6
     mlp_ratio: Annotated[float, Field(gt=0, le=1000)] = 4.0
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    initializer_range: Annotated[float, Field(gt=0)] | None = None
+    initializer_range: Annotated[float, Field(gt=0, le=100)] | None = None
 
     @model_validator(mode="after")
     def _goes_together(self) -> "Settings":
         if self.pretrained is not None:
-            own = sorted(self.model_fields_set - {"pretrained", "dropout"})
+            own = sorted(self.model_fields_set - KEPT_WITH_PRETRAINED)
             if own:
-                raise ValueError(f"pretrained brings its own sizes: leave out {', '.join(own)}")
+                drop = " ".join(f"--set model.{name}=" for name in own)
+                raise ValueError(
+                    f"pretrained: brings its own sizes: leave out {', '.join(own)} ({drop})"
+                )
+        elif self.pretrained_version is not None:
+            raise ValueError("pretrained_version: is of no use without model.pretrained")
         elif self.hidden_size % self.heads:
-            raise ValueError(f"heads {self.heads} does not divide hidden_size {self.hidden_size}")
+            raise ValueError(f"heads: {self.heads} does not divide hidden_size {self.hidden_size}")
+        elif self.mlp_size < 1:
+            raise ValueError(f"mlp_ratio: {self.mlp_ratio:g} leaves the MLPs no width")
         return self
+
+    @property
+    def mlp_size(self) -> int:
+        """Width of a block's MLP."""
+        return round(self.hidden_size * self.mlp_ratio)
 
 
 def faults(settings: Settings, shape: tuple[int, int, int]) -> list[str]:
@@ -76,8 +100,95 @@ def faults(settings: Settings, shape: tuple[int, int, int]) -> list[str]:
     """
     patch, size = settings.patch_size, shape[0]
     if settings.pretrained is None and size % patch:
-        return [f"model.patch_size {patch} does not divide images.size {size}."]
+        return [f"model.patch_size: {patch} does not divide images.size {size}."]
+    if settings.pretrained is None and parameters(settings, shape, classes=0) > MOST_PARAMETERS:
+        return [
+            f"model.hidden_size {settings.hidden_size} with model.layers {settings.layers} makes "
+            "more than 10^12 parameters."
+        ]
     return []
+
+
+def pretrained_version(settings: Settings, root: Path) -> str | None:
+    """The version of the pretrained weights; None without any, or if it is not known.
+
+    Args:
+        settings: Of the network.
+        root: Where a relative path starts.
+    """
+    if settings.pretrained is None or settings.pretrained_version is not None:
+        return settings.pretrained_version
+    try:
+        return pretrained.find_version(settings.pretrained, root)
+    except (FileNotFoundError, ConnectionError):  # `pretrained_faults` says it
+        return None
+
+
+def pretrained_faults(settings: Settings, shape: tuple[int, int, int], root: Path) -> Iterator[str]:
+    """Finds faults of the pretrained weights, as far as they are known before a download.
+
+    Args:
+        settings: Of the network, with the version of the weights.
+        shape: Height, width and channels of the images.
+        root: Where a relative path starts.
+
+    Yields:
+        A sentence for each fault.
+    """
+    name, version = settings.pretrained, settings.pretrained_version
+    if name is None:
+        return
+    try:
+        if version is None:
+            version = pretrained.find_version(name, root)
+        elif pretrained.find_folder(name, root) and version != pretrained.find_version(name, root):
+            yield f"model.pretrained: {name} does not hold model.pretrained_version {version}."
+        if config := pretrained.read_config(name, version, root):
+            _check_shape(name, config, shape)
+    except (ValueError, FileNotFoundError, ConnectionError) as error:
+        text = str(error).removeprefix("model.pretrained: ").removesuffix(".")
+        yield f"model.pretrained: {text}."
+
+
+def sized(settings: Settings, root: Path) -> Settings | None:
+    """The settings with the sizes of the pretrained network; None if they are not known yet.
+
+    Args:
+        settings: Of the network, with the version of the weights.
+        root: Where a relative path starts.
+    """
+    if settings.pretrained is None:
+        return settings
+    if settings.pretrained_version is None:
+        return None
+    given = pretrained.read_config(settings.pretrained, settings.pretrained_version, root)
+    if given is None:
+        return None
+    hidden = given.get("hidden_size", 768)
+    return Settings(
+        patch_size=given.get("patch_size", 16),
+        hidden_size=hidden,
+        layers=given.get("num_hidden_layers", 12),
+        heads=given.get("num_attention_heads", 12),
+        mlp_ratio=given.get("intermediate_size", 3072) / hidden,
+        dropout=settings.dropout,
+    )
+
+
+def parameters(settings: Settings, shape: tuple[int, int, int], classes: int) -> int:
+    """The number of parameters.
+
+    Args:
+        settings: Of the network, with its sizes.
+        shape: Height, width and channels of the images.
+        classes: How many there are.
+    """
+    patches, hidden, mlp = _patches(settings, shape), settings.hidden_size, settings.mlp_size
+    patch = settings.patch_size**2 * shape[2]
+    embedding = (patch + 1) * hidden + (patches + 2) * hidden  # with the token of the class
+    attention = 4 * (hidden + 1) * hidden
+    block = attention + (hidden + 1) * mlp + (mlp + 1) * hidden + 4 * hidden
+    return embedding + settings.layers * block + 2 * hidden + (hidden + 1) * classes
 
 
 def flops(settings: Settings, shape: tuple[int, int, int]) -> float:
@@ -93,12 +204,48 @@ def flops(settings: Settings, shape: tuple[int, int, int]) -> float:
     """
     if settings.pretrained is not None:
         return float("inf")
-    height, width, channels = shape
-    patches = (height // settings.patch_size) * (width // settings.patch_size)
+    channels = shape[2]
+    patches = _patches(settings, shape)
     tokens, hidden = patches + 1, settings.hidden_size
     block = tokens * hidden * (4 + 2 * settings.mlp_ratio) * hidden + 2 * tokens**2 * hidden
     embedding = patches * settings.patch_size**2 * channels * hidden
     return 2 * (settings.layers * block + embedding)
+
+
+def activations(
+    settings: Settings, shape: tuple[int, int, int], device: str, precision: str
+) -> float:
+    """Memory of one image in a training step: what the backward pass needs, and its peak.
+
+    The terms are those of Korthikanti et al. (2022), section 4.1, with the bytes that PyTorch keeps
+    for each, in fp32 and under autocast to bf16. A bf16 training on a CPU, and one with dropout
+    there, keeps the attention's weights too; elsewhere fused attention does not.
+
+    Args:
+        settings: Of the network, with its sizes.
+        shape: Height, width and channels of the images.
+        device: `cpu` or `cuda`.
+        precision: `fp32` or `bf16`.
+
+    Returns:
+        Bytes.
+    """
+    tokens, hidden = _patches(settings, shape) + 1, settings.hidden_size
+    ratio, drops, bf16 = settings.mlp_ratio, settings.dropout > 0, precision == "bf16"
+    kept = hidden * (24 + 4 * ratio if bf16 else 32 + 8 * ratio)
+    if drops:
+        kept += hidden * (4 if bf16 else 8)
+    weights = 0
+    if device == "cpu" and (bf16 or drops):
+        weights = (8 if drops else 6) if bf16 else 12
+    scores = settings.heads * tokens**2
+    peak = 4 * tokens * max(2 * settings.mlp_size, 4 * hidden) + (8 * scores if weights else 0)
+    pixels = 13 * shape[0] * shape[1] * shape[2]  # uint8, and the steps of the normalisation
+    return settings.layers * (tokens * kept + weights * scores) + peak + pixels
+
+
+def _patches(settings: Settings, shape: tuple[int, int, int]) -> int:
+    return (shape[0] // settings.patch_size) * (shape[1] // settings.patch_size)
 
 
 def build(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Network":
@@ -114,7 +261,7 @@ def build(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Net
         OSError: The hub cannot be reached.
     """
     if settings.pretrained is not None:
-        return _fine_tuned(settings.pretrained, settings.dropout, shape, classes)
+        return _fine_tuned(settings, shape, classes)
     size, _, channels = shape
     if wrong := faults(settings, shape):
         raise ValueError("\n".join(wrong))
@@ -127,7 +274,7 @@ def build(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Net
         hidden_size=settings.hidden_size,
         num_hidden_layers=settings.layers,
         num_attention_heads=settings.heads,
-        intermediate_size=round(settings.hidden_size * settings.mlp_ratio),
+        intermediate_size=settings.mlp_size,
         hidden_dropout_prob=settings.dropout,
         attention_probs_dropout_prob=settings.dropout,
         initializer_range=settings.initializer_range or settings.hidden_size**-0.5,
@@ -159,29 +306,34 @@ def _network(
     return Network(classifier, config, mean, std)
 
 
-def _fine_tuned(name: str, dropout: float, shape: tuple[int, int, int], classes: int) -> "Network":
+def _fine_tuned(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Network":
     """A pretrained network with a new head."""
     import torch
     from transformers import ViTConfig, ViTForImageClassification
 
+    name, version = settings.pretrained, settings.pretrained_version
+    assert name is not None
+    folder = pretrained.find_folder(name, Path())
+    if folder:
+        where: dict[str, Any] = {"pretrained_model_name_or_path": str(folder)}
+    else:
+        model, revision = pretrained.split_name(name)
+        where = {"pretrained_model_name_or_path": model, "revision": version or revision}
     with _quiet(), _explained(name):
-        given, _ = ViTConfig.get_config_dict(name)
-        if given.get("model_type") != ViTConfig.model_type:
-            raise ValueError(
-                f"model.pretrained: {name} is a {given.get('model_type', 'model without a type')}, "
-                "not a vit."
-            )
+        given, _ = ViTConfig.get_config_dict(**where)
+        _check_shape(name, given, shape)
         config = ViTConfig.from_dict(
             given,
             num_labels=classes,
-            hidden_dropout_prob=dropout,
-            attention_probs_dropout_prob=dropout,
+            hidden_dropout_prob=settings.dropout,
+            attention_probs_dropout_prob=settings.dropout,
         )
-        _check_shape(name, config, shape)
         classifier = ViTForImageClassification.from_pretrained(
-            name, config=config, dtype=torch.float32, ignore_mismatched_sizes=True
+            **where, config=config, dtype=torch.float32, ignore_mismatched_sizes=True
         )
-        mean, std = _normalisation(name)
+        mean, std = _normalisation(where)
+    if folder and version and pretrained.find_version(name, Path()) != version:
+        raise ValueError(f"model.pretrained: {name} has changed since the run started.")
     # If the number of classes is equal, the old head is loaded too; but its classes are others.
     head = torch.nn.Linear(config.hidden_size, classes)
     torch.nn.init.trunc_normal_(head.weight, std=config.initializer_range)
@@ -190,27 +342,33 @@ def _fine_tuned(name: str, dropout: float, shape: tuple[int, int, int], classes:
     return _network(classifier, mean, std)
 
 
-def _check_shape(name: str, config: "ViTConfig", shape: tuple[int, int, int]) -> None:
-    expected = config.image_size
+def _check_shape(name: str, config: Mapping[str, Any], shape: tuple[int, int, int]) -> None:
+    """Refuses a network that is no ViT, or takes other images; left out are ViT-B's values."""
+    if config.get("model_type") != "vit":
+        raise ValueError(
+            f"model.pretrained: {name} is a {config.get('model_type', 'model without a type')}, "
+            "not a vit."
+        )
+    expected, channels = config.get("image_size", 224), config.get("num_channels", 3)
     height, width = (expected, expected) if isinstance(expected, int) else expected
     if (height, width) != shape[:2]:
         raise ValueError(
             f"model.pretrained: {name} takes images of {height} x {width} pixels, "
             f"but images.size is {shape[0]}."
         )
-    if config.num_channels != shape[2]:
+    if channels != shape[2]:
         raise ValueError(
-            f"model.pretrained: {name} takes images of {config.num_channels} channels, "
+            f"model.pretrained: {name} takes images of {channels} channels, "
             f"but images.channels is {shape[2]}."
         )
 
 
-def _normalisation(name: str) -> tuple[Sequence[float], Sequence[float]]:
+def _normalisation(where: Mapping[str, Any]) -> tuple[Sequence[float], Sequence[float]]:
     """The mean and the standard deviation that a pretrained network was trained with."""
     from transformers.image_processing_base import ImageProcessingMixin
 
     try:
-        given, _ = ImageProcessingMixin.get_image_processor_dict(name)
+        given, _ = ImageProcessingMixin.get_image_processor_dict(**where)
     except OSError as error:
         if _is_out_of_reach(error):
             raise

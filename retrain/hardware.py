@@ -7,6 +7,9 @@ depend on how busy the machine is.
 import os
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +21,8 @@ Precision = Literal["fp32", "bf16"]
 # goes into calls of many small kernels: bfloat16 only adds conversions, and threads wait for each
 # other.
 LARGE = 1e9
+
+CGROUPS = Path("/sys/fs/cgroup")
 
 BF16_INSTRUCTIONS = frozenset({"amx_bf16", "avx512_bf16"})
 BF16_CAPABILITY = 8.0  # of an NVIDIA GPU: Ampere and later
@@ -63,6 +68,22 @@ def threads(flops: float, workers: int, wanted: int | str | None) -> int | None:
     return max(1, int(cpu_count()) // sharing)
 
 
+def find_compiler(on_gpu: bool) -> str | None:
+    """The compiler that `torch.compile` would call: for C on a GPU (by Triton), for C++ on a CPU.
+
+    Args:
+        on_gpu: Where the network is trained.
+
+    Returns:
+        Its path; None if it is missing.
+    """
+    if named := os.environ.get("CC" if on_gpu else "CXX"):
+        return shutil.which(named)
+    if on_gpu:
+        return shutil.which("gcc") or shutil.which("clang")
+    return shutil.which("clang++" if sys.platform == "darwin" else "g++")
+
+
 @cache
 def has_bf16() -> bool:
     """Whether this machine has a processor for networks that calculates in bfloat16.
@@ -79,6 +100,41 @@ def has_bf16() -> bool:
     return not BF16_INSTRUCTIONS.isdisjoint(cpu.split())
 
 
+def memory() -> float:
+    """Bytes of memory that processes may use: the machine's, or the limit of the container."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return float(min([machine, *_container_limits()]))
+
+
+def _container_limits() -> Iterator[int]:
+    """The limits of memory of this process's control groups, in both versions of them."""
+    try:
+        groups = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:  # no Linux
+        return
+    for group in groups:
+        _, controllers, name = group.split(":", 2)
+        if controllers in ("", "memory"):
+            root = CGROUPS / controllers
+            # In a container its own group may be shown as the root.
+            folder = Path(root, name.lstrip("/"))
+            for each in (folder, *folder.parents):
+                for file in ("memory.max", "memory.limit_in_bytes"):
+                    with suppress(OSError, ValueError):  # `max` is no limit
+                        yield int((each / file).read_text(encoding="utf-8"))
+                if each == root:
+                    break
+
+
+@cache
+def gpu_memory() -> float:
+    """Bytes of memory of the smallest of the GPUs that PyTorch can use; 0 without any."""
+    if not gpu_capabilities():
+        return 0.0
+    sizes = sorted(float(each) for each in _ask_driver("memory.total"))
+    return sizes[0] * 2**20
+
+
 @cache
 def gpu_capabilities() -> tuple[float, ...]:
     """The compute capability of each NVIDIA GPU that PyTorch can use; PyTorch is not imported."""
@@ -86,11 +142,16 @@ def gpu_capabilities() -> tuple[float, ...]:
     hidden = visible in ("", "-1")
     if hidden or version("torch").endswith("+cpu") or not shutil.which("nvidia-smi"):
         return ()
+    found = sorted(float(each) for each in _ask_driver("compute_cap"))
+    # Only the driver resolves every form of a GPU's name, so they are counted, not selected.
+    return tuple(found if visible is None else found[: len(visible.split(","))])
+
+
+def _ask_driver(property_: str) -> list[str]:
+    """A property of each NVIDIA GPU, as the driver gives it."""
     asked = subprocess.run(
-        ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"],
+        ["nvidia-smi", f"--query-gpu={property_}", "--format=csv,noheader,nounits"],
         capture_output=True,
         text=True,
     )
-    found = sorted(float(each) for each in asked.stdout.split())
-    # Only the driver resolves every form of a GPU's name, so they are counted, not selected.
-    return tuple(found if visible is None else found[: len(visible.split(","))])
+    return asked.stdout.split()

@@ -97,6 +97,19 @@ class Chosen:
 
 
 @dataclass(frozen=True)
+class Forecast:
+    """What a step would take if it ran.
+
+    Attributes:
+        says: A sentence about it for a person; None if it is not worth mentioning.
+        excess: A sentence about what it needs more of than this machine has; None if it fits.
+    """
+
+    says: str | None = None
+    excess: str | None = None
+
+
+@dataclass(frozen=True)
 class Step:
     """One step of the flow.
 
@@ -118,6 +131,7 @@ class Step:
             change something.
         check: Finds faults that would make the step fail, before a run's first step: a sentence
             for each. It takes milliseconds and imports nothing heavy.
+        forecast: What the step would take, also known before a run's first step.
         hours: The time limit of the step, if the workload's `limits` have none for it.
     """
 
@@ -131,6 +145,7 @@ class Step:
     cached: bool = True
     dry_function: Callable[..., Facts | None] | None = None
     check: Callable[[Workload, Project], Iterable[str]] = lambda workload, project: ()
+    forecast: Callable[[Workload, Project], Forecast] = lambda workload, project: Forecast()
     hours: float = 24.0
 
     def run(self, workload: Workload, inputs: Sequence[Input], workspace: Workspace) -> Facts:

@@ -31,7 +31,8 @@ def add_commands(commands: Commands) -> None:
             default=[],
             metavar="KEY=VALUE",
             dest="overrides",
-            help="replace a parameter, such as train.lr=1e-3 (repeatable)",
+            help="replace a parameter, such as train.lr=1e-3; nothing after the = drops it to its "
+            "default (repeatable)",
         )
         parser.add_argument("--data-rev", metavar="REV", help="use the data of this git revision")
         parser.add_argument(
@@ -53,13 +54,16 @@ def add_commands(commands: Commands) -> None:
         parser.add_argument(
             "--refresh", action="store_true", help="run every step, taking nothing from the cache"
         )
+        parser.add_argument(
+            "--force", action="store_true", help="run steps that need more than this machine has"
+        )
 
 
 def _run(pipeline: "Pipeline", project: Project, options: argparse.Namespace) -> int:
     overrides = dict(parse_override(text) for text in options.overrides)
     # First, so that a wrong parameter is refused at once.
     workload = load_workload(project.params, options.workload, overrides, as_name=options.as_name)
-    pipeline.check(workload, project)
+    pipeline.check(workload, project, options.force)
     promote = _is_to_promote(pipeline, options)
     dry_run = pipeline.dry_run(project, workload, options.data_rev, promote)
     if options.dry_run:
@@ -72,6 +76,8 @@ def _run(pipeline: "Pipeline", project: Project, options: argparse.Namespace) ->
         print_json(same) if options.json else print(same["outcome"])
         return 0
     first = next(iter(pipeline.imports)) if options.refresh else dry_run.has_to_run
+    for line in pipeline.forecast(first, workload, project):
+        print(line, file=sys.stderr)
     imports = pipeline.imports_from(first, project)
     document = _run_on_screen(pipeline, project, overrides, promote, options, imports)
     if options.json:
@@ -116,6 +122,7 @@ def _run_on_screen(
                 run=True,
                 promote=promote,
                 as_name=options.as_name,
+                force=options.force,
             )
         except Exception as error:
             traceback.print_exc()  # into the log file

@@ -68,13 +68,25 @@ class Pipeline:
     preparations: Mapping[str, Callable[[Project], object]] = field(default_factory=dict)
     promotes: bool = False
 
-    def check(self, workload: Workload, project: Project) -> None:
+    def check(self, workload: Workload, project: Project, force: bool = False) -> None:
         """Finds faults that would make a run fail, before anything is started.
+
+        Args:
+            workload: The workload of the run.
+            project: The clone.
+            force: Allow steps that need more than this machine has.
 
         Raises:
             UsageError: With a line for each fault.
         """
-        preflight.check(self.steps, workload, project)
+        preflight.check(self.steps, workload, project, force)
+
+    def forecast(self, first: str | None, workload: Workload, project: Project) -> list[str]:
+        """What a run would take from a step on, in a sentence for each that takes much."""
+        names = [step.name for step in self.steps]
+        running = self.steps[names.index(first) :] if first in names else ()
+        said = [step.forecast(workload, project).says for step in running]
+        return [each for each in said if each]
 
     def dry_run(
         self,
@@ -167,6 +179,7 @@ class Pipeline:
         run: bool = False,
         promote: bool = True,
         as_name: str | None = None,
+        force: bool = False,
     ) -> "Document | State[Document]":
         """Runs the steps that have to run, inside a Prefect flow run.
 
@@ -175,13 +188,15 @@ class Pipeline:
 
         Args:
             workload: An entry of `params.yaml`.
-            overrides: Parameters that replace the file's, by dotted name: `{"train.lr": 0.0005}`.
+            overrides: Parameters that replace the file's, by dotted name: `{"train.lr": 0.0005}`;
+                an empty text drops one to its default.
             data_rev: A git revision whose version of the data is used; the working tree's if None.
             refresh: Run every step, even those whose output is in the store.
             run: Follow the steps even if nothing has changed.
             promote: Whether a model that passes the gate becomes champion, or is only compared and
                 registered. A flow that promotes nothing ignores it.
             as_name: Another name for the run's workload, with a champion of its own.
+            force: Run steps that need more than this machine has.
 
         Returns:
             The run's document, as `--json` prints it.
@@ -194,7 +209,7 @@ class Pipeline:
 
         project = find_project()
         config = load_workload(project.params, workload, overrides, as_name=as_name)
-        self.check(config, project)
+        self.check(config, project, force)
         if warning := self.data_warning(config.data, project, data_rev):
             console.say(warning)
         if not (run or refresh):

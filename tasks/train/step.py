@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import models
 from retrain import tracking
 from retrain.errors import UsageError
-from retrain.hardware import gpu_capabilities
+from retrain.hardware import find_compiler, gpu_capabilities
 from retrain.project import Project
 from retrain.runs import console
 from retrain.servers import ray_cluster
@@ -26,7 +26,8 @@ from retrain.step import Chosen, Facts, Step, Workspace
 from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train, Workload, flatten
 from tasks.data.json_file import write_json
-from tasks.data.shards import JPEG_MODULE
+from tasks.data.shards import JPEG_MODULE, open_prepared
+from tasks.train.estimate import estimate, forecast, notice
 from tasks.train.job import TrainingJob
 from tasks.train.progress import FILE, Epoch, followed
 
@@ -85,6 +86,7 @@ def train(
     )
     params = flatten({"model": model.model_dump(), "train": hyperparameters.model_dump()})
     params |= {f"scale.{name}": getattr(scale, name) for name in SCALE}
+    _say_what_it_takes(model, hyperparameters, scale, images, workspace.project)
     with _tracked(workspace, params, images.digest) as run:
         with (
             console.training_progress() as show,
@@ -109,10 +111,49 @@ def train(
     }
 
 
+def _say_what_it_takes(
+    model: Model, hyperparameters: Train, scale: Scale, images: Artifact, project: Project
+) -> None:
+    if ray_cluster.is_remote():
+        return
+    data = open_prepared(images.folder)
+    found = estimate(model, hyperparameters, scale, data.shape, len(data.labels), project.root)
+    if found and (line := notice(found, len(data.split("train")), hyperparameters.epochs)):
+        console.say(line)
+
+
 def check(workload: Workload, project: Project) -> Iterator[str]:
-    """Finds too few GPUs where they are required; only Ray can count those of a cluster."""
-    if workload.scale.require_gpu and not ray_cluster.is_remote():
+    """Finds faults of pretrained weights, and what the training requires but this machine lacks.
+
+    Only Ray knows the machines of a cluster.
+    """
+    family, settings = _family(workload.model)
+    images = workload.images
+    shape = (images.size, images.size, images.channels)
+    yield from family.pretrained_faults(settings, shape, project.root)
+    if ray_cluster.is_remote():
+        return
+    if workload.scale.require_gpu:
         yield from _lacking_gpus(workload.scale, len(gpu_capabilities()))
+    if workload.train.compile is True:
+        yield from _lacking_compiler(workload.scale)
+
+
+def _family(model: Model) -> tuple[Any, Any]:
+    """The module of a model's family, and the model's settings as the family declares them."""
+    family = import_module(f"models.{model.family}")
+    return family, family.Settings.model_validate(model.model_dump(exclude={"family"}))
+
+
+def _lacking_compiler(scale: Scale) -> Iterator[str]:
+    """Finds that the compiler is missing that `torch.compile` calls for this training."""
+    on_gpu = len(gpu_capabilities()) >= max(scale.workers, 1)
+    language, variable = ("C", "CC") if on_gpu else ("C++", "CXX")
+    if not find_compiler(on_gpu):
+        yield (
+            f"train.compile: there is no {language} compiler. Install one, such as "
+            f"{'gcc' if on_gpu else 'g++'}, name it in {variable}, or set train.compile=false."
+        )
 
 
 def _lacking_gpus(scale: Scale, gpus: int) -> Iterator[str]:
@@ -261,7 +302,8 @@ STEP = Step(
     inputs=("preprocess",),
     libraries=("numpy", "safetensors", "torch", "transformers"),
     chosen=_chosen,
-    reports_with=("tasks.data.json_file", "tasks.train.progress"),
+    reports_with=("tasks.data.json_file", "tasks.train.estimate", "tasks.train.progress"),
     check=check,
+    forecast=forecast,
     hours=7 * 24,
 )

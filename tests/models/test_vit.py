@@ -83,15 +83,15 @@ def test_a_narrow_network_starts_with_larger_weights():
 
 
 def test_a_patch_that_does_not_divide_the_image_is_refused():
-    with pytest.raises(ValueError, match=r"model\.patch_size 3 does not divide images\.size 8"):
+    with pytest.raises(ValueError, match=r"model\.patch_size: 3 does not divide images\.size 8"):
         build(Settings(**TINY | {"patch_size": 3}), SHAPE, 5)
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"hidden_size": 10, "heads": 3}, "heads 3 does not divide hidden_size 10"),
-        ({"pretrained": "a/b", "layers": 3}, "pretrained brings its own sizes: leave out layers"),
+        ({"hidden_size": 10, "heads": 3}, "heads: 3 does not divide hidden_size 10"),
+        ({"pretrained": "a/b", "layers": 3}, "pretrained: brings its own sizes: leave out layers"),
         ({"dropout": 1.0}, "less than 1"),
         ({"layers": 0}, "greater than or equal to 1"),
         ({"width": 3}, "Extra inputs are not permitted"),

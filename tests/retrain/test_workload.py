@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -56,12 +57,17 @@ def test_a_workload_is_frozen(tmp_path):
         ({"train.schedule": "linear"}, "'cosine' or 'one_cycle'"),
         ({"model.family": "vitt"}, "model.family: no 'vitt' in models/. Did you mean 'vit'?"),
         ({"model.family": "network"}, "model.family: no 'network' in models/. There are: vit."),
-        ({"scale.threads": 0}, "scale.threads"),
+        (
+            {"scale.threads": 0},
+            "scale.threads: should be 'auto' or should be greater than or equal to 1, is 0.",
+        ),
+        ({"scale.threads": 10**6}, "scale.threads: should be 'auto' or should be less than"),
         (
             {"model.pretrained": "x/y", "model.heads": 3},
-            "workload toy: model.pretrained brings its own sizes: leave out heads.",
+            "workload toy: model.pretrained: brings its own sizes: leave out heads (--set "
+            "model.heads=).",
         ),
-        ({"model.hidden_size": 10}, "model.heads 6 does not divide hidden_size 10."),
+        ({"model.hidden_size": 10}, "model.heads: 6 does not divide hidden_size 10."),
         ({"model.hidden": 3}, "model.hidden: no such key. Did you mean 'hidden_size'?"),
         ({"model.hidden_size": "big"}, "model.hidden_size: should be a valid integer"),
         ({"train.lr.peak": 1}, "lr is a value"),
@@ -72,15 +78,24 @@ def test_a_workload_is_frozen(tmp_path):
         ({"train.lr": float("inf")}, "train.lr: should be a finite number"),
         ({"model.layers": 5000}, "model.layers: should be less than or equal to 1000"),
         ({"model.hidden_size": 1 << 20}, "model.hidden_size: should be less than or equal to"),
+        ({"checks.max_side": 10**6}, "checks.max_side: should be less than or equal to 65535"),
+        ({"evaluate.batch_size": 1 << 20}, "evaluate.batch_size: should be less than or equal"),
+        ({"scale.max_failures": 10**6}, "scale.max_failures: should be less than or equal to 1000"),
+        ({"model.initializer_range": 1e300}, "model.initializer_range: should be less than"),
+        ({"model.mlp_ratio": 1e-4}, "model.mlp_ratio: 0.0001 leaves the MLPs no width."),
+        ({"model.pretrained_version": "a" * 40}, "model.pretrained_version: is of no use without"),
+        ({"name": "../x"}, "name: no such key; its key in params.yaml names it."),
         ({"limits.train": 0}, "limits.train: should be greater than 0"),
         ({"data.path": "."}, "data.path: names no data"),
-        ({"data.path": ""}, "data.path: names no data"),
+        ({"data.path": " "}, "data.path: names no data"),
+        ({"data.path": "a\0b"}, "data.path: should be text without control characters"),
+        ({"data.path": "x" * 10**6}, "data.path: should have at most 4096 characters, is 'xxx"),
         ({"data.split": {"val": 0.5, "test": 0.5}}, "data.split: val and test together leave"),
         ({"checks.min_side": 9, "checks.max_side": 8}, "checks.min_side is larger than"),
         ({"train.augment.shift": 224}, "train.augment.shift 224 must be smaller than images.size"),
         ({"scale.workers": 3}, "train.batch_size 64 cannot be divided among scale.workers 3"),
         ({"scale.workers": 2, "train.micro_batch": 33}, "more than a worker's part"),
-        ({"model.patch_size": 15}, "model.patch_size 15 does not divide images.size 224"),
+        ({"model.patch_size": 15}, "model.patch_size: 15 does not divide images.size 224"),
     ],
 )
 def test_a_wrong_key_or_value_is_named_with_its_place(tmp_path, overrides, message):
@@ -91,7 +106,7 @@ def test_a_wrong_key_or_value_is_named_with_its_place(tmp_path, overrides, messa
 
 
 def test_all_that_does_not_go_together_is_reported_at_once(tmp_path):
-    with pytest.raises(UsageError, match=r"(?s)scale\.workers 3: .*\nmodel\.patch_size 15"):
+    with pytest.raises(UsageError, match=r"(?s)scale\.workers 3: .*\nmodel\.patch_size: 15"):
         load_workload(minimal(tmp_path), "toy", {"scale.workers": 3, "model.patch_size": 15})
 
 
@@ -122,6 +137,112 @@ def test_a_file_that_is_no_params_file_is_refused(tmp_path, text):
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(UsageError, match="No file"):
         load_workload(tmp_path / "params.yaml", "toy")
+
+
+SIZES = "    model: {family: vit, patch_size: 4, hidden_size: 64, layers: 2, heads: 4}\n"
+
+
+def with_sizes(tmp_path: Path, more: str = "") -> Path:
+    return params(tmp_path, f"workloads:\n  toy:\n    data: {{path: x}}\n{SIZES}{more}")
+
+
+def test_an_override_without_a_value_drops_the_key_to_its_default(tmp_path):
+    path = with_sizes(tmp_path, "    train: {lr: 0.5, micro_batch: 8, epochs: 3}\n")
+    dropped = dict(parse_override(text) for text in ("train.lr=", "train.micro_batch=null"))
+    workload = load_workload(path, "toy", json.loads(json.dumps(dropped)))
+    assert (workload.train.lr, workload.train.micro_batch, workload.train.epochs) == (1e-3, None, 3)
+    assert load_workload(path, "toy", {"train": ""}).train.epochs == 20
+    assert load_workload(path, "toy", {"train.weight_decay": ""}).train.lr == 0.5  # was not there
+
+
+def test_pretrained_weights_can_take_the_place_of_sizes(tmp_path):
+    sizes = ("patch_size", "hidden_size", "layers", "heads")
+    overrides = {f"model.{name}": "" for name in sizes} | {"model.pretrained": "no/such/folder"}
+    model = load_workload(with_sizes(tmp_path), "toy", overrides).model
+    assert model.model_dump() == {"family": "vit", "pretrained": "no/such/folder"}
+    with pytest.raises(UsageError, match=r"model\.heads= --set model\.hidden_size= --set model"):
+        load_workload(with_sizes(tmp_path), "toy", {"model.pretrained": "no/such/folder"})
+
+
+@pytest.mark.parametrize(
+    ("dropped", "said"),
+    [
+        ("train.epoch", "train.epoch: no such key. Did you mean 'epochs'?"),
+        ("model.hiden_size", "model.hiden_size: no such key. Did you mean 'hidden_size'?"),
+        ("trian", "trian: no such key. Did you mean 'train'?"),
+        ("train.lr.peak", "lr is a value"),
+        ("gate.min.f1", "gate.min.f1: no such key."),
+        ("model", "model: missing."),
+        ("name", "name: no such key"),
+    ],
+)
+def test_what_is_dropped_has_to_exist(tmp_path, dropped, said):
+    path = with_sizes(tmp_path, "    train: {lr: 0.5}\n")
+    with pytest.raises(UsageError) as error:
+        load_workload(path, "toy", {dropped: ""})
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("workloads:\n  toy: {}\n  toy: {}\n", 3, 'found duplicate key "toy"'),
+        ("workloads:\n  toy:\n    train: {lr: 1,\n  x: [\n", 5, "flow"),
+        ("workloads:\n\ttoy: {}\n", 2, "cannot start any token"),
+        ("workloads:\n  toy: *base\n", 2, "undefined alias"),
+    ],
+)
+def test_a_fault_of_the_file_is_named_with_its_line(tmp_path, text, line, said):
+    with pytest.raises(UsageError, match=rf"^params\.yaml, line {line}: .*{said}.*$"):
+        load_workload(params(tmp_path, text), "toy")
+
+
+BOMB = "    bomb: [&a [x, x], " + ", ".join(
+    f"&{chr(98 + n)} [" + ", ".join([f"*{chr(97 + n)}"] * 9) + "]" for n in range(12)
+)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (f"{BOMB}]\n", "more than 100,000 values"),
+        ("    model: &m {family: vit, m: *m}\n", "nested more than 20 levels"),
+        (f"    train: {'[' * 50}{']' * 50}\n", "nested more than 20 levels"),
+        (f"    train: {'[' * 9999}\n", "nested too deeply"),
+        (f"    train: {{lr: {10**400}}}\n", "train.lr: should be"),
+        (f"    train: {{epochs: {'9' * 5000}}}\n", "Exceeds the limit (4300 digits)"),
+        ("    train: {epochs: 2020-13-45}\n", "month must be in 1..12"),
+        ("    train: {lr: .nan}\n", "train.lr: should be"),
+        ("    train: {lr: -.inf}\n", "train.lr: should be"),
+        ("    train: {1: 2}\n", "train.1"),
+        ("    gate: {min: {1: 2.0}}\n", "gate.min.1"),
+        ('    checks: {labels: ["\\ud800"]}\n', "checks.labels"),
+        (f"    checks: {{labels: {list(range(99))}}}\n", "and 79 more"),
+        (f"    train: {{lr: {'x' * 900_000}}}\n", "train.lr: should be a valid number, is 'xxx"),
+        (f"    train: {{lr: {'x' * 1_000_000}}}\n", "params.yaml has 1 MB"),
+        ("  1: {}\n", "the name of a workload is text, not 1"),
+    ],
+)
+def test_hostile_values_are_refused_at_once_and_briefly(tmp_path, more, said):
+    base = "" if "model:" in more else "    model: {family: vit}\n"
+    path = params(tmp_path, f"workloads:\n  toy:\n    data: {{path: x}}\n{base}{more}")
+    with pytest.raises(UsageError) as error:
+        load_workload(path, "toy")
+    assert said in str(error.value)
+    lines = str(error.value).splitlines()
+    assert len(lines) <= 21 and max(map(len, lines)) < 400
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", "workloads: {caf\u00e9: {}}".encode("latin-1")])
+def test_a_file_that_is_no_utf_8_is_refused(tmp_path, content):
+    (tmp_path / "params.yaml").write_bytes(content)
+    with pytest.raises(UsageError, match=r"params\.yaml is no text in UTF-8"):
+        load_workload(tmp_path / "params.yaml", "toy")
+
+
+def test_a_folder_in_place_of_the_file_is_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"cannot be read: Is a directory"):
+        load_workload(tmp_path, "toy")
 
 
 @pytest.mark.parametrize("text", ["train.lr", "=3", "train.lr=[1"])

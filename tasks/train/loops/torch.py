@@ -7,6 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import models
+from retrain.hardware import find_compiler
 from retrain.workload import Train
 from tasks.data.shards import PreparedSplit, open_prepared
 from tasks.train import checkpoint
@@ -32,6 +33,9 @@ SECONDS_WORTH_A_CHECKPOINT = 1.0
 # about one. On a CPU, compiling took 25 to 65 s to gain 10 % and needs a C++ compiler.
 WORTH_COMPILING = 1e17
 
+# In PyTorch's messages, when memory cannot be had.
+NO_MEMORY = ("can't allocate memory", "not enough memory", "size calculation overflowed")
+
 START: dict[str, Any] = {"step": 0, "loss_sum": 0.0, "history": [], "best": None}
 
 
@@ -46,9 +50,26 @@ def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
         and `numerics` (how it was calculated).
 
     Raises:
-        ValueError: As `train` does.
+        ValueError: As `train` does; or there is not enough memory.
     """
-    return train(config["job"])
+    try:
+        return train(config["job"])
+    except (RuntimeError, MemoryError) as error:
+        if not _is_lack_of_memory(error):
+            raise
+        raise ValueError(
+            "There is not enough memory to train this network. Make train.micro_batch, "
+            "images.size or the model smaller."
+        ) from error
+
+
+def _is_lack_of_memory(error: Exception) -> bool:
+    """Whether memory could not be had; PyTorch has no class of error for that on a CPU."""
+    import torch
+
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return any(said in str(error) for said in NO_MEMORY)
 
 
 def train(job: TrainingJob) -> dict[str, Any]:
@@ -269,7 +290,8 @@ def _is_compiled(hyperparameters: Train, device: "torch.device", flops: float) -
         flops: FLOPs of this worker's whole training.
     """
     if hyperparameters.compile == "auto":
-        return device.type == "cuda" and flops >= WORTH_COMPILING
+        worth = device.type == "cuda" and flops >= WORTH_COMPILING
+        return worth and find_compiler(on_gpu=True) is not None
     return hyperparameters.compile
 
 
