@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from flows import flow_names
 from retrain.cli.command import Commands, print_json
 from retrain.project import Project
+from retrain.redaction import redact
 from retrain.workload import load_workload, parse_override
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def _run(pipeline: "Pipeline", project: Project, options: argparse.Namespace) ->
     if not (options.run or options.refresh) and (same := pipeline.unchanged(dry_run)):
         if warning := pipeline.data_warning(workload.data, project, options.data_rev):
             print(warning, file=sys.stderr)
-        print_json(same) if options.json else print(same["outcome"])
+        print_json(same | {"took": _seconds()}) if options.json else print(same["outcome"])
         return 0
     first = next(iter(pipeline.imports)) if options.refresh else dry_run.has_to_run
     imports = pipeline.imports_from(first, project)
@@ -78,12 +79,21 @@ def _run_on_screen(
                 options.workload, overrides, options.data_rev, options.refresh, run=True
             )
         except Exception as error:
-            traceback.print_exc()  # into the log file
+            print(redact(traceback.format_exc()), file=sys.stderr)  # into the log file
             error.add_note(f"More is in {log}")
             raise
+        document["took"] = _seconds()
         if not options.json:
             pipeline.show(document)
     return dict(document)
+
+
+def _seconds() -> float:
+    """Since this process was started, with its imports."""
+    import psutil
+
+    began: float = psutil.Process().create_time()
+    return round(time.time() - began, 3)
 
 
 def _use_prefect(project: Project, imports: list[Callable[[], object]]) -> None:
