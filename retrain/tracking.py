@@ -9,6 +9,7 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 from retrain.project import Project
+from retrain.redaction import redact
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -76,7 +77,8 @@ def start_run(
         return TrackedRun(run_id, experiment_id)
     except MlflowException as error:
         raise ConnectionError(
-            f"MLflow at {project.tracking_uri} cannot be used: {str(error).splitlines()[0]}"
+            f"MLflow at {redact(project.tracking_uri)} cannot be used: "
+            f"{redact(str(error).splitlines()[0])}"
         ) from error
 
 

@@ -17,6 +17,7 @@ from ruamel.yaml.error import YAMLError
 from models import families
 from retrain.errors import UsageError
 from retrain.hardware import precision, threads
+from retrain.redaction import hide
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[int, Field(ge=1)]
@@ -47,7 +48,8 @@ class Data(Section):
 
     Attributes:
         path: A path under the project's `data/` (versioned by DVC); or any other folder, file or
-            fsspec URL; or a data set on the Hugging Face hub (`format: hub`).
+            fsspec URL; or a data set on the Hugging Face hub (`format: hub`). A password in a URL
+            is hidden (`retrain.redaction`).
         format: `folders` is a folder per class, with or without a folder per split above it.
         image_column: The Parquet column with the image: a struct of `bytes` and `path`, or bytes.
         label_column: The Parquet column with the class: a name, or an integer.
@@ -270,7 +272,7 @@ def load_workload(params: Path, name: str, overrides: Mapping[str, Any] | None =
     tree = workloads[name]
     for dotted, value in (overrides or {}).items():
         _set(tree, dotted, value)
-    workload = _validate(Workload, {"name": name} | tree, name)
+    workload = _validate(Workload, {"name": name} | hide(tree), name)
     family = workload.model.family
     if family not in families.FAMILIES:
         hint = did_you_mean(family, families.FAMILIES)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from flows import flow_names
 from retrain.cli.command import Commands, print_json
 from retrain.project import Project
-from retrain.redaction import redact
+from retrain.redaction import hide, redact
 from retrain.workload import load_workload, parse_override
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ def add_commands(commands: Commands) -> None:
 
 
 def _run(pipeline: "Pipeline", project: Project, options: argparse.Namespace) -> int:
-    overrides = dict(parse_override(text) for text in options.overrides)
+    # Hidden at once, because Prefect stores them.
+    overrides = hide(dict(parse_override(text) for text in options.overrides))
     # First, so that a wrong parameter is refused at once.
     workload = load_workload(project.params, options.workload, overrides)
     pipeline.check(workload, project)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrain import preflight
 from retrain.project import Project, find_project
+from retrain.redaction import guard_logs
 from retrain.runs import console, records
 from retrain.runs.dry_run import DryRun, StepHasToRunError
 from retrain.runs.notify import notify
@@ -150,6 +151,7 @@ class Pipeline:
         from prefect import runtime
         from prefect.states import Completed
 
+        guard_logs()
         project = find_project()
         config = load_workload(project.params, workload, overrides)
         self.check(config, project)

@@ -13,6 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from retrain.messages import message_of
 from retrain.project import Project
 from retrain.runs.state import RunState
 from retrain.store import write_json
@@ -76,7 +77,7 @@ def recording(run: RunState, document: Callable[[RunState], Document]) -> Iterat
     try:
         yield
     except Exception as error:
-        _write(run.context.project, document(run) | {"error": str(error)})
+        _write(run.context.project, document(run) | {"error": message_of(error)})
         raise
     _write(run.context.project, document(run))
 
