@@ -37,6 +37,8 @@ def _explained(error: BaseException) -> str | None:
         place = f" ({name})" if name else ""
         if number in (errno.ENOSPC, errno.EDQUOT) or any(part in text for part in _FULL):
             return f"The disk is full{place}: make room {_fullest()}, or use another disk."
+        if isinstance(each, PermissionError) and name:
+            return f"Permission denied for {name}: change its owner or mode, or use another place."
         if number == errno.EROFS or any(part in text for part in _READ_ONLY):
             return f"This disk is read-only{place}, and the run has to write: use another one."
     return None

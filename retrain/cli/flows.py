@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from flows import flow_names
+from retrain import preflight
 from retrain.cli.command import Commands, print_json
 from retrain.project import Project
 from retrain.redaction import hide, redact
@@ -55,6 +56,7 @@ def _run(pipeline: "Pipeline", project: Project, options: argparse.Namespace) ->
         return 0
     first = next(iter(pipeline.imports)) if options.refresh else dry_run.has_to_run
     imports = pipeline.imports_from(first, project)
+    preflight.check_surroundings(project)
     document = _run_on_screen(pipeline, project, overrides, options, imports)
     if options.json:
         print_json(document)
@@ -107,7 +109,7 @@ def _use_prefect(project: Project, imports: list[Callable[[], object]]) -> None:
         project: The clone.
         imports: Called while a server starts.
     """
-    from retrain.servers import services
+    from retrain.servers import reachable, services
     from retrain.servers.ephemeral import start_ephemeral_server
 
     os.chdir(project.root)  # where Prefect reads prefect.toml
@@ -115,5 +117,7 @@ def _use_prefect(project: Project, imports: list[Callable[[], object]]) -> None:
     server = next((each for each in services.running(project) if each.name == "prefect"), None)
     if server:
         os.environ.setdefault("PREFECT_API_URL", f"{server.url}/api")  # wins over prefect.toml
-    if not os.environ.get("PREFECT_API_URL"):
+    if api := os.environ.get("PREFECT_API_URL"):
+        reachable.check("PREFECT_API_URL", api, "/health")
+    else:
         start_ephemeral_server(project, [partial(import_module, "prefect.main"), *imports])

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _refuse(given, f"A library has ended the command: {error}", 1)
         return _refuse(given, "Terminated.", TERMINATED)
     except Exception as error:
-        if not (isinstance(error, ValueError) or hasattr(error, "__notes__")):
+        if not (isinstance(error, ValueError | ConnectionError) or hasattr(error, "__notes__")):
             _keep(error)
         return _refuse(given, error, 1)
 

@@ -161,6 +161,7 @@ class Pipeline:
             same = self.unchanged(self.dry_run(project, config, data_rev))
             if same:
                 return Completed(name="Skipped", message=same["outcome"], data=same)
+        preflight.check_surroundings(project)
         version = self.data_version(config.data, project, data_rev)
         context = RunContext(str(runtime.flow_run.id), project)
         state = RunState(self.name, config, version, Store(project.store), context)
