@@ -1,9 +1,14 @@
 """Checks a run before its first step, so that it fails at once and not hours later."""
 
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
+from retrain import tracking
 from retrain.errors import UsageError
+from retrain.messages import message_of
 from retrain.project import Project
+from retrain.servers import ray_cluster
 from retrain.step import Step
 from retrain.workload import Workload, did_you_mean
 
@@ -32,3 +37,31 @@ def check(steps: Sequence[Step], workload: Workload, project: Project, force: bo
         faults += [excess for excess in excesses if excess]
     if faults:
         raise UsageError(f"workload {workload.name}: " + "\n".join(faults))
+
+
+def check_surroundings(project: Project) -> None:
+    """Checks what a run needs around it: folders to write to, and the servers that it uses.
+
+    Raises:
+        UsageError: A file is in the place of a folder.
+        ValueError: A folder cannot be written to.
+        ConnectionError: A server that the environment names does not answer within seconds.
+    """
+    for folder in (project.state, project.store):
+        _check_writable(folder)
+    _check_writable(Path(tempfile.gettempdir()))
+    tracking.check(project)
+    ray_cluster.check()
+
+
+def _check_writable(folder: Path) -> None:
+    """Writes to a folder, which is created, as much as shows that its disk is not full."""
+    for place in (folder, *folder.parents):
+        if place.exists() and not place.is_dir():
+            raise UsageError(f"{place} is a file, and the run needs a folder there: move it away.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(1 << 16))
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be written to. {message_of(error)}") from error

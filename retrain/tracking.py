@@ -9,6 +9,8 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 from retrain.project import Project
+from retrain.redaction import redact
+from retrain.servers import reachable
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -30,6 +32,7 @@ class TrackedRun:
 
 def client(project: Project) -> "MlflowClient":
     """A client of the project's MLflow, without changes to MLflow's global state."""
+    check(project)
     # With MLflow's defaults a step waits for minutes when the server does not answer.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
@@ -37,6 +40,18 @@ def client(project: Project) -> "MlflowClient":
     from mlflow import MlflowClient
 
     return MlflowClient(project.tracking_uri, project.tracking_uri)
+
+
+def check(project: Project) -> None:
+    """Checks that the project's MLflow answers, if it is on a network.
+
+    Raises:
+        ConnectionError: It does not answer within seconds.
+        UsageError: The driver of its database is not installed.
+    """
+    uri = project.tracking_uri
+    if "://" in uri and not uri.startswith("sqlite:"):
+        reachable.check("MLFLOW_TRACKING_URI", uri, "/health")
 
 
 def start_run(
@@ -76,7 +91,8 @@ def start_run(
         return TrackedRun(run_id, experiment_id)
     except MlflowException as error:
         raise ConnectionError(
-            f"MLflow at {project.tracking_uri} cannot be used: {str(error).splitlines()[0]}"
+            f"MLflow at {redact(project.tracking_uri)} cannot be used: "
+            f"{redact(str(error).splitlines()[0])}"
         ) from error
 
 

@@ -26,6 +26,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from models import families
 from retrain.errors import UsageError
 from retrain.hardware import precision, threads
+from retrain.redaction import hide
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 # Text that names a file, a column or a class; control characters in it are a mistake.
@@ -73,7 +74,8 @@ class Data(Section):
 
     Attributes:
         path: A path under the project's `data/` (versioned by DVC); or any other folder, file or
-            fsspec URL; or a data set on the Hugging Face hub (`format: hub`).
+            fsspec URL; or a data set on the Hugging Face hub (`format: hub`). A password in a URL
+            is hidden (`retrain.redaction`).
         format: `folders` is a folder per class, with or without a folder per split above it.
         image_column: The Parquet column with the image: a struct of `bytes` and `path`, or bytes.
         label_column: The Parquet column with the class: a name, or an integer.
@@ -319,7 +321,7 @@ def load_workload(
     _check_extent(tree, name)
     if "name" in tree:
         raise UsageError(f"workload {name}: name: no such key; its key in {params.name} names it.")
-    workload = _validate(Workload, {"name": as_name or name} | tree, name)
+    workload = _validate(Workload, {"name": as_name or name} | hide(tree), name)
     family = workload.model.family
     if family not in families.FAMILIES:
         hint = did_you_mean(family, families.FAMILIES)

@@ -11,6 +11,7 @@ import argparse
 import json
 import shutil
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ from pathlib import Path
 from retrain import preflight
 from retrain.errors import UsageError
 from retrain.execute import get_or_run, run_uncached
+from retrain.messages import message_of
 from retrain.project import Project, find_project
+from retrain.redaction import redact
 from retrain.step import Input, Step, plan
 from retrain.store import (
     MANIFEST,
@@ -189,8 +192,10 @@ def main() -> int:
         retry_damaged(
             lambda: build.run(STEPS[options.step]), lambda error: print(error, file=sys.stderr)
         )
-    except ValueError as error:
-        print(f"{options.step}: {error}", file=sys.stderr)
+    except Exception as error:
+        if not isinstance(error, ValueError):
+            print(redact(traceback.format_exc()), file=sys.stderr)
+        print(f"{options.step}: {message_of(error)}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     return 0
 

@@ -4,9 +4,22 @@ import argparse
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
+from retrain.errors import UsageError
 from retrain.project import Project
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that leaves its errors to `main`, like those of the commands."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuses the arguments.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(f"{message} (see: {self.prog} --help)")
 
 
 @dataclass(frozen=True)
@@ -39,7 +52,7 @@ class Commands:
             The command's parser, for its own options.
         """
         parser: argparse.ArgumentParser = self.parsers.add_parser(
-            name, help=help_, description=help_
+            name, help=help_, description=help_, allow_abbrev=False
         )
         parser.set_defaults(command=function)
         parser.add_argument("--json", action="store_true", help="print one JSON document")

@@ -11,8 +11,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from flows import flow_names
+from retrain import preflight
 from retrain.cli.command import Commands, print_json
 from retrain.project import Project
+from retrain.redaction import hide, redact
 from retrain.workload import load_workload, parse_override
 
 if TYPE_CHECKING:
@@ -60,7 +62,8 @@ def add_commands(commands: Commands) -> None:
 
 
 def _run(pipeline: "Pipeline", project: Project, options: argparse.Namespace) -> int:
-    overrides = dict(parse_override(text) for text in options.overrides)
+    # Hidden at once, because Prefect stores them.
+    overrides = hide(dict(parse_override(text) for text in options.overrides))
     # First, so that a wrong parameter is refused at once.
     workload = load_workload(project.params, options.workload, overrides, as_name=options.as_name)
     pipeline.check(workload, project, options.force)
@@ -73,12 +76,13 @@ def _run(pipeline: "Pipeline", project: Project, options: argparse.Namespace) ->
     if not (options.run or options.refresh) and (same := pipeline.unchanged(dry_run)):
         if warning := pipeline.data_warning(workload.data, project, options.data_rev):
             print(warning, file=sys.stderr)
-        print_json(same) if options.json else print(same["outcome"])
+        print_json(same | {"took": _seconds()}) if options.json else print(same["outcome"])
         return 0
     first = next(iter(pipeline.imports)) if options.refresh else dry_run.has_to_run
     for line in pipeline.forecast(first, workload, project):
         print(line, file=sys.stderr)
     imports = pipeline.imports_from(first, project)
+    preflight.check_surroundings(project)
     document = _run_on_screen(pipeline, project, overrides, promote, options, imports)
     if options.json:
         print_json(document)
@@ -125,12 +129,21 @@ def _run_on_screen(
                 force=options.force,
             )
         except Exception as error:
-            traceback.print_exc()  # into the log file
+            print(redact(traceback.format_exc()), file=sys.stderr)  # into the log file
             error.add_note(f"More is in {log}")
             raise
+        document["took"] = _seconds()
         if not options.json:
             pipeline.show(document)
     return dict(document)
+
+
+def _seconds() -> float:
+    """Since this process was started, with its imports."""
+    import psutil
+
+    began: float = psutil.Process().create_time()
+    return round(time.time() - began, 3)
 
 
 def _use_prefect(project: Project, imports: list[Callable[[], object]]) -> None:
@@ -143,7 +156,7 @@ def _use_prefect(project: Project, imports: list[Callable[[], object]]) -> None:
         project: The clone.
         imports: Called while a server starts.
     """
-    from retrain.servers import services
+    from retrain.servers import reachable, services
     from retrain.servers.ephemeral import start_ephemeral_server
 
     os.chdir(project.root)  # where Prefect reads prefect.toml
@@ -151,5 +164,7 @@ def _use_prefect(project: Project, imports: list[Callable[[], object]]) -> None:
     server = next((each for each in services.running(project) if each.name == "prefect"), None)
     if server:
         os.environ.setdefault("PREFECT_API_URL", f"{server.url}/api")  # wins over prefect.toml
-    if not os.environ.get("PREFECT_API_URL"):
+    if api := os.environ.get("PREFECT_API_URL"):
+        reachable.check("PREFECT_API_URL", api, "/health")
+    else:
         start_ephemeral_server(project, [partial(import_module, "prefect.main"), *imports])

@@ -14,15 +14,16 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Any, TextIO
+from typing import Any
 
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress as Bar, SpinnerColumn, TextColumn
-from rich.status import Status
+from rich.progress import BarColumn, Progress as Bar, ProgressColumn, SpinnerColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
+
+from retrain import streams
 
 logger = logging.getLogger("retrain")
 logger.setLevel(logging.INFO)  # else it drops these records before Prefect gets them
@@ -63,7 +64,7 @@ class _Screen:
     """The screen, when this process has one."""
 
     console: Console | None = None
-    status: Status | None = None
+    status: Bar | None = None
 
 
 _screen = _Screen()
@@ -83,7 +84,7 @@ def on_screen(log: Path, *, to_stderr: bool) -> Iterator[Console]:
     sys.stdout.flush()
     sys.stderr.flush()
     kept = {fd: os.dup(fd) for fd in (1, 2)}
-    screen: TextIO = os.fdopen(os.dup(2 if to_stderr else 1), "w", encoding="utf-8")
+    screen = streams.open_output(os.dup(2 if to_stderr else 1))
     with log.open("a", encoding="utf-8") as file:
         for fd in kept:
             os.dup2(file.fileno(), fd)
@@ -118,7 +119,8 @@ def say(line: str | Table) -> None:
 def running(step: str) -> Iterator[None]:
     """Shows that a step is running, until the block ends."""
     if _screen.console and _screen.console.is_terminal:
-        with _screen.console.status(f"{step} …") as _screen.status:
+        with _live(SpinnerColumn(), TextColumn(f"{step} …")) as _screen.status:
+            _screen.status.add_task(step, total=None)
             yield
         _screen.status = None
     else:
@@ -173,11 +175,22 @@ def _bar(name: str) -> Iterator[Callable[[float, str], None]]:
     if _screen.status:
         _screen.status.stop()  # one live display at a time
     columns = (SpinnerColumn(), TextColumn(name), BarColumn(), TextColumn("{task.description}"))
-    with Bar(*columns, console=_screen.console, transient=True) as bar:
+    with _live(*columns) as bar:
         task = bar.add_task("starting", total=1.0)
         yield lambda fraction, text: bar.update(task, completed=fraction, description=text)
     if _screen.status:
         _screen.status.start()
+
+
+def _live(*columns: ProgressColumn) -> Bar:
+    """A live display on the terminal. By itself, Rich would print all of `sys.stdout` there too."""
+    return Bar(
+        *columns,
+        console=_screen.console,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
 
 
 def _plain_lines(name: str) -> Callable[[float, str], None]:
@@ -211,7 +224,7 @@ def say_places(document: Mapping[str, Any]) -> None:
     say("")
     for name, place in document["look"].items():
         say(escape(f"{name:<10} {place}"))
-    say(f"{'took':<10} {document['seconds']:.1f} s")
+    say(f"{'took':<10} {document['took']:.1f} s")
 
 
 def number(value: float | None) -> str:

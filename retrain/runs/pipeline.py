@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrain import preflight
 from retrain.project import Project, find_project
+from retrain.redaction import guard_logs
 from retrain.runs import console, records
 from retrain.runs.dry_run import DryRun, StepHasToRunError
 from retrain.runs.notify import notify, run_name
@@ -207,6 +208,7 @@ class Pipeline:
         from prefect import runtime
         from prefect.states import Completed
 
+        guard_logs()
         project = find_project()
         config = load_workload(project.params, workload, overrides, as_name=as_name)
         self.check(config, project, force)
@@ -216,6 +218,7 @@ class Pipeline:
             same = self.unchanged(self.dry_run(project, config, data_rev, promote))
             if same:
                 return Completed(name="Skipped", message=same["outcome"], data=same)
+        preflight.check_surroundings(project)
         version = self.data_version(config.data, project, data_rev)
         context = RunContext(str(runtime.flow_run.id), project)
         state = RunState(self.name, config, version, Store(project.store), context, promote)

@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Any
 
 from retrain.errors import UsageError
+from retrain.messages import message_of
 from retrain.project import Project
 from retrain.runs.state import RunState
 from retrain.store import write_json
@@ -78,7 +79,7 @@ def recording(run: RunState, document: Callable[[RunState], Document]) -> Iterat
     try:
         yield
     except Exception as error:
-        _write(run.context.project, document(run) | {"error": str(error)})
+        _write(run.context.project, document(run) | {"error": message_of(error)})
         raise
     _write(run.context.project, document(run))
 

@@ -5,7 +5,6 @@ The Ray of `make up` saves a run the 3 to 5 s of starting one, and the time of s
 
 import logging
 import os
-import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 from retrain.errors import UsageError
 from retrain.project import Project, find_project
-from retrain.servers import processes
+from retrain.servers import processes, reachable
 from retrain.servers.processes import Service
 
 # Training workers and Ray's other tasks share a small machine: with as many logical CPUs as cores,
@@ -38,6 +37,7 @@ def connect() -> None:
         return
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if is_remote():
+        check()
         ray.init(runtime_env=_project_code(), log_to_driver=False, logging_level=logging.ERROR)
     elif not _connect_to_service():
         ray.init(
@@ -67,18 +67,20 @@ def token(project: Project) -> dict[str, str]:
 
 
 def answers(address: str) -> bool:
-    """Whether a Ray answers at an address (`host:port`) within two seconds.
-
-    Ray itself would wait two minutes for an answer. This sends the connection preface of HTTP/2,
-    which gRPC uses: a server that works sends its own settings back.
-    """
+    """Whether a Ray answers at an address (`host:port`) within two seconds."""
     host, port = address.split(":")
-    try:
-        with socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS) as connection:
-            connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0")
-            return bool(connection.recv(1))
-    except OSError:
-        return False
+    return reachable.answers_grpc(host, int(port), ANSWER_SECONDS)
+
+
+def check() -> None:
+    """Checks that the cluster of `RAY_ADDRESS` answers, if one is named.
+
+    Raises:
+        ConnectionError: It does not answer within seconds.
+    """
+    address = os.environ.get("RAY_ADDRESS", "")
+    if address not in ("", "auto", "local"):
+        reachable.check("RAY_ADDRESS", address)
 
 
 def _project_code() -> dict[str, Any]:

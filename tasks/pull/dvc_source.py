@@ -12,6 +12,7 @@ from typing import Any
 
 from retrain.errors import UsageError
 from retrain.project import Project
+from retrain.redaction import redact
 from tasks.pull.transfer import each, link_file, reaching
 
 MAX_COUNTED = 100_000  # files, which takes a second
@@ -170,4 +171,4 @@ def _default_remote(repo: Any) -> tuple[Any, str]:
     except (ConfigError, RemoteMissingDepsError) as error:
         raise UsageError(f"The data is not in DVC's cache, and to fetch it: {error}") from error
     name = repo.config["core"]["remote"]
-    return remote, f"The DVC remote {name!r} ({repo.config['remote'][name]['url']})"
+    return remote, f"The DVC remote {name!r} ({redact(repo.config['remote'][name]['url'])})"

@@ -1,0 +1,110 @@
+"""Checks that a server on another machine answers, within seconds.
+
+The libraries themselves wait for minutes for a server that is down.
+"""
+
+import http.client
+import os
+import socket
+import ssl
+import urllib.error
+import urllib.request
+from threading import Thread
+from urllib.parse import urlsplit
+
+from retrain.errors import UsageError
+from retrain.redaction import redact
+
+SECONDS = 5.0
+PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433, "ray": 10001}
+# The preface of a connection of HTTP/2, which gRPC uses: a server sends its settings back.
+_HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+
+_answered: set[str] = set()  # by this process's checks: each is asked once
+
+
+def check(name: str, address: str, probe: str = "") -> None:
+    """Checks that a server answers, if its address is one on a network.
+
+    Args:
+        name: The environment variable with the address, for the message.
+        address: A URL of HTTP or of a database; for Ray `host:port` or `ray://host:port`.
+        probe: A page of an HTTP server that needs little work, added to the address.
+
+    Raises:
+        ConnectionError: It does not answer within seconds.
+        UsageError: The driver of a database is not installed, or there is none for its URL.
+    """
+    scheme = urlsplit(address).scheme.partition("+")[0] if "://" in address else "ray"
+    if scheme in ("postgresql", "mysql", "mssql"):
+        _check_driver(name, address)
+    if address in _answered:
+        return
+    if fault := _fault(scheme, address, probe):
+        raise ConnectionError(
+            f"{name}: nothing answers at {redact(address)} ({redact(fault)}). Start that server, "
+            f"or correct {name}."
+        )
+    _answered.add(address)
+
+
+def answers_grpc(host: str, port: int, seconds: float) -> bool:
+    """Whether a gRPC server, such as Ray's, answers at an address. Ray itself waits two minutes."""
+    try:
+        with socket.create_connection((host, port), timeout=seconds) as connection:
+            connection.sendall(_HTTP2)
+            return bool(connection.recv(1))
+    except OSError:
+        return False
+
+
+def _fault(scheme: str, address: str, probe: str) -> str | None:
+    """Why a server does not answer; None if it does, or is not on a network."""
+    faults: list[str | None] = [f"no answer within {SECONDS:.0f} s"]
+
+    def ask() -> None:
+        try:
+            faults.append(_ask(scheme, address, probe))
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            faults.append(str(error) or type(error).__name__)
+
+    # A thread, because the timeout of a connection does not cover the DNS lookup.
+    thread = Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(SECONDS)
+    return faults[-1]
+
+
+def _ask(scheme: str, address: str, probe: str) -> str | None:
+    if scheme in ("http", "https"):
+        try:
+            url = urlsplit(address)
+            bare = url._replace(netloc=url.netloc.rpartition("@")[2]).geturl()
+            with urllib.request.urlopen(bare.rstrip("/") + probe, timeout=SECONDS):
+                return None
+        except urllib.error.HTTPError:  # an answer; what it means is for the library
+            return None
+        except urllib.error.URLError as error:
+            return None if isinstance(error.reason, ssl.SSLError) else str(error.reason)
+    url = urlsplit(address if "://" in address else f"//{address}")
+    port = url.port or PORTS.get(scheme)
+    if not url.hostname or port is None:  # a database without a server
+        return None
+    if scheme == "ray" and not os.environ.get("RAY_USE_TLS"):
+        return None if answers_grpc(url.hostname, port, SECONDS) else "it is no Ray, or it is down"
+    with socket.create_connection((url.hostname, port), timeout=SECONDS):
+        return None
+
+
+def _check_driver(name: str, url: str) -> None:
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+    try:
+        make_url(url).get_dialect().import_dbapi()
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"{name}: the package {error.name} is needed for {redact(url)} and is not installed."
+        ) from None
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise UsageError(f"{name}: {redact(url)} cannot be used: {error}") from None
