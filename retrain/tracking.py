@@ -8,6 +8,7 @@ from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Any
 
+from retrain import databases
 from retrain.project import Project
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 KEY = "retrain.key"
 EPOCH_METRICS = ("train_loss", "val_loss", "val_accuracy", "lr", "images_per_second")
+TABLES = ("experiments", "registered_models", "runs")  # the first has a row once it is complete
 EPOCHS_PER_REQUEST = 100  # MLflow takes at most 1,000 metrics at once
 
 
@@ -36,7 +38,12 @@ def client(project: Project) -> "MlflowClient":
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     from mlflow import MlflowClient
 
-    return MlflowClient(project.tracking_uri, project.tracking_uri)
+    uri = project.tracking_uri
+    path = uri.removeprefix("sqlite:///")
+    if path == uri or "?" in path:
+        return MlflowClient(uri, uri)
+    with databases.created(Path(path), TABLES, _migrate):
+        return MlflowClient(uri, uri)
 
 
 def start_run(
@@ -159,6 +166,12 @@ def is_active(project: Project, run_id: str) -> bool:
         logger.warning("MLflow run %s is gone; nothing is logged to it.", run_id)
         return False
     return True
+
+
+def _migrate(path: Path) -> None:
+    from mlflow.db import upgrade
+
+    upgrade.callback(f"sqlite:///{path}")
 
 
 def _experiment(mlflow: "MlflowClient", project: Project, name: str) -> str:
