@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from flows import flow_names
 from retrain.cli.command import Commands, print_json
 from retrain.project import Project
+from retrain.runs import lost
 from retrain.workload import load_workload, parse_override
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ def _run(pipeline: "Pipeline", project: Project, options: argparse.Namespace) ->
     workload = load_workload(project.params, options.workload, overrides)
     pipeline.check(workload, project)
     dry_run = pipeline.dry_run(project, workload, options.data_rev)
-    if not (options.run or options.refresh) and (same := pipeline.unchanged(dry_run)):
+    # After a run that was killed, a flow has to run, even if that finds nothing to do.
+    has_to_run = options.run or options.refresh or lost.are_there(project)
+    if not has_to_run and (same := pipeline.unchanged(dry_run)):
         if warning := pipeline.data_warning(workload.data, project, options.data_rev):
             print(warning, file=sys.stderr)
         print_json(same) if options.json else print(same["outcome"])
@@ -74,9 +77,10 @@ def _run_on_screen(
         try:
             _use_prefect(project, imports)
             flow = pipeline.as_prefect_flow()
-            document: Any = flow(
-                options.workload, overrides, options.data_rev, options.refresh, run=True
-            )
+            with lost.marked(project):
+                document: Any = flow(
+                    options.workload, overrides, options.data_rev, options.refresh, run=True
+                )
         except Exception as error:
             traceback.print_exc()  # into the log file
             error.add_note(f"More is in {log}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrain import preflight
 from retrain.project import Project, find_project
-from retrain.runs import console, records
+from retrain.runs import console, lost, records
 from retrain.runs.dry_run import DryRun, StepHasToRunError
 from retrain.runs.notify import notify
 from retrain.runs.records import Document
@@ -153,6 +153,7 @@ class Pipeline:
         project = find_project()
         config = load_workload(project.params, workload, overrides)
         self.check(config, project)
+        lost.end_lost_runs(project)
         if warning := self.data_warning(config.data, project, data_rev):
             console.say(warning)
         if not (run or refresh):
