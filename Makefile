@@ -10,7 +10,7 @@ export RAY_USAGE_STATS_ENABLED = 0
 export MLFLOW_DISABLE_TELEMETRY = true
 export HF_HUB_DISABLE_TELEMETRY = 1
 
-.PHONY: help setup train test lint format bench up down
+.PHONY: help setup train test lint format bench soak up down
 .DEFAULT_GOAL := help
 
 help:  ## Show the targets.
@@ -41,6 +41,9 @@ format: setup  ## Rewrite the code in the house style.
 
 bench: setup  ## Run the benchmarks side by side with what a user would write instead (DATA=cifar10).
 	$(BIN)/python -m benchmarks $(if $(DATA),--data $(DATA))
+
+soak: setup  ## End runs at random moments, and check that the next run mends all (TRIALS=20).
+	$(BIN)/python -m tests.soak $(or $(TRIALS),20)
 
 up: setup  ## Start the Prefect server, a worker with the deployments, the MLflow UI, and Ray.
 	@$(BIN)/retrain up

@@ -67,7 +67,9 @@ def get_or_run(
         )
         partial.mkdir()
         try:
-            workspace = Workspace(partial, scratch, plan.key, workload.name, context.project)
+            workspace = Workspace(
+                partial, scratch, plan.key, workload.name, context.project, refresh
+            )
             with checking(inputs):
                 _run(step, plan, workload, inputs, workspace, context)
         except BaseException:

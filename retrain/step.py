@@ -66,6 +66,7 @@ class Workspace:
         key: The step's key.
         workload: The workload's name.
         project: The clone that the step runs in.
+        refresh: Whether the step is repeated on purpose, even if its output is in the store.
     """
 
     folder: Path
@@ -73,6 +74,7 @@ class Workspace:
     key: str
     workload: str
     project: Project
+    refresh: bool = False
 
     @property
     def report(self) -> Path:

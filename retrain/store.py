@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -241,6 +241,16 @@ class Store:
                     continue
                 needed |= {(step, key) for step, key in map(str.split, lines)}
         return needed
+
+    def killed_runs(self) -> set[str]:
+        """The runs that were killed while they held artifacts, until `held` forgets them."""
+        killed: set[str] = set()
+        for lock in (self.root / _HOLDS).glob("*.lock"):
+            from filelock import FileLock, Timeout
+
+            with suppress(Timeout), FileLock(lock, timeout=0):
+                killed.add(lock.stem.rpartition("-")[0])
+        return killed - {"dvc"}
 
     def _held_by(self, run: str) -> Path:
         return self.root / _HOLDS / f"{run}-{os.getpid()}.txt"

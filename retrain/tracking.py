@@ -2,12 +2,13 @@
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Any
 
+from retrain import databases
 from retrain.project import Project
 from retrain.redaction import redact
 from retrain.servers import reachable
@@ -19,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 KEY = "retrain.key"
 EPOCH_METRICS = ("train_loss", "val_loss", "val_accuracy", "lr", "images_per_second")
+TABLES = ("experiments", "registered_models", "runs")  # the first has a row once it is complete
 EPOCHS_PER_REQUEST = 100  # MLflow takes at most 1,000 metrics at once
 
 
@@ -39,7 +41,11 @@ def client(project: Project) -> "MlflowClient":
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     from mlflow import MlflowClient
 
-    return MlflowClient(project.tracking_uri, project.tracking_uri)
+    uri, file = project.tracking_uri, _file(project)
+    if file is None:
+        return MlflowClient(uri, uri)
+    with databases.created(file, TABLES, _migrate):
+        return MlflowClient(uri, uri)
 
 
 def check(project: Project) -> None:
@@ -55,16 +61,28 @@ def check(project: Project) -> None:
 
 
 def start_run(
-    project: Project, workload: str, key: str, params: Mapping[str, Any], images: str
+    project: Project,
+    workload: str,
+    key: str,
+    params: Mapping[str, Any],
+    images: str,
+    *,
+    continued: str | None = None,
+    again: bool = False,
 ) -> TrackedRun:
-    """Starts a training's run, or continues it if the training was interrupted.
+    """Starts a training's run, or continues the one that the training already has.
+
+    A run is continued in any state: its process may have been killed before the run had its
+    parameters, or when the run had ended and the output of the training was not yet in the store.
 
     Args:
         project: The clone that uses this MLflow.
         workload: The name of the experiment.
-        key: The training's key, by which its run is found again until it is finished.
+        key: The training's key, by which its run is found again.
         params: The parameters that the training depends on, by dotted name.
         images: The digest of the images that it is trained on.
+        continued: The id of the run to continue, if it is known.
+        again: The training is repeated on purpose, and gets a run of its own.
 
     Raises:
         ConnectionError: MLflow cannot be reached.
@@ -75,17 +93,19 @@ def start_run(
     mlflow = client(project)
     try:
         experiment_id = _experiment(mlflow, project, workload)
-        unfinished = f"tags.`{KEY}` = '{key}' and attributes.status != 'FINISHED'"
-        found = mlflow.search_runs([experiment_id], unfinished, max_results=1)
-        if found:
-            run_id = found[0].info.run_id
+        run_id = continued if continued and is_active(project, continued) else None
+        if run_id is None and not again:
+            run_id = _find(mlflow, experiment_id, key)
+        if run_id:
             mlflow.update_run(run_id, "RUNNING")
-            return TrackedRun(run_id, experiment_id)
-        tags = {KEY: key, "mlflow.source.git.commit": project.commit() or "unknown"}
-        name = f"{workload}-{key[:8]}"
-        run_id = mlflow.create_run(experiment_id, tags=tags, run_name=name).info.run_id
+            logged = mlflow.get_run(run_id).data.params
+            params = {name: value for name, value in params.items() if name not in logged}
+        else:
+            tags = {KEY: key, "mlflow.source.git.commit": project.commit() or "unknown"}
+            name = f"{workload}-{key[:8]}"
+            run_id = mlflow.create_run(experiment_id, tags=tags, run_name=name).info.run_id
         mlflow.log_batch(run_id, params=[Param(name, str(value)) for name, value in params.items()])
-        # MLflow refuses a digest that is longer than its column.
+        # MLflow refuses a digest that is longer than its column, and keeps one of two datasets.
         dataset = Dataset(workload, images[:36], "retrain", f'{{"digest": "{images}"}}')
         mlflow.log_inputs(run_id, [DatasetInput(dataset)])
         return TrackedRun(run_id, experiment_id)
@@ -96,6 +116,30 @@ def start_run(
         ) from error
 
 
+def _find(mlflow: "MlflowClient", experiment_id: str, key: str) -> str | None:
+    """The run of a training: one that was finished if there are several, else the last."""
+    found = mlflow.search_runs([experiment_id], f"tags.`{KEY}` = '{key}'")
+    found = [run for run in found if run.info.status == "FINISHED"] or found
+    return str(found[0].info.run_id) if found else None
+
+
+def end_lost_runs(project: Project, is_lost: Callable[[str], bool]) -> None:
+    """Marks as killed the runs that go on according to MLflow although their process has ended.
+
+    Args:
+        project: The clone that uses this MLflow.
+        is_lost: Whether no process trains with a key; False if the key is not from this clone.
+    """
+    file = _file(project)
+    if file and not file.exists():
+        return
+    mlflow = client(project)
+    experiments = [each.experiment_id for each in mlflow.search_experiments()]
+    for run in mlflow.search_runs(experiments, "attributes.status = 'RUNNING'"):
+        if is_lost(run.data.tags.get(KEY, "")):
+            end_run(project, run.info.run_id, "KILLED")
+
+
 def epochs_logged(project: Project, run_id: str) -> int:
     """How many epochs of a run are already logged."""
     history = client(project).get_metric_history(run_id, EPOCH_METRICS[0])
@@ -103,14 +147,15 @@ def epochs_logged(project: Project, run_id: str) -> int:
 
 
 def log_epochs(project: Project, run_id: str, epochs: Sequence[Mapping[str, Any]]) -> None:
-    """Logs the metrics of epochs; the number of the epoch is MLflow's step."""
+    """Logs the metrics of epochs that are not logged yet; MLflow's step is the epoch's number."""
     from mlflow.entities import Metric
 
-    now = round(time() * 1000)
-    for first in range(0, len(epochs), EPOCHS_PER_REQUEST):
+    now, logged = round(time() * 1000), epochs_logged(project, run_id)
+    new = [epoch for epoch in epochs if epoch["epoch"] > logged]
+    for first in range(0, len(new), EPOCHS_PER_REQUEST):
         metrics = [
             Metric(name, epoch[name], now, epoch["epoch"])
-            for epoch in epochs[first : first + EPOCHS_PER_REQUEST]
+            for epoch in new[first : first + EPOCHS_PER_REQUEST]
             for name in EPOCH_METRICS
         ]
         client(project).log_batch(run_id, metrics=metrics)
@@ -128,7 +173,7 @@ def end_run(project: Project, run_id: str, status: str) -> None:
 
 
 def log_metrics(project: Project, run_id: str, metrics: Mapping[str, float]) -> bool:
-    """Logs metrics of the whole run.
+    """Logs metrics of the whole run, except those that have the same value there already.
 
     Returns:
         False, with a warning, if the run was deleted.
@@ -137,9 +182,11 @@ def log_metrics(project: Project, run_id: str, metrics: Mapping[str, float]) -> 
         return False
     from mlflow.entities import Metric
 
-    now = round(time() * 1000)
-    logged = [Metric(name, value, now, 0) for name, value in metrics.items()]
-    client(project).log_batch(run_id, metrics=logged)
+    now, logged = round(time() * 1000), client(project).get_run(run_id).data.metrics
+    new = {name: value for name, value in metrics.items() if logged.get(name) != value}
+    client(project).log_batch(
+        run_id, metrics=[Metric(name, value, now, 0) for name, value in new.items()]
+    )
     return True
 
 
@@ -175,6 +222,18 @@ def is_active(project: Project, run_id: str) -> bool:
         logger.warning("MLflow run %s is gone; nothing is logged to it.", run_id)
         return False
     return True
+
+
+def _file(project: Project) -> Path | None:
+    """The SQLite file of MLflow's store; None for another kind of store."""
+    path = project.tracking_uri.removeprefix("sqlite:///")
+    return None if path == project.tracking_uri or "?" in path else Path(path)
+
+
+def _migrate(path: Path) -> None:
+    from mlflow.db import upgrade
+
+    upgrade.callback(f"sqlite:///{path}")
 
 
 def _experiment(mlflow: "MlflowClient", project: Project, name: str) -> str:

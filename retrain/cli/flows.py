@@ -15,6 +15,7 @@ from retrain import preflight
 from retrain.cli.command import Commands, print_json
 from retrain.project import Project
 from retrain.redaction import hide, redact
+from retrain.runs import lost
 from retrain.workload import load_workload, parse_override
 
 if TYPE_CHECKING:
@@ -73,7 +74,9 @@ def _run(pipeline: "Pipeline", project: Project, options: argparse.Namespace) ->
         preview = pipeline.preview(dry_run, insist=options.run, refresh=options.refresh)
         print_json(preview) if options.json else _show_preview(preview)
         return 0
-    if not (options.run or options.refresh) and (same := pipeline.unchanged(dry_run)):
+    # After a run that was killed, a flow has to run, even if that finds nothing to do.
+    has_to_run = options.run or options.refresh or lost.are_there(project)
+    if not has_to_run and (same := pipeline.unchanged(dry_run)):
         if warning := pipeline.data_warning(workload.data, project, options.data_rev):
             print(warning, file=sys.stderr)
         print_json(same | {"took": _seconds()}) if options.json else print(same["outcome"])
@@ -118,16 +121,17 @@ def _run_on_screen(
         try:
             _use_prefect(project, imports)
             flow = pipeline.as_prefect_flow()
-            document: Any = flow(
-                options.workload,
-                overrides,
-                options.data_rev,
-                options.refresh,
-                run=True,
-                promote=promote,
-                as_name=options.as_name,
-                force=options.force,
-            )
+            with lost.marked(project):
+                document: Any = flow(
+                    options.workload,
+                    overrides,
+                    options.data_rev,
+                    options.refresh,
+                    run=True,
+                    promote=promote,
+                    as_name=options.as_name,
+                    force=options.force,
+                )
         except Exception as error:
             print(redact(traceback.format_exc()), file=sys.stderr)  # into the log file
             error.add_note(f"More is in {log}")

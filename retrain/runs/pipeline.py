@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from retrain import preflight
 from retrain.project import Project, find_project
 from retrain.redaction import guard_logs
-from retrain.runs import console, records
+from retrain.runs import console, lost, records
 from retrain.runs.dry_run import DryRun, StepHasToRunError
 from retrain.runs.notify import notify, run_name
 from retrain.runs.records import Document
@@ -212,6 +212,7 @@ class Pipeline:
         project = find_project()
         config = load_workload(project.params, workload, overrides, as_name=as_name)
         self.check(config, project, force)
+        lost.end_lost_runs(project)
         if warning := self.data_warning(config.data, project, data_rev):
             console.say(warning)
         if not (run or refresh):

@@ -74,8 +74,9 @@ def _start(project: Project, port: int) -> "subprocess.Popen[bytes]":
     app = ("--factory", "prefect.server.api.server:create_app", "--app-dir", str(folder))
     settings = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1"}
     return subprocess.Popen(
-        [sys.executable, "-m", "retrain.servers.watched", "uvicorn", *app, "--host", HOST,
-         "--port", str(port), "--log-level", "error", "--lifespan", "on"],
+        [sys.executable, "-m", "retrain.servers.watched", "retrain.servers.with_database",
+         "prefect", "uvicorn", *app, "--host", HOST, "--port", str(port), "--log-level", "error",
+         "--lifespan", "on"],
         cwd=project.root,
         env=os.environ | settings | {"PREFECT__SERVER_FINAL": "1"},
         stdin=subprocess.PIPE,  # closed when this process ends, also when it is killed

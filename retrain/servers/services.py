@@ -119,7 +119,10 @@ def _prefect_server(api: str) -> Program:
     return Program(
         name="prefect",
         title="Prefect server",
-        arguments=("-m", "prefect", "server", "start", "--host", HOST, "--port", port),
+        arguments=(
+            *("-m", "retrain.servers.with_database", "prefect"),
+            *("prefect", "server", "start", "--host", HOST, "--port", port),
+        ),
         ready=lambda _: _request("GET", f"{api}/health")[0] == 200,
         url=f"http://{HOST}:{port}",
         other_port="put another one into api.url in prefect.toml (or export PREFECT_API_URL)",
@@ -133,7 +136,8 @@ def _mlflow_ui(project: Project) -> list[Program]:
     port = os.environ.get("MLFLOW_PORT", "5000")
     url = f"http://{HOST}:{port}"
     arguments = (
-        *("-m", "mlflow", "server", "--host", HOST, "--port", port, "--workers", "1"),
+        *("-m", "retrain.servers.with_database", "mlflow"),
+        *("mlflow", "server", "--host", HOST, "--port", port, "--workers", "1"),
         *("--backend-store-uri", project.tracking_uri),
         *("--default-artifact-root", str(project.root / "mlruns")),
     )

@@ -7,11 +7,14 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from retrain.runs import console
 from retrain.runs.console import Progress
 from tasks.data.json_file import write_json
 
@@ -47,6 +50,7 @@ class Meter:
         self._file = file
         self._epochs, self._steps, self._batch = epochs, steps, batch
         self._first, self._began = step, monotonic()
+        self._resumed_at = step * epochs // steps + 1 if 0 < step < steps else None
         # The time of the last measurement, without pauses, and its values.
         self._looked = self._paused = self._began
         self._last, self._loss = step, loss_sum
@@ -90,7 +94,10 @@ class Meter:
             "loss": loss,
             "seconds_left": took / done * (self._steps - step) if done else 0.0,
         }
-        write_json(self._file, {"progress": progress, "history": list(history)})
+        write_json(
+            self._file,
+            {"progress": progress, "history": list(history), "resumed_at": self._resumed_at},
+        )
 
 
 @contextmanager
@@ -98,6 +105,8 @@ def followed(
     file: Path, show: Callable[[Progress], None], log: Callable[[Sequence[Epoch]], None]
 ) -> Iterator[None]:
     """Shows and logs what the meter writes, while the training runs and once after it.
+
+    A line says where a training continues that was interrupted.
 
     Args:
         file: The file that the meter writes.
@@ -107,8 +116,20 @@ def followed(
     Raises:
         Exception: The error of the last call of `log`.
     """
-    over = Event()
-    thread = Thread(target=_follow, args=(file, show, log, over), daemon=True)
+    file.unlink(missing_ok=True)  # of a try that was interrupted
+    over, announced = Event(), set[int]()
+
+    def show_written(written: Mapping[str, Any]) -> None:
+        epoch = written["resumed_at"]
+        if epoch and epoch not in announced:
+            announced.add(epoch)
+            epochs = written["progress"]["epochs"]
+            console.say(f"train continues at epoch {epoch} of {epochs}, from its last checkpoint.")
+        show(Progress(**written["progress"]))
+
+    # In the context of the run, so that Prefect assigns the lines to it.
+    follow = partial(copy_context().run, _follow)
+    thread = Thread(target=follow, args=(file, show_written, log, over), daemon=True)
     thread.start()
     try:
         yield
@@ -116,13 +137,13 @@ def followed(
         over.set()
         thread.join()
     written = _read(file)
-    show(Progress(**written["progress"]))
+    show_written(written)
     log(written["history"])
 
 
 def _follow(
     file: Path,
-    show: Callable[[Progress], None],
+    show: Callable[[Mapping[str, Any]], None],
     log: Callable[[Sequence[Epoch]], None],
     over: Event,
 ) -> None:
@@ -131,7 +152,7 @@ def _follow(
         if not file.exists() or (written := _read(file)) == seen:
             continue
         seen = written
-        show(Progress(**written["progress"]))
+        show(written)
         if len(written["history"]) > logged and monotonic() > log_after:
             try:
                 log(written["history"])

@@ -6,11 +6,14 @@
 """
 
 import hashlib
+import json
 import logging
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
 from importlib import import_module
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any
@@ -29,7 +32,7 @@ from tasks.data.json_file import write_json
 from tasks.data.shards import JPEG_MODULE, open_prepared
 from tasks.train.estimate import estimate, forecast, notice
 from tasks.train.job import TrainingJob
-from tasks.train.progress import FILE, Epoch, followed
+from tasks.train.progress import FILE, followed
 
 if TYPE_CHECKING:
     from ray.train import ScalingConfig
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MODEL = "model"
+TRACKED = "mlflow.json"  # the training's run in MLflow
 SCALE = ("workers", "threads", "memory_gb")  # the settings of the section that change the network
 
 # Imported by its name, so that the code of another loop does not belong to the step's.
@@ -90,14 +94,15 @@ def train(
     with _tracked(workspace, params, images.digest) as run:
         with (
             console.training_progress() as show,
-            followed(job.scratch / FILE, show, _EpochLog(workspace, run)),
+            followed(
+                job.scratch / FILE,
+                show,
+                partial(tracking.log_epochs, workspace.project, run.run_id),
+            ),
         ):
             result = _launch(job, scale)
         write_json(workspace.report / "history.json", result["history"])
-        write_json(
-            workspace.report / "mlflow.json",
-            {"run_id": run.run_id, "experiment_id": run.experiment_id},
-        )
+        write_json(workspace.report / TRACKED, asdict(run))
         tracking.log_artifacts(workspace.project, run.run_id, workspace.report, "train")
     best = result["best"]
     weights = (job.output / models.WEIGHTS).read_bytes()
@@ -169,9 +174,19 @@ def _lacking_gpus(scale: Scale, gpus: int) -> Iterator[str]:
 def _tracked(
     workspace: Workspace, params: dict[str, Any], images: str
 ) -> Iterator[tracking.TrackedRun]:
-    """Starts the training's run in MLflow, and ends it as finished or failed."""
-    project = workspace.project
-    run = tracking.start_run(project, workspace.workload, workspace.key, params, images)
+    """Starts or continues the training's run in MLflow, and ends it as finished or failed."""
+    project, memory = workspace.project, workspace.scratch / TRACKED
+    before = json.loads(memory.read_text())["run_id"] if memory.exists() else None
+    run = tracking.start_run(
+        project,
+        workspace.workload,
+        workspace.key,
+        params,
+        images,
+        continued=before,
+        again=workspace.refresh,
+    )
+    write_json(memory, asdict(run))
     try:
         yield run
     except BaseException:
@@ -181,19 +196,6 @@ def _tracked(
             logger.warning("MLflow could not record that the training failed: %s", error)
         raise
     tracking.end_run(project, run.run_id, "FINISHED")
-
-
-class _EpochLog:
-    """Logs to MLflow the epochs that are not there yet."""
-
-    def __init__(self, workspace: Workspace, run: tracking.TrackedRun) -> None:
-        self._project, self._run_id = workspace.project, run.run_id
-        self._logged = tracking.epochs_logged(self._project, self._run_id)
-
-    def __call__(self, history: Sequence[Epoch]) -> None:
-        new = [epoch for epoch in history if epoch["epoch"] > self._logged]
-        tracking.log_epochs(self._project, self._run_id, new)
-        self._logged = max(self._logged, len(history))
 
 
 def _launch(job: TrainingJob, scale: Scale) -> dict[str, Any]:

@@ -21,24 +21,53 @@ def project(tmp_path_factory):
     return Project(tmp_path_factory.mktemp("project"))
 
 
-def start(project, key, workload="digits"):
-    return tracking.start_run(project, workload, key, PARAMS, "ab" * 32)
+def start(project, key, workload="digits", **more):
+    return tracking.start_run(project, workload, key, PARAMS, "ab" * 32, **more)
 
 
-def test_an_unfinished_run_is_found_again_by_its_key(project):
+@pytest.mark.parametrize("status", ["RUNNING", "FAILED", "KILLED", "FINISHED"])
+def test_a_run_is_found_again_by_its_key_in_any_state(project, status):
+    key = f"one {status}"
+    first = start(project, key)
+    tracking.client(project).set_terminated(first.run_id, status)
+    assert start(project, key) == first
+    run = tracking.client(project).get_run(first.run_id)
+    assert run.info.status == "RUNNING"
+    assert len(run.inputs.dataset_inputs) == 1
+
+
+def test_a_run_that_was_killed_before_it_had_its_parameters_gets_them(project):
     first = start(project, "one")
-    assert start(project, "one") == first
-    tracking.end_run(project, first.run_id, "FAILED")
-    assert start(project, "one") == first
-    assert tracking.client(project).get_run(first.run_id).info.status == "RUNNING"
+    bare = tracking.client(project).create_run(
+        first.experiment_id, tags={tracking.KEY: "killed early"}
+    )
+    assert start(project, "killed early").run_id == bare.info.run_id
+    run = tracking.client(project).get_run(bare.info.run_id)
+    assert run.data.params["train.lr"] == "0.001"
+    assert len(run.inputs.dataset_inputs) == 1
 
 
-def test_a_finished_run_is_left_alone(project):
+def test_a_training_that_is_repeated_on_purpose_gets_a_run_of_its_own(project):
     first = start(project, "two")
     tracking.end_run(project, first.run_id, "FINISHED")
-    again = start(project, "two")
+    again = start(project, "two", again=True)
     assert again.run_id != first.run_id
     assert tracking.client(project).get_run(first.run_id).info.status == "FINISHED"
+    assert start(project, "two", again=True, continued=again.run_id) == again
+    assert start(project, "two") == first  # the finished one of two
+
+
+def test_a_run_that_was_deleted_is_not_continued(project):
+    first = start(project, "deleted")
+    tracking.client(project).delete_run(first.run_id)
+    assert start(project, "deleted", continued=first.run_id).run_id != first.run_id
+
+
+def test_runs_of_processes_that_have_ended_are_marked_as_killed(project):
+    lost, other, foreign = (start(project, key) for key in ("lost", "alive", "elsewhere"))
+    tracking.end_lost_runs(project, lambda key: key == "lost")
+    states = [tracking.client(project).get_run(run.run_id) for run in (lost, other, foreign)]
+    assert [run.info.status for run in states] == ["KILLED", "RUNNING", "RUNNING"]
 
 
 def test_another_key_is_another_run_of_the_same_experiment(project):
@@ -81,14 +110,15 @@ def test_artifacts_lie_below_the_project_whatever_the_working_directory(
     assert {path.name for path in tmp_path.iterdir()} == {"report"}
 
 
-def test_epochs_are_logged_at_their_numbers(project):
+def test_epochs_are_logged_once_at_their_numbers(project):
     run_id = start(project, "seven").run_id
     assert tracking.epochs_logged(project, run_id) == 0
     tracking.log_epochs(project, run_id, EPOCHS[:2])
     assert tracking.epochs_logged(project, run_id) == 2
-    tracking.log_epochs(project, run_id, EPOCHS[2:])
+    tracking.log_epochs(project, run_id, EPOCHS)
+    tracking.log_epochs(project, run_id, EPOCHS)
     logged = tracking.client(project).get_metric_history(run_id, "val_loss")
-    assert {metric.step: metric.value for metric in logged} == {1: 2.0, 2: 1.0, 3: 2 / 3}
+    assert [(metric.step, metric.value) for metric in logged] == [(1, 2.0), (2, 1.0), (3, 2 / 3)]
 
 
 def test_hundreds_of_epochs_can_be_logged_at_once(project):
@@ -98,10 +128,12 @@ def test_hundreds_of_epochs_can_be_logged_at_once(project):
     assert tracking.epochs_logged(project, run_id) == 350
 
 
-def test_metrics_are_logged_to_a_finished_run_too(project):
+def test_metrics_are_logged_to_a_finished_run_too_and_once(project):
     run_id = start(project, "nine").run_id
     tracking.end_run(project, run_id, "FINISHED")
-    assert tracking.log_metrics(project, run_id, {"test_accuracy": 0.9})
+    for _ in range(2):
+        assert tracking.log_metrics(project, run_id, {"test_accuracy": 0.9})
+    assert len(tracking.client(project).get_metric_history(run_id, "test_accuracy")) == 1
     assert tracking.client(project).get_run(run_id).data.metrics == {"test_accuracy": 0.9}
 
 

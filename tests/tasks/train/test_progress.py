@@ -64,6 +64,25 @@ def test_a_window_reaches_over_short_epochs_without_the_pauses_between_them(tmp_
     assert written["loss"] == pytest.approx(2.0)
 
 
+def test_a_line_says_once_where_an_interrupted_training_continues(tmp_path, caplog):
+    (tmp_path / "progress").write_text("of the training that was interrupted")
+    meter = Meter(tmp_path / "progress", epochs=40, steps=400, batch=8, step=113, loss_sum=0.0)
+    with followed(tmp_path / "progress", lambda now: None, lambda history: None):
+        meter.write(114, 1.0, [EPOCH] * 11)
+        wait_for(lambda: caplog.messages)
+        meter.write(400, 1.0, [EPOCH] * 40)
+    line = "train continues at epoch 12 of 40, from its last checkpoint."
+    assert caplog.messages == [line]
+
+
+@pytest.mark.parametrize("step", [0, 20])
+def test_nothing_is_said_of_a_training_that_begins_or_was_over(tmp_path, caplog, step):
+    meter = Meter(tmp_path / "progress", epochs=2, steps=20, batch=8, step=step, loss_sum=0.0)
+    with followed(tmp_path / "progress", lambda now: None, lambda history: None):
+        meter.write(20, 1.0, [EPOCH] * 2)
+    assert caplog.messages == []
+
+
 def test_epochs_are_logged_while_the_training_runs_and_at_its_end(tmp_path):
     logged = []
     meter = Meter(tmp_path / "progress", epochs=2, steps=20, batch=8, step=0, loss_sum=0.0)
