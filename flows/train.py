@@ -5,8 +5,6 @@ prefect deployment run train/vit --watch
 """
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 from retrain import tracking
 from retrain.runs import records
@@ -19,6 +17,7 @@ from tasks.evaluate.champion import STEP as EVALUATE_CHAMPION, score_champion
 from tasks.evaluate.step import STEP as EVALUATE
 from tasks.gate.step import STEP as GATE
 from tasks.preprocess.step import STEP as PREPROCESS
+from tasks.promote import outcome
 from tasks.promote.step import STEP as PROMOTE
 from tasks.pull.step import STEP as PULL, data_version, outdated
 from tasks.train.step import STEP as TRAIN
@@ -68,24 +67,7 @@ def document(run: RunState) -> Document:
     if decision is None or result["model"] is None:
         return result | {"rejected": False, "outcome": None}
     rejected = not decision["passed"] and decision["verdict"] != "champion already"
-    return result | {"rejected": rejected, "outcome": verdict(result)}
-
-
-def verdict(document: Mapping[str, Any]) -> str:
-    """The decision about the model, in one sentence."""
-    decision, model, champion = document["decision"], document["model"], document["champion"]
-    if decision["verdict"] == "champion already":
-        return f"This very model is the champion already (version {champion['version']})."
-    name = f"{model['name']} version {model['version']}"
-    if decision["verdict"] == "repackaged":
-        return (
-            f"{name}, the training of version {champion['version']} in a new package, is the "
-            "champion now."
-        )
-    if decision["passed"]:
-        over = f" over version {champion['version']}" if champion else ": the first"
-        return f"{name} is the champion now{over}."
-    return f"{name} is rejected {_why_rejected(document)}."
+    return result | {"rejected": rejected, "outcome": outcome.verdict(result)}
 
 
 def standing(document: Document) -> str:
@@ -93,28 +75,14 @@ def standing(document: Document) -> str:
     version = f"version {document['model']['version']}"
     if document["decision"]["verdict"] == "champion already":
         return f"{version} is champion"
-    return f"{version} was rejected {_why_rejected(document)}"
+    return f"{version} was rejected {outcome.why_rejected(document)}"
 
 
 def show(document: Document) -> None:
     """Shows the metrics and the champion's, the rules, the verdict, and where the results are."""
-    from rich.markup import escape
-
     from retrain.runs import console
 
-    champion = document["champion"] or {"version": None, "metrics": {}}
-    version = f" (version {champion['version']})" if champion["version"] else ""
-    console.say_table(
-        ("metric", "this model", f"champion{version}"),
-        [
-            (metric, console.number(value), console.number(champion["metrics"].get(metric)))
-            for metric, value in document["metrics"].items()
-        ],
-    )
-    for rule in document["decision"]["rules"]:
-        mark = "[green]passed[/]" if rule["passed"] else "[red]failed[/]"
-        console.say(f"{mark}  {escape(rule['rule'])}  (is {rule['value']:.4f})")
-    console.say(f"\n[bold]{escape(document['outcome'])}[/]")
+    outcome.show(document)
     if document["data"]["quarantined"]:
         console.say(f"{document['data']['quarantined']} images were set aside by the checks.")
     console.say_places(document)
@@ -158,17 +126,6 @@ def markdown(document: Document) -> str:
         *(f"- {name}: `{place}`" for name, place in document["look"].items()),
     ]
     return "\n".join(lines)
-
-
-def _why_rejected(document: Mapping[str, Any]) -> str:
-    champion = document["champion"]
-    reasons = "; ".join(
-        f"{rule['rule']} is {rule['value']:.4f}"
-        for rule in document["decision"]["rules"]
-        if not rule["passed"]
-    )
-    stays = f"version {champion['version']} stays champion" if champion else "there is no champion"
-    return f"({reasons}); {stays}"
 
 
 def _where_to_look(run: RunState) -> dict[str, str]:

@@ -22,7 +22,9 @@ def free_port() -> int:
 
 
 def test_dvc_trains_the_same_model_and_registers_nothing_twice(clone, first, tmp_path):
-    clone.run("dvc", "repro", "-q", RETRAIN_STORE=str(tmp_path / "store"))  # an empty one
+    done = clone.run("dvc", "repro", RETRAIN_STORE=str(tmp_path / "store"))  # an empty one
+    assert f"accuracy                  {first['metrics']['accuracy']:.4f}" in done.stdout
+    assert "This very model is the champion already (version 1)." in done.stdout
     build = clone.root / "build" / "vit"
     records = {
         step: json.loads((build / step / "record.json").read_text())
