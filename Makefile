@@ -10,7 +10,7 @@ export RAY_USAGE_STATS_ENABLED = 0
 export MLFLOW_DISABLE_TELEMETRY = true
 export HF_HUB_DISABLE_TELEMETRY = 1
 
-.PHONY: help setup train test lint format bench soak up down
+.PHONY: help setup train test fuzz lint format bench soak up down
 .DEFAULT_GOAL := help
 
 help:  ## Show the targets.
@@ -29,6 +29,9 @@ train: setup  ## Pull, check, prepare, train, evaluate, gate and promote the sta
 
 test: setup  ## Run every test.
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+fuzz: setup  ## Try thousands of broken images, data sets and configurations (ARGS="--images 200").
+	$(BIN)/python -m tests.fuzz $(ARGS)
 
 lint: setup  ## Check style (ruff) and types (mypy, strict).
 	$(BIN)/ruff check .

@@ -5,8 +5,6 @@ prefect deployment run train/vit --watch
 """
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 from retrain import tracking
 from retrain.errors import ChampionChangedError
@@ -23,6 +21,7 @@ from tasks.evaluate.classes import STEP as COMPARE_CLASSES, compare_classes
 from tasks.evaluate.step import STEP as EVALUATE
 from tasks.gate.step import STEP as GATE
 from tasks.preprocess.step import STEP as PREPROCESS
+from tasks.promote import outcome
 from tasks.promote.step import STEP as PROMOTE, Intent
 from tasks.pull.step import STEP as PULL, data_version, outdated
 from tasks.train.step import STEP as TRAIN
@@ -102,26 +101,7 @@ def document(run: RunState) -> Document:
     if decision is None or result["model"] is None:
         return result | {"rejected": False, "outcome": None}
     failed = not decision["passed"] and decision["verdict"] != "champion already"
-    return result | {"rejected": failed and run.promote, "outcome": verdict(result)}
-
-
-def verdict(document: Mapping[str, Any]) -> str:
-    """The decision about the model, in one sentence."""
-    decision, model, champion = document["decision"], document["model"], document["champion"]
-    if decision["verdict"] == "champion already":
-        return f"This very model is the champion already (version {champion['version']})."
-    name = f"{model['name']} version {model['version']}"
-    if not document["promote"]:
-        return f"{name} {_compared(document)}."
-    if decision["verdict"] == "repackaged":
-        return (
-            f"{name}, the training of version {champion['version']} in a new package, is the "
-            "champion now."
-        )
-    if decision["passed"]:
-        over = f" over version {champion['version']}" if champion else ": the first"
-        return f"{name} is the champion now{over}."
-    return f"{name} is rejected {_why_rejected(document)}."
+    return result | {"rejected": failed and run.promote, "outcome": outcome.verdict(result)}
 
 
 def standing(document: Document) -> str:
@@ -130,27 +110,14 @@ def standing(document: Document) -> str:
     if document["decision"]["verdict"] == "champion already":
         return f"{version} is champion"
     if not document["promote"]:
-        return f"{version} {_compared(document)}"
-    return f"{version} was rejected {_why_rejected(document)}"
+        return f"{version} {outcome.compared(document)}"
+    return f"{version} was rejected {outcome.why_rejected(document)}"
 
 
 def show(document: Document) -> None:
     """Shows the metrics and the champion's, the rules, the verdict, and where the results are."""
-    from rich.markup import escape
 
-    champion = document["champion"] or {"version": None, "metrics": {}}
-    version = f" (version {champion['version']})" if champion["version"] else ""
-    console.say_table(
-        ("metric", "this model", f"champion{version}"),
-        [
-            (metric, console.number(value), console.number(champion["metrics"].get(metric)))
-            for metric, value in document["metrics"].items()
-        ],
-    )
-    for rule in document["decision"]["rules"]:
-        mark = "[green]passed[/]" if rule["passed"] else "[red]failed[/]"
-        console.say(f"{mark}  {escape(rule['rule'])}  (is {rule['value']:.4f})")
-    console.say(f"\n[bold]{escape(document['outcome'])}[/]")
+    outcome.show(document)
     if document["data"]["quarantined"]:
         console.say(f"{document['data']['quarantined']} images were set aside by the checks.")
     console.say_places(document)
@@ -192,26 +159,6 @@ def markdown(document: Document) -> str:
         *(f"- {name}: `{place}`" for name, place in document["look"].items()),
     ]
     return "\n".join(lines)
-
-
-def _compared(document: Mapping[str, Any]) -> str:
-    """What the gate would do with a model that the run did not promote."""
-    if not document["decision"]["passed"]:
-        return f"would be rejected {_why_rejected(document)}"
-    champion = document["champion"]
-    place = f"champion over version {champion['version']}" if champion else "first champion"
-    return f"would be the {place}; add --promote to promote it"
-
-
-def _why_rejected(document: Mapping[str, Any]) -> str:
-    champion = document["champion"]
-    reasons = "; ".join(
-        f"{rule['rule']} is {rule['value']:.4f}"
-        for rule in document["decision"]["rules"]
-        if not rule["passed"]
-    )
-    stays = f"version {champion['version']} stays champion" if champion else "there is no champion"
-    return f"({reasons}); {stays}"
 
 
 def _where_to_look(run: RunState) -> dict[str, str]:

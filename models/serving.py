@@ -6,8 +6,11 @@ package is saved with the weights. Nothing else imports it.
 It uses the precision of the evaluation, which the artifact `serving` records.
 
 The input is a table with one column `image`, encoded images: bytes in Python, base64 in JSON.
+All four forms of MLflow's scoring protocol are taken: `dataframe_split`, `dataframe_records`,
+`inputs` and `instances`.
 """
 
+import base64
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
+from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 from mlflow.pyfunc import PythonModel, PythonModelContext
 
 import models
@@ -26,6 +30,20 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BATCH_SIZE = 256
+HINT = "send the image's bytes (base64)"
+
+
+class RequestError(MlflowException):  # type: ignore[misc]  # MLflow has no types
+    """A request that cannot be answered; the caller gets one sentence, as HTTP 400."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, INVALID_PARAMETER_VALUE)
+
+    def serialize_as_json(self) -> str:
+        """What the scoring server sends; without the request, which it writes into the message."""
+        self.message = str(self)
+        document: str = super().serialize_as_json()
+        return document
 
 
 class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
@@ -48,7 +66,7 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
         """Classifies a table of images.
 
         Args:
-            model_input: The column `image`, bytes.
+            model_input: The column `image`: bytes, or base64 as text.
             params: Ignored.
 
         Returns:
@@ -56,26 +74,31 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
             class by its name, so that a caller needs no separate list of the classes.
 
         Raises:
-            MlflowException: An image does not decode; the message names its row.
+            RequestError: There is no image, or one does not decode; the message names its row.
         """
+        if "image" not in model_input:
+            raise RequestError(f"There is no column `image`: for each row, {HINT}.")
         images = list(model_input["image"])
+        if not images:
+            raise RequestError(f"There is no row: for each, {HINT}.")
         answers: list[dict[str, Any]] = []
         for start in range(0, len(images), BATCH_SIZE):
             pixels = self._pixels(images[start : start + BATCH_SIZE], start)
             answers += self._classify(pixels)
         return pd.DataFrame(answers, columns=["label", "probabilities"])
 
-    def _pixels(self, images: Sequence[bytes], start: int) -> "NDArray[np.uint8]":
+    def _pixels(self, images: Sequence[object], start: int) -> "NDArray[np.uint8]":
         import numpy as np
 
         arrays = []
         for row, image in enumerate(images, start):
+            encoded = _encoded(image, row)
             try:
-                arrays.append(to_array(image, **self._classifier.images))
+                arrays.append(to_array(encoded, **self._classifier.images))
             except ValueError as error:
-                # The scoring server shows the caller the message of MLflow's own error alone.
-                raise MlflowException.invalid_parameter_value(
-                    f"row {row}: the image does not decode: {error}"
+                hint = f"; {HINT}" if isinstance(image, str) else ""
+                raise RequestError(
+                    f"row {row}: the image does not decode: {error}{hint}"
                 ) from error
         return np.stack(arrays)
 
@@ -92,6 +115,23 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
             }
             for row in probabilities.tolist()
         ]
+
+
+def _encoded(image: object, row: int) -> bytes:
+    """The bytes of an encoded image, which JSON can hold as base64 only.
+
+    Raises:
+        RequestError: It is something else, such as the address of an image.
+    """
+    if isinstance(image, (bytes, bytearray)):
+        return bytes(image)
+    if not isinstance(image, str):
+        raise RequestError(f"row {row}: this is no image; {HINT}")
+    try:
+        # The line breaks that the command `base64` makes mean nothing.
+        return base64.b64decode("".join(image.split()), validate=True)
+    except ValueError:
+        raise RequestError(f"row {row}: no base64; {HINT}, not a URL or a path") from None
 
 
 set_model(ImageClassifier())

@@ -4,7 +4,8 @@
 
 The step's files go to `build/<workload>/<step>/`, with a `record.json` that names the output by its
 digest; later steps read the records. The output is taken from the store, or made there by the same
-function as in the flow, so the bytes are the same and the two runners share the work.
+function as in the flow, so the bytes are the same and the two runners share the work. The last step
+shows the metrics and the verdict, as a run of the flow does.
 """
 
 import argparse
@@ -12,10 +13,13 @@ import json
 import shutil
 import sys
 import traceback
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from rich.markup import escape
 
 from retrain import preflight
 from retrain.errors import UsageError
@@ -23,6 +27,7 @@ from retrain.execute import get_or_run, run_uncached
 from retrain.messages import message_of
 from retrain.project import Project, find_project
 from retrain.redaction import redact
+from retrain.runs import console
 from retrain.step import Input, Step, plan
 from retrain.store import (
     MANIFEST,
@@ -39,6 +44,7 @@ from tasks.evaluate.champion import score_champion
 from tasks.evaluate.step import STEP as EVALUATE
 from tasks.gate.step import STEP as GATE
 from tasks.preprocess.step import STEP as PREPROCESS
+from tasks.promote import outcome
 from tasks.promote.step import STEP as PROMOTE, Intent
 from tasks.pull.step import STEP as PULL, data_version
 from tasks.train.step import STEP as TRAIN
@@ -119,11 +125,27 @@ class Build:
 
     def __call__(self, step: Step, *inputs: Input) -> Artifact:
         """Takes a step's output from the store, or makes it there."""
+        began = time.monotonic()
         now = plan(step, self.workload, inputs)
-        made, _ = get_or_run(
+        made, cached = get_or_run(
             self.store, step, now, self.workload, inputs, self.context, self._checking
         )
+        why = f"from run {made.provenance['run'][:8]} of {made.provenance['time']}"
+        console.ended(step.name, cached, why if cached else "", time.monotonic() - began)
         return made
+
+    def show(self) -> None:
+        """Shows the metrics and the verdict, once `promote` has run."""
+        decision = dict(self.output("gate").facts)
+        outcome.show(
+            {
+                "metrics": self.output("evaluate").facts["metrics"],
+                "champion": decision.pop("champion"),
+                "decision": decision,
+                "model": self.output("promote").facts,
+                "promote": True,
+            }
+        )
 
     @contextmanager
     def _checking(self, inputs: Sequence[Input]) -> Iterator[None]:
@@ -189,9 +211,14 @@ def main() -> int:
         workload = load_workload(project.params, options.workload)
         preflight.check(list(STEPS.values()), workload, project)
         build = Build(workload, RunContext("dvc", project))
-        retry_damaged(
-            lambda: build.run(STEPS[options.step]), lambda error: print(error, file=sys.stderr)
-        )
+        log = project.logs / f"{time.strftime('%Y%m%d-%H%M%S')}-dvc-{options.workload}.log"
+        with console.on_screen(log, to_stderr=False):
+            retry_damaged(
+                lambda: build.run(STEPS[options.step]),
+                lambda error: console.say(escape(str(error))),
+            )
+            if options.step == PROMOTE.name:
+                build.show()
     except Exception as error:
         if not isinstance(error, ValueError):
             print(redact(traceback.format_exc()), file=sys.stderr)

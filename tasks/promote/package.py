@@ -36,8 +36,12 @@ def write_package(model: Path, precision: str, images: Mapping[str, int], folder
     from mlflow.types import ColSpec, DataType, Schema
     from mlflow.types.schema import Map
 
+    # MLflow checks a request against the signature, and what it then says repeats the request. So
+    # the column is a string, of which MLflow demands nothing (bytes pass too), and may be missing:
+    # `models/serving.py` decodes the base64 itself, in `instances` and `inputs` too, and says what
+    # is wrong.
     signature = ModelSignature(
-        inputs=Schema([ColSpec(DataType.binary, "image")]),
+        inputs=Schema([ColSpec(DataType.string, "image", required=False)]),
         outputs=Schema(
             [ColSpec(DataType.string, "label"), ColSpec(Map(DataType.double), "probabilities")]
         ),

@@ -65,7 +65,7 @@ def test_dvc_finds_damage_in_what_it_takes(copy, folders):
     copy.run("dvc", "repro", "-q", "pull@vit")
     flip(folders["validate"] / "images.parquet")
     done = copy.run("python", "-m", "tasks", "validate", "vit")
-    assert "is damaged (images.parquet has changed); it is made again." in done.stderr
+    assert "is damaged (images.parquet has changed); it is made again." in done.stdout
     copy.retrain("verify")
     flip(copy.root / "build" / "vit" / "validate" / "images.parquet")
     done = copy.run("python", "-m", "tasks", "preprocess", "vit")  # is in the store

@@ -1,6 +1,8 @@
 import base64
+import io
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -12,7 +14,9 @@ from urllib.request import Request, urlopen
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
+from models.image import to_arrays
 from retrain.project import Project
 from retrain.step import DataVersion
 from retrain.store import Artifact
@@ -111,14 +115,50 @@ def test_an_image_that_does_not_decode_is_named_by_its_row(champion, monkeypatch
         champion.predict(pd.DataFrame({"image": [*IMAGES[:3], b"no image"]}))
 
 
-def test_no_images_give_no_answers(champion):
+def test_a_table_without_rows_is_refused(champion):
     empty = pd.DataFrame({"image": pd.Series([], dtype=object)})
-    assert list(champion.predict(empty).columns) == ["label", "probabilities"]
+    with pytest.raises(Exception, match="There is no row"):
+        champion.predict(empty)
+
+
+def odd_images() -> list[bytes]:
+    """A photo with its EXIF orientation, and the kinds of pixels that are rare."""
+    rng = np.random.default_rng(0)
+    colours = Image.fromarray(rng.integers(0, 256, (30, 40, 3), dtype=np.uint8))
+    deep = Image.fromarray(rng.integers(0, 2**16, (20, 30), dtype=np.uint16))
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    kinds = [
+        (colours.convert("L"), "PNG", {}),
+        (colours.convert("L"), "JPEG", {}),
+        (colours.convert("CMYK"), "JPEG", {}),
+        (deep, "PNG", {}),
+        (colours.convert("P"), "PNG", {"transparency": 3}),
+        (colours, "JPEG", {"exif": turned}),
+    ]
+    encoded = []
+    for image, format, options in kinds:
+        file = io.BytesIO()
+        image.save(file, format, **options)
+        encoded.append(file.getvalue())
+    return encoded
+
+
+def test_odd_images_are_decoded_as_for_training(project, champion, monkeypatch):
+    import torch
+
+    import models
+
+    classifier = models.load(project.root / "train" / "model")
+    prepared = to_arrays(odd_images(), **classifier.images)  # as `preprocess` does
+    expected = classifier.module.probabilities(torch.from_numpy(prepared), "fp32").numpy()
+    answers = champion.predict(pd.DataFrame({"image": odd_images()}))
+    check(answers.to_dict("records"), expected)
 
 
 def test_the_signature_says_what_goes_in_and_comes_out(champion):
     assert champion.metadata.get_input_schema().to_dict() == [
-        {"type": "binary", "name": "image", "required": True}
+        {"type": "string", "name": "image", "required": False}
     ]
     assert [field["name"] for field in champion.metadata.get_output_schema().to_dict()] == [
         "label",
@@ -126,6 +166,100 @@ def test_the_signature_says_what_goes_in_and_comes_out(champion):
     ]
     example = champion.input_example
     assert len(champion.predict(example)) == 1
+
+
+def in_base64(image: bytes) -> str:
+    return base64.b64encode(image).decode()
+
+
+def requests(images: list) -> list[dict]:
+    """The ways in which MLflow's scoring protocol writes a table with one column."""
+    records = [{"image": image} for image in images]
+    return [
+        {"dataframe_split": {"columns": ["image"], "data": [[image] for image in images]}},
+        {"dataframe_records": records},
+        {"inputs": records},
+        {"inputs": images},
+        {"inputs": {"image": images}},
+        {"instances": records},
+        {"instances": images},
+        {"instances": {"image": images}},
+    ]
+
+
+@pytest.fixture
+def client(champion):
+    """The application that `mlflow models serve` runs, in this process."""
+    from fastapi.testclient import TestClient
+    from mlflow.pyfunc import scoring_server
+
+    return TestClient(scoring_server.init(champion))
+
+
+def test_every_form_of_the_scoring_protocol_is_answered(client, expected):
+    for request in requests([in_base64(image) for image in IMAGES]):
+        answer = client.post("/invocations", json=request)
+        assert answer.status_code == 200, (request.keys(), answer.text)
+        check(answer.json()["predictions"], expected)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "https://example.com/photos/cat.jpg",
+        "photos/cat/1.jpg",
+        "a cat",
+        "d\u00e9j\u00e0 vu",
+        "",
+        "abcd",  # base64, but of no image
+        5,
+        2.5,
+        True,
+        None,
+        ["a", "list"],
+        {"b64": "abcd"},
+    ],
+)
+def test_what_is_no_image_is_refused_in_one_sentence(client, image):
+    good = in_base64(IMAGES[0])
+    for request in requests([good, image]):
+        answer = client.post("/invocations", json=request)
+        assert answer.status_code == 400, (request, answer.text)
+        assert "Traceback" not in answer.text
+        assert good[:20] not in answer.text
+        message = answer.json()["message"]
+        assert len(message.splitlines()) == 1 or isinstance(image, list)  # ragged: MLflow refuses
+        if isinstance(image, str):
+            assert message.startswith("row 1: ")
+    table = requests([good, image])[0]
+    message = client.post("/invocations", json=table).json()["message"]
+    assert "send the image's bytes (base64)" in message or image in ("", "abcd")
+
+
+def test_a_request_without_images_is_refused_in_one_sentence(client):
+    good = in_base64(IMAGES[0])
+    other = {"dataframe_split": {"columns": ["photo"], "data": [[good]]}}
+    others = [{"photo": good}]
+    for request in (
+        *requests([]),
+        other,
+        {"dataframe_records": others},
+        {"inputs": others},
+        {"inputs": {"photo": [good]}},
+        {"instances": others},
+        {"inputs": 5},
+        {"inputs": good},
+    ):
+        answer = client.post("/invocations", json=request)
+        assert answer.status_code == 400, (request, answer.text)
+        assert good not in answer.text
+        assert "There is no " in answer.json()["message"]
+        assert "send the image's bytes (base64)" in answer.json()["message"]
+
+
+def test_line_breaks_in_base64_mean_nothing(client, expected):
+    broken = {"inputs": [base64.encodebytes(image).decode() for image in IMAGES]}
+    check(client.post("/invocations", json=broken).json()["predictions"], expected)
 
 
 @pytest.fixture(scope="module")
@@ -182,14 +316,32 @@ def post(address: str, document: dict) -> tuple[int, dict]:
 
 
 def test_a_server_answers_images_in_json(server, expected):
-    records = [{"image": base64.b64encode(image).decode()} for image in IMAGES]
+    records = [{"image": in_base64(image)} for image in IMAGES]
     code, answer = post(server, {"dataframe_records": records})
     assert code == 200
     check(answer["predictions"], expected)
 
 
 def test_a_server_tells_the_caller_which_image_does_not_decode(server):
-    records = [{"image": base64.b64encode(image).decode()} for image in (IMAGES[0], b"no image")]
+    records = [{"image": in_base64(image)} for image in (IMAGES[0], b"no image")]
     code, answer = post(server, {"dataframe_records": records})
     assert code == 400
-    assert "row 1: the image does not decode" in answer["message"]
+    assert answer["message"].startswith("row 1: the image does not decode")
+
+
+def test_the_readmes_request_works_with_a_large_photo(server, tmp_path):
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    [request] = re.findall(r"^\(printf .*?(?=^```)", readme, re.MULTILINE | re.DOTALL)
+    photo = tmp_path / "photos" / "cat" / "1.jpg"
+    photo.parent.mkdir(parents=True)
+    noise = np.random.default_rng(0).integers(0, 256, (1300, 1800, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(photo, quality=97)
+    assert photo.stat().st_size > 3e6
+    command = request.replace("http://127.0.0.1:5001", server)
+    assert command != request
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    [answer] = json.loads(done.stdout)["predictions"]
+    assert answer["label"] in LABELS

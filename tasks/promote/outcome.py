@@ -1,0 +1,70 @@
+"""Says what was decided about a model, for the flow and for DVC.
+
+A document is a mapping with `metrics`, the challenger's; `champion`, its `version` and `metrics`,
+or None; `decision`, the gate's other facts; `model`, the facts of `promote`; and `promote`, whether
+the run was to promote the model or only to compare it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def verdict(document: Mapping[str, Any]) -> str:
+    """The decision about the model, in one sentence."""
+    decision, model, champion = document["decision"], document["model"], document["champion"]
+    if decision["verdict"] == "champion already":
+        return f"This very model is the champion already (version {champion['version']})."
+    name = f"{model['name']} version {model['version']}"
+    if not document["promote"]:
+        return f"{name} {compared(document)}."
+    if decision["verdict"] == "repackaged":
+        return (
+            f"{name}, the training of version {champion['version']} in a new package, is the "
+            "champion now."
+        )
+    if decision["passed"]:
+        over = f" over version {champion['version']}" if champion else ": the first"
+        return f"{name} is the champion now{over}."
+    return f"{name} is rejected {why_rejected(document)}."
+
+
+def compared(document: Mapping[str, Any]) -> str:
+    """What the gate would do with a model that the run did not promote."""
+    if not document["decision"]["passed"]:
+        return f"would be rejected {why_rejected(document)}"
+    champion = document["champion"]
+    place = f"champion over version {champion['version']}" if champion else "first champion"
+    return f"would be the {place}; add --promote to promote it"
+
+
+def why_rejected(document: Mapping[str, Any]) -> str:
+    """The rules that failed, and which version is champion."""
+    champion = document["champion"]
+    reasons = "; ".join(
+        f"{rule['rule']} is {rule['value']:.4f}"
+        for rule in document["decision"]["rules"]
+        if not rule["passed"]
+    )
+    stays = f"version {champion['version']} stays champion" if champion else "there is no champion"
+    return f"({reasons}); {stays}"
+
+
+def show(document: Mapping[str, Any]) -> None:
+    """Shows the metrics, the champion's beside them, the gate's rules, and the verdict."""
+    from rich.markup import escape
+
+    from retrain.runs import console
+
+    champion = document["champion"] or {"version": None, "metrics": {}}
+    version = f" (version {champion['version']})" if champion["version"] else ""
+    console.say_table(
+        ("metric", "this model", f"champion{version}"),
+        [
+            (metric, console.number(value), console.number(champion["metrics"].get(metric)))
+            for metric, value in document["metrics"].items()
+        ],
+    )
+    for rule in document["decision"]["rules"]:
+        mark = "[green]passed[/]" if rule["passed"] else "[red]failed[/]"
+        console.say(f"{mark}  {escape(rule['rule'])}  (is {rule['value']:.4f})")
+    console.say(f"\n[bold]{escape(verdict(document))}[/]")

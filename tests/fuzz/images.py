@@ -1,0 +1,162 @@
+"""Mutated images."""
+
+import io
+import struct
+import zlib
+
+import numpy as np
+from PIL import Image
+
+from tests.fuzz.case import Maker, Random, choose, flipped, spliced, truncated
+
+FORMATS = {
+    "JPEG": ".jpg",
+    "PNG": ".png",
+    "WEBP": ".webp",
+    "GIF": ".gif",
+    "BMP": ".bmp",
+    "TIFF": ".tif",
+    "PPM": ".ppm",
+    "AVIF": ".avif",
+    "JPEG2000": ".jp2",
+}
+# Modes that a format stores; some are rare.
+MODES = (
+    ("1", "PNG"), ("L", "JPEG"), ("L", "PNG"), ("LA", "PNG"), ("P", "PNG"), ("P", "GIF"),
+    ("RGBA", "PNG"), ("RGBA", "WEBP"), ("RGBA", "TIFF"), ("CMYK", "JPEG"), ("CMYK", "TIFF"),
+    ("YCbCr", "TIFF"), ("LAB", "TIFF"), ("I;16", "PNG"), ("I;16", "TIFF"), ("I", "TIFF"),
+    ("F", "TIFF"),
+)  # fmt: skip
+
+
+def picture(rng: Random, mode: str = "RGB") -> Image.Image:
+    """A picture that no other case has, 16 to 48 pixels on each side."""
+    width, height = rng.integers(16, 49, 2)
+    y, x = np.mgrid[:height, :width]
+    waves = [127 + 120 * np.sin(x * a + y * b + c) for a, b, c in rng.random((3, 3)) * 3]
+    pixels = np.stack(waves, axis=-1).astype(np.uint8)
+    image = Image.fromarray(pixels)
+    if mode == "F":
+        return Image.fromarray((pixels[..., 0] / 255).astype(np.float32))
+    if mode in ("I", "I;16"):
+        return Image.fromarray(pixels[..., 0].astype(np.uint16 if mode == "I;16" else np.int32))
+    if mode == "LAB":
+        return Image.frombytes("LAB", image.size, image.tobytes())
+    return image.convert(mode)
+
+
+def encode(image: Image.Image, format: str, **options) -> bytes:
+    """The image as a file."""
+    file = io.BytesIO()
+    image.save(file, format, **options)
+    return file.getvalue()
+
+
+def _any(rng: Random) -> tuple[str, bytes]:
+    format = choose(rng, list(FORMATS))
+    return FORMATS[format], encode(picture(rng), format)
+
+
+def _unchanged(rng: Random):
+    return *_any(rng), True
+
+
+def _mutated(mutate) -> Maker:
+    def make(rng: Random):
+        ending, data = _any(rng)
+        return ending, mutate(rng, data), None
+
+    return make
+
+
+def _wrong_extension(rng: Random):
+    return choose(rng, list(FORMATS.values())), _any(rng)[1], True
+
+
+def _appended(rng: Random):
+    format = choose(rng, ["JPEG", "PNG", "GIF", "BMP"])
+    return FORMATS[format], encode(picture(rng), format) + rng.bytes(50), True
+
+
+def _modes(rng: Random):
+    mode, format = choose(rng, MODES)
+    transparency = {"transparency": 3} if (mode, format) == ("P", "PNG") else {}
+    return FORMATS[format], encode(picture(rng, mode), format, **transparency), True
+
+
+def _animated(rng: Random):
+    format = choose(rng, ["GIF", "PNG", "WEBP", "TIFF"])
+    first = picture(rng)
+    more = [first.rotate(angle) for angle in range(30, 30 * int(rng.integers(2, 8)), 30)]
+    return FORMATS[format], encode(first, format, save_all=True, append_images=more), True
+
+
+def _exif(rng: Random):
+    format = choose(rng, ["JPEG", "PNG", "WEBP", "TIFF"])
+    exif = Image.Exif()
+    exif[0x0112] = int(choose(rng, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 65_535]))
+    exif[0x010E] = "x" * int(rng.integers(0, 20_000))
+    data = encode(picture(rng), format, exif=exif)
+    if rng.random() < 0.5:
+        return FORMATS[format], data, True
+    place = max(data.find(b"Exif"), 0)  # its directory is broken
+    return (
+        FORMATS[format],
+        data[:place] + flipped(rng, data[place : place + 60]) + data[place + 60 :],
+        None,
+    )
+
+
+def _huge(rng: Random):
+    side = int(choose(rng, [20_000, 60_000, 65_500]))
+    format = choose(rng, ["PNG", "GIF", "BMP", "JPEG", "PPM"])
+    data = bytearray(encode(picture(rng), format))
+    if format == "PNG":
+        data[16:24] = struct.pack(">II", side, side)
+        data[29:33] = struct.pack(">I", zlib.crc32(bytes(data[12:29])))
+    elif format == "GIF":
+        place = data.index(b"\x2c", 13 + 3 * 2 ** ((data[10] & 7) + 1))
+        data[6:10] = data[place + 5 : place + 9] = struct.pack("<HH", side, side)
+    elif format == "BMP":
+        data[18:26] = struct.pack("<ii", side, side)
+    elif format == "JPEG":
+        place = data.index(b"\xff\xc0")
+        data[place + 5 : place + 9] = struct.pack(">HH", side, side)
+    else:
+        data[:] = b"P6\n%d %d\n255\n" % (side, side) + rng.bytes(100)
+    return FORMATS[format], bytes(data), False
+
+
+def _nothing(rng: Random):
+    return choose(rng, list(FORMATS.values())), bytes(int(choose(rng, [0, 1, 100, 5000]))), False
+
+
+def _other(rng: Random):
+    text = choose(
+        rng,
+        [
+            b"<html><body>404 not found</body></html>",
+            b'<svg xmlns="http://www.w3.org/2000/svg" width="40" height="40"/>',
+            b"%PDF-1.7\n1 0 obj\n",
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n",
+            b"\x7fELF" + bytes(100),
+            b"\x00\x00\x00\x18ftypheic" + bytes(100),
+        ],
+    )
+    return choose(rng, list(FORMATS.values())), text + rng.bytes(8), False
+
+
+MAKERS: dict[str, Maker] = {
+    "unchanged": _unchanged,
+    "truncated": _mutated(truncated),
+    "flipped bytes": _mutated(flipped),
+    "bytes put in": _mutated(spliced),
+    "bytes appended": _appended,
+    "wrong extension": _wrong_extension,
+    "rare modes": _modes,
+    "animated": _animated,
+    "EXIF": _exif,
+    "huge declared size": _huge,
+    "empty or zeros": _nothing,
+    "no image": _other,
+}
