@@ -78,7 +78,8 @@ def list_data(path: Path) -> Listing:
     if not path.is_dir():
         return Listing({})
     files: dict[str, Path] = {}
-    empty, ignored = [], []
+    empty: list[str] = []
+    ignored: list[str] = []
     for folder, names in walk_folder(path, ignored.append):
         files |= {(folder / name).relative_to(path).as_posix(): folder / name for name in names}
         if not names and not any(folder.iterdir()):

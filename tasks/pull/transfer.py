@@ -70,17 +70,18 @@ def walk_folder(
     Yields:
         A folder, and the names of the files in it.
     """
-    above = {root: (_identity(root),)}  # of the folders that are still to be listed
+    # Of each folder that is still to be listed: its identity and those of the folders above it.
+    lineages: dict[Path, tuple[tuple[int, int], ...]] = {root: (_identity(root),)}
     for place, folders, names in os.walk(root, followlinks=True):
         folder = Path(place)
-        lineage = above.pop(folder)
+        lineage = lineages.pop(folder)
         below = []
         for name in (each for each in sorted(folders) if hidden or not each.startswith(".")):
             identity = _identity(folder / name)
             if identity in lineage:
                 ignored((folder / name).relative_to(root).as_posix())
             else:
-                above[folder / name] = (*lineage, identity)
+                lineages[folder / name] = (*lineage, identity)
                 below.append(name)
         folders[:] = below
         files = []
