@@ -116,7 +116,6 @@ def standing(document: Document) -> str:
 
 def show(document: Document) -> None:
     """Shows the metrics and the champion's, the rules, the verdict, and where the results are."""
-
     outcome.show(document)
     if document["data"]["quarantined"]:
         console.say(f"{document['data']['quarantined']} images were set aside by the checks.")

@@ -12,8 +12,8 @@ import argparse
 import json
 import shutil
 import sys
-import traceback
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

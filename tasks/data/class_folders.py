@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.data.listing import ALIASES, check_splits, list_files, only_images, split_of_folder
+from tasks.data.listing import (
+    check_splits,
+    has_split_folders,
+    list_files,
+    only_images,
+    split_of_folder,
+)
 from tasks.data.raw_dataset import RawImage, Unit
 
 if TYPE_CHECKING:
@@ -56,12 +62,7 @@ class ClassFolders:
 
 def open_reader(data: "Data", root: Path) -> ClassFolders:
     """The class folders in a folder."""
-    split_folders = any(
-        folder.name.lower() in ALIASES and any(below.is_dir() for below in folder.iterdir())
-        for folder in root.iterdir()
-        if folder.is_dir()
-    )
-    return ClassFolders(root, split_folders)
+    return ClassFolders(root, has_split_folders(root))
 
 
 def _of_files(files: Sequence[tuple[str, int]], size: int) -> Unit:

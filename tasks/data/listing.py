@@ -23,7 +23,7 @@ _NO_IMAGES = frozenset(
 
 
 def list_files(root: Path, above: str = "") -> Iterator[tuple[str, int]]:
-    """Every file below a folder, in order of the names; hidden files and folders are left out.
+    """Every regular file below a folder, in order of the names, without hidden files and folders.
 
     Args:
         root: The folder.
@@ -36,10 +36,24 @@ def list_files(root: Path, above: str = "") -> Iterator[tuple[str, int]]:
         found = [each for each in entries if not each.name.startswith(".")]
     # A folder sorts where its files do: "a/1" comes after "a.b".
     for entry in sorted(found, key=lambda each: each.name + "/" * each.is_dir()):
-        if not entry.is_dir():
+        if entry.is_file():
             yield above + entry.name, entry.stat().st_size
-        elif not entry.is_symlink():  # it may point to a folder above it
+        elif entry.is_dir() and not entry.is_symlink():  # a link may point to a folder above it
             yield from list_files(Path(entry.path), f"{above}{entry.name}/")
+
+
+def has_split_folders(root: Path) -> bool:
+    """Whether the class folders in a folder lie in folders that are named as splits."""
+    return any(
+        folder.name.lower() in ALIASES and any(below.is_dir() for below in folder.iterdir())
+        for folder in root.iterdir()
+        if folder.is_dir()
+    )
+
+
+def is_no_image(name: str) -> bool:
+    """Whether a file only accompanies images, by its name."""
+    return os.path.splitext(name)[1].lower() in _NO_IMAGES  # noqa: PTH122  5 times as fast
 
 
 def only_images(files: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:
@@ -47,7 +61,7 @@ def only_images(files: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:
     others = 0
     examples: list[str] = []
     for name, size in files:
-        if os.path.splitext(name)[1].lower() not in _NO_IMAGES:  # noqa: PTH122  5 times as fast
+        if not is_no_image(name):
             yield name, size
             continue
         others += 1

@@ -7,6 +7,7 @@ The split is in the name of the file or its folder (`train.parquet`,
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -65,19 +66,21 @@ class ParquetFiles:
 
         split = split_of_parquet(name)
         with self._open_parquet(name) as parquet:
-            names = _class_names(parquet.schema_arrow, self.label_column)
+            names = _class_names(name, parquet.schema_arrow, self.label_column)
             for piece in pieces:
                 row = piece.first_row
                 try:
                     for batch in self._read_rows(parquet, piece):
-                        images = _path_and_bytes(batch[self.image_column])
-                        labels = batch[self.label_column].to_pylist()
+                        with _reading_text(name, self.image_column, row):
+                            images = _path_and_bytes(batch[self.image_column])
+                        with _reading_text(name, self.label_column, row):
+                            labels = batch[self.label_column].to_pylist()
                         for (path, data), label in zip(images, labels, strict=True):
                             path = path or f"{name}:{row}"
                             yield RawImage(name, row, path, _label(label, names), split, data)
                             row += 1
                 except (pa.ArrowInvalid, OSError) as error:
-                    raise ValueError(f"{name} is broken after row {row}: {error}") from None
+                    raise _fault(f"{name} is broken after row {row}", name, error) from None
 
     def _read_rows(self, parquet: "pq.ParquetFile", piece: Piece) -> Iterator["pa.RecordBatch"]:
         batches = parquet.iter_batches(
@@ -103,8 +106,8 @@ class ParquetFiles:
         try:
             # Mapped, because a row group may be larger than the memory.
             parquet = pq.ParquetFile(self.root / name, memory_map=True)
-        except pa.ArrowInvalid as error:
-            raise ValueError(f"{name} is no Parquet file: {error}") from None
+        except (pa.ArrowInvalid, OSError) as error:
+            raise _fault(f"{name} is no Parquet file", name, error) from None
         schema = parquet.schema_arrow
         for key in ("image_column", "label_column"):
             column = getattr(self, key)
@@ -113,11 +116,17 @@ class ParquetFiles:
                     f"{name} has no column {column!r}, but {', '.join(schema.names)}: "
                     f"set data.{key} to one of them."
                 )
+            if schema.names.count(column) > 1:
+                raise ValueError(
+                    f"{name} has {schema.names.count(column)} columns with the name {column!r}: "
+                    f"rename all but one, or set data.{key} to another."
+                )
         image, label = schema.field(self.image_column).type, schema.field(self.label_column).type
         if not _holds_images(image):
             raise ValueError(
                 f"{name}: the column {self.image_column!r} is {image}; an image is its encoded "
-                "bytes (binary), or a struct of `bytes` and `path`. See data.image_column."
+                "bytes (binary), or a struct of `bytes` (binary) and `path` (string). See "
+                "data.image_column."
             )
         if not _holds_labels(label):
             raise ValueError(
@@ -132,11 +141,41 @@ def open_reader(data: "Data", root: Path) -> ParquetFiles:
     return ParquetFiles(root, data.image_column, data.label_column)
 
 
-def _class_names(schema: "pa.Schema", column: str) -> Sequence[str] | None:
+def _fault(what: str, name: str, error: Exception) -> ValueError:
+    """The error about a file that pyarrow cannot read, in one line."""
+    reason = " ".join(str(error).split())
+    if "crypt" in reason:
+        return ValueError(f"{name} is encrypted: write it without encryption. ({reason})")
+    return ValueError(f"{what}: {reason}")
+
+
+@contextmanager
+def _reading_text(name: str, column: str, row: int) -> Iterator[None]:
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{name}: the column {column!r} has text that is not UTF-8, in row {row} or soon after "
+            f"it: {error}"
+        ) from None
+
+
+def _class_names(name: str, schema: "pa.Schema", column: str) -> Sequence[str] | None:
     """The names of a column's numbers, where the Hugging Face `datasets` library wrote them."""
-    written = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-    feature = written.get("info", {}).get("features", {}).get(column, {})
-    names: Sequence[str] | None = feature.get("names")
+    try:
+        written = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+        feature = written.get("info", {}).get("features", {}).get(column, {})
+        names: Sequence[str] | None = feature.get("names")
+        whole = names is None or (
+            isinstance(names, list) and all(isinstance(each, str) for each in names)
+        )
+    except (ValueError, AttributeError):
+        whole = False
+    if not whole:
+        raise ValueError(
+            f"{name}: the metadata `huggingface`, which names the classes of the column "
+            f"{column!r}, is damaged. Write the file again."
+        )
     return names
 
 
@@ -166,9 +205,32 @@ def _holds_images(kind: "pa.DataType") -> bool:
     import pyarrow.types as is_type
 
     if is_type.is_struct(kind):
-        return kind.get_field_index("bytes") >= 0 and _holds_images(kind.field("bytes").type)
+        fields = {field.name: field.type for field in kind}
+        path = fields.get("path")
+        return (
+            len(fields) == kind.num_fields
+            and "bytes" in fields
+            and _is_bytes(fields["bytes"])
+            and (path is None or is_type.is_null(path) or _is_text(path))
+        )
+    return _is_bytes(kind)
+
+
+def _is_bytes(kind: "pa.DataType") -> bool:
+    import pyarrow.types as is_type
+
     return bool(
         is_type.is_binary(kind) or is_type.is_large_binary(kind) or is_type.is_binary_view(kind)
+    )
+
+
+def _is_text(kind: "pa.DataType") -> bool:
+    import pyarrow.types as is_type
+
+    if is_type.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(
+        is_type.is_string(kind) or is_type.is_large_string(kind) or is_type.is_string_view(kind)
     )
 
 
@@ -177,9 +239,4 @@ def _holds_labels(kind: "pa.DataType") -> bool:
 
     if is_type.is_dictionary(kind):
         kind = kind.value_type
-    return bool(
-        is_type.is_integer(kind)
-        or is_type.is_string(kind)
-        or is_type.is_large_string(kind)
-        or is_type.is_string_view(kind)
-    )
+    return _is_text(kind) or bool(is_type.is_integer(kind))

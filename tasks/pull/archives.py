@@ -18,7 +18,8 @@ def unpack(folder: Path, scratch: Path) -> None:
         scratch: Where the archive is unpacked; on the same file system.
 
     Raises:
-        ValueError: The archive is damaged, or has a file whose name leads outside it.
+        ValueError: The archive is damaged, or has a file whose name leads outside it, is too long
+            or is another file's too.
     """
     archive = next(folder.iterdir())
     if len(list(folder.iterdir())) > 1 or not archive.is_file():
@@ -32,7 +33,8 @@ def unpack(folder: Path, scratch: Path) -> None:
     try:
         (_unpack_zip if is_zip else _unpack_tar)(archive, unpacked)
     except (
-        zipfile.BadZipFile, tarfile.TarError, zlib.error, LZMAError, EOFError, RuntimeError
+        zipfile.BadZipFile, tarfile.TarError, zlib.error, LZMAError, EOFError, RuntimeError,
+        FileExistsError, IsADirectoryError, NotADirectoryError,  # a file that is a folder too
     ) as error:  # fmt: skip
         raise ValueError(f"The archive {archive.name} cannot be unpacked: {error}") from error
     shutil.rmtree(folder)
@@ -41,21 +43,36 @@ def unpack(folder: Path, scratch: Path) -> None:
 
 def _unpack_zip(archive: Path, target: Path) -> None:
     with zipfile.ZipFile(archive) as file:
-        for name in file.namelist():
-            inside(target, name)
+        taken: set[Path] = set()
+        for member in file.infolist():
+            _check(target, member.filename, member.is_dir(), taken)
         file.extractall(target)
     shutil.rmtree(target / "__MACOSX", ignore_errors=True)  # macOS metadata, named like the files
 
 
 def _unpack_tar(archive: Path, target: Path) -> None:
+    taken: set[Path] = set()
+
+    def checked(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo:
+        _check(target, member.name, member.isdir(), taken)
+        return tarfile.data_filter(member, folder)  # refuses links to the outside, and devices
+
     with tarfile.open(archive) as file:
-        file.extractall(target, filter="data")  # refuses paths to the outside, and devices
+        file.extractall(target, filter=checked)
+
+
+def _check(target: Path, name: str, is_folder: bool, taken: set[Path]) -> None:
+    """Refuses a file that leads outside the target, or that has the name of an earlier one."""
+    path = inside(target, name)
+    if not is_folder and path in taken:
+        raise ValueError(f"The data's archive has two files with the name {name!r}; which is it?")
+    taken.add(path)
 
 
 def _without_wrapping(folder: Path) -> Path:
     """The innermost folder that holds everything; a class folder is not unwrapped."""
     entries = [path for path in folder.iterdir() if not path.name.startswith(".")]
-    if len(entries) == 1 and entries[0].is_dir():
+    if len(entries) == 1 and entries[0].is_dir() and not entries[0].is_symlink():
         below = entries[0].iterdir()
         if any(path.is_dir() or path.suffix == ".parquet" for path in below):
             return _without_wrapping(entries[0])

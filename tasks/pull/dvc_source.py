@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,8 +13,9 @@ from typing import Any
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.redaction import redact
-from tasks.pull.transfer import each, link_file, reaching
+from tasks.pull.transfer import each, inside, link_file, reaching, walk_folder
 
+MD5 = "[0-9a-f]{32}"
 MAX_COUNTED = 100_000  # files, which takes a second
 
 
@@ -62,9 +63,9 @@ class DvcSource:
         try:
             outs = YAML(typ="safe", pure=True).load(self._pin())["outs"]
             pinned = [dict(out) for out in outs if out["path"] == "data"]
-            whole = len(pinned) == 1 and str(pinned[0]["md5"]).endswith(".dir")
+            whole = len(pinned) == 1 and re.fullmatch(rf"{MD5}\.dir", str(pinned[0]["md5"]))
         except (YAMLError, KeyError, TypeError):
-            whole = False
+            whole = None
         if not whole:
             raise UsageError("data.dvc does not pin the folder data/. Write it with: dvc add data")
         return pinned[0]
@@ -97,8 +98,7 @@ class DvcSource:
         with Repo(str(self.project.root)) as repo:
             listing = scratch / digest
             _link_objects(repo, {listing: digest})
-            entries = json.loads(listing.read_text(encoding="utf-8"))
-            md5s = {entry["relpath"]: entry["md5"] for entry in entries}
+            md5s = _read_listing(listing)
             wanted = _below(self.part, md5s)
             if not wanted:
                 tops = sorted({name.split("/")[0] for name in md5s})
@@ -106,15 +106,31 @@ class DvcSource:
                     f"data.path: version {digest[:8]} of data/ has no {self.part}, but "
                     f"{', '.join(tops)}. If it is new, put it under DVC first: dvc add data"
                 )
-            _link_objects(repo, {folder / name: md5 for name, md5 in wanted.items()})
+            _link_objects(repo, {inside(folder, name): md5 for name, md5 in wanted.items()})
+
+
+def _read_listing(path: Path) -> dict[str, str]:
+    """The MD5 (hex) of each file of a version of `data/`, by the file's name in it."""
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+        md5s = {str(entry["relpath"]): str(entry["md5"]) for entry in entries}
+        whole = all(re.fullmatch(MD5, md5) for md5 in md5s.values())
+    except (ValueError, KeyError, TypeError):
+        whole = False
+    if not whole:
+        raise ValueError(
+            f"DVC's listing of data/ in version {path.name[:8]} is damaged. Write it anew: dvc "
+            "add data, dvc push"
+        )
+    return md5s
 
 
 def _sizes(folder: Path) -> Iterator[int]:
     """The size of each file below a folder, including hidden ones, as in DVC."""
-    for where, _, names in os.walk(folder, followlinks=True):
+    for where, names in walk_folder(folder, ignored=lambda name: None, hidden=True):
         for name in names:
             with suppress(FileNotFoundError):
-                yield Path(where, name).stat().st_size
+                yield (where / name).stat().st_size
 
 
 def _below(part: str, files: Mapping[str, str]) -> dict[str, str]:

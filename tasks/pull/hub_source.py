@@ -54,9 +54,9 @@ class HubSource:
                     f"data.path: {self.name} on the Hugging Face hub has no Parquet files. Try "
                     f"{self.name}@refs/convert/parquet, where the hub keeps a copy of many."
                 )
+            targets = {name: inside(folder, name) for name in names}
             each(download, names)
-        for name in names:
-            target = inside(folder, name)
+        for name, target in targets.items():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(scratch / "hub" / name, target)
 

@@ -1,16 +1,19 @@
 """Fetches one version of the data, completely or not at all."""
 
 import os
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
 
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.step import Chosen, DataVersion, Facts, Step, Workspace
 from tasks.pull.archives import unpack
+from tasks.pull.layout import check_layout
 
 if TYPE_CHECKING:
     from retrain.workload import Data, Workload
@@ -109,15 +112,22 @@ def pull(data: "Data", version: DataVersion, workspace: Workspace) -> Facts:
 
     Raises:
         ValueError: There is no such data in that version, or it is neither Parquet nor folders of
-            images.
+            images of several classes.
         OSError: The source that holds it cannot be reached; another try may help.
     """
     folder = workspace.folder / "data"
     folder.mkdir()
     source = find_source(data, workspace.project, version.revision)
-    source.fetch(version.digest, folder, workspace.scratch)
-    unpack(folder, workspace.scratch)
-    return {"format": _recognise(folder) if data.format in ("auto", "hub") else data.format}
+    try:
+        source.fetch(version.digest, folder, workspace.scratch)
+        unpack(folder, workspace.scratch)
+        found = _recognise(folder) if data.format in ("auto", "hub") else data.format
+        if found == "folders":
+            check_layout(folder, data.path)
+    except ValueError:  # a verdict: the same data is not pulled again
+        shutil.rmtree(workspace.scratch)
+        raise
+    return {"format": found}
 
 
 def find_source(data: "Data", project: Project, revision: str | None) -> DataSource:
@@ -166,7 +176,9 @@ def _kind(data: "Data", tracked: bool) -> str:
 
 
 def _place(data: "Data", project: Project) -> Path:
-    return Path(os.path.normpath(project.root / Path(data.path).expanduser()))
+    # Leaves the name of an unknown user as it is.
+    path = os.path.expanduser(data.path)  # noqa: PTH111
+    return Path(os.path.normpath(project.root / path))
 
 
 def _is_tracked(data: "Data", project: Project) -> bool:
@@ -200,10 +212,18 @@ def _chosen(workload: "Workload", version: DataVersion) -> Chosen:
 def check(workload: "Workload", project: Project) -> Iterator[str]:
     """Finds a `data.path` that contains the project itself, with all its outputs."""
     data = workload.data
-    if data.format == "hub" or "://" in data.path:
+    url = urlsplit(data.path)
+    if url.scheme in ("file", "local"):
+        path = Path(url.path)
+    elif data.format == "hub" or url.scheme:
         return
-    path = Path(os.path.normpath(project.root / Path(data.path).expanduser()))
-    if project.root.is_relative_to(path):
+    else:
+        path = _place(data, project)
+    root = project.root
+    if any(
+        clone.is_relative_to(place) for clone in (root, root.resolve())
+        for place in (path, path.resolve())
+    ):  # fmt: skip
         yield f"data.path: {data.path} holds this project itself; name the folder of the data."
 
 

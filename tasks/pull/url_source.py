@@ -94,8 +94,15 @@ def _list_remote(file_system: Any, root: str, url: str) -> dict[str, dict[str, A
     return {
         name: info
         for name, info in names.items()
-        if name and not any(part.startswith(".") or not part for part in name.split("/"))
+        if name
+        and not any(_is_hidden(part) for part in name.split("/"))
+        # Of this machine's file systems: links are listed as `other`, as pipes and devices are.
+        and (info["type"] == "file" or file_system.isfile(info["name"]))
     }
+
+
+def _is_hidden(part: str) -> bool:
+    return not part or (part.startswith(".") and part != "..")  # `..` is refused, not left out
 
 
 def _mark(file_system: Any, info: Mapping[str, Any]) -> list[str]:

@@ -1,8 +1,12 @@
+import base64
+import io
 import logging
+import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow.parquet import encryption
 
 from retrain.workload import Data
 from tasks.data import raw_dataset as source_module
@@ -122,9 +126,115 @@ def test_a_column_of_the_wrong_type_is_named(tmp_path):
         read(tmp_path, "parquet", Data(path="data", image_column="label", label_column="label"))
 
 
-def test_a_broken_parquet_file_is_named(tmp_path):
-    write_files(tmp_path / "data", {"a.parquet": b"PAR1 and nothing more"})
-    with pytest.raises(ValueError, match=r"a.parquet is no Parquet file"):
+@pytest.mark.parametrize(
+    "image",
+    [
+        pa.list_(pa.struct({"bytes": pa.binary()})),
+        pa.struct({"bytes": pa.struct({"bytes": pa.binary()})}),
+        pa.struct({"data": pa.binary()}),
+        pa.struct({"bytes": pa.binary(), "path": pa.int64()}),
+        pa.struct({"bytes": pa.binary(), "path": pa.binary()}),
+        pa.struct([("bytes", pa.binary()), ("bytes", pa.binary())]),
+        pa.list_(pa.uint8()),
+        pa.string(),
+    ],
+    ids=str,
+)
+def test_an_image_column_of_another_form_is_named(tmp_path, image):
+    write_table(tmp_path, pa.table({"image": pa.nulls(2, image), "label": ["a", "b"]}))
+    with pytest.raises(ValueError, match=r"^a.parquet: the column 'image' is .*image_column\.$"):
+        read(tmp_path, "parquet")
+
+
+@pytest.mark.parametrize("column", ["image", "label"])
+def test_two_columns_of_one_name_are_refused_if_they_are_read(tmp_path, column):
+    image, label = pa.array([png(1)]), pa.array(["cat"])
+    twice = {"image": image, "label": label}[column]
+    table = pa.Table.from_arrays([image, label, twice], ["image", "label", column])
+    write_table(tmp_path, table)
+    said = f"a.parquet has 2 columns with the name '{column}': .* data.{column}_column to another"
+    with pytest.raises(ValueError, match=said):
+        read(tmp_path, "parquet")
+    other = pa.Table.from_arrays([image, label, label, label], ["image", "label", "x", "x"])
+    write_table(tmp_path, other)
+    assert [found.label for found in read(tmp_path, "parquet")] == ["cat"]
+
+
+def no_utf8() -> pa.Array:
+    """Two strings, which are checked by nobody when they are made."""
+    offsets = pa.array([0, 1, 2], pa.int32()).buffers()[1]
+    return pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"\xff\xfe")])
+
+
+@pytest.mark.parametrize("column", ["image", "label"])
+def test_text_that_is_not_utf8_is_named(tmp_path, column):
+    images, labels = pa.array([png(1), png(2)]), pa.array(["cat", "dog"])
+    if column == "image":
+        images = pa.StructArray.from_arrays([images, no_utf8()], ["bytes", "path"])
+    else:
+        labels = no_utf8()
+    write_table(tmp_path, pa.table({"image": images, "label": labels}))
+    with pytest.raises(
+        ValueError, match=rf"^a.parquet: the column '{column}' has text .* UTF-8.*$"
+    ):
+        read(tmp_path, "parquet")
+
+
+@pytest.mark.parametrize(
+    "written", ["{", "[1]", '{"info": {"features": {"label": {"names": ["cat", 1]}}}}']
+)
+def test_damaged_names_of_classes_are_refused(tmp_path, written):
+    table = pa.table({"image": [png(1)], "label": [0]})
+    write_table(tmp_path, table.replace_schema_metadata({"huggingface": written}))
+    with pytest.raises(ValueError, match=r"^a.parquet: .*column 'label', is damaged"):
+        read(tmp_path, "parquet")
+
+
+def write_table(tmp_path, table, **options):
+    (tmp_path / "data").mkdir(exist_ok=True)
+    pq.write_table(table, tmp_path / "data/a.parquet", **options)
+
+
+def broken_footer() -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"image": [png(1)], "label": ["cat"]}), buffer)
+    whole = bytearray(buffer.getvalue())
+    begin = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    whole[begin + 10 : begin + 40] = bytes([255] * 30)
+    return bytes(whole)
+
+
+@pytest.mark.parametrize("content", [b"PAR1 and nothing more", b"", broken_footer()])
+def test_a_broken_parquet_file_is_named(tmp_path, content):
+    write_files(tmp_path / "data", {"a.parquet": content})
+    with pytest.raises(ValueError, match=r"^a.parquet is no Parquet file: .*$") as error:
+        read(tmp_path, "parquet")
+    assert "\n" not in str(error.value)
+
+
+class Keys(encryption.KmsClient):
+    """A key server that keeps each key in the file."""
+
+    def __init__(self, _):
+        super().__init__()
+
+    def wrap_key(self, key, _):
+        return base64.b64encode(key)
+
+    def unwrap_key(self, wrapped, _):
+        return base64.b64decode(wrapped)
+
+
+@pytest.mark.parametrize("plaintext_footer", [True, False])
+def test_an_encrypted_parquet_file_is_named(tmp_path, plaintext_footer):
+    how = encryption.EncryptionConfiguration(
+        footer_key="f", column_keys={"c": ["label"]}, plaintext_footer=plaintext_footer
+    )
+    factory = encryption.CryptoFactory(Keys)
+    keys = factory.file_encryption_properties(encryption.KmsConnectionConfig(), how)
+    table = pa.table({"image": [png(1)], "label": ["cat"]})
+    write_table(tmp_path, table, encryption_properties=keys)
+    with pytest.raises(ValueError, match=r"^a.parquet is encrypted: .*$"):
         read(tmp_path, "parquet")
 
 
@@ -253,3 +363,10 @@ def test_a_unit_of_large_images_has_few_of_them(tmp_path):
     units = open_raw_dataset(DATA, pulled(tmp_path, "folders")).units()
     assert [unit.rows for unit in units] == [50, 50, 20]
     assert all(unit.seconds < 1.1 * source_module.WORTH_SECONDS for unit in units)
+
+
+def test_only_regular_files_are_read(tmp_path):
+    write_files(tmp_path / "data", {"cat/1.png": png(1)})
+    os.mkfifo(tmp_path / "data/cat/2.png")
+    (tmp_path / "data/cat/3.png").symlink_to(tmp_path / "nowhere")
+    assert [image.file for image in read(tmp_path, "folders")] == ["cat/1.png"]

@@ -1,6 +1,7 @@
 """Data under DVC, with real repositories, remotes and caches."""
 
 import errno
+import hashlib
 import json
 import shutil
 
@@ -297,3 +298,37 @@ def test_data_that_was_changed_without_dvc_add_is_said(working_tree, change):
 def test_nothing_is_said_where_a_revision_is_asked_for(working_tree):
     make_files(working_tree.root / "data", "digits/cat/2.png")
     assert remark(working_tree, "old") is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"relpath": "digits/../../../out.png"}, "leads out of its folder"),
+        ({"relpath": "digits//out.png"}, "leads out of its folder"),
+        ({"relpath": f"digits/{'x' * 300}.png"}, "too long"),
+        ({"md5": "aa/../../../../../data.dvc"}, "listing of data/ in version .* is damaged"),
+        ({"md5": None}, "listing of data/ in version .* is damaged"),
+    ],
+)
+def test_a_listing_that_leads_elsewhere_is_refused(project, tmp_path, entry, said):
+    old = data_version(Data(path="data/digits"), project).digest
+    listing = project.root / REMOTE / old[:2] / old[2:]
+    entries = json.loads(listing.read_text())
+    written = json.dumps([*entries, entries[0] | entry])
+    new = f"{hashlib.md5(written.encode()).hexdigest()}.dir"
+    (project.root / REMOTE / new[:2]).mkdir(exist_ok=True)
+    (project.root / REMOTE / new[:2] / new[2:]).write_text(written)
+    overwrite(project.root / "data.dvc", (project.root / "data.dvc").read_text().replace(old, new))
+    with pytest.raises(ValueError, match=said) as error:
+        pulled(project, "data/digits")
+    assert "\n" not in str(error.value)
+    assert (project.root / "data.dvc").exists()
+    assert not list(tmp_path.rglob("out.png"))
+
+
+def test_a_version_that_is_no_hash_is_refused(project):
+    pin = project.root / "data.dvc"
+    digest = data_version(Data(path="data/digits"), project).digest
+    overwrite(pin, pin.read_text().replace(digest, "../../../../out.dir"))
+    with pytest.raises(UsageError, match=r"data\.dvc does not pin the folder data/"):
+        data_version(Data(path="data/digits"), project)

@@ -121,3 +121,13 @@ def test_a_hub_that_is_away_is_an_error_that_is_tried_again(tmp_path):
         pass
     done = pull_from_hub(tmp_path, url, "me/pets")
     assert "ConnectionError: The data set me/pets on the Hugging Face hub" in done.stderr
+
+
+def test_a_name_on_the_hub_that_leads_out_of_its_folder_is_refused(tmp_path):
+    class Outside(HubServer):
+        files = HUB_FILES | {"data/../../../out.parquet": b"PAR1"}
+
+    with serving(Outside) as url:
+        done = pull_from_hub(tmp_path, url, "me/pets")
+    last = done.stderr.strip().splitlines()[-1]
+    assert "a file with the name 'data/../../../out.parquet', which leads out" in last

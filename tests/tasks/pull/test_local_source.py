@@ -1,6 +1,8 @@
 """Folders and files of this machine."""
 
+import logging
 import os
+import socket
 
 import pytest
 
@@ -32,7 +34,7 @@ def test_a_folder_is_copied_without_what_is_hidden(project, tmp_path):
 
 def test_a_relative_path_starts_at_the_project_and_a_tilde_at_home(project, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    make_files(tmp_path / "pets", "cat/1.png")
+    make_files(tmp_path / "pets", "cat/1.png", "dog/1.png")
     assert pulled(project, "../pets") == pulled(project, "~/pets")
 
 
@@ -70,3 +72,45 @@ def test_a_place_that_is_not_there_or_empty_is_named(project, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="empty is empty"):
         version_of(project, tmp_path / "empty")
+
+
+@pytest.fixture
+def odd(tmp_path):
+    """A folder with things that are no regular files beside two images."""
+    root = tmp_path / "odd"
+    make_files(root, "cat/1.png", "dog/1.png")
+    os.mkfifo(root / "cat/pipe.png")
+    (root / "cat/zero.png").symlink_to("/dev/zero")
+    (root / "dog/pipe.png").symlink_to(root / "cat/pipe.png")
+    (root / "dog/gone.png").symlink_to(root / "nowhere")
+    (root / "dog/up").symlink_to(root)
+    (root / "dog/round").symlink_to(root / "dog")
+    (root / "dog/1 again.png").symlink_to(root / "dog/1.png")
+    return root
+
+
+def test_only_regular_files_are_data_and_the_others_are_named(project, odd, caplog):
+    with socket.socket(socket.AF_UNIX) as listening, caplog.at_level(logging.INFO, "retrain"):
+        listening.bind(str(odd / "dog/s"))
+        _, files, _ = pulled(project, odd)
+    assert set(files) == {"cat/1.png", "dog/1.png", "dog/1 again.png"}
+    [said] = [line for line in caplog.messages if "Left out" in line]
+    names = "cat/pipe.png, cat/zero.png, dog/gone.png, dog/pipe.png, dog/round, and 2 more"
+    assert said.endswith(f"or lead in circles: {names}")
+
+
+def test_a_folder_with_nothing_but_a_pipe_is_refused(project, tmp_path):
+    (tmp_path / "pipes").mkdir()
+    os.mkfifo(tmp_path / "pipes/a.png")
+    for path in ("pipes", "pipes/a.png"):
+        with pytest.raises(UsageError, match="has no regular file"):
+            version_of(project, tmp_path / path)
+
+
+def test_an_empty_folder_is_part_of_the_version(project, tmp_path):
+    make_files(tmp_path / "pets", "cat/1.png", "dog/1.png")
+    before = version_of(project, tmp_path / "pets")
+    (tmp_path / "pets/fox").mkdir()
+    assert version_of(project, tmp_path / "pets") != before
+    with pytest.raises(ValueError, match=r"Class folders without an image: fox\. "):
+        pulled(project, tmp_path / "pets")

@@ -1,18 +1,23 @@
 """The step itself: archives, the two formats, and nothing heavy on import."""
 
 import io
+import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from retrain import preflight
 from retrain.errors import UsageError
+from retrain.execute import get_or_run
 from retrain.project import Project
 from retrain.step import DataVersion, plan
-from retrain.workload import Data, Model, Workload
+from retrain.store import RunContext, Store
+from retrain.workload import Data, Model, Workload, load_workload
 from tasks.pull.step import STEP, data_version, find_source
 from tests.tasks.pull.pulling import make_files, pulled
 
@@ -66,7 +71,49 @@ def test_a_folder_that_holds_all_of_an_archive_is_taken_away(project, tmp_path):
 
 def test_a_single_class_is_not_taken_for_a_wrapping(project, tmp_path):
     make_tar(tmp_path / "pets.tgz", {"cat/1.png": "1", "cat/2.png": "2"})
-    assert pulled(project, tmp_path / "pets.tgz")[1] == {"cat/1.png": "1", "cat/2.png": "2"}
+    with pytest.raises(ValueError, match=r"All images are in one class, cat, .*\.$"):
+        pulled(project, tmp_path / "pets.tgz")
+
+
+@pytest.mark.parametrize(
+    ("names", "inner"),
+    [
+        (["photos/ant/1.png", "photos/bee/1.png"], "a level too high: try data.path={}/photos"),
+        (["a/b/ant/1.png", "a/b/bee/1.png"], "some levels too high: try data.path={}/a/b"),
+        (["p/train/ant/1.png", "p/test/bee/1.png"], "a level too high: try data.path={}/p"),
+        (["ant/1.png", "ant/2.png"], None),
+        (["train/ant/1.png", "test/ant/2.png"], None),
+        (["ant/1.png", "2.png", ".bee/3.png"], None),
+    ],
+)
+def test_a_single_class_is_refused_with_the_folder_that_may_be_meant(
+    project, tmp_path, names, inner
+):
+    make_files(tmp_path / "pets", *names)
+    with pytest.raises(ValueError, match="All images are in one class") as error:
+        pulled(project, tmp_path / "pets")
+    hint = inner and f"It is probably {inner.format(tmp_path / 'pets')}"
+    assert str(error.value).endswith(hint or "(below train, val and test or not).")
+
+
+@pytest.mark.parametrize(
+    ("names", "empty"),
+    [
+        (["ant/1.png", "bee/1.png", "fly/readme.txt"], "fly"),
+        (["train/ant/1.png", "train/bee/1.png", "test/ant/notes.md"], "test/ant"),
+    ],
+)
+def test_a_class_folder_without_an_image_is_named(project, tmp_path, names, empty):
+    make_files(tmp_path / "pets", *names)
+    with pytest.raises(ValueError, match=f"Class folders without an image: {empty}\\."):
+        pulled(project, tmp_path / "pets")
+
+
+def test_a_name_that_is_not_utf8_is_refused(project, tmp_path):
+    make_files(tmp_path / "pets", "ant/1.png", "bee/1.png")
+    (tmp_path / "pets/bee/\udcff.png").touch()
+    with pytest.raises(ValueError, match=r"name is not UTF-8: 'bee/\\udcff.png'"):
+        pulled(project, tmp_path / "pets")
 
 
 def test_an_archive_among_other_files_stays_one(project, tmp_path):
@@ -85,8 +132,85 @@ def test_an_archive_that_leads_out_of_its_folder_is_refused(project, tmp_path, n
 
 def test_a_tar_that_leads_out_of_its_folder_is_refused(project, tmp_path):
     make_tar(tmp_path / "bad.tar", {"cat/1.png": "1", "../out.png": "out"})
-    with pytest.raises(ValueError, match="cannot be unpacked"):
+    with pytest.raises(ValueError, match=r"'\.\./out\.png', which leads out of its folder"):
         pulled(project, tmp_path / "bad.tar")
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
+def test_a_tar_with_a_pipe_or_a_link_to_the_outside_is_refused(project, tmp_path, kind):
+    with tarfile.open(tmp_path / "bad.tar", "w") as archive:
+        member = tarfile.TarInfo("cat/1.png")
+        member.type, member.linkname = kind, "../../out.png"
+        archive.addfile(member)
+    with pytest.raises(ValueError, match=r"bad\.tar cannot be unpacked"):
+        pulled(project, tmp_path / "bad.tar")
+
+
+def test_a_link_in_a_tar_that_leads_in_a_circle_is_not_followed(project, tmp_path):
+    with tarfile.open(tmp_path / "round.tar", "w") as archive:
+        member = tarfile.TarInfo("round")
+        member.type, member.linkname = tarfile.SYMTYPE, "."
+        archive.addfile(member)
+    with pytest.raises(ValueError, match=r"data\.path holds no files"):
+        pulled(project, tmp_path / "round.tar")
+
+
+def test_two_files_of_one_name_in_an_archive_are_refused(project, tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive, pytest.warns(UserWarning):
+        archive.writestr("cat/1.png", "1")
+        archive.writestr("cat/1.png", "2")
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for name in ("cat/1.png", "./cat/1.png"):
+            archive.addfile(tarfile.TarInfo(name))
+    for name in ("a.zip", "a.tar"):
+        with pytest.raises(ValueError, match=r"two files with the name '(\./)?cat/1\.png'"):
+            pulled(project, tmp_path / name)
+
+
+@pytest.mark.parametrize("make", [make_zip, make_tar])
+def test_a_file_that_is_a_folder_too_is_refused(project, tmp_path, make):
+    make(tmp_path / "a", {"cat": "1", "cat/1.png": "2"})
+    with pytest.raises(ValueError, match="cannot be unpacked"):
+        pulled(project, tmp_path / "a")
+
+
+@pytest.mark.parametrize("make", [make_zip, make_tar])
+def test_a_name_that_is_too_long_is_refused(project, tmp_path, make):
+    make(tmp_path / "a", PETS | {f"cat/{'é' * 130}.png": "3"})
+    with pytest.raises(ValueError, match="a file whose name is too long, of more than 255 bytes"):
+        pulled(project, tmp_path / "a")
+
+
+def test_a_refused_archive_leaves_nothing_in_the_store(project, tmp_path):
+    make_zip(tmp_path / "a.zip", {"cat/1.png": "1", "cat/2.png": "2"})
+    data = Data(path=str(tmp_path / "a.zip"))
+    workload = Workload(name="pets", data=data, model=Model(family="vit"))
+    version = data_version(data, project)
+    store = Store(tmp_path / "store")
+    with pytest.raises(ValueError, match="All images are in one class"):
+        get_or_run(
+            store, STEP, plan(STEP, workload, [version]), workload, [version],
+            RunContext("run", project), lambda inputs: nullcontext(),
+        )  # fmt: skip
+    assert {path.suffix for path in store.root.rglob("*") if path.is_file()} <= {".lock"}
+    assert list(store.leftovers()) == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("", " ", ".", "./.", "data/..", "..", "/", "//", "{link}", "{root}"),
+        *("file:///", "file://{root}", "local://{root}"),
+    ],
+)
+def test_a_path_that_holds_the_project_is_refused_before_anything_is_read(tmp_path, path):
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    project = Project(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path)
+    path = path.format(root=tmp_path, link=tmp_path / "link")
+    with pytest.raises(UsageError, match=r"data\.path.*\.$") as error:
+        preflight.check([STEP], load_workload(project.params, "vit", {"data.path": path}), project)
+    assert "\n" not in str(error.value)
 
 
 def test_a_broken_archive_is_an_error(project, tmp_path):
@@ -113,7 +237,7 @@ def test_parquet_files_are_recognised_in_any_depth(project, tmp_path):
 
 
 def test_capitals_do_not_matter_in_an_images_name(project, tmp_path):
-    make_files(tmp_path / "pets", "cat/1.JPG")
+    make_files(tmp_path / "pets", "cat/1.JPG", "dog/2.Png")
     assert pulled(project, tmp_path / "pets")[2] == {"format": "folders"}
 
 
@@ -164,8 +288,8 @@ def test_only_the_source_of_the_data_is_code_of_the_step(project, data, source):
     workload = Workload(name="pets", data=config, model=Model(family="vit"))
     version = DataVersion("digest", tracked=source == "dvc")
     code = plan(STEP, workload, [version]).code
-    used = ("step", "archives", "transfer", f"{source}_source")
-    assert set(code) == {f"tasks.pull.{name}" for name in used}
+    used = ("step", "archives", "layout", "transfer", f"{source}_source")
+    assert set(code) == {"tasks.data.listing", *(f"tasks.pull.{name}" for name in used)}
     assert type(found).__module__ in code
 
 
