@@ -137,7 +137,7 @@ class Run:
 
     def _last(self, step: str) -> Plan | None:
         try:
-            return Plan(**json.loads(self._memory(step).read_text()))
+            return Plan(**json.loads(self._memory(step).read_text(encoding="utf-8")))
         except (FileNotFoundError, ValueError, TypeError):
             return None
 
