@@ -172,7 +172,7 @@ def _where_to_look(run: RunState) -> dict[str, str]:
     if "train" in run.artifacts:
         mlflow = run.artifacts["train"].folder / REPORT / "mlflow.json"
         if mlflow.is_file():
-            places["MLflow run"] = json.loads(mlflow.read_text())["run_id"]
+            places["MLflow run"] = json.loads(mlflow.read_text(encoding="utf-8"))["run_id"]
     return places
 
 

@@ -37,6 +37,10 @@ def _explained(error: BaseException) -> str | None:
         place = f" ({name})" if name else ""
         if number in (errno.ENOSPC, errno.EDQUOT) or any(part in text for part in _FULL):
             return f"The disk is full{place}: make room {_fullest()}, or use another disk."
+        if isinstance(each, NotADirectoryError | FileExistsError) and name:
+            for above in (Path(name), *Path(name).parents):
+                if above.is_file():
+                    return f"{above} is a file, and a folder is needed there: move it away."
         if isinstance(each, PermissionError) and name:
             return f"Permission denied for {name}: change its owner or mode, or use another place."
         if number == errno.EROFS or any(part in text for part in _READ_ONLY):

@@ -43,8 +43,8 @@ def check_surroundings(project: Project) -> None:
     """Checks what a run needs around it: folders to write to, and the servers that it uses.
 
     Raises:
-        UsageError: A file is in the place of a folder.
         ValueError: A folder cannot be written to.
+        UsageError: The driver of MLflow's database is not installed.
         ConnectionError: A server that the environment names does not answer within seconds.
     """
     for folder in (project.state, project.store):
@@ -56,9 +56,6 @@ def check_surroundings(project: Project) -> None:
 
 def _check_writable(folder: Path) -> None:
     """Writes to a folder, which is created, as much as shows that its disk is not full."""
-    for place in (folder, *folder.parents):
-        if place.exists() and not place.is_dir():
-            raise UsageError(f"{place} is a file, and the run needs a folder there: move it away.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:

@@ -57,14 +57,27 @@ class Project:
 
         Raises:
             ValueError: Git failed; the message is git's own.
+            FileNotFoundError: Git is not installed.
         """
-        done = subprocess.run(["git", *arguments], cwd=self.root, capture_output=True, text=True)
+        try:
+            done = subprocess.run(
+                ["git", *arguments], cwd=self.root, capture_output=True, encoding="utf-8"
+            )
+        except FileNotFoundError:
+            raise FileNotFoundError("git is not installed here: install it.") from None
         if done.returncode:
             raise ValueError(f"git {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout.strip()
 
+    def is_in_git(self) -> bool:
+        """Whether it lies in a git repository; an unpacked archive does not."""
+        return any((folder / ".git").exists() for folder in (self.root, *self.root.parents))
+
     def commit(self) -> str | None:
-        """The commit that is checked out, with `+dirty` behind it when files differ from it."""
+        """The commit that is checked out, with `+dirty` behind it when files differ from it.
+
+        None without git, and in a project that is in no git repository.
+        """
         try:
             commit = self.git("rev-parse", "HEAD")
             return commit + ("+dirty" if self.git("status", "--porcelain", "-uno") else "")

@@ -13,11 +13,15 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from retrain import tracking
 from retrain.project import Project
 from retrain.runs import console
 from retrain.store import Store
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import State
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +111,8 @@ def _end_in_prefect(tags: list[str], ids: set[str]) -> int:
     filters = [{"tags": {"all_": [tag]}} for tag in tags]
     filters += [{"id": {"any_": sorted(ids)}}] if ids else []
     live = {"type": {"not_any_": ["COMPLETED", "FAILED", "CRASHED", "CANCELLED"]}}
-    crashed, count = Crashed(message=MESSAGE), 0
+    crashed: State[Any] = Crashed(message=MESSAGE)
+    count = 0
     with get_client(sync_client=True) as client:
         for each in filters:
             chosen = FlowRunFilter.model_validate(each | {"state": live})

@@ -103,7 +103,7 @@ class RunState:
         if damage is None:
             return None
         try:
-            last = Plan(**json.loads(self.last_plan(now.step).read_text()))
+            last = Plan(**json.loads(self.last_plan(now.step).read_text(encoding="utf-8")))
         except (FileNotFoundError, ValueError, TypeError):
             return "first run"
         return difference(last, now) or damage

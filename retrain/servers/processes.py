@@ -89,7 +89,10 @@ def lock(project: Project) -> FileLock:
 def read_services(project: Project) -> list[Service]:
     """The services that were started and not stopped, in that order; some may be dead."""
     try:
-        return [Service(**fields) for fields in json.loads(_services_file(project).read_text())]
+        return [
+            Service(**fields)
+            for fields in json.loads(_services_file(project).read_text(encoding="utf-8"))
+        ]
     except FileNotFoundError:
         return []
 
@@ -153,7 +156,11 @@ def wait(program: Program, service: Service, process: "subprocess.Popen[bytes]")
         else:
             sleep(0.2)
             continue
-        last = Path(service.log).read_text(errors="replace").splitlines()[-LOG_LINES:]
+        last = (
+            Path(service.log)
+            .read_text(encoding="utf-8", errors="replace")
+            .splitlines()[-LOG_LINES:]
+        )
         raise ValueError(f"The {program.title} {fault}; {service.log} ends:\n" + "\n".join(last))
 
 

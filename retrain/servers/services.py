@@ -261,7 +261,8 @@ def _deploy(project: Project, api: str) -> None:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
+        encoding="utf-8",
+        errors="replace",
     )
     # Prefect skips an invalid entry; the exit code is 0 if others are valid.
     if done.returncode or "Skipping" in done.stdout:

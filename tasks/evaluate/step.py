@@ -66,7 +66,7 @@ def evaluate(
     write_json(workspace.folder / "metrics.json", metrics)
     write_json(workspace.folder / "per_class.json", per_class(tally))
     report = trained.folder / REPORT
-    history = json.loads((report / "history.json").read_text())
+    history = json.loads((report / "history.json").read_text(encoding="utf-8"))
     plots.draw(tally, examples, split.images, history, workspace.report)
     _track(report, metrics, workspace)
     return {
@@ -114,7 +114,7 @@ def _answers(
 
 def _track(report: Path, metrics: dict[str, float], workspace: Workspace) -> None:
     """Adds the scores and the plots to the training's MLflow run."""
-    run_id = json.loads((report / "mlflow.json").read_text())["run_id"]
+    run_id = json.loads((report / "mlflow.json").read_text(encoding="utf-8"))["run_id"]
     named = {f"test_{name}": value for name, value in metrics.items()}
     tracking.log_metrics(workspace.project, run_id, named)
     tracking.log_artifacts(workspace.project, run_id, workspace.report, "evaluate")

@@ -199,16 +199,18 @@ def _register(
 def _run_of(trained: Artifact, scores: Artifact, workspace: Workspace) -> str:
     """The MLflow run of a training; a new one with the same content if it was deleted."""
     project, report = workspace.project, trained.folder / REPORT
-    run_id = str(json.loads((report / "mlflow.json").read_text())["run_id"])
+    run_id = str(json.loads((report / "mlflow.json").read_text(encoding="utf-8"))["run_id"])
     if tracking.is_active(project, run_id):
         return run_id
     plan: dict[str, Any] = {"config": {}, "inputs": {"preprocess": "unknown"}}
     if (trained.folder / MANIFEST).exists():  # DVC's copy of an output has none
-        plan = json.loads((trained.folder / MANIFEST).read_text())["plan"]
+        plan = json.loads((trained.folder / MANIFEST).read_text(encoding="utf-8"))["plan"]
     run_id = tracking.start_run(
         project, workspace.workload, trained.key, plan["config"], plan["inputs"]["preprocess"]
     ).run_id
-    tracking.log_epochs(project, run_id, json.loads((report / "history.json").read_text()))
+    tracking.log_epochs(
+        project, run_id, json.loads((report / "history.json").read_text(encoding="utf-8"))
+    )
     named = {f"test_{name}": value for name, value in scores.facts["metrics"].items()}
     tracking.log_metrics(project, run_id, named)
     tracking.end_run(project, run_id, "FINISHED")

@@ -95,7 +95,8 @@ class DvcSource:
         """Links to DVC's cache, after fetching what is missing there from the default remote."""
         from dvc.repo import Repo
 
-        with Repo(str(self.project.root)) as repo:
+        config = {} if self.project.is_in_git() else {"core": {"no_scm": True}}
+        with Repo(str(self.project.root), config=config) as repo:
             listing = scratch / digest
             _link_objects(repo, {listing: digest})
             md5s = _read_listing(listing)

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
-from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
@@ -128,8 +127,9 @@ def followed(
         show(Progress(**written["progress"]))
 
     # In the context of the run, so that Prefect assigns the lines to it.
-    follow = partial(copy_context().run, _follow)
-    thread = Thread(target=follow, args=(file, show_written, log, over), daemon=True)
+    thread = Thread(
+        target=copy_context().run, args=(_follow, file, show_written, log, over), daemon=True
+    )
     thread.start()
     try:
         yield

@@ -111,10 +111,10 @@ def test_a_deleted_artifact_is_made_again_and_nothing_after_it_runs(run_toy):
 
 def test_a_damaged_artifact_is_made_again(run_toy):
     run = run_toy()
-    Path(run.state.outcomes[0].path, "out.txt").write_text("damaged")
+    Path(run.state.outcomes[0].path, "out.txt").write_text("damaged", encoding="utf-8")
     after = run_toy()
     assert outcomes(after)[0] == ("first", False, "out.txt has changed its size")
-    assert Path(after.state.outcomes[0].path, "out.txt").read_text() == "1"
+    assert Path(after.state.outcomes[0].path, "out.txt").read_text(encoding="utf-8") == "1"
 
 
 def test_new_data_runs_what_reads_it(run_toy):
@@ -152,7 +152,7 @@ def test_a_flipped_byte_in_an_input_of_a_step_that_runs_is_found_and_repaired(ru
     assert after.state.artifacts["first"] == replace(
         before.state.artifacts["first"], provenance=after.state.artifacts["first"].provenance
     )
-    assert Path(after.state.outcomes[1].path, "out.txt").read_text() == "11"
+    assert Path(after.state.outcomes[1].path, "out.txt").read_text(encoding="utf-8") == "11"
 
 
 def test_damage_explains_a_step_that_fails(run_toy):
@@ -185,7 +185,10 @@ def test_a_step_that_is_never_kept_does_not_begin_with_a_damaged_input(run_toy):
 def test_edited_facts_are_noticed(run_toy):
     before = run_toy()
     manifest = Path(before.state.outcomes[0].path, "manifest.json")
-    manifest.write_text(manifest.read_text().replace('"facts": {}', '"facts": {"weights": "x"}'))
+    manifest.write_text(
+        manifest.read_text(encoding="utf-8").replace('"facts": {}', '"facts": {"weights": "x"}'),
+        encoding="utf-8",
+    )
     after = run_toy()
     assert outcomes(after)[0] == ("first", False, "its manifest.json has changed")
     assert after.state.artifacts["first"].facts == {}

@@ -82,7 +82,7 @@ def raising_on_rank_1(config):
     import torch.distributed
 
     rank = ray.train.get_context().get_world_rank()
-    with Path(config["job"].scratch, f"tries-of-{rank}").open("a") as tries:
+    with Path(config["job"].scratch, f"tries-of-{rank}").open("a", encoding="utf-8") as tries:
         tries.write("x")
     if rank == 1:
         raise config["job"].settings["error"]
