@@ -27,7 +27,7 @@ def write_package(model: Path, precision: str, folder: Path) -> None:
     Args:
         model: A folder that `models.save` wrote.
         precision: Of the evaluation and of the answers: `fp32` or `bf16`.
-        folder: Must not exist yet.
+        folder: Must not exist yet; the folder above it takes temporary files.
     """
     import mlflow
     import pandas as pd
@@ -41,7 +41,7 @@ def write_package(model: Path, precision: str, folder: Path) -> None:
             [ColSpec(DataType.string, "label"), ColSpec(Map(DataType.double), "probabilities")]
         ),
     )
-    with TemporaryDirectory() as place:
+    with TemporaryDirectory(dir=folder.parent) as place:
         code, serving = Path(place) / "models", Path(place) / Path(package.SERVING).name
         _copy_code(package.code_of(model), code)
         write_json(serving, {"precision": precision})
