@@ -60,6 +60,8 @@ def get_or_run(
         store.hold(context.run, step.name, plan.key)
         store.clear(step.name, plan.key)
         if not refresh and (found := store.find(step.name, plan.key)):
+            # Of a run that was killed when it had published its output, or refreshed it.
+            shutil.rmtree(store.scratch(step.name, plan.key))
             return found, True
         partial, scratch = (
             store.partial(step.name, plan.key),
@@ -101,7 +103,7 @@ def run_uncached(
     """
     with checking(inputs):
         pass
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory(dir=Store(context.project.store).temporary(context.run)) as folder:
         workspace = Workspace(Path(folder), Path(folder), plan.key, workload.name, context.project)
         manifest = _run(step, plan, workload, inputs, workspace, context)
     return Artifact(

@@ -214,8 +214,13 @@ class Store:
             try:
                 yield
             finally:
-                held.unlink()
-                lock.unlink(missing_ok=True)
+                self._release(lock)
+
+    def temporary(self, run: str) -> Path:
+        """A folder for temporary files, which goes with the run that holds artifacts."""
+        folder = self._held_by(run).with_suffix(".files")
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
     def hold(self, run: str, step: str, key: str) -> None:
         """Records that a run needs an artifact; the caller holds the key's lock."""
@@ -232,8 +237,7 @@ class Store:
         for lock in (self.root / _HOLDS).glob("*.lock"):
             try:
                 with FileLock(lock, timeout=0):  # free: its run was killed
-                    lock.with_suffix(".txt").unlink(missing_ok=True)
-                    lock.unlink(missing_ok=True)
+                    self._release(lock)
             except Timeout:
                 try:
                     lines = lock.with_suffix(".txt").read_text(encoding="utf-8").splitlines()
@@ -251,6 +255,12 @@ class Store:
             with suppress(Timeout), FileLock(lock, timeout=0):
                 killed.add(lock.stem.rpartition("-")[0])
         return killed - {"dvc"}
+
+    def _release(self, lock: Path) -> None:
+        """Removes the files of a run that holds nothing any more; the caller has the run's lock."""
+        shutil.rmtree(lock.with_suffix(".files"), ignore_errors=True)
+        lock.with_suffix(".txt").unlink(missing_ok=True)
+        lock.unlink(missing_ok=True)
 
     def _held_by(self, run: str) -> Path:
         return self.root / _HOLDS / f"{run}-{os.getpid()}.txt"

@@ -28,7 +28,7 @@ def write_package(model: Path, precision: str, images: Mapping[str, int], folder
         model: A folder that `models.save` wrote.
         precision: Of the evaluation and of the answers: `fp32` or `bf16`.
         images: The number of images of each class, for information.
-        folder: Must not exist yet.
+        folder: Must not exist yet; the folder above it takes temporary files.
     """
     import mlflow
     import pandas as pd
@@ -46,7 +46,7 @@ def write_package(model: Path, precision: str, images: Mapping[str, int], folder
             [ColSpec(DataType.string, "label"), ColSpec(Map(DataType.double), "probabilities")]
         ),
     )
-    with TemporaryDirectory() as place:
+    with TemporaryDirectory(dir=folder.parent) as place:
         code = Path(place) / "models"
         serving, classes = (
             Path(place) / Path(file).name for file in (package.SERVING, package.CLASSES)

@@ -170,7 +170,7 @@ def _register(
             f"{model / versions.WEIGHTS} has changed since it was trained; it is not registered. "
             "Run again with --refresh."
         )
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory(dir=workspace.folder) as folder:
         written = Path(folder) / "package"
         precision = scores.facts["precision"]
         write_package(model, precision, classes, written)

@@ -1,4 +1,9 @@
+import os
+import signal
+import subprocess
+import sys
 import threading
+import time
 
 import pytest
 
@@ -34,4 +39,21 @@ def test_what_fails_leaves_the_file_as_it_was(tmp_path):
     with pytest.raises(UnicodeEncodeError):
         write_text(path, "\ud800")
     assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_killed_writers_left_goes_some_time_later(tmp_path):
+    path = tmp_path / "record.json"
+    program = (
+        "import os, sys; from pathlib import Path; from retrain.atomic import write_text\n"
+        "Path.replace = lambda *_: os.kill(os.getpid(), 9)\n"
+        "write_text(Path(sys.argv[1]), 'half')"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    [left] = tmp_path.iterdir()
+    write_text(path, "whole")
+    assert left.exists()  # it could be of a writer that is at work
+    os.utime(left, times=(time.time() - 7200,) * 2)
+    write_text(path, "again")
     assert list(tmp_path.iterdir()) == [path]

@@ -184,6 +184,7 @@ def test_what_killed_runs_left_goes_even_if_the_output_is_there(store, context):
     made = make_toy(store, context)
     store.partial("toy", made.key).mkdir()
     store.folder("toy", f".{made.key}.discarded").mkdir()
+    (store.scratch("toy", made.key) / "checkpoint").write_text("of a refresh")
     assert make_toy(store, replace(context, run="run-2")) == made
     assert list(store.leftovers()) == []
 
@@ -214,11 +215,13 @@ def test_what_a_run_takes_is_held_until_it_ends_or_is_killed(store, context):
         store = Store(Path({str(store.root)!r}))
         with store.holding("run-3"):
             make_toy(store, RunContext("run-3", Project(Path("."))))
+            (store.temporary("run-3") / "package").mkdir()
             os.kill(os.getpid(), signal.SIGKILL)
         """
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == -9, done.stderr
-    assert list((store.root / ".holds").iterdir()) != []
+    assert list((store.root / ".holds").glob("*.files/package")) != []
+    assert store.killed_runs() == {"run-3"}
     assert store.held() == set()
     assert list((store.root / ".holds").iterdir()) == []
