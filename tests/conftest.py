@@ -33,5 +33,5 @@ def prefect_session():
     """A Prefect server with a database of its own, started once for all tests that need it."""
     from prefect.testing.utilities import prefect_test_harness
 
-    with prefect_test_harness():
+    with prefect_test_harness(server_startup_timeout=180):  # on a busy machine
         yield
