@@ -130,8 +130,9 @@ class Build:
         made, cached = get_or_run(
             self.store, step, now, self.workload, inputs, self.context, self._checking
         )
-        why = f"from run {made.provenance['run'][:8]} of {made.provenance['time']}"
-        console.ended(step.name, cached, why if cached else "", time.monotonic() - began)
+        maker = f"from run {made.provenance['run'][:8]} of {made.provenance['time']}"
+        why = maker if cached else "not in the store"
+        console.ended(step.name, cached, why, time.monotonic() - began)
         return made
 
     def show(self) -> None:

@@ -32,6 +32,7 @@ from tests.fuzz.case import Case, Outcome, make_cases
 from tests.fuzz.limits import Limited
 
 CLASSES = ("cat", "dog")
+WITH_OTHERS = "in a run that failed"
 PER_RUN = 250  # images
 PER_WORKER = 25  # data sets or configurations
 SETTINGS = {
@@ -141,8 +142,8 @@ def _try_images(clone: Clone, cases: Sequence[Case]) -> Iterator[Outcome]:
     failure = broken or ("a traceback" if "Traceback" in errors else "")
     if code != 0 or failure:
         failure = f"{failure or 'all are refused'}: {errors.strip()[-500:]}"
-        yield Outcome(cases[0], "refused", failure)
-        yield from (Outcome(case, "refused", "in a run with the one before") for case in cases[1:])
+        yield Outcome(cases[0], "refused", f"{failure} (with the {len(cases) - 1} after it)")
+        yield from (Outcome(case, "refused", WITH_OTHERS) for case in cases[1:])
         return
     validated = Path(json.loads(output)["steps"][1]["path"])
     accepted = set(pq.read_table(validated / "images.parquet")["file"].to_pylist())
@@ -232,8 +233,9 @@ def _keep(outcome: Outcome, folder: Path, seed: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     kept = folder / outcome.case.name
     kept.write_bytes(outcome.case.data)
-    why = " ".join(outcome.failure.split())
-    print(f"FAILED {outcome.case.kind}, seed {seed}, {kept}: {why[:1000]}", flush=True)
+    if outcome.failure != WITH_OTHERS:
+        why = " ".join(outcome.failure.split())
+        print(f"FAILED {outcome.case.kind}, seed {seed}, {kept}: {why[:1000]}", flush=True)
 
 
 def _report(outcomes: Sequence[Outcome]) -> int:
