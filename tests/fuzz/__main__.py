@@ -83,7 +83,10 @@ class Clone:
 
     def call(self, command: Sequence[str], seconds: float = 0) -> tuple[int, str, str, str]:
         """Runs Python; returns the exit code, both outputs, and which limit was broken."""
-        with tempfile.TemporaryFile("w+", encoding="utf-8") as output, tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
+        with (
+            tempfile.TemporaryFile("w+", encoding="utf-8") as output,
+            tempfile.TemporaryFile("w+", encoding="utf-8") as errors,
+        ):
             limited = Limited(
                 command, self.root, self.environment,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=errors,
