@@ -41,6 +41,7 @@ from retrain.store import (
 from retrain.verify import Verifier, retry_damaged
 from retrain.workload import Workload, load_workload
 from tasks.evaluate.champion import score_champion
+from tasks.evaluate.classes import compare_classes
 from tasks.evaluate.step import STEP as EVALUATE
 from tasks.gate.step import STEP as GATE
 from tasks.preprocess.step import STEP as PREPROCESS
@@ -107,6 +108,8 @@ class Build:
             now = plan(step, self.workload, inputs)
             if step.cached:
                 made = self(step, *inputs)
+                if step is VALIDATE:  # before hours of training, and again before the gate
+                    compare_classes(self, made)
             else:
                 made = run_uncached(step, now, self.workload, inputs, self.context, self._checking)
             folder = self.folder(step.name)

@@ -105,15 +105,16 @@ class DryRun:
             refresh: Whether the run takes nothing from the store.
 
         Returns:
-            For each step `step`, its name; `would`, which is `run`, `come from the cache` or
-            `depend` on what the first step that runs gives; and `why`.
+            For each step `step`, its name; `would`, which is `come from the cache`, `change
+            nothing` (a step that asks the registry), `run`, or `depend` on what the first step that
+            runs gives; and `why`.
         """
         found = {} if refresh else {each.step: each for each in self.state.outcomes}
         first = steps[0] if refresh else self.has_to_run
         shown: list[dict[str, str | None]] = []
         for step in steps:
             if step in found:
-                would = "come from the cache" if found[step].cached else "run"
+                would = "come from the cache" if found[step].cached else "change nothing"
                 shown.append({"step": step, "would": would, "why": found[step].why})
             elif step == first:
                 why = REFRESHED if refresh else self.reason

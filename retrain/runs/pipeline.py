@@ -148,7 +148,7 @@ class Pipeline:
             assert first
             outcome = f"{first['step']} would be the first step to run: {first['why']}."
         else:
-            outcome = "Every output is in the store; nothing would be computed."
+            outcome = "Every output is in the store; no step would run."
         return {
             "flow": self.name,
             "workload": dry_run.workload.name,

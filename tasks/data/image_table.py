@@ -110,6 +110,8 @@ def class_names(folder: Path) -> list[str]:
 def images_per_class(folder: Path, file: str = FILE_NAME) -> dict[str, int]:
     """Counts the images of each class over all splits; the classes are in natural order.
 
+    Bad images that have no class are left out.
+
     Args:
         folder: The output of `validate`.
         file: The accepted images, or those that were `SET_ASIDE`.
@@ -119,7 +121,7 @@ def images_per_class(folder: Path, file: str = FILE_NAME) -> dict[str, int]:
     counts: Counter[str] = Counter()
     with pq.ParquetFile(folder / file) as parquet:
         for batch in parquet.iter_batches(columns=["label"]):
-            for each in batch.column(0).value_counts().to_pylist():
+            for each in batch.column(0).drop_null().value_counts().to_pylist():
                 counts[each["values"]] += each["counts"]
     return {name: counts[name] for name in sorted(counts, key=natural_order)}
 

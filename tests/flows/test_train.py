@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,8 @@ def test_a_changed_parameter_runs_training_and_what_follows(clone, first):
     still = clone.train("--set", "train.lr=0.0007", "--set", "gate.min={accuracy: 0.999}")
     assert still["unchanged"]
     assert still["model"] == again["model"]
-    assert "was rejected (accuracy >= 0.999 is" in still["outcome"]
+    assert "would be rejected (accuracy >= 0.999 is" in still["outcome"]
+    assert not still["rejected"]  # by nobody who is to be told
     other_rule = clone.train("--set", "train.lr=0.0007", "--set", "gate.min={accuracy: 0.998}")
     assert not other_rule["unchanged"]
     assert ran(other_rule) == []
@@ -175,13 +177,85 @@ def test_another_version_of_the_data_runs_everything(clone, first):
     clone.run("git", "checkout", "-q", "data.dvc")
 
 
-def test_a_folder_of_images_is_trained_on(clone, tmp_path):
+def test_own_images_have_a_name_and_a_champion_of_their_own(clone, first, tmp_path):
     photos = draw_photos(tmp_path / "photos")
-    done = clone.train(
-        "--set", f"data.path={photos}", "--set", "images.channels=3", "--set", "images.size=8"
-    )
+    settings = {"data.path": photos, "images.channels": 3, "images.size": 8, "train.epochs": 20}
+    own = ["--as", "photos", *chain(*(("--set", f"{k}={v}") for k, v in settings.items()))]
+    done = clone.train(*own)
     assert not done["data"]["tracked"]
     assert sum(done["data"]["rows"].values()) == 36
+    assert done["model"]["name"] == done["workload"] == "photos"
+    assert done["model"]["aliases"] == ["champion"]
+    status = {
+        each["workload"]: each for each in json.loads(clone.retrain("status", "--json").stdout)
+    }
+    assert status["photos"]["champion"]["version"] == 1
+    assert status["vit"]["champion"]["weights"] == first["model"]["digest"]
+    assert [
+        e["action"] for e in json.loads(clone.retrain("history", "photos", "--json").stdout)
+    ] == ["promoted"]
+
+    (photos / "class-0").rename(photos / "class-00")  # natural order stays, so do the weights
+    refused = clone.retrain("train", "vit", *own, code=1).stderr
+    assert "missing: class-0 (12 images then, 0 now)" in refused
+    assert last_steps(clone, "photos") == ["pull", "validate"]
+    renamed = clone.train(*own, "--set", "gate.may_drop=[class-0]")
+    assert renamed["model"]["digest"] == done["model"]["digest"]
+    assert renamed["decision"]["verdict"] == "better"
+    assert (renamed["model"]["version"], renamed["model"]["aliases"]) == (2, ["champion"])
+
+
+def last_steps(clone, workload):
+    return [step["step"] for step in json.loads(clone.retrain("why", workload, "--json").stdout)]
+
+
+def test_data_with_other_classes_is_refused_before_it_is_prepared(clone, first, tmp_path):
+    photos = draw_photos(tmp_path / "photos")
+    done = clone.retrain("train", "vit", "--set", f"data.path={photos}", code=1)
+    assert "The data lacks 10 of the 10 classes of vit version" in done.stderr
+    assert "the data's classes: class-0, class-1, class-2" in done.stderr
+    assert last_steps(clone, "vit") == ["pull", "validate"]
+
+
+def files(root):
+    """All files of a clone, with their times."""
+    return {
+        path: path.stat().st_mtime_ns
+        for path in root.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def test_what_a_person_tries_is_compared_and_promoted_only_on_demand(clone, first):
+    better = ("--set", "train.epochs=8")
+    before = files(clone.root)
+    preview = json.loads(clone.retrain("train", "vit", *better, "--dry-run", "--json").stdout)
+    would = {step["step"]: (step["would"], step["why"]) for step in preview["steps"]}
+    assert would["preprocess"][0] == "come from the cache"
+    assert would["train"] == ("run", "train.epochs 2 -> 8")
+    assert would["promote"] == ("depend", "on what train gives")
+    assert "train would be the first step to run" in preview["outcome"]
+    assert files(clone.root) == before
+
+    tried = clone.train(*better)
+    number = tried["model"]["version"]
+    says = f"version {number} would be the champion over version {first['model']['version']}; add "
+    assert says + "--promote to promote it" in tried["outcome"]
+    assert (tried["decision"]["verdict"], tried["model"]["aliases"]) == ("better", [])
+    again = clone.train(*better)
+    assert again["unchanged"]
+    assert says in again["outcome"]
+    promoted = clone.train(*better, "--promote")
+    assert ran(promoted) == []
+    assert promoted["model"] == tried["model"] | {"aliases": ["champion"]}
+    assert f"vit version {number} is the champion now" in promoted["outcome"]
+    events = json.loads(clone.retrain("history", "vit", "--json").stdout)
+    assert [(e["action"], e["version"]) for e in events][-2:] == [
+        ("compared", number),
+        ("promoted", number),
+    ]
+    client = tracking.client(Project(clone.root))
+    client.set_registered_model_alias("vit", "champion", str(first["model"]["version"]))
 
 
 def test_images_that_do_not_decode_stop_the_run_and_leave_nothing(clone, tmp_path):
@@ -202,6 +276,9 @@ def test_images_that_do_not_decode_stop_the_run_and_leave_nothing(clone, tmp_pat
         (["train", "vit", "--data-rev", "nowhere"], 2, "nowhere"),
         (["train", "vit", "--set", "data.path=/nowhere"], 2, "/nowhere"),
         (["train"], 2, "workload"),
+        (["train", "vit", "--dry-run", "--set", "data.path=/nowhere"], 2, "/nowhere"),
+        (["train", "vit", "--as", "a/b"], 2, "ASCII letters"),
+        (["validate", "vit", "--promote"], 2, "--promote"),
         (["why", "vti"], 2, "Did you mean 'vit'?"),
     ],
 )

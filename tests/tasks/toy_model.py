@@ -93,6 +93,7 @@ def write_data(root: Path, rows: int, labels=LABELS) -> tuple[Artifact, Artifact
     (root / "validate").mkdir()
     listed = pa.Table.from_pylist(table, image_table.schema())
     pq.write_table(listed, root / "validate" / image_table.FILE_NAME)
+    pq.write_table(listed.slice(0, 0), root / "validate" / image_table.SET_ASIDE)
     counts = dict(Counter(row["label"] for row in table))
     return (
         Artifact("pull", "k", f"pulled-{rows}", root / "pull", {"format": "parquet"}),

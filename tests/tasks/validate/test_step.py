@@ -9,6 +9,7 @@ from PIL import Image
 
 from retrain.errors import RejectedDataError
 from retrain.workload import Checks, Data, Split
+from tasks.data.image_table import SET_ASIDE, images_per_class
 from tasks.validate.step import validate
 from tests.tasks.toy_data import png, pulled, workspace, write_files, write_parquet
 
@@ -58,7 +59,11 @@ def quarantine(folder):
 
 def test_good_data_is_accepted_and_described(tmp_path, files):
     facts, folder = run(tmp_path, files)
-    assert facts == {"rows": {"train": 8, "val": 4, "test": 6}, "quarantined": 0}
+    assert facts == {
+        "rows": {"train": 8, "val": 4, "test": 6},
+        "quarantined": 0,
+        "classes": {"cat": 9, "dog": 9},
+    }
     rows = pq.read_table(folder / "images.parquet")
     assert rows.column_names == [
         *("unit", "split", "path", "label", "file", "row"),
@@ -248,7 +253,10 @@ def test_bad_images_up_to_the_fraction_are_set_aside_with_the_reasons(tmp_path, 
         "train/dog/y.png": files["val/cat/1.png"],
     }
     facts, folder = run(tmp_path, files, CHECKS.model_copy(update={"max_bad_fraction": 3 / 21}))
-    assert facts == {"rows": {"train": 8, "val": 4, "test": 6}, "quarantined": 3}
+    assert facts["rows"] == {"train": 8, "val": 4, "test": 6}
+    assert facts["quarantined"] == 3
+    assert facts["classes"] == {"cat": 9, "dog": 9}
+    assert images_per_class(folder, SET_ASIDE) == {"cat": 1, "dog": 1}
     reasons = quarantine(folder)
     assert reasons.pop("train/cat/x.png").startswith("does not decode: not an image")
     assert reasons == {
