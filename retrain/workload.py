@@ -97,6 +97,9 @@ class Checks(Section):
         min_side: The smallest shorter side, in pixels.
         max_side: The largest longer side, in pixels.
         max_bad_fraction: Bad images up to this fraction are set aside instead of stopping the run.
+        near_duplicates: What happens to an image of train or val that looks like one of a split
+            held out from it, such as the same photo saved again: `report` counts and lists it,
+            `bad` makes it a bad image.
     """
 
     labels: tuple[Text, ...] | None = None
@@ -104,6 +107,7 @@ class Checks(Section):
     min_side: Side = 8
     max_side: Side = 10_000
     max_bad_fraction: Fraction = 0.0
+    near_duplicates: Literal["report", "bad"] = "report"
 
     @model_validator(mode="before")
     @classmethod

@@ -27,6 +27,7 @@ STYLE = {
     "font.size": 9,
     "grid.color": "#e3e6ea",
     "legend.frameon": False,
+    "text.parse_math": False,  # a class may be named `$x^{$`
 }
 MAX_COUNTED_CLASSES = 25  # with more, the numbers in the cells are too small to read
 MAX_NAMED_CLASSES = 60
@@ -254,4 +255,6 @@ def _panel(
 
 
 def _short(name: str) -> str:
+    """A class's name as it is drawn: on one line, and not too long."""
+    name = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in name)
     return name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 1]}…"

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING
 
 from tasks.data.image_table import property_types
 from tasks.data.raw_dataset import SPLITS
+from tasks.validate.fingerprint import near_duplicates
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from retrain.workload import Checks
 
-COLUMNS = ("split", "label", "error", "sha256", *property_types())  # of the tables that are added
+# Of the tables that are added.
+COLUMNS = ("split", "label", "error", "sha256", "pixels", "fingerprint", *property_types())
 BATCH = 1024  # rows that are Python objects at a time
 
 _SQL_TYPES = {int: "INTEGER", float: "REAL", str: "TEXT"}
@@ -27,8 +29,10 @@ _PROPERTIES = ", ".join(f"{name} {_SQL_TYPES[kind]}" for name, kind in property_
 _TABLES = f"""
 CREATE TABLE images (
     image INTEGER PRIMARY KEY, split TEXT, label TEXT, error TEXT, sha256 BLOB,
+    pixels BLOB, fingerprint INTEGER,
     {_PROPERTIES},
-    unknown_label TEXT, also_in TEXT,
+    unknown_label TEXT, other_label TEXT, also_in TEXT,
+    near_duplicate INTEGER, near_duplicate_in TEXT,
     shorter_side INTEGER GENERATED ALWAYS AS (min(width, height)),
     longer_side INTEGER GENERATED ALWAYS AS (max(width, height))
 );
@@ -126,6 +130,58 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
                     (SPLITS[rank],),
                 )
 
+    def find_conflicting(self) -> None:
+        """Sets `other_label` of the images whose pixels are also in an image of another class."""
+        with self._database:
+            self._database.execute(
+                "UPDATE images"
+                " SET other_label = CASE WHEN label = first THEN last ELSE first END"
+                " FROM (SELECT pixels AS shared, MIN(label) AS first, MAX(label) AS last"
+                "  FROM images WHERE pixels IS NOT NULL GROUP BY pixels HAVING first <> last)"
+                " WHERE pixels = shared AND label IS NOT NULL"
+            )
+
+    def find_near_duplicates(self) -> None:
+        """Finds the images that look like one of a later split.
+
+        Sets `near_duplicate`, the number of that image, and `near_duplicate_in`, its split. The
+        images that `find_shared` has found are left out.
+        """
+        import numpy as np
+
+        found = self._database.execute(
+            "SELECT image, fingerprint, split FROM images WHERE error IS NULL AND also_in IS NULL"
+        )
+        rows = ((image, fingerprint, SPLITS.index(split)) for image, fingerprint, split in found)
+        numbers, prints, ranks = np.fromiter(rows, np.dtype((np.int64, 3))).T
+        others = near_duplicates(prints, ranks)
+        places = np.flatnonzero(others >= 0)
+        with self._database:
+            self._database.executemany(
+                "UPDATE images SET near_duplicate = ?, near_duplicate_in = ? WHERE image = ?",
+                (
+                    (int(numbers[other]), SPLITS[ranks[other]], int(numbers[place]))
+                    for place, other in zip(places, others[places], strict=True)
+                ),
+            )
+
+    def near_duplicates(self, limit: int) -> tuple[int, dict[int, int]]:
+        """The accepted images that look like one of a later split.
+
+        Args:
+            limit: How many of them are given.
+
+        Returns:
+            How many there are; and for the first of them, by their number, that of the other image.
+        """
+        where = "near_duplicate IS NOT NULL AND image NOT IN (SELECT image FROM bad)"
+        [count] = self._database.execute(f"SELECT COUNT(*) AS images FROM images WHERE {where}")
+        rows = self._database.execute(
+            f"SELECT image, near_duplicate FROM images WHERE {where} ORDER BY image LIMIT ?",
+            (limit,),
+        )
+        return int(count["images"]), {row["image"]: row["near_duplicate"] for row in rows}
+
     def set_aside(self, rule: int, query: str) -> None:
         """Marks the images that a query finds as bad.
 
@@ -152,6 +208,11 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
                 self._database.execute(
                     f"INSERT INTO splits SELECT '{split}', COALESCE(SUM({split}), 0) FROM classes"
                 )
+
+    def only_class(self) -> str | None:
+        """The class of all accepted images, if it is the same for all of them."""
+        rows = self._database.execute("SELECT label FROM classes LIMIT 2").fetchall()
+        return str(rows[0]["label"]) if len(rows) == 1 else None
 
     def rows(self, split: str) -> int:
         """How many accepted images a split has."""

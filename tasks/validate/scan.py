@@ -5,19 +5,24 @@ driver. The files remain after a kill, and the next run inspects only the units 
 """
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models.image import inspect
+from models.image import ImageProperties, inspect
 from retrain.runs import console
 from tasks.compute.ray_data import map_units
 from tasks.data import image_table
 from tasks.data.raw_dataset import RawDataset, RawImage, Unit
+from tasks.validate.fingerprint import fingerprints, shrink
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
 BATCH = 1024  # rows that are Python's objects at a time; in Arrow they are a tenth as large
 
@@ -30,7 +35,8 @@ class ScanTask:
         number: The unit's place in `RawDataset.units()`.
         unit: The images it reads.
         path: The file about its images: the columns of `tasks.data.image_table`, the split from
-            the data's names, and `error`, why an image does not decode.
+            the data's names; `error`, why an image does not decode; and if it does, `pixels`, a
+            digest of its pixels, and `fingerprint` (`tasks/validate/fingerprint.py`).
     """
 
     number: int
@@ -65,10 +71,17 @@ def scan_units(source: RawDataset, folder: Path) -> list[Path]:
 
 
 def schema() -> "pa.Schema":
-    """The columns of a unit's file."""
+    """The columns of a unit's file: also `pixels`, 16 bytes that only the same pixels give."""
     import pyarrow as pa
 
-    return image_table.schema().append(pa.field("error", pa.string()))
+    return pa.schema(
+        [
+            *image_table.schema(),
+            pa.field("error", pa.string()),
+            pa.field("pixels", pa.binary()),
+            pa.field("fingerprint", pa.int64()),
+        ]
+    )
 
 
 def _inspect(source: RawDataset, task: ScanTask) -> None:
@@ -77,29 +90,41 @@ def _inspect(source: RawDataset, task: ScanTask) -> None:
 
     partial_file = task.path.with_suffix(".partial")
     with pq.ParquetWriter(partial_file, schema()) as writer:
-        rows: list[dict[str, object]] = []
-        for image in source.read(task.unit):
-            rows.append(_row(task.number, image))
-            if len(rows) == BATCH:
-                writer.write_batch(pa.RecordBatch.from_pylist(rows, schema()))
-                rows.clear()
-        writer.write_batch(pa.RecordBatch.from_pylist(rows, schema()))
+        images = source.read(task.unit)
+        while rows := _rows(task.number, islice(images, BATCH)):
+            writer.write_batch(pa.RecordBatch.from_pylist(rows, schema()))
     partial_file.replace(task.path)
 
 
-def _row(unit: int, image: RawImage) -> dict[str, object]:
-    row: dict[str, object] = {
-        "unit": unit,
-        "split": image.split,
-        "path": image.path,
-        "label": image.label,
-        "file": image.file,
-        "row": image.row,
-        "bytes": len(image.data),
-        "sha256": hashlib.sha256(image.data).hexdigest(),
-    }
-    try:
-        found = inspect(image.data)
-    except ValueError as error:
-        return row | {"error": str(error)}
-    return row | asdict(found)
+def _rows(unit: int, images: Iterable[RawImage]) -> list[dict[str, object]]:
+    rows, decoded, thumbnails = [], [], []
+    for image in images:
+        row: dict[str, object] = {
+            "unit": unit,
+            "split": image.split,
+            "path": image.path,
+            "label": image.label,
+            "file": image.file,
+            "row": image.row,
+            "bytes": len(image.data),
+            "sha256": hashlib.sha256(image.data).hexdigest(),
+        }
+        rows.append(row)
+        try:
+            properties, pixels = inspect(image.data)
+        except ValueError as error:
+            row["error"] = str(error)
+            continue
+        row |= asdict(properties)
+        row["pixels"] = _digest(properties, pixels)
+        decoded.append(row)
+        thumbnails.append(shrink(pixels))
+    for row, fingerprint in zip(decoded, fingerprints(thumbnails).tolist(), strict=True):
+        row["fingerprint"] = fingerprint
+    return rows
+
+
+def _digest(properties: ImageProperties, pixels: "NDArray[np.uint8]") -> bytes:
+    """SHA-256, the first 16 bytes, over an image's pixels and its shape."""
+    shape = f"{properties.width} {properties.height} {pixels.shape[2]} "
+    return hashlib.sha256(shape.encode() + pixels.tobytes()).digest()[:16]

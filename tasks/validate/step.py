@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from tasks.validate.suite import Finding
 
 QUARANTINED = "quarantined.parquet"
+NEAR_DUPLICATES = "near_duplicates.csv"
+MAX_LISTED = 10_000
 EXAMPLES = 5
 
 
@@ -37,11 +39,12 @@ def validate(data: "Data", checks: "Checks", pulled: "Artifact", workspace: "Wor
     """Checks every image, every class and every split.
 
     Writes `images.parquet`, the accepted images, as `tasks/data/image_table.py` defines it;
-    `quarantined.parquet`, the bad ones, with the reason; and `report/data_docs/`.
+    `quarantined.parquet`, the bad ones, with the reason; `report/data_docs/`; and
+    `report/near_duplicates.csv`, the first accepted images that look like one of a later split.
 
     Returns:
-        `rows` of each split, how many images were `quarantined`, and `classes`: the number of
-        accepted images of each class.
+        `rows` of each split; how many images were `quarantined`; `classes`, the number of accepted
+        images of each class; and how many of these are `near_duplicates`.
 
     Raises:
         RejectedDataError: More than `checks.max_bad_fraction` of the images are bad, or the others
@@ -105,6 +108,8 @@ def _judge(
         total = first + len(images)
     database.find_unknown(checks)
     database.find_shared()
+    database.find_conflicting()
+    database.find_near_duplicates()
     suites = suite.SuiteRunner(database.path, workspace.report / "data_docs")
     bad = suites.check("images", "image", suite.image_rules(checks))
     for finding in bad:
@@ -117,8 +122,10 @@ def _judge(
     lines = _write(units, bad, database, workspace.folder)
     lines += [_lacking(finding, "classes", "label", database) for finding in few]
     lines += [_lacking(finding, "splits", "split", database) for finding in empty]
+    if (only := database.only_class()) is not None:
+        lines.append(f"- a single class, {only!r}, and a classifier needs at least two")
     quarantined = database.count_bad()
-    if quarantined / total > checks.max_bad_fraction or few or empty:
+    if quarantined / total > checks.max_bad_fraction or few or empty or only is not None:
         if bad:
             lines.append(
                 f"In all {quarantined:,} of {total:,} images are bad, {quarantined / total:.3%}; "
@@ -129,7 +136,26 @@ def _judge(
         "rows": {split: database.rows(split) for split in SPLITS},
         "quarantined": quarantined,
         "classes": image_table.images_per_class(workspace.folder),
+        "near_duplicates": _list_near_duplicates(units, database, workspace.report),
     }
+
+
+def _list_near_duplicates(units: _Units, database: ImageDatabase, report: Path) -> int:
+    """Writes the accepted images that look like one of a later split, and counts them all."""
+    import csv
+
+    count, listed = database.near_duplicates(MAX_LISTED)
+    wanted = {*listed, *listed.values()}
+    names: dict[int, tuple[str, str]] = {}
+    for first, images in units.read(["split", "path", "sha256"]) if wanted else ():
+        for number in wanted.intersection(range(first, first + len(images))):
+            place = number - first
+            names[number] = images["split"][place].as_py(), images["path"][place].as_py()
+    with (report / NEAR_DUPLICATES).open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["split", "path", "near_duplicate_split", "near_duplicate_path"])
+        writer.writerows([*names[image], *names[other]] for image, other in listed.items())
+    return count
 
 
 def _write(

@@ -89,6 +89,19 @@ def image_rules(checks: "Checks") -> list[Rule]:
             gxe.ExpectColumnValuesToBeNull(column="also_in"),
             lambda image: f"the same image is in {image['also_in']}",
         ),
+        Rule(
+            "images that another class has too",
+            gxe.ExpectColumnValuesToBeNull(column="other_label"),
+            lambda image: f"the same image is labelled {image['other_label']!r}",
+        ),
+        Rule(
+            "images that look like one of a split held out from theirs",
+            # If they are only reported, any fraction of them passes.
+            gxe.ExpectColumnValuesToBeNull(
+                column="near_duplicate_in", mostly=1.0 if checks.near_duplicates == "bad" else 0.0
+            ),
+            lambda image: f"it looks like one in {image['near_duplicate_in']}",
+        ),
     ]
 
 

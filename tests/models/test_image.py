@@ -76,7 +76,7 @@ def palette(transparent: bool):
     ],
 )
 def test_every_mode_comes_out_as_it_looks(data, mode, pixel):
-    assert inspect(data).mode == mode
+    assert inspect(data)[0].mode == mode
     assert first_pixel(data) == pixel
 
 
@@ -108,7 +108,7 @@ def test_floats_beyond_one_and_no_numbers_are_refused():
 def test_a_cmyk_jpeg_keeps_its_colours():
     # JPEGs of this kind hold inverted values, as Adobe's programs write them.
     cmyk = encode(Image.new("CMYK", (16, 16), (0, 255, 255, 0)), "JPEG", quality=95)
-    assert inspect(cmyk).mode == "CMYK"
+    assert inspect(cmyk)[0].mode == "CMYK"
     assert np.abs(np.subtract(first_pixel(cmyk), RED)).max() <= 3
 
 
@@ -134,7 +134,7 @@ def test_the_exif_orientation_is_applied(format, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     data = encode(undone, format, exif=exif, quality=95)
-    found = inspect(data)
+    found, _ = inspect(data)
     assert (found.width, found.height) == upright.size
     expected = to_array(encode(upright), 30, 3, "stretch").astype(int)
     assert np.abs(to_array(data, 30, 3, "stretch") - expected).mean() < 4
@@ -244,7 +244,7 @@ def test_a_jpeg_has_the_pixels_that_pillow_finds(size, subsampling, options):
         for wanted, resize in ((size[0], "stretch"), (50, "crop")):
             found = to_array(data, wanted, channels, resize)
             assert np.array_equal(found, by_pillow(data, wanted, channels, resize))
-    assert inspect(data) == ImageProperties(*size, "RGB")
+    assert inspect(data)[0] == ImageProperties(*size, "RGB")
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_a_jpeg_has_the_pixels_that_pillow_finds(size, subsampling, options):
     ],
 )
 def test_an_odd_jpeg_has_the_pixels_that_pillow_finds(data, mode):
-    assert inspect(data) == ImageProperties(41, 23, mode)
+    assert inspect(data)[0] == ImageProperties(41, 23, mode)
     for channels in (1, 3):
         expected = by_pillow(data, 20, channels, "crop")
         assert np.array_equal(to_array(data, 20, channels, "crop"), expected)
@@ -286,7 +286,20 @@ def test_a_large_jpeg_is_turned_the_right_way_up(orientation):
     assert _decode(data, 100).reduction == 4
     expected = by_pillow(encode(upright), 50, 3, "crop")
     assert np.abs(to_array(data, 50, 3, "crop") - expected).mean() < 2
-    assert inspect(data) == ImageProperties(*upright.size, "RGB")
+    assert inspect(data)[0] == ImageProperties(*upright.size, "RGB")
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_the_pixels_of_an_inspection_are_the_right_way_up(kind, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encode(scene(640, 416), kind, exif=exif)
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+    _, pixels = inspect(data)
+    small = upright.reduce(8) if kind == "JPEG" else upright
+    assert pixels.shape == (small.height, small.width, 3)
+    assert np.abs(pixels - np.asarray(small).astype(np.float64)).mean() < 4
 
 
 @pytest.mark.parametrize("progressive", [False, True])

@@ -1,6 +1,12 @@
-import numpy as np
+from time import process_time
 
-from tasks.evaluate.metrics import Predictions
+import numpy as np
+from matplotlib import rc_context
+from PIL import Image
+
+from tasks.data.shards import Shards
+from tasks.evaluate import plots
+from tasks.evaluate.metrics import Predictions, Tally
 from tasks.evaluate.plots import GRID_COLUMNS, GRID_ROWS, Examples
 
 SHOWN = GRID_ROWS * GRID_COLUMNS
@@ -39,3 +45,39 @@ def test_the_worst_mistakes_are_the_most_confident_ones_and_of_equal_ones_the_fi
     wrong = np.flatnonzero(labels != predicted)
     expected = sorted(wrong, key=lambda row: (-confidence[row], row))[:SHOWN]
     assert [each.row for each in found.worst] == expected
+
+
+def draw(folder, names, rows=200):
+    """Draws the plots of a model that is right about half of the images."""
+    random = np.random.default_rng(0)
+    labels = random.integers(0, len(names), rows)
+    predicted = np.where(random.random(rows) < 0.5, labels, random.integers(0, len(names), rows))
+    confidence = random.uniform(0.1, 0.9, rows).astype(np.float32)
+    predictions = Predictions(labels, predicted, confidence, confidence)
+    tally, found = Tally(names, len(names)), Examples(rows)
+    tally.add(predictions)
+    found.add(0, predictions)
+    history = [{"epoch": 1, "train_loss": 1.0, "val_loss": 1.0, "val_accuracy": 0.5}]
+    path = folder / "0.npy"
+    np.save(path, np.zeros((rows, 8, 8, 1), np.uint8))
+    plots.draw(tally, found, Shards([path]), history, folder)
+    return {path.stem for path in folder.glob("*.png") if Image.open(path).getbbox()}
+
+
+NAMES = ["$x^{$", "$x^2$", r"\frac{", "_a", "two\nlines", "x" * 5_000, "é" * 300, "a\0b", "", "%"]
+
+
+def test_odd_names_of_classes_are_drawn_as_they_are(tmp_path):
+    assert len(draw(tmp_path, NAMES)) == 5
+    with rc_context(plots.STYLE):
+        [left, *_] = plots._confusion_matrix(Tally(NAMES, len(NAMES))).axes
+        shown = [label.get_text() for label in left.get_yticklabels()]
+        assert shown[:5] == ["$x^{$", "$x^2$", r"\frac{", "_a", "two\N{REPLACEMENT CHARACTER}lines"]
+        assert not any(label.get_parse_math() for label in left.get_yticklabels())
+    assert max(map(len, shown)) == plots.NAME_LENGTH
+
+
+def test_five_hundred_classes_are_drawn_in_seconds(tmp_path):
+    began = process_time()
+    assert len(draw(tmp_path, [f"class {number} $" for number in range(500)])) == 5
+    assert process_time() - began < 30

@@ -15,7 +15,7 @@ def database(tmp_path):
         yield database
 
 
-def table(splits, *, contents=None, labels="a", error=None):
+def table(splits, *, contents=None, fingerprints=None, labels="a", error=None):
     """Rows about images of 8 x 4 pixels."""
     count = len(splits)
     contents = contents or range(count)
@@ -27,6 +27,8 @@ def table(splits, *, contents=None, labels="a", error=None):
             "width": [8] * count,
             "height": [4] * count,
             "mode": ["L"] * count,
+            "pixels": [b"%a" % content for content in contents],
+            "fingerprint": list(range(1, count + 1)) if fingerprints is None else fingerprints,
             "sha256": [hashlib.sha256(b"%a" % content).hexdigest() for content in contents],
         }
     )
@@ -79,3 +81,24 @@ def test_accepted_images_are_counted_by_class_and_split(database):
     assert database.count_bad() == 1
     assert [(row["image"], row["rule"]) for row in database.bad(3, 4)] == [(3, 0), (3, 1)]
     assert list(database.bad(0, 3)) == []
+
+
+def test_the_same_pixels_under_two_labels_are_a_conflict(database):
+    contents = ["a", "a", "b", "b", "c", "c", "c", "c"]
+    labels = ["x", "y", "x", "x", "z", "x", "y", None]
+    database.add(0, table(["train"] * 8, contents=contents, labels=labels))
+    database.find_conflicting()
+    assert column(database, "other_label") == ["y", "x", None, None, "x", "z", "x", None]
+
+
+def test_near_duplicates_are_found_in_later_splits_alone(database):
+    splits = ["train", "val", "val", "test", "train", "train", "test", "train"]
+    prints = [0b1, 0b11, 0xFF000000000, 0xFE000000000, 0xF0000, 0xF0000, 0xFF0000000, 0]
+    database.add(0, table(splits, fingerprints=prints))
+    database.find_shared()
+    database.find_near_duplicates()
+    assert database.near_duplicates(1) == (2, {0: 1})
+    assert database.near_duplicates(9) == (2, {0: 1, 2: 3})
+    found = column(database, "near_duplicate_in")
+    assert found == ["val", None, "test", None, None, None, None, None]
+    assert database.near_duplicates(9) == (0, {})

@@ -17,7 +17,12 @@ pytestmark = pytest.mark.usefixtures("ray_session")
 
 ROOT = Path(__file__).parents[3]
 CHECKS = Checks(min_images_per_class=1)
-NAMES = [f"{split}/a/{number:02}.png" for split in ("test", "train", "val") for number in range(20)]
+NAMES = [
+    f"{split}/{label}/{number:02}.png"
+    for split in ("test", "train", "val")
+    for label in "ab"
+    for number in range(10)
+]
 UNIT_ROWS = 2
 UNITS = len(NAMES) // UNIT_ROWS
 # Run in a process of its own, to be killed.

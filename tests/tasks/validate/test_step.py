@@ -1,6 +1,7 @@
 import hashlib
 import io
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -63,6 +64,7 @@ def test_good_data_is_accepted_and_described(tmp_path, files):
         "rows": {"train": 8, "val": 4, "test": 6},
         "quarantined": 0,
         "classes": {"cat": 9, "dog": 9},
+        "near_duplicates": 0,
     }
     rows = pq.read_table(folder / "images.parquet")
     assert rows.column_names == [
@@ -208,11 +210,11 @@ def test_the_size_is_that_of_the_image_the_right_way_up(tmp_path, files):
 
 
 def test_an_image_that_splits_share_is_named_in_the_error(tmp_path, files):
-    files["train/dog/x.png"] = files["test/cat/1.png"]
+    files["train/cat/x.png"] = files["test/cat/1.png"]
     [line, _] = rejection(tmp_path, files)
     assert line == (
         "- images that a split held out from theirs has too: 1 of 19: "
-        "train train/dog/x.png (the same image is in test)"
+        "train train/cat/x.png (the same image is in test)"
     )
 
 
@@ -250,11 +252,12 @@ def test_bad_images_up_to_the_fraction_are_set_aside_with_the_reasons(tmp_path, 
     files |= {
         "train/cat/x.png": b"broken",
         "train/tiny.png": png(97, 2, 2),
-        "train/dog/y.png": files["val/cat/1.png"],
+        "train/dog/y.png": files["val/dog/1.png"],
     }
     facts, folder = run(tmp_path, files, CHECKS.model_copy(update={"max_bad_fraction": 3 / 21}))
     assert facts["rows"] == {"train": 8, "val": 4, "test": 6}
     assert facts["quarantined"] == 3
+    assert facts["near_duplicates"] == 0
     assert facts["classes"] == {"cat": 9, "dog": 9}
     assert images_per_class(folder, SET_ASIDE) == {"cat": 1, "dog": 1}
     reasons = quarantine(folder)
@@ -319,3 +322,70 @@ def test_a_rejection_replaces_what_the_last_one_left(tmp_path, files):
     kept = tmp_path / ".retrain/rejected/digits"
     assert len(list((kept / "data_docs/validations/images").rglob("*.html"))) == 1
     assert len(pd.read_parquet(kept / "quarantined.parquet")) == 2
+
+
+def test_an_image_under_two_classes_is_named_in_the_error(tmp_path, files):
+    files["train/dog/x.png"] = files["train/cat/1.png"]
+    image = Image.open(io.BytesIO(files["val/dog/0.png"]))
+    buffer = io.BytesIO()
+    image.save(buffer, "BMP")  # the same pixels in other bytes
+    files["val/cat/y.bmp"] = buffer.getvalue()
+    [line, _] = rejection(tmp_path, files)
+    assert line == (
+        "- images that another class has too: 4 of 20: "
+        "train train/cat/1.png (the same image is labelled 'dog'), "
+        "train train/dog/x.png (the same image is labelled 'cat'), "
+        "val val/cat/y.bmp (the same image is labelled 'dog'), "
+        "val val/dog/0.png (the same image is labelled 'cat')"
+    )
+
+
+def test_a_single_class_is_refused(tmp_path, files):
+    one = {name: data for name, data in files.items() if "/cat/" in name}
+    assert rejection(tmp_path, one) == [
+        "- a single class, 'cat', and a classifier needs at least two"
+    ]
+
+
+def test_what_is_left_after_bad_images_are_set_aside_is_no_single_class(tmp_path, files):
+    for name in files:
+        if "/dog/" in name:
+            files[name] = b"broken"
+    lines = rejection(tmp_path, files, TOLERANT)
+    assert lines[1] == "- a single class, 'cat', and a classifier needs at least two"
+
+
+def photo(number: int, side: int = 64) -> Image.Image:
+    """A smooth picture of its own for each number."""
+    pixels = np.random.default_rng(number).integers(0, 256, (6, 6, 3), np.uint8)
+    return Image.fromarray(pixels).resize((side, side), Image.Resampling.BICUBIC)
+
+
+def jpeg(image: Image.Image, quality: int) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=quality)
+    return buffer.getvalue()
+
+
+def test_a_near_duplicate_across_splits_is_counted_and_listed(tmp_path, files):
+    files = {name: jpeg(photo(number), 95) for number, name in enumerate(files)}
+    files["train/dog/again.jpg"] = jpeg(photo(list(files).index("test/dog/1.png"), 48), 70)
+    files["val/dog/again.jpg"] = jpeg(photo(list(files).index("val/dog/1.png")), 70)
+    facts, folder = run(tmp_path, files)
+    assert facts["near_duplicates"] == 1
+    assert (folder / "report/near_duplicates.csv").read_text().splitlines() == [
+        "split,path,near_duplicate_split,near_duplicate_path",
+        "train,train/dog/again.jpg,test,test/dog/1.png",
+    ]
+    docs = "".join(path.read_text() for path in (folder / "report").rglob("images.html"))
+    assert "images that look like one of a split held out from theirs" in docs
+
+
+def test_near_duplicates_are_bad_images_if_the_checks_say_so(tmp_path, files):
+    files = {name: jpeg(photo(number), 95) for number, name in enumerate(files)}
+    files["train/dog/again.jpg"] = jpeg(photo(list(files).index("test/dog/1.png"), 48), 70)
+    [line, _] = rejection(tmp_path, files, CHECKS.model_copy(update={"near_duplicates": "bad"}))
+    assert line == (
+        "- images that look like one of a split held out from theirs: 1 of 19: "
+        "train train/dog/again.jpg (it looks like one in test)"
+    )

@@ -1,0 +1,89 @@
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from models.image import inspect
+from tasks.validate.fingerprint import BITS, fingerprints, near_duplicates, shrink
+
+
+def photo(number: int) -> Image.Image:
+    """A smooth picture of its own for each number."""
+    pixels = np.random.default_rng(number).integers(0, 256, (6, 8, 3), np.uint8)
+    return Image.fromarray(pixels).resize((128, 96), Image.Resampling.BICUBIC)
+
+
+def encoded(image: Image.Image, kind: str, **options) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def prints_of(images: list[bytes]) -> np.ndarray:
+    return fingerprints([shrink(inspect(data)[1]) for data in images])
+
+
+def distances(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return np.bitwise_count(one ^ other)
+
+
+PHOTOS = [photo(number) for number in range(100)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda image: encoded(image, "PNG"),
+        lambda image: encoded(image, "JPEG", quality=60),
+        lambda image: encoded(image.resize((384, 288), Image.Resampling.BICUBIC), "JPEG"),
+        lambda image: encoded(image.resize((96, 72), Image.Resampling.BICUBIC), "WEBP"),
+        lambda image: encoded(image.convert("L"), "PNG"),
+    ],
+)
+def test_a_copy_of_an_image_has_nearly_its_fingerprint(change):
+    originals = prints_of([encoded(image, "JPEG", quality=95) for image in PHOTOS])
+    copies = prints_of([change(image) for image in PHOTOS])
+    assert np.mean(distances(originals, copies) <= BITS) >= 0.85
+
+
+def test_other_images_have_other_fingerprints():
+    prints = prints_of([encoded(image, "JPEG", quality=95) for image in PHOTOS])
+    apart = distances(prints[:, None], prints)[~np.eye(len(prints), dtype=bool)]
+    assert apart.min() > BITS
+    assert (prints > 0).all()
+
+
+def test_an_image_of_one_colour_looks_like_nothing():
+    plain = [np.full((height, 20, 3), 200, np.uint8) for height in (1, 8, 40)]
+    assert fingerprints(plain).tolist() == [0, 0, 0]
+    assert near_duplicates(np.zeros(2, np.int64), np.array([0, 1])).tolist() == [-1, -1]
+
+
+def test_a_fingerprint_does_not_depend_on_the_images_beside_it():
+    images = [inspect(encoded(image, "PNG"))[1] for image in PHOTOS[:5]]
+    images.append(images[0][:1, :1])
+    alone = [fingerprints([image])[0] for image in images]
+    assert fingerprints(images).tolist() == alone
+
+
+def test_near_duplicates_are_those_of_a_comparison_of_all_pairs():
+    random = np.random.default_rng(0)
+    prints = random.integers(1, 2**62, 1_000)
+    for bits, begin in enumerate((0, 200, 400, 600, 800)):  # copies with 0 to 4 changed bits
+        for place in range(begin, begin + 100):
+            changed = random.choice(63, bits, replace=False)
+            prints[place + 100] = prints[place] ^ sum(1 << int(bit) for bit in changed)
+    ranks = random.integers(0, 3, 1_000)
+    close = (distances(prints[:, None], prints) <= BITS) & (ranks[:, None] < ranks)
+    found = near_duplicates(prints, ranks)
+    assert (found >= 0).tolist() == close.any(axis=1).tolist()
+    assert 200 < (found >= 0).sum() < 300
+    assert all(close[place, other] for place, other in enumerate(found) if other >= 0)
+
+
+def test_nothing_and_many_equal_images_are_compared_too():
+    assert near_duplicates(np.empty(0, np.int64), np.empty(0, np.int64)).tolist() == []
+    prints, ranks = np.full(100_000, 5), np.arange(100_000) % 3
+    found = near_duplicates(prints, ranks)
+    assert (found >= 0).tolist() == (ranks < 2).tolist()
