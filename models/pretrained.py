@@ -118,10 +118,8 @@ def _commit(model: str, revision: str) -> str:
         FileNotFoundError: The hub has no such model or revision, or does not show it.
         ConnectionError: The hub cannot be reached, and the cache does not have the revision.
     """
-    import httpx
     from huggingface_hub import HfApi
     from huggingface_hub.errors import (
-        HfHubHTTPError,
         HFValidationError,
         RepositoryNotFoundError,
         RevisionNotFoundError,
@@ -134,11 +132,13 @@ def _commit(model: str, revision: str) -> str:
             f"there is no folder {model}, and the Hugging Face hub gives no such model at revision "
             f"{revision}; if it is private or gated, log in first: hf auth login"
         ) from None
-    except (HfHubHTTPError, httpx.HTTPError, OSError):
+    except Exception as error:  # its library for HTTP has its own kinds
         kept = _cached(model) / "refs" / revision
         if kept.is_file():
             return kept.read_text(encoding="utf-8").strip()
-    raise ConnectionError(f"there is no folder {model}, and the Hugging Face hub cannot be reached")
+        raise ConnectionError(
+            f"there is no folder {model}, and the Hugging Face hub cannot be reached"
+        ) from error
 
 
 def _cached(model: str) -> Path:

@@ -6,12 +6,13 @@ from flows.train import PIPELINE
 from retrain import preflight
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.workload import Data, Gate, Model, Scale, Workload
+from retrain.workload import Data, Gate, Model, Scale, Train, Workload
 from tasks.train import step as train_step
 
 
 def workload(**sections):
     given = {"data": Data(path="data/digits"), "model": Model(family="vit")} | sections
+    given.setdefault("train", Train(precision="fp32"))  # is decided when a workload is read
     return Workload(name="toy", **given)
 
 
@@ -55,3 +56,38 @@ def test_required_gpus_that_are_there_pass(tmp_path, monkeypatch):
     monkeypatch.setattr(train_step, "gpu_capabilities", lambda: [9.0] * 2)
     scale = Scale(workers=2, require_gpu=True)
     preflight.check(PIPELINE.steps, workload(scale=scale), Project(tmp_path))
+
+
+def test_what_this_machine_cannot_hold_is_refused_unless_it_is_forced(tmp_path):
+    model = Model(family="vit", patch_size=4, hidden_size=8192, layers=900, heads=8)
+    [fault] = faults(tmp_path, model=model)
+    assert "train: the training takes about 725 billion parameters, 109 TB of memory" in fault
+    forced = workload(model=model)
+    preflight.check(PIPELINE.steps, forced, Project(tmp_path), force=True)
+
+
+@pytest.mark.parametrize(("gpus", "said"), [(0, "no C++ compiler"), (1, "no C compiler")])
+def test_a_missing_compiler_is_said_before_it_is_called(tmp_path, monkeypatch, gpus, said):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(train_step, "gpu_capabilities", lambda: [9.0] * gpus)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.delenv("CXX", raising=False)
+    compiled = Train(precision="fp32", compile=True)
+    [fault] = faults(tmp_path, train=compiled)
+    assert f"train.compile: there is {said}" in fault
+    assert "train.compile=false" in fault
+    for name in ("gcc", "g++"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    preflight.check(PIPELINE.steps, workload(train=compiled), Project(tmp_path))
+    for name in ("CC", "CXX"):
+        monkeypatch.setenv(name, "/nowhere/compiler")
+    assert said in faults(tmp_path, train=compiled)[0]
+
+
+@pytest.mark.parametrize("path", ["no/such/folder", "/nowhere"])
+def test_a_missing_pretrained_folder_is_one_line(tmp_path, path):
+    model = Model(family="vit", pretrained=path)
+    [fault] = faults(tmp_path, model=model)
+    assert fault == f"workload toy: model.pretrained: there is no folder {path}."

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from retrain.step import DataVersion, Plan, plan
+from retrain.step import DataVersion, Plan, difference, plan
 from retrain.store import Artifact
 from retrain.workload import Workload, load_workload
 from tasks.__main__ import STEPS
@@ -42,6 +42,7 @@ EDITS = {
     "models/__init__.py": ["train", "evaluate"],
     "models/families.py": [],
     "models/image.py": ["validate", "preprocess", "evaluate"],  # it is served too
+    "models/pretrained.py": ["train", "evaluate"],
     "models/resnet.py": [],
     "models/serving.py": ["evaluate"],
     "models/vit.py": ["train", "evaluate"],
@@ -59,6 +60,7 @@ EDITS = {
     "tasks/pull/hub_source.py": [],
     "tasks/pull/url_source.py": [],
     "tasks/train/loops/mine.py": [],
+    "tasks/train/estimate.py": [],
     "tasks/train/loops/torch.py": ["train"],
     "tasks/train/progress.py": [],
     "tasks/train/sampler.py": ["train"],
@@ -109,6 +111,19 @@ def test_another_number_of_threads_is_another_training():
     one, two = (plans(ROOT, **{"scale.threads": threads}) for threads in (1, 2))
     assert [name for name in CACHED if one[name].key != two[name].key] == ["train"]
     assert two["train"].config["scale.threads"] == 2
+
+
+def test_other_pretrained_weights_in_the_same_folder_are_another_training(tmp_path):
+    sizes = ("patch_size", "hidden_size", "layers", "heads")
+    start = {f"model.{name}": "" for name in sizes} | {"model.pretrained": str(tmp_path)}
+    found = []
+    for weights in (b"one", b"two", b"one"):
+        (tmp_path / "model.safetensors").write_bytes(weights)
+        found.append(plans(ROOT, **start))
+    one, two, again = found
+    assert [name for name in CACHED if one[name].key != two[name].key] == ["train"]
+    assert "model.pretrained_version" in difference(one["train"], two["train"])
+    assert again == one
 
 
 def test_the_decoder_of_stored_jpegs_counts_only_where_they_are_trained_on():

@@ -1,0 +1,173 @@
+"""The version of pretrained weights: of folders here, and of a hub on this machine."""
+
+import json
+import os
+import subprocess
+import sys
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+from models import pretrained, vit
+from models.pretrained import find_version
+from retrain.workload import load_workload
+from tests.tasks.pull.pulling import serving
+
+ROOT = Path(__file__).parents[2]
+SHA = "0123456789abcdef0123456789abcdef01234567"
+PARAMS = """
+workloads:
+  toy:
+    data: {path: x}
+    images: {size: 8}
+    model: {family: vit, pretrained: start}
+"""
+
+
+def write(folder: Path, weights: bytes = b"weights", **config) -> Path:
+    folder.mkdir(exist_ok=True)
+    tiny = {"model_type": "vit", "image_size": 8, "hidden_size": 16, "num_hidden_layers": 2}
+    (folder / "config.json").write_text(json.dumps(tiny | config))
+    (folder / "model.safetensors").write_bytes(weights)
+    return folder
+
+
+def test_a_folder_has_the_version_of_the_files_that_are_read(tmp_path):
+    start = write(tmp_path / "start")
+    first = find_version("start", tmp_path)
+    assert find_version(str(start), Path("/elsewhere")) == first
+    (start / "README.md").write_text("# About")
+    assert find_version("start", tmp_path) == first
+    write(start, b"Weights")
+    second = find_version("start", tmp_path)
+    write(start, layer_norm_eps=1e-6)
+    assert len({first, second, find_version("start", tmp_path)}) == 3
+    write(start)
+    assert find_version("start", tmp_path) == first
+
+
+def test_the_version_is_a_parameter_of_the_workload(tmp_path):
+    params = tmp_path / "params.yaml"
+    params.write_text(PARAMS)
+    write(tmp_path / "start")
+    version = find_version("start", tmp_path)
+    model = load_workload(params, "toy").flat()
+    assert model["model.pretrained_version"] == version
+    write(tmp_path / "start", b"Weights")
+    assert load_workload(params, "toy").flat()["model.pretrained_version"] != version
+    pinned = load_workload(params, "toy", {"model.pretrained_version": version})
+    assert pinned.flat()["model.pretrained_version"] == version
+
+
+def faults(tmp_path, **settings):
+    declared = vit.Settings(**({"pretrained": "start"} | settings))
+    return [*vit.pretrained_faults(declared, (8, 8, 3), tmp_path)]
+
+
+def test_faults_of_a_folder_are_found_before_it_is_loaded(tmp_path):
+    write(tmp_path / "start")
+    assert faults(tmp_path) == []
+    assert faults(tmp_path, pretrained="missing/twice/over") == [
+        "model.pretrained: there is no folder missing/twice/over."
+    ]
+    [other] = faults(tmp_path, pretrained_version="a" * 64)
+    assert "start does not hold model.pretrained_version aaa" in other
+    write(tmp_path / "start", image_size=16)
+    assert faults(tmp_path) == [
+        "model.pretrained: start takes images of 16 x 16 pixels, but images.size is 8."
+    ]
+    write(tmp_path / "start", model_type="resnet")
+    assert faults(tmp_path) == ["model.pretrained: start is a resnet, not a vit."]
+    (tmp_path / "start" / "config.json").write_text("{")
+    assert faults(tmp_path) == ["model.pretrained: config.json of start cannot be read."]
+    (tmp_path / "start" / "config.json").unlink()
+    assert faults(tmp_path) == ["model.pretrained: start has no config.json."]
+
+
+def test_the_sizes_of_a_folder_are_known_before_it_is_loaded(tmp_path):
+    write(tmp_path / "start", num_attention_heads=2, patch_size=4, intermediate_size=32)
+    settings = vit.Settings(pretrained="start", pretrained_version="a" * 64)
+    assert vit.sized(settings, tmp_path) == vit.Settings(
+        patch_size=4, hidden_size=16, layers=2, heads=2, mlp_ratio=2.0
+    )
+    elsewhere = settings.model_copy(update={"pretrained": "somebody/some-vit"})
+    assert vit.sized(elsewhere, tmp_path) is None
+
+
+class Hub(BaseHTTPRequestHandler):
+    """The requests for the commit of a model."""
+
+    def do_GET(self):
+        known = {
+            f"/api/models/me/vit/revision/{name}": sha
+            for name, sha in (("main", SHA), ("v1", SHA[::-1]))
+        }
+        sha = known.get(self.path.partition("?")[0])
+        self.send_response(200 if sha else 404)
+        body = json.dumps({"id": "me/vit", "sha": sha, "siblings": []}).encode()
+        if not sha:
+            missing = "RevisionNotFound" if "/me/vit/" in self.path else "RepoNotFound"
+            self.send_header("X-Error-Code", missing)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+# Reads its environment when it is imported, so that each hub takes a process.
+ASK = """
+import json, sys
+from pathlib import Path
+from models.pretrained import find_version
+for name in sys.argv[1:]:
+    try:
+        print(find_version(name, Path()))
+    except (FileNotFoundError, ConnectionError) as error:
+        print(type(error).__name__, error)
+"""
+
+
+def ask(tmp_path, endpoint, *names):
+    environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HUB_CACHE": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", ASK, *names],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout.splitlines()
+
+
+def test_a_model_on_the_hub_has_the_version_of_its_commit(tmp_path):
+    pin = "f" * 40
+    with serving(Hub) as endpoint:
+        names = ("me/vit", "me/vit@v1", f"me/vit@{pin}", "me/vit@v2", "me/other")
+        main, tag, pinned, revision, other = ask(tmp_path, endpoint, *names)
+    assert (main, tag, pinned) == (SHA, SHA[::-1], pin)
+    assert revision.startswith("FileNotFoundError there is no folder me/vit, and the Hugging Face")
+    assert "at revision v2" in revision
+    assert other.startswith("FileNotFoundError there is no folder me/other, and the Hugging Face")
+
+
+def test_without_the_hub_its_cache_on_this_machine_is_asked(tmp_path):
+    refs = tmp_path / "models--me--vit" / "refs"
+    refs.mkdir(parents=True)
+    (refs / "main").write_text(SHA)
+    nowhere = "http://127.0.0.1:9"
+    kept, missing = ask(tmp_path, nowhere, "me/vit", "me/other")
+    assert kept == SHA
+    assert missing == (
+        "ConnectionError there is no folder me/other, and the Hugging Face hub cannot be reached"
+    )
+
+
+def test_the_configuration_of_a_kept_model_is_read(tmp_path, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    assert pretrained.read_config("me/vit", SHA, tmp_path) is None
+    snapshot = tmp_path / "models--me--vit" / "snapshots" / SHA
+    snapshot.parent.mkdir(parents=True)
+    write(snapshot)
+    config = pretrained.read_config("me/vit@v1", SHA, tmp_path)
+    assert config is not None and config["hidden_size"] == 16

@@ -1,0 +1,167 @@
+"""What is said about a training before it runs, against networks that are really built."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from models import vit
+from retrain import hardware
+from retrain.project import Project
+from retrain.workload import load_workload
+from tasks.train import estimate as module
+from tasks.train.estimate import Estimate, estimate, forecast, notice
+
+SHIPPED = Path(__file__).parents[3] / "params.yaml"
+VIT_B16 = {
+    "images.size": 224, "images.channels": 3, "model.patch_size": 16, "model.hidden_size": 768,
+    "model.layers": 12, "model.heads": 12, "train.precision": "bf16", "scale.threads": 2,
+}  # fmt: skip
+
+
+def workload(**overrides):
+    return load_workload(SHIPPED, "vit", overrides)
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch):
+    """Gives this machine other memory and GPUs."""
+
+    def is_one(memory=16e9, gpus=(), gpu_memory=0.0):
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        monkeypatch.setattr(module, "memory", lambda: memory)
+        monkeypatch.setattr(module, "gpu_capabilities", lambda: gpus)
+        monkeypatch.setattr(module, "gpu_memory", lambda: gpu_memory)
+        monkeypatch.setattr(module, "_cpu_flops", lambda: 200e9)
+
+    is_one()
+    return is_one
+
+
+@pytest.mark.parametrize(
+    ("settings", "shape", "classes"),
+    [
+        ({}, (224, 224, 3), 1000),
+        ({"hidden_size": 1024, "layers": 24, "heads": 16}, (224, 224, 3), 2),
+        ({"patch_size": 4, "hidden_size": 66, "layers": 3, "mlp_ratio": 2.7}, (32, 32, 1), 7),
+    ],
+)
+def test_the_parameters_are_counted_exactly(settings, shape, classes):
+    declared = vit.Settings(**settings)
+    with torch.device("meta"):  # of all tensors only the shapes are made
+        network = vit.build(declared, shape, classes)
+    count = sum(each.numel() for each in network.parameters())
+    assert vit.parameters(declared, shape, classes) == count
+
+
+@pytest.mark.parametrize(
+    ("precision", "dropout", "patch"),
+    [("fp32", 0.0, 4), ("bf16", 0.0, 4), ("fp32", 0.1, 4), ("bf16", 0.1, 2), ("bf16", 0.0, 2)],
+)
+def test_the_activations_are_those_that_pytorch_keeps(precision, dropout, patch):
+    shape, batch = (32, 32, 3), 16
+    settings = vit.Settings(patch_size=patch, hidden_size=64, layers=6, heads=4, dropout=dropout)
+    network = vit.build(settings, shape, 10)
+    network.prefer_attention("cpu", precision)
+    weights = {each.untyped_storage().data_ptr() for each in network.parameters()}
+    kept = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    images = torch.zeros((batch, *shape), dtype=torch.uint8)
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), autocast:
+        network(images)
+    measured = sum(storage.nbytes() for storage in kept.values()) / batch
+    # The peak of the backward pass, which is not kept, is in the estimate too.
+    assert measured < vit.activations(settings, shape, "cpu", precision) < 1.5 * measured
+
+
+def test_the_starter_workload_is_not_mentioned(machine):
+    assert forecast(workload(), Project(SHIPPED.parent)).says is None
+    machine(memory=4e9)
+    assert forecast(workload(), Project(SHIPPED.parent)).says is None
+
+
+def test_a_large_training_is_described():
+    said = forecast(workload(**VIT_B16), Project(SHIPPED.parent))
+    assert said.excess is None
+    assert said.says is not None
+    assert said.says.startswith("train: about 86 million parameters, ")
+    assert said.says.endswith("minutes in each of 40 epochs.")
+
+
+def test_what_does_not_fit_into_the_machine_is_refused(machine):
+    machine(memory=2e9)
+    said = forecast(workload(**VIT_B16), Project(SHIPPED.parent)).excess
+    assert said is not None
+    assert "about 86 million parameters" in said
+    assert "this machine has 2.0 GB. Make train.micro_batch" in said
+    assert "--force" in said
+    machine(memory=5e9)
+    parts = VIT_B16 | {"train.micro_batch": 4}
+    assert forecast(workload(**VIT_B16), Project(SHIPPED.parent)).excess is not None
+    assert forecast(workload(**parts), Project(SHIPPED.parent)).excess is None
+
+
+def test_each_worker_takes_its_part_of_the_memory(machine):
+    many = {"scale.workers": 64, "train.batch_size": 64}
+    said = forecast(workload(**many), Project(SHIPPED.parent)).excess
+    assert said is not None
+    assert "this machine has for each of 64 workers 250 MB. Make scale.workers" in said
+
+
+def test_on_gpus_their_memory_counts(machine):
+    machine(memory=1e9, gpus=(9.0,), gpu_memory=80e9)
+    said = forecast(workload(**VIT_B16), Project(SHIPPED.parent))
+    assert said.excess is None
+    machine(memory=100e9, gpus=(9.0,), gpu_memory=2e9)
+    excess = forecast(workload(**VIT_B16), Project(SHIPPED.parent)).excess
+    assert excess is not None and "each GPU has 2.0 GB" in excess
+
+
+def test_a_cluster_is_not_judged_by_this_machine(machine, monkeypatch):
+    machine(memory=1e9)
+    monkeypatch.setenv("RAY_ADDRESS", "ray://elsewhere:10001")
+    assert forecast(workload(**VIT_B16), Project(SHIPPED.parent)).excess is None
+
+
+def test_the_start_of_a_long_training_is_announced():
+    given = workload(**VIT_B16)
+    found = estimate(given.model, given.train, given.scale, (224, 224, 3), 10, SHIPPED.parent)
+    assert found is not None
+    line = notice(found, 50_000, 3)
+    assert line is not None
+    assert line.startswith("train: about 86 million parameters, ")
+    assert line.endswith(" hours an epoch, 3 epochs.")
+    small = Estimate(1000, 0.8e9, 1e6, on_gpu=False, precision="fp32", workers=1)
+    assert notice(small, 50_000, 3) is None
+
+
+def test_the_speed_of_the_machine_is_a_speed(monkeypatch):
+    monkeypatch.undo()
+    assert 1e8 < module._cpu_flops() < 1e14
+
+
+def test_memory_is_that_of_the_machine_or_of_the_container(tmp_path, monkeypatch):
+    real = hardware.memory()
+    assert 1e8 < real < 1e15
+    read = Path.read_text
+    own = "0::/team/job\n1:memory:/team\n2:cpu:/team\n"
+    monkeypatch.setattr(
+        Path, "read_text",
+        lambda self, **how: own if str(self) == "/proc/self/cgroup" else read(self, **how),
+    )  # fmt: skip
+    monkeypatch.setattr(hardware, "CGROUPS", tmp_path)
+    assert hardware.memory() >= real
+    (tmp_path / "team" / "job").mkdir(parents=True)
+    (tmp_path / "team" / "job" / "memory.max").write_text("max\n")
+    (tmp_path / "team" / "memory.max").write_text("90000000\n")
+    assert hardware.memory() == 90e6
+    (tmp_path / "memory").mkdir()  # version 1, seen from inside the container
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("80000000\n")
+    assert hardware.memory() == 80e6
