@@ -297,3 +297,8 @@ def test_data_that_was_changed_without_dvc_add_is_said(working_tree, change):
 def test_nothing_is_said_where_a_revision_is_asked_for(working_tree):
     make_files(working_tree.root / "data", "digits/cat/2.png")
     assert remark(working_tree, "old") is None
+
+
+def test_an_unpacked_archive_without_git_has_its_data(project):
+    shutil.rmtree(project.root / ".git")
+    assert pulled(project, "data/digits")[1] == NEW
