@@ -1,5 +1,7 @@
 """Faults that would make a run fail are found before its first step."""
 
+import socket
+
 import pytest
 
 from flows.train import PIPELINE
@@ -91,3 +93,25 @@ def test_a_missing_pretrained_folder_is_one_line(tmp_path, path):
     model = Model(family="vit", pretrained=path)
     [fault] = faults(tmp_path, model=model)
     assert fault == f"workload toy: model.pretrained: there is no folder {path}."
+
+
+def test_a_file_in_the_place_of_the_store_is_found_before_a_run(tmp_path, monkeypatch):
+    store = tmp_path / "store"
+    store.touch()
+    monkeypatch.setenv("RETRAIN_STORE", str(store))
+    with pytest.raises(ValueError, match=r"store is a file, and a folder is needed there"):
+        preflight.check_surroundings(Project(tmp_path))
+
+
+def test_a_folder_that_cannot_be_written_to_is_found_before_a_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("RETRAIN_STORE", "/proc/store")  # also root cannot write there
+    with pytest.raises(ValueError, match=r"^/proc/store cannot be written to\."):
+        preflight.check_surroundings(Project(tmp_path))
+
+
+def test_an_mlflow_server_that_is_down_is_found_before_a_run(tmp_path, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
+    with pytest.raises(ConnectionError, match="MLFLOW_TRACKING_URI: nothing answers"):
+        preflight.check_surroundings(Project(tmp_path))

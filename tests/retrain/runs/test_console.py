@@ -1,10 +1,18 @@
 import io
 import logging
+import os
+import pty
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from retrain.runs import console
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_units_are_counted_in_a_line_now_and_then_where_there_is_no_terminal(monkeypatch, caplog):
@@ -44,3 +52,76 @@ def test_the_progress_of_a_training_is_shown(monkeypatch, caplog, fraction):
     with caplog.at_level(logging.INFO, "retrain"), console.training_progress() as show:
         show(now)
     assert caplog.messages == [f"train  {now}"]
+
+
+# Every way in which a library talks, while a display is live.
+NOISE = """
+import logging, os, subprocess, sys
+from pathlib import Path
+from retrain import streams
+from retrain.runs import console
+
+def noise(text):
+    print(text + " by print")
+    print(text + " by stderr", file=sys.stderr)
+    logging.getLogger("library").warning(text + " by logging")
+    os.write(1, (text + " by C").encode() + b"\\n")
+    subprocess.run(["echo", text + " by a child"])
+
+streams.prepare()
+with console.on_screen(Path("run.log"), to_stderr=False):
+    noise("noise0")
+    with console.running("train"):
+        noise("noise1")
+        with console.training_progress() as show:
+            show(console.Progress(1, 2, 0.5, 100.0, 0.1, 1.0))
+            noise("noise2")
+        noise("noise3")
+    for number in range(LINES):
+        console.ended("train", False, f"line {number}", 1.0)
+sys.exit(3)
+"""
+WAYS = ("print", "stderr", "logging", "C", "a child")
+
+
+def noise(lines: int = 1) -> list[str]:
+    return [sys.executable, "-c", NOISE.replace("LINES", str(lines))]
+
+
+def on_terminal(command, folder):
+    """Runs a command on a terminal; returns its exit code and all that the terminal got."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(folder)
+        os.environ.update(TERM="xterm", PYTHONPATH=str(ROOT))
+        os.execv(command[0], command)
+    got = b""
+    with suppress(OSError):  # the end of a terminal
+        while piece := os.read(terminal, 65536):
+            got += piece
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), got.decode()
+
+
+def test_what_libraries_print_goes_to_the_log_and_never_to_the_terminal(tmp_path):
+    code, got = on_terminal(noise(), tmp_path)
+    assert code == 3
+    assert "line 0" in got
+    assert "epoch 1/2" in got
+    assert "noise" not in got
+    log = (tmp_path / "run.log").read_text()
+    for number in range(4):
+        for way in WAYS:
+            assert f"noise{number} by {way}" in log
+    assert "line 0" in log
+
+
+def test_a_reader_that_ends_does_not_end_a_run_whose_lines_are_in_the_log(tmp_path):
+    with subprocess.Popen(
+        noise(5000), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 3
+    assert "line 4999" in (tmp_path / "run.log").read_text()

@@ -248,8 +248,7 @@ def test_a_project_without_a_version_of_its_data_says_how_to_make_one(project):
 
 
 @pytest.mark.parametrize(
-    "text", ["<<<<<<< HEAD\nouts:", "outs: 3", "outs:\n- path: data\n  md5: a1"]
-)
+    "text", [")
 def test_a_broken_pin_is_an_error(project, text):
     (project.root / "data.dvc").write_text(text)
     with pytest.raises(UsageError, match="does not pin the folder"):
@@ -300,6 +299,7 @@ def test_nothing_is_said_where_a_revision_is_asked_for(working_tree):
     assert remark(working_tree, "old") is None
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
@@ -332,3 +332,8 @@ def test_a_version_that_is_no_hash_is_refused(project):
     overwrite(pin, pin.read_text().replace(digest, "../../../../out.dir"))
     with pytest.raises(UsageError, match=r"data\.dvc does not pin the folder data/"):
         data_version(Data(path="data/digits"), project)
+
+
+def test_an_unpacked_archive_without_git_has_its_data(project):
+    shutil.rmtree(project.root / ".git")
+    assert pulled(project, "data/digits")[1] == NEW

@@ -1,0 +1,176 @@
+"""What a run leaves, shows and opens: no secret, only its own lines, only loopback.
+
+The data is on a web server that wants a password and a token, both in the URL.
+"""
+
+import base64
+import json
+import os
+import pty
+import re
+import shutil
+import sys
+import threading
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from time import sleep
+
+import psutil
+import pytest
+
+from tests.flows.conftest import draw_photos, make_clone
+
+PASSWORD, TOKEN = "geheim-correct-horse", "geheim-battery-staple"
+ENVIRONMENT = {
+    "HF_TOKEN": "hf_geheim_of_the_hub",
+    "AWS_SECRET_ACCESS_KEY": "geheim/of/the/bucket",
+    "RETRAIN_WEBHOOK_URL": "http://127.0.0.1:9/geheim-of-the-webhook",
+}
+SECRETS = [PASSWORD, TOKEN, *(value.rpartition("/")[2] for value in ENVIRONMENT.values())]
+SIZES = ("--set", "images.channels=3", "--set", "images.size=8")
+
+
+@dataclass
+class Interactive:
+    """A run on a terminal.
+
+    Attributes:
+        text: What the terminal got.
+        code: The exit code.
+        listening: Addresses where the run's processes listened.
+    """
+
+    text: str = ""
+    code: int | None = None
+    listening: set[str] = field(default_factory=set)
+
+
+@contextmanager
+def serving_photos(folder, *, breaks=False):
+    """Serves a folder to who has the password and the token; yields the URL with both."""
+    login = "Basic " + base64.b64encode(f"ann:{PASSWORD}".encode()).decode()
+
+    class Handler(SimpleHTTPRequestHandler):
+        def __init__(self, *arguments):
+            super().__init__(*arguments, directory=str(folder))
+
+        def do_GET(self):
+            if self.command == "GET" and breaks:
+                self.send_error(500)
+            elif self.headers["Authorization"] == login and f"token={TOKEN}" in self.path:
+                getattr(super(), f"do_{self.command}")()
+            else:
+                self.send_error(401)
+
+        do_HEAD = do_GET  # noqa: N815
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://ann:{PASSWORD}@127.0.0.1:{server.server_port}/photos.zip?token={TOKEN}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served")
+    draw_photos(folder / "photos")
+    shutil.make_archive(str(folder / "photos"), "zip", folder / "photos")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory):
+    return make_clone(tmp_path_factory.mktemp("secrets"), "")
+
+
+@pytest.fixture(scope="module")
+def interactive(clone, served):
+    """The clone's first run."""
+    run = Interactive()
+    with serving_photos(served) as url:
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.chdir(clone.root)
+            arguments = ("-m", "retrain.cli", "train", "vit", "--set", f"data.path={url}", *SIZES)
+            environment = clone.environment | ENVIRONMENT | {"TERM": "xterm"}
+            os.execve(sys.executable, [sys.executable, *arguments], environment)
+        watching = threading.Thread(target=watch, args=(psutil.Process(pid), run))
+        watching.start()
+        got = b""
+        with suppress(OSError):  # the end of a terminal
+            while piece := os.read(terminal, 65536):
+                got += piece
+        os.close(terminal)
+        run.code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        watching.join()
+    run.text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", got.decode())
+    return run
+
+
+def watch(process, run):
+    """Notes where a process and its children listen, until it ends."""
+    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        for each in (process, *process.children(recursive=True)):
+            with suppress(psutil.Error):
+                run.listening |= {
+                    socket.laddr.ip.removeprefix("::ffff:")
+                    for socket in each.net_connections("inet")
+                    if socket.status == psutil.CONN_LISTEN
+                }
+        sleep(0.5)
+
+
+def left_in(folder):
+    """The files in a folder that have a secret in them."""
+    return [
+        path
+        for path in folder.rglob("*")
+        if path.is_file()
+        if any(secret.encode() in path.read_bytes() for secret in SECRETS)
+    ]
+
+
+OURS = re.compile(
+    r"[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏ ]*(starting|pull|validate|preprocess|train|evaluate|gate|promote|metric|─+"
+    r"|accuracy|calibration_error|log_loss|macro_|rows|worst_class_recall|vit version 1"
+    r"|Data Docs|plots|MLflow run|took|The data at http://\*\*\*\w+@127.0.0.1)"
+)
+
+
+def test_a_terminal_gets_our_lines_only(interactive):
+    assert interactive.code == 0, interactive.text
+    lines = [line for line in re.split(r"[\r\n]+", interactive.text) if line.strip()]
+    assert [line for line in lines if not OURS.match(line)] == []
+    assert any(line.startswith("took ") for line in lines)
+
+
+def test_a_run_listens_on_loopback_only(interactive):
+    assert interactive.listening == {"127.0.0.1"}
+
+
+def test_a_run_shows_and_leaves_no_secret(interactive, clone):
+    assert not any(secret in interactive.text for secret in SECRETS)
+    assert left_in(clone.root) == []
+    [record] = (clone.root / ".retrain" / "runs" / "train" / "vit").glob("latest.json")
+    path = json.loads(record.read_text(encoding="utf-8"))["data"]["path"]
+    assert re.fullmatch(r"http://\*\*\*\w+@127\.0\.0\.1:\d+/photos\.zip\?token=\*\*\*\w+", path)
+
+
+def test_a_run_that_fails_shows_and_leaves_no_secret(interactive, clone, served):
+    with serving_photos(served, breaks=True) as url:
+        done = clone.run(
+            *(sys.executable, "-m", "retrain.cli", "train", "vit", "--json", *SIZES),
+            *("--set", f"data.path={url}"),
+            code=1,
+            **ENVIRONMENT,
+        )
+    assert "cannot be read. Is it reachable?" in json.loads(done.stdout)["error"]
+    assert "cannot be read. Is it reachable?" in done.stderr
+    assert not any(secret in done.stdout + done.stderr for secret in SECRETS)
+    assert left_in(clone.root) == []

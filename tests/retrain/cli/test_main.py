@@ -1,0 +1,97 @@
+"""How a command ends that does not succeed, with and without `--json`."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from retrain.cli.main import main
+
+ROOT = Path(__file__).parents[3]
+PARAMS = "workloads: {toy: {data: {path: data/toy}, model: {family: vit}}}\n"
+
+
+@pytest.fixture
+def clone(tmp_path, monkeypatch):
+    """A project with one workload, which has never been run."""
+    (tmp_path / "params.yaml").write_text(PARAMS)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["train"], 2, "the following arguments are required: workload (see: retrain train --help"),
+        (["trian", "toy"], 2, "invalid choice: 'trian'"),
+        ([], 2, "the following arguments are required: COMMAND"),
+        (["train", "toy", "--epochs", "3"], 2, "unrecognized arguments: --epochs 3"),
+        (["gc", "--keep", "few"], 2, "invalid int value: 'few'"),
+        (["train", "tyo"], 2, "Did you mean 'toy'?"),
+        (["train", "toy", "--set", "train.epoch=3"], 2, "Did you mean 'epochs'?"),
+        (["train", "toy"], 2, "There is no data.dvc"),
+        (["why", "toy"], 1, "toy has not been run here yet"),
+    ],
+)
+def test_a_failure_is_one_line_and_with_json_one_document(clone, capsys, arguments, code, message):
+    assert main(arguments) == code
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert errors.startswith("retrain: ")
+    assert message in errors
+    assert len(errors.splitlines()) == 1
+    assert main([*arguments, "--json"]) == code
+    output, errors_again = capsys.readouterr()
+    assert errors_again == errors
+    [(name, value)] = json.loads(output).items()
+    assert name == "error"
+    assert errors == f"retrain: {value}\n"
+
+
+def test_outside_a_clone_there_is_a_document_too(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["status", "--json"]) == 2
+    assert "No params.yaml in" in json.loads(capsys.readouterr().out)["error"]
+
+
+def test_the_traceback_of_an_unexpected_error_is_in_a_log(clone, capsys):
+    (clone / "mlflow.db").write_bytes(b"this is no database" * 100)
+    assert main(["status", "--json"]) == 1
+    output, errors = capsys.readouterr()
+    assert len(errors.splitlines()) <= 5
+    log = Path(errors.splitlines()[-1].removeprefix("More is in "))
+    assert "Traceback" in log.read_text(encoding="utf-8")
+    assert "file is not a database" in json.loads(output)["error"]
+
+
+def test_help_succeeds(capsys):
+    assert main(["train", "--help"]) == 0
+    assert "--data-rev" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "message"),
+    [(signal.SIGINT, 130, "Interrupted."), (signal.SIGTERM, 143, "Terminated.")],
+)
+def test_a_command_that_is_ended_gives_a_document_too(clone, number, code, message):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with subprocess.Popen(
+            [sys.executable, "-m", "retrain.cli", "status", "--json"],
+            cwd=clone,
+            env=os.environ | {"MLFLOW_TRACKING_URI": uri, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process:
+            connection, _ = silent.accept()  # now it waits for an answer
+            process.send_signal(number)
+            output, errors = process.communicate(timeout=30)
+            connection.close()
+    assert process.returncode == code
+    assert json.loads(output) == {"error": message}
+    assert errors.decode() == f"retrain: {message}\n"

@@ -1,0 +1,73 @@
+"""Servers that answer, that do not, and that are not there."""
+
+import socket
+from time import monotonic
+
+import pytest
+
+from retrain.errors import UsageError
+from retrain.project import Project
+from retrain.servers import ray_cluster, reachable
+from tests.tasks.pull.pulling import serving
+from tests.tasks.pull.test_url_source import Answer
+
+
+@pytest.fixture
+def silent(monkeypatch):
+    """A port where a connection is taken and nothing is ever said."""
+    monkeypatch.setattr(reachable, "SECONDS", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+ADDRESSES = ["http://ann:geheim@127.0.0.1:{}/api", "127.0.0.1:{}", "ray://127.0.0.1:{}"]
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_a_server_that_says_nothing_is_an_error_within_seconds(silent, address):
+    began = monotonic()
+    with pytest.raises(ConnectionError, match=r"^X: nothing answers at .*127\.0\.0\.1") as error:
+        reachable.check("X", address.format(silent), "/health")
+    assert monotonic() - began < 2
+    assert "geheim" not in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_a_server_that_is_down_is_an_error(address):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(ConnectionError, match="Start that server, or correct X"):
+        reachable.check("X", address.format(port))
+
+
+def test_any_answer_of_a_web_server_is_one():
+    class Refusing(Answer):
+        status = 401
+
+    with serving(Refusing) as url:
+        reachable.check("X", url, "/health")
+
+
+@pytest.mark.parametrize(
+    ("url", "package"),
+    [("postgresql://ann:geheim@h/db", "psycopg2"), ("mysql+pymysql://h/db", "pymysql")],
+)
+def test_a_missing_driver_is_named(url, package):
+    with pytest.raises(UsageError, match=f"package {package}") as error:
+        reachable.check("X", url)
+    assert "geheim" not in str(error.value)
+
+
+def test_a_run_is_told_that_its_cluster_is_down(silent, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{silent}")
+    with pytest.raises(ConnectionError, match="RAY_ADDRESS"):
+        ray_cluster.connect()
+
+
+def test_what_is_on_this_machine_is_not_asked(tmp_path, monkeypatch):
+    from retrain import tracking
+
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    ray_cluster.check()
+    tracking.check(Project(tmp_path))

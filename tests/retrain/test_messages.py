@@ -1,0 +1,89 @@
+"""Errors of the machine and of libraries, as a person is told of them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from retrain.errors import UsageError
+from retrain.messages import MAX_LIBRARY_LINES, MAX_LINES, message_of
+
+
+def message(function, *arguments):
+    with pytest.raises(Exception) as error:
+        function(*arguments)
+    return message_of(error.value)
+
+
+def fill_disk():
+    with Path("/dev/full").open("w", encoding="utf-8") as file:
+        file.write("x")
+
+
+def test_a_full_disk_is_named():
+    text = message(fill_disk)
+    assert text.startswith("The disk is full: make room in /")
+    assert "MB are left there" in text
+    assert len(text.splitlines()) == 1
+
+
+def test_the_cause_of_a_librarys_error_is_told():
+    def wrap():
+        try:
+            fill_disk()
+        except OSError as error:
+            raise RuntimeError("Something went wrong.\n" * 100) from error
+
+    assert message(wrap).startswith("The disk is full")
+
+
+def test_a_missing_package_is_named():
+    assert message(__import__, "boto33.client").startswith("The package boto33 is not installed")
+
+
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path):
+    (tmp_path / ".retrain").touch()
+    text = f"{tmp_path}/.retrain is a file, and a folder is needed there: move it away."
+    assert message((tmp_path / ".retrain").mkdir) == text
+    assert message((tmp_path / ".retrain" / "logs").mkdir) == text
+
+
+def test_a_librarys_screens_of_text_are_cut(tmp_path):
+    class LibraryError(Exception):
+        pass
+
+    LibraryError.__module__ = "library.errors"
+    shown = message_of(LibraryError("A page.\n\n" * 100)).splitlines()
+    assert len(shown) == MAX_LIBRARY_LINES + 1
+    assert shown[-1] == "… (97 more lines)"
+    assert len(message_of(ValueError("x" * 10_000))) < 500
+    assert len(message_of(ValueError("x\n" * 100)).splitlines()) == MAX_LINES + 1
+    assert message_of(UsageError("x\n" * 100)) == str(UsageError("x\n" * 100)).strip()
+
+
+def test_an_error_without_a_text_has_its_name():
+    assert message_of(RuntimeError()) == "RuntimeError"
+
+
+def test_no_secret_is_told():
+    assert message_of(ValueError("https://ann:geheim@host")) == "https://***@host"
+
+
+OTHER_LOCALE = r"""
+import locale
+from pathlib import Path
+from retrain import atomic, streams
+streams.prepare()
+assert locale.getpreferredencoding(False) != "UTF-8", "the test needs another locale"
+atomic.write_text(Path("file"), "\u00b5")
+print(Path("file").read_bytes(), "\u00b5")
+"""
+
+
+def test_the_locale_does_not_matter(tmp_path):
+    environment = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", OTHER_LOCALE], cwd=tmp_path, env=environment, capture_output=True
+    )
+    assert done.stdout.decode() == "b'\\xc2\\xb5' \u00b5\n", done.stderr
