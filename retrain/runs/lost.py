@@ -13,6 +13,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from retrain import tracking
 from retrain.project import Project
@@ -102,12 +103,13 @@ def _end_in_prefect(tags: list[str], ids: set[str]) -> int:
     """
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
-    from prefect.states import Crashed
+    from prefect.states import Crashed, State
 
     filters = [{"tags": {"all_": [tag]}} for tag in tags]
     filters += [{"id": {"any_": sorted(ids)}}] if ids else []
     live = {"type": {"not_any_": ["COMPLETED", "FAILED", "CRASHED", "CANCELLED"]}}
-    crashed, count = Crashed(message=MESSAGE), 0
+    crashed: State[Any] = Crashed(message=MESSAGE)
+    count = 0
     with get_client(sync_client=True) as client:
         for each in filters:
             chosen = FlowRunFilter.model_validate(each | {"state": live})

@@ -128,8 +128,8 @@ def followed(
         show(Progress(**written["progress"]))
 
     # In the context of the run, so that Prefect assigns the lines to it.
-    follow = partial(copy_context().run, _follow)
-    thread = Thread(target=follow, args=(file, show_written, log, over), daemon=True)
+    follow = partial(_follow, file, show_written, log, over)
+    thread = Thread(target=copy_context().run, args=(follow,), daemon=True)
     thread.start()
     try:
         yield
