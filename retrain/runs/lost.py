@@ -103,7 +103,8 @@ def _end_in_prefect(tags: list[str], ids: set[str]) -> int:
     """
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
-    from prefect.states import Crashed, State
+    from prefect.client.schemas.objects import State
+    from prefect.states import Crashed
 
     filters = [{"tags": {"all_": [tag]}} for tag in tags]
     filters += [{"id": {"any_": sorted(ids)}}] if ids else []
