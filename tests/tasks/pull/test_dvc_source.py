@@ -299,7 +299,6 @@ def test_nothing_is_said_where_a_revision_is_asked_for(working_tree):
     assert remark(working_tree, "old") is None
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
