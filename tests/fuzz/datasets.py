@@ -1,5 +1,6 @@
 """Mutated Parquet files and archives; each is a data set of its own."""
 
+import gzip
 import io
 import tarfile
 import zipfile
@@ -102,15 +103,19 @@ def _members(rng: Random) -> dict[str, bytes]:
 
 def _zip(members: dict[str, bytes]) -> bytes:
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(file, "w") as archive:
         for name, data in members.items():
-            archive.writestr(name, data)
+            undated = zipfile.ZipInfo(name)  # the time of day would differ between runs
+            archive.writestr(undated, data, zipfile.ZIP_DEFLATED)
     return file.getvalue()
 
 
 def _tar(members: dict[str, bytes], *more: tarfile.TarInfo) -> bytes:
     file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w:gz", compresslevel=1) as archive:
+    with (
+        gzip.GzipFile(fileobj=file, mode="wb", compresslevel=1, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w") as archive,
+    ):
         for name, data in members.items():
             info = tarfile.TarInfo(name)
             info.size = len(data)

@@ -248,7 +248,8 @@ def test_a_project_without_a_version_of_its_data_says_how_to_make_one(project):
 
 
 @pytest.mark.parametrize(
-    "text", [")
+    "text", ["<<<<<<< HEAD\nouts:", "outs: 3", "outs:\n- path: data\n  md5: a1"]
+)
 def test_a_broken_pin_is_an_error(project, text):
     (project.root / "data.dvc").write_text(text)
     with pytest.raises(UsageError, match="does not pin the folder"):
