@@ -73,7 +73,9 @@ class DryRun:
         else:
             found = self._dry_run(step, now, inputs)
         if found is None:
-            reason = self.state.reason_to_run(now) if step.cached else "the registry changes"
+            reason = (
+                self.state.reason_to_run(now) if step.cached else "it would change the registry"
+            )
             raise StepHasToRunError(step.name, reason)
         ran = None if step.cached else "asked of the registry each time"
         outcome = Outcome.of(step.name, now, found, ran=ran, seconds=monotonic() - began)
