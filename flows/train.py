@@ -90,7 +90,8 @@ def document(run: RunState) -> Document:
     decision = facts.get("gate")
     champion = decision.pop("champion") if decision else None
     base = records.base_document(run) | {"promote": run.promote}
-    base["data"] |= {name: facts.get("validate", {}).get(name) for name in ("rows", "quarantined")}
+    names = ("rows", "quarantined", "near_duplicates")
+    base["data"] |= {name: facts.get("validate", {}).get(name) for name in names}
     result = base | {
         "metrics": facts.get("evaluate", {}).get("metrics"),
         "champion": champion,
@@ -119,6 +120,7 @@ def show(document: Document) -> None:
     outcome.show(document)
     if document["data"]["quarantined"]:
         console.say(f"{document['data']['quarantined']} images were set aside by the checks.")
+    console.say_near_duplicates(document)
     console.say_places(document)
 
 

@@ -28,7 +28,8 @@ def document(run: RunState) -> Document:
     """A run as JSON-able values; the parts of steps that did not run are None."""
     checked = run.artifacts.get("validate")
     base = records.base_document(run)
-    base["data"] |= {name: checked and checked.facts[name] for name in ("rows", "quarantined")}
+    names = ("rows", "quarantined", "near_duplicates")
+    base["data"] |= {name: checked and checked.facts[name] for name in names}
     if checked is None:
         return base | {"look": {}, "outcome": None}
     docs = checked.folder / REPORT / "data_docs" / "index.html"
@@ -53,6 +54,7 @@ def show(document: Document) -> None:
     console.say(f"\n[bold]{escape(document['outcome'])}[/]")
     rows = ", ".join(f"{count:,} {split}" for split, count in document["data"]["rows"].items())
     console.say(f"{rows}; {document['data']['quarantined']:,} images set aside")
+    console.say_near_duplicates(document)
     console.say_places(document)
 
 

@@ -4,7 +4,9 @@ Each flow extends `base_document`, which has the steps, the data and the times, 
 its runs (`retrain.runs.pipeline.Pipeline.document`).
 """
 
+import html
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -58,11 +60,17 @@ def steps_in_markdown(document: Mapping[str, Any]) -> list[str]:
         "| step | | why | seconds |",
         "|---|---|---|---|",
         *(
-            f"| {step['step']} | {'cached' if step['cached'] else 'ran'} | {step['why']} "
+            f"| {step['step']} | {'cached' if step['cached'] else 'ran'} | {_cell(step['why'])} "
             f"| {step['seconds']:.1f} |"
             for step in document["steps"]
         ),
     ]
+
+
+def _cell(text: str) -> str:
+    """A text, which may name parameters of the user, as a cell of a table in Markdown."""
+    text = html.escape(" ".join(text.split()), quote=False)
+    return re.sub(r"([\\|\[\]`])", r"\\\1", text)
 
 
 @contextmanager

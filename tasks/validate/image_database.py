@@ -26,6 +26,15 @@ BATCH = 1024  # rows that are Python objects at a time
 
 _SQL_TYPES = {int: "INTEGER", float: "REAL", str: "TEXT"}
 _PROPERTIES = ", ".join(f"{name} {_SQL_TYPES[kind]}" for name, kind in property_types().items())
+
+
+def _html(column: str) -> str:
+    """SQL for a column's text as HTML: Data Docs show the values of a checked column unescaped."""
+    for mark, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        column = f"replace({column}, '{mark}', '{entity}')"
+    return column
+
+
 _TABLES = f"""
 CREATE TABLE images (
     image INTEGER PRIMARY KEY, split TEXT, label TEXT, error TEXT, sha256 BLOB,
@@ -34,7 +43,10 @@ CREATE TABLE images (
     unknown_label TEXT, other_label TEXT, also_in TEXT,
     near_duplicate INTEGER, near_duplicate_in TEXT,
     shorter_side INTEGER GENERATED ALWAYS AS (min(width, height)),
-    longer_side INTEGER GENERATED ALWAYS AS (max(width, height))
+    longer_side INTEGER GENERATED ALWAYS AS (max(width, height)),
+    error_html TEXT GENERATED ALWAYS AS ({_html("error")}),
+    unknown_label_html TEXT GENERATED ALWAYS AS ({_html("unknown_label")}),
+    other_label_html TEXT GENERATED ALWAYS AS ({_html("other_label")})
 );
 CREATE TABLE known (label TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE bad (image INTEGER, rule INTEGER, PRIMARY KEY (image, rule)) WITHOUT ROWID;

@@ -61,7 +61,7 @@ def image_rules(checks: "Checks") -> list[Rule]:
     return [
         Rule(
             "images that do not decode",
-            gxe.ExpectColumnValuesToBeNull(column="error"),
+            gxe.ExpectColumnValuesToBeNull(column="error_html"),
             lambda image: f"does not decode: {image['error']}",
         ),
         Rule(
@@ -71,7 +71,7 @@ def image_rules(checks: "Checks") -> list[Rule]:
         ),
         Rule(
             "images with an unknown label",
-            gxe.ExpectColumnValuesToBeNull(column="unknown_label"),
+            gxe.ExpectColumnValuesToBeNull(column="unknown_label_html"),
             lambda image: f"unknown label {image['unknown_label']!r}",
         ),
         Rule(
@@ -91,7 +91,7 @@ def image_rules(checks: "Checks") -> list[Rule]:
         ),
         Rule(
             "images that another class has too",
-            gxe.ExpectColumnValuesToBeNull(column="other_label"),
+            gxe.ExpectColumnValuesToBeNull(column="other_label_html"),
             lambda image: f"the same image is labelled {image['other_label']!r}",
         ),
         Rule(

@@ -1,4 +1,5 @@
 import hashlib
+import html
 import io
 
 import numpy as np
@@ -389,3 +390,18 @@ def test_near_duplicates_are_bad_images_if_the_checks_say_so(tmp_path, files):
         "- images that look like one of a split held out from theirs: 1 of 19: "
         "train train/dog/again.jpg (it looks like one in test)"
     )
+
+
+def test_labels_with_html_are_text_in_the_data_docs(tmp_path, files):
+    tag = "<img src=x onerror=alert(1)>"
+    files = {name.replace("/dog/", f"/{tag}/"): data for name, data in files.items()}
+    files |= {f"test/<i>{tag}/1.png": png(98), f"train/{tag}/x.png": files["train/cat/1.png"]}
+    files |= {"train/<b>fox/1.png": png(99)}
+    lines = rejection(tmp_path, files, CHECKS.model_copy(update={"labels": ("<u>", "cat", tag)}))
+    assert f"unknown label '<i>{tag}'" in lines[0]
+    pages = [path.read_text() for path in (tmp_path / "validate/report").rglob("*.html")]
+    assert len(pages) == 7
+    for each in ("<img src=x", "<i>", "<b>fox", "<u>"):
+        assert not any(each in page for page in pages), each
+    for each in (f"<i>{tag}", "<b>fox", "cat"):
+        assert any(f">{html.escape(each)}<" in page for page in pages), each
