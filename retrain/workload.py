@@ -7,6 +7,7 @@ names the place and what is allowed. Types are not converted.
 import difflib
 import re
 import reprlib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -21,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
 
 from models import families
 from retrain.errors import UsageError
@@ -380,7 +381,9 @@ def _parse(text: str) -> Any:
         YAMLError: It is not YAML.
     """
     try:
-        return YAML(typ="safe", pure=True).load(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ReusedAnchorWarning)  # YAML allows it
+            return YAML(typ="safe", pure=True).load(text)
     except RecursionError:
         raise YAMLError("it is nested too deeply") from None
     except ValueError as error:  # of a value that looks like a date or a number
@@ -553,10 +556,13 @@ def _explain(
     """The place of a fault in a workload; and what is wrong there, and what is allowed."""
     loc, value = [], tree
     for part in fault["loc"]:  # pydantic adds the name of a type where there are several
-        if not isinstance(value, dict | list | tuple):
+        if isinstance(value, dict):
+            value = value.get(part)
+        elif isinstance(value, list | tuple) and isinstance(part, int):
+            value = value[part]
+        else:
             break
         loc.append(part)
-        value = value.get(part) if isinstance(value, dict) else value[part]
     place = ".".join(_shorten(str(part)) for part in (*prefix, *loc))
     kinds = [kind]  # of the sections above the place
     for part in loc[:-1]:

@@ -215,6 +215,7 @@ BOMB = "    bomb: [&a [x, x], " + ", ".join(
         ("    train: {lr: .nan}\n", "train.lr: should be"),
         ("    train: {lr: -.inf}\n", "train.lr: should be"),
         ("    train: {1: 2}\n", "train.1"),
+        ("    train: {compile: [1, 2]}\n", "train.compile: should be 'auto' or should be a valid"),
         ("    gate: {min: {1: 2.0}}\n", "gate.min.1"),
         ('    checks: {labels: ["\\ud800"]}\n', "checks.labels"),
         (f"    checks: {{labels: {list(range(99))}}}\n", "and 79 more"),

@@ -100,6 +100,28 @@ def test_what_does_not_go_with_the_images_is_the_users_to_mend(images, tmp_path)
         run(tmp_path, images, RECIPE, model=wrong)
 
 
+@pytest.mark.parametrize("sizes", [(2**50,), (2**33, 2**33)])
+def test_memory_that_cannot_be_had_is_the_users_to_mend(monkeypatch, sizes):
+    from tasks.train.loops import torch as torch_loop
+
+    monkeypatch.setattr(torch_loop, "train", lambda job: torch.empty(sizes))
+    with pytest.raises(ValueError, match=r"not enough memory to train .* train\.micro_batch"):
+        torch_loop.work({"job": None})  # type: ignore[dict-item]
+
+
+def test_a_pretrained_folder_that_changed_since_it_was_chosen_is_refused(tmp_path):
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(
+        image_size=8, num_channels=1, patch_size=4, hidden_size=16,
+        num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+    )  # fmt: skip
+    ViTForImageClassification(config).save_pretrained(tmp_path)
+    settings = {"pretrained": str(tmp_path), "pretrained_version": "a" * 64}
+    with pytest.raises(ValueError, match="has changed since the run started"):
+        models.build("vit", settings, (8, 8, 1), 3)
+
+
 def test_a_pretrained_folder_is_below_the_project(images, tmp_path):
     from transformers import ViTConfig, ViTForImageClassification
 
