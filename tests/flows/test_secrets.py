@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import re
+import secrets
 import shutil
 import sys
 import threading
@@ -21,13 +22,12 @@ import pytest
 
 from tests.flows.conftest import draw_photos, make_clone
 
-PASSWORD, TOKEN = "geheim-correct-horse", "geheim-battery-staple"
+SECRETS = PASSWORD, TOKEN, HUB, BUCKET, WEBHOOK = [secrets.token_hex(8) for _ in range(5)]
 ENVIRONMENT = {
-    "HF_TOKEN": "hf_geheim_of_the_hub",
-    "AWS_SECRET_ACCESS_KEY": "geheim/of/the/bucket",
-    "RETRAIN_WEBHOOK_URL": "http://127.0.0.1:9/geheim-of-the-webhook",
+    "HF_TOKEN": HUB,
+    "AWS_SECRET_ACCESS_KEY": BUCKET,
+    "RETRAIN_WEBHOOK_URL": f"http://127.0.0.1:9/{WEBHOOK}",
 }
-SECRETS = [PASSWORD, TOKEN, *(value.rpartition("/")[2] for value in ENVIRONMENT.values())]
 SIZES = ("--set", "images.channels=3", "--set", "images.size=8")
 
 
