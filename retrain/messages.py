@@ -27,28 +27,32 @@ def message_of(error: BaseException) -> str:
 
 
 def _explained(error: BaseException) -> str | None:
-    """The explanation of an error of the machine; None for another one."""
-    for each in causes(error):
-        if isinstance(each, ModuleNotFoundError) and each.name:
-            package = each.name.split(".")[0]
-            return f"The package {package} is not installed here: pip install {package}"
+    """The explanation of an error of the machine; None for another one, and for one of ours."""
+    if isinstance(error, ValueError):
+        return None
+    for each in _causes(error):
         text, number = str(each), getattr(each, "errno", None)
         name = getattr(each, "filename", None)
         place = f" ({name})" if name else ""
         if number in (errno.ENOSPC, errno.EDQUOT) or any(part in text for part in _FULL):
             return f"The disk is full{place}: make room {_fullest()}, or use another disk."
+        if number == errno.EROFS or any(part in text for part in _READ_ONLY):
+            return f"This disk is read-only{place}, and the run has to write: use another one."
+        if each not in (error, error.__cause__):  # an error that a library has dealt with
+            continue
+        if isinstance(each, ModuleNotFoundError) and each.name:
+            package = each.name.split(".")[0]
+            return f"The package {package} is not installed here: pip install {package}"
         if isinstance(each, NotADirectoryError | FileExistsError) and name:
             for above in (Path(name), *Path(name).parents):
                 if above.is_file():
                     return f"{above} is a file, and a folder is needed there: move it away."
         if isinstance(each, PermissionError) and name:
             return f"Permission denied for {name}: change its owner or mode, or use another place."
-        if number == errno.EROFS or any(part in text for part in _READ_ONLY):
-            return f"This disk is read-only{place}, and the run has to write: use another one."
     return None
 
 
-def causes(error: BaseException) -> Iterator[BaseException]:
+def _causes(error: BaseException) -> Iterator[BaseException]:
     """An error, and the errors that led to it."""
     found: BaseException | None = error
     while found is not None:

@@ -8,7 +8,6 @@ from retrain import tracking
 from retrain.errors import UsageError
 from retrain.messages import message_of
 from retrain.project import Project
-from retrain.servers import ray_cluster
 from retrain.step import Step
 from retrain.workload import Workload, did_you_mean
 
@@ -47,6 +46,8 @@ def check_surroundings(project: Project) -> None:
         UsageError: The driver of MLflow's database is not installed.
         ConnectionError: A server that the environment names does not answer within seconds.
     """
+    from retrain.servers import ray_cluster
+
     for folder in (project.state, project.store):
         _check_writable(folder)
     _check_writable(Path(tempfile.gettempdir()))

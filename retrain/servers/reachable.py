@@ -3,12 +3,8 @@
 The libraries themselves wait for minutes for a server that is down.
 """
 
-import http.client
 import os
 import socket
-import ssl
-import urllib.error
-import urllib.request
 from threading import Thread
 from urllib.parse import urlsplit
 
@@ -60,12 +56,14 @@ def answers_grpc(host: str, port: int, seconds: float) -> bool:
 
 def _fault(scheme: str, address: str, probe: str) -> str | None:
     """Why a server does not answer; None if it does, or is not on a network."""
+    from http.client import HTTPException
+
     faults: list[str | None] = [f"no answer within {SECONDS:.0f} s"]
 
     def ask() -> None:
         try:
             faults.append(_ask(scheme, address, probe))
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, HTTPException, ValueError) as error:
             faults.append(str(error) or type(error).__name__)
 
     # A thread, because the timeout of a connection does not cover the DNS lookup.
@@ -76,6 +74,10 @@ def _fault(scheme: str, address: str, probe: str) -> str | None:
 
 
 def _ask(scheme: str, address: str, probe: str) -> str | None:
+    import ssl
+    import urllib.error
+    import urllib.request
+
     if scheme in ("http", "https"):
         try:
             url = urlsplit(address)

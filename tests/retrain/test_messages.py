@@ -87,3 +87,13 @@ def test_the_locale_does_not_matter(tmp_path):
         [sys.executable, "-c", OTHER_LOCALE], cwd=tmp_path, env=environment, capture_output=True
     )
     assert done.stdout.decode() == "b'\\xc2\\xb5' \u00b5\n", done.stderr
+
+
+def test_an_error_that_a_library_has_dealt_with_explains_nothing():
+    def fall_back():
+        try:
+            __import__("boto33")
+        except ModuleNotFoundError:
+            raise RuntimeError("The other way failed too.")  # noqa: B904
+
+    assert message(fall_back) == "The other way failed too."
