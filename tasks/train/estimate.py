@@ -33,9 +33,8 @@ AUTOCAST_BYTES = 2  # the copy of the weights in bf16
 BUCKET_BYTES = 4  # the gradients that workers exchange
 PROCESS_BYTES = 0.7e9  # Python, PyTorch, Ray and transformers; about the same for CUDA on a GPU
 
-# What a training reaches of the speed of NumPy's matrix product in fp32, on a CPU with AMX. Per
-# second of one core, 90 GFLOP: a ViT 192 x 6 did 0.67 of it in fp32 and 1.6 in bf16, a ViT-B/16 0.70
-# and 2.0.
+# What a training reaches of the speed of NumPy's matrix product in fp32, on a CPU with AMX: a ViT
+# 192 x 6 did 0.67 of it in fp32 and 1.6 in bf16, a ViT-B/16 0.70 and 2.0, in a core's own time.
 CPU_SHARE = {"fp32": 0.7, "bf16": 2.0}
 # FLOP/s of a training on a GPU, by its compute capability: about 0.35 of NVIDIA's figures.
 GPU_FLOPS = {
