@@ -10,7 +10,8 @@ Peak memory of the process, measured on two CPUs in a first epoch, and the estim
 | 192 x 6, 65 tokens       | 256   | bf16      | 1.91 GB  | 1.78 GB  |
 | 768 x 12 (B), 197 tokens | 8     | bf16      | 2.88 GB  | 3.52 GB  |
 
-The time is rough, by a factor of three: of networks this large, most goes into matrix products.
+The time is rough. On a CPU it follows from the speed of a matrix product, measured now; a GPU's
+speed is assumed, and may be wrong by a factor of three.
 """
 
 from dataclasses import dataclass
@@ -32,8 +33,8 @@ AUTOCAST_BYTES = 2  # the copy of the weights in bf16
 BUCKET_BYTES = 4  # the gradients that workers exchange
 PROCESS_BYTES = 0.7e9  # Python, PyTorch, Ray and transformers; about the same for CUDA on a GPU
 
-# Of a matrix product's speed in fp32 on a CPU, what a training reaches. Two idle cores with AMX did
-# 150 GFLOP/s (ViT 192 x 6) in fp32 and 2.8 times that in bf16.
+# What a training reaches of the speed of NumPy's matrix product in fp32, on a CPU with AMX: a ViT
+# 192 x 6 did 0.67 of it in fp32 and 1.6 in bf16, a ViT-B/16 0.70 and 2.0, in a core's own time.
 CPU_SHARE = {"fp32": 0.7, "bf16": 2.0}
 # FLOP/s of a training on a GPU, by its compute capability: about 0.35 of NVIDIA's figures.
 GPU_FLOPS = {
