@@ -15,10 +15,17 @@ DATA = Data(path="data")
 def read(request, tmp_path, monkeypatch):
     """Reads images of the test split; two of them are bad, and they lie in several units."""
     monkeypatch.setattr(raw_dataset, "WORTH_ROWS", 3)
-    good = {f"{label}/{number}.png": png(number) for label in "ab" for number in range(4)}
+
+    def some(count, first):
+        """As many images of each class, each another one."""
+        return {
+            f"{label}/{number}.png": png(first + 10 * "ab".index(label) + number)
+            for label in "ab"
+            for number in range(count)
+        }
+
+    good, train, val = some(4, 0), some(2, 100), some(2, 200)
     images = good | {"a/x.png": b"broken", "b/0x.png": b"broken"}
-    train = {f"{label}/{number}.png": png(9 + number) for label in "ab" for number in range(2)}
-    val = {f"{label}/{number}.png": png(20 + number) for label in "ab" for number in range(2)}
     for split, named in (("test", images), ("train", train), ("val", val)):
         if request.param == "folders":
             write_files(tmp_path / "data" / split, named)
