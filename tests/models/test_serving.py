@@ -22,7 +22,7 @@ from retrain.step import DataVersion
 from retrain.store import Artifact
 from retrain.workload import Data
 from tasks.promote.package import write_package
-from tasks.promote.step import promote
+from tasks.promote.step import Intent, promote
 from tests.tasks.toy_model import (
     LABELS,
     pixels,
@@ -52,7 +52,7 @@ def project(tmp_path_factory):
     decision = Artifact("gate", "k", "d", Path(), facts)
     version = DataVersion("data-1", tracked=True)
     place = workspace(root / "promote", root)
-    promote(Data(path="data"), version, *images, trained, scores, decision, place)
+    promote(Data(path="data"), version, *images, trained, scores, decision, Intent(promote=True), place)
     return project
 
 
