@@ -52,7 +52,9 @@ def project(tmp_path_factory):
     decision = Artifact("gate", "k", "d", Path(), facts)
     version = DataVersion("data-1", tracked=True)
     place = workspace(root / "promote", root)
-    promote(Data(path="data"), version, *images, trained, scores, decision, Intent(promote=True), place)
+    promote(
+        Data(path="data"), version, *images, trained, scores, decision, Intent(promote=True), place
+    )
     return project
 
 
