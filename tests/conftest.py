@@ -1,12 +1,16 @@
 """What tests share: one Ray for the whole session, and projects in temporary folders."""
 
 import os
+import signal
 
 import pytest
 
 import retrain  # noqa: F401  telemetry off, before any library is imported
 
 os.environ.setdefault("PREFECT_LOGGING_LEVEL", "ERROR")
+
+# A shell lets its background jobs ignore Ctrl-C; the processes that tests start must not do so.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # Files whose tests take longest. Begun last, one of them would keep one process busy alone.

@@ -36,7 +36,6 @@ def run(clone):
             cwd=clone.root,
             env=clone.environment | environment,
             start_new_session=True,
-            preexec_fn=heed_ctrl_c,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -52,11 +51,6 @@ def run(clone):
     for process in started:
         process.kill()
         process.communicate()
-
-
-def heed_ctrl_c():
-    """As in a terminal: a shell lets its background jobs ignore Ctrl-C, and so would a run."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def scratch(clone):
@@ -120,7 +114,7 @@ def test_sigterm_ends_a_run_as_ctrl_c_does_and_people_are_notified(run, clone, w
     _, output = process.communicate(timeout=60)
     print("seconds", monotonic() - began)
     assert process.returncode == 143, output
-    assert output.strip() == "retrain: Terminated."
+    assert output.splitlines()[-1] == "retrain: Terminated."  # below the forecast of the training
     assert monotonic() - began < 20  # 3 s on an idle machine
     assert gone(others, 5)
     assert state(clone) == "CRASHED"

@@ -62,7 +62,7 @@ def test_a_missing_driver_is_named(url, package):
 def test_a_run_is_told_that_its_cluster_is_down(silent, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{silent}")
     with pytest.raises(ConnectionError, match="RAY_ADDRESS"):
-        ray_cluster.connect()
+        ray_cluster.check()
 
 
 def test_what_is_on_this_machine_is_not_asked(tmp_path, monkeypatch):
