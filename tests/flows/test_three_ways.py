@@ -22,8 +22,10 @@ def free_port() -> int:
         return port
 
 
-def test_dvc_trains_the_same_model_and_registers_nothing_twice(clone, first, tmp_path):
-    done = clone.run("dvc", "repro", RETRAIN_STORE=str(tmp_path / "store"))  # an empty one
+def test_dvc_takes_from_the_store_what_a_run_has_made_and_registers_nothing_twice(clone, first):
+    folder = Path(first["steps"][3]["path"])
+    before = {path.name for path in folder.parent.iterdir()}
+    done = clone.run("dvc", "repro")
     assert re.search(rf"accuracy +{first['metrics']['accuracy']:.4f} ", done.stdout)
     assert "This very model is the champion already (version 1)." in done.stdout
     build = clone.root / "build" / "vit"
@@ -36,6 +38,13 @@ def test_dvc_trains_the_same_model_and_registers_nothing_twice(clone, first, tmp
     assert records["train"]["facts"]["weights"] == first["model"]["digest"]
     assert records["gate"]["facts"]["verdict"] == "champion already"
     assert records["promote"]["facts"] == first["model"]
+
+    assert re.search(rf"train +cached .* from run {first['run'][:8]}", done.stdout)
+    assert {path.name for path in folder.parent.iterdir()} == before
+    assert not (build / "train" / "manifest.json").exists()
+    for name in ("model/model.safetensors", "report/mlflow.json"):  # not merely one like it
+        assert (build / "train" / name).read_bytes() == (folder / name).read_bytes()
+        assert (build / "train" / name).stat().st_ino != (folder / name).stat().st_ino
 
     shown = json.loads(clone.run("dvc", "metrics", "show", "--json").stdout)
     metrics = shown[""]["data"]["build/vit/evaluate/metrics.json"]["data"]
@@ -51,21 +60,6 @@ def test_dvc_runs_again_only_what_asks_something_outside(clone, first):
     assert "Stage 'train@vit' didn't change, skipping" in done.stdout
     assert "Stage 'evaluate@vit' didn't change, skipping" in done.stdout
     assert "Running stage 'gate@vit'" in done.stdout
-
-
-def test_dvc_takes_from_the_store_what_a_run_has_made(clone, first):
-    trained = first["steps"][3]
-    folder = Path(trained["path"])
-    before = {path.name for path in folder.parent.iterdir()}
-    done = clone.run("dvc", "repro", "--force", "train@vit")
-    assert re.search(rf"train +cached .* from run {first['run'][:8]}", done.stdout)
-    assert {path.name for path in folder.parent.iterdir()} == before
-    build = clone.root / "build" / "vit" / "train"
-    assert json.loads((build / "record.json").read_text())["digest"] == trained["digest"]
-    assert not (build / "manifest.json").exists()
-    for name in ("model/model.safetensors", "report/mlflow.json"):  # not merely one like it
-        assert (build / name).read_bytes() == (folder / name).read_bytes()
-        assert (build / name).stat().st_ino != (folder / name).stat().st_ino
 
 
 def test_dvc_and_a_run_at_the_same_time_do_each_step_once(clone, first, tmp_path):
