@@ -24,6 +24,7 @@ CLONES = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Puts the files with the longest tests first, and keeps together what shares fixtures."""
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
