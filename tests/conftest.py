@@ -15,22 +15,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Files whose tests take longest. Begun last, one of them would keep one process busy alone.
 LONG = ("tests/flows/", "tests/tasks/train/test_workers.py", "tests/retrain/servers/")
-# Files that share a clone after its first run, so that one process makes it.
-CLONES = {
-    "tests/flows/test_store.py": "first clone",
-    "tests/flows/test_three_ways.py": "first clone",
-    "tests/flows/test_train.py": "second clone",
-    "tests/flows/test_validate.py": "second clone",
-}
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Puts the files with the longest tests first, and keeps together what shares fixtures."""
+    """Puts the files with the longest tests first."""
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
-    for item in items:
-        file = item.nodeid.split("::")[0]
-        item.add_marker(pytest.mark.xdist_group(CLONES.get(file, file)))
 
 
 @pytest.fixture(scope="session")
