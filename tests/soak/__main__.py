@@ -191,7 +191,7 @@ def _to_its_end(name: str, clone: Clone) -> Run:
 def _start(name: str, clone: Clone) -> Run:
     command = [sys.executable, "-m", "retrain.cli", "train", "vit", "--json"]
     settings = [f"train.epochs={EPOCHS[name]}", "scale.checkpoint_seconds=0.1"]
-    command += [word for setting in settings for word in ("--set", setting)]
+    command += ["--promote", *(word for setting in settings for word in ("--set", setting))]
     return start(command, clone.root, clone.environment | {MARK: str(clone.root)})
 
 
