@@ -35,10 +35,14 @@ def list_files(root: Path, above: str = "") -> Iterator[tuple[str, int]]:
     with os.scandir(root) as entries:
         found = [each for each in entries if not each.name.startswith(".")]
     # A folder sorts where its files do: "a/1" comes after "a.b".
-    for entry in sorted(found, key=lambda each: each.name + "/" * each.is_dir()):
-        if entry.is_file():
+    # A link to a folder is not followed: it may point to a folder above it.
+    for entry in sorted(
+        found, key=lambda each: each.name + "/" * each.is_dir(follow_symlinks=False)
+    ):
+        # `Path` says of a link that points to itself that it is no file; an entry fails.
+        if Path(entry.path).is_file() if entry.is_symlink() else entry.is_file():
             yield above + entry.name, entry.stat().st_size
-        elif entry.is_dir() and not entry.is_symlink():  # a link may point to a folder above it
+        elif entry.is_dir(follow_symlinks=False):
             yield from list_files(Path(entry.path), f"{above}{entry.name}/")
 
 

@@ -35,6 +35,7 @@ def unpack(folder: Path, scratch: Path) -> None:
     except (
         zipfile.BadZipFile, tarfile.TarError, zlib.error, LZMAError, EOFError, RuntimeError,
         FileExistsError, IsADirectoryError, NotADirectoryError,  # a file that is a folder too
+        KeyError,  # a hard link to a file that the archive has not
     ) as error:  # fmt: skip
         raise ValueError(f"The archive {archive.name} cannot be unpacked: {error}") from error
     shutil.rmtree(folder)

@@ -10,6 +10,7 @@ from pyarrow.parquet import encryption
 
 from retrain.workload import Data
 from tasks.data import raw_dataset as source_module
+from tasks.data.listing import list_files
 from tasks.data.raw_dataset import open_raw_dataset
 from tests.tasks.toy_data import png, pulled, write_files, write_parquet
 
@@ -370,3 +371,9 @@ def test_only_regular_files_are_read(tmp_path):
     os.mkfifo(tmp_path / "data/cat/2.png")
     (tmp_path / "data/cat/3.png").symlink_to(tmp_path / "nowhere")
     assert [image.file for image in read(tmp_path, "folders")] == ["cat/1.png"]
+
+
+def test_a_link_that_points_to_itself_is_no_file(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"a")
+    (tmp_path / "b.png").symlink_to("b.png")
+    assert list(list_files(tmp_path)) == [("a.png", 1)]

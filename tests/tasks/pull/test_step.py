@@ -146,6 +146,15 @@ def test_a_tar_with_a_pipe_or_a_link_to_the_outside_is_refused(project, tmp_path
         pulled(project, tmp_path / "bad.tar")
 
 
+def test_a_hard_link_to_nothing_in_an_archive_is_refused(project, tmp_path):
+    with tarfile.open(tmp_path / "bad.tar", "w") as archive:
+        member = tarfile.TarInfo("cat/1.png")
+        member.type, member.linkname = tarfile.LNKTYPE, "cat/0.png"
+        archive.addfile(member)
+    with pytest.raises(ValueError, match=r"bad\.tar cannot be unpacked"):
+        pulled(project, str(tmp_path / "bad.tar"))
+
+
 def test_a_link_in_a_tar_that_leads_in_a_circle_is_not_followed(project, tmp_path):
     with tarfile.open(tmp_path / "round.tar", "w") as archive:
         member = tarfile.TarInfo("round")
