@@ -26,8 +26,8 @@ import torch
 from benchmarks import loops
 from benchmarks.table import Row, report
 from models import families
+from retrain.params import load_workload
 from retrain.project import find_project
-from retrain.workload import load_workload
 
 WAYS = ("step", "bare", "hf_trainer")
 VIT_B16 = {

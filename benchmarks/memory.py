@@ -44,10 +44,10 @@ from typing import Any
 import psutil
 
 from benchmarks.table import Row, report
+from retrain.params import load_workload, parse_override
 from retrain.project import Project, find_project
 from retrain.step import Workspace
 from retrain.store import Artifact
-from retrain.workload import load_workload, parse_override
 
 STEPS = ("validate", "preprocess", "train", "evaluate")
 SPREAD = ("validate", "preprocess")  # over Ray's workers; the others run in this process here

@@ -24,8 +24,9 @@ from sklearn.metrics import accuracy_score, log_loss, precision_recall_fscore_su
 from torch.nn.functional import cross_entropy
 
 import models
+from retrain.params import load_workload
 from retrain.project import find_project
-from retrain.workload import Augment, Checks, Train, Workload, load_workload
+from retrain.workload import Augment, Checks, Train, Workload
 
 SPLITS = ("train", "val", "test")
 

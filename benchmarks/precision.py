@@ -27,8 +27,9 @@ from benchmarks import loops
 from benchmarks.table import Row, report
 from benchmarks.train_throughput import MIDDLING
 from models.image import to_array
+from retrain.params import load_workload
 from retrain.project import find_project
-from retrain.workload import Workload, load_workload
+from retrain.workload import Workload
 from tasks.data.shards import shard_name
 
 ROWS = {"train": 4000, "val": 2000}

@@ -27,8 +27,8 @@ import models
 from benchmarks import loops
 from benchmarks.table import Row, report
 from benchmarks.train_throughput import MIDDLING
+from retrain.params import load_workload
 from retrain.project import find_project
-from retrain.workload import load_workload
 from tasks.compute.inference import PredictionJob, probabilities
 from tasks.data.shards import open_prepared
 from tasks.evaluate.step import MAX_ROWS

@@ -35,8 +35,9 @@ import torch
 from benchmarks import loops
 from benchmarks.loops import Speed
 from benchmarks.table import Row, report
+from retrain.params import load_workload
 from retrain.project import find_project
-from retrain.workload import Workload, load_workload
+from retrain.workload import Workload
 
 MIDDLING = {
     "images.size": 32,

@@ -34,9 +34,10 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks import loops
 from benchmarks.table import Row, report
 from benchmarks.train_throughput import FP32, MIDDLING
+from retrain.params import load_workload
 from retrain.project import find_project
 from retrain.servers import ray_cluster
-from retrain.workload import Workload, load_workload
+from retrain.workload import Workload
 from tasks.data.shards import open_prepared
 from tasks.train.augment import augment
 from tasks.train.optimizer import learning_rate, make_optimizer

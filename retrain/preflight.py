@@ -6,10 +6,11 @@ from pathlib import Path
 
 from retrain import tracking
 from retrain.errors import UsageError
+from retrain.faults import did_you_mean
 from retrain.messages import message_of
 from retrain.project import Project
 from retrain.step import Step
-from retrain.workload import Workload, did_you_mean
+from retrain.workload import Workload
 
 
 def check(steps: Sequence[Step], workload: Workload, project: Project, force: bool = False) -> None:

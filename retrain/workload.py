@@ -1,57 +1,23 @@
-"""Reads `params.yaml` into frozen, typed, strict config; no other module reads the file.
+"""The schema of a workload, an entry under `workloads` in `params.yaml`: keys, defaults and bounds.
 
-A workload is one entry under `workloads`. Unknown keys and wrong types are refused; the message
-names the place and what is allowed. Types are not converted.
+`retrain.params` reads the file.
 """
 
-import difflib
-import re
-import reprlib
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
-
-from models import families
-from retrain.errors import UsageError
-from retrain.hardware import precision, threads
-from retrain.redaction import hide
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 # Text that names a file, a column or a class; control characters in it are a mistake.
 Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")]
 # The longest side that a JPEG can have.
 Side = Annotated[int, Field(ge=1, le=65_535)]
-# A workload's name: valid in MLflow, in Prefect and as a folder's name.
-NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"
 BatchSize = Annotated[int, Field(ge=1, le=1 << 20)]
 # YAML has lists; a tuple cannot be changed.
 Names = Annotated[
     tuple[str, ...], BeforeValidator(lambda value: tuple(value) if type(value) is list else value)
 ]
-Kind = TypeVar("Kind", bound=BaseModel)
-
-# The value of an override that drops the parameter to its default. No parameter can be this, and
-# it is valid in JSON.
-DEFAULT = ""
-
-# A `params.yaml` has some kB. The rest are limits against files that take minutes to read.
-MAX_BYTES = 1_000_000
-MAX_VALUES = 100_000  # of a workload; aliases count as often as they are used
-MAX_DEPTH = 20
-MAX_FAULTS = 20  # that are shown
 
 
 class Section(BaseModel):
@@ -270,6 +236,29 @@ class Workload(Section):
         """Every parameter by its dotted name: `{"train.lr": 0.001, …}`, in order."""
         return flatten(self.model_dump(mode="json"))
 
+    def faults(self) -> Iterator[str]:
+        """A sentence for each of the values that are valid alone but not together."""
+        if self.data.path.strip() in ("", "."):
+            yield "data.path: names no data; an example is data/digits."
+        if self.data.split.val + self.data.split.test >= 1:
+            yield "data.split: val and test together leave nothing to train on."
+        if self.checks.min_side > self.checks.max_side:
+            yield "checks.min_side is larger than checks.max_side."
+        size, shift = self.images.size, self.train.augment.shift
+        if shift >= size:
+            yield f"train.augment.shift {shift} must be smaller than images.size {size}."
+        batch, workers = self.train.batch_size, max(self.scale.workers, 1)
+        if batch % workers:
+            yield (
+                f"train.batch_size {batch} cannot be divided among scale.workers {workers}: make "
+                "it a multiple."
+            )
+        elif (micro := self.train.micro_batch) is not None and micro > batch // workers:
+            yield (
+                f"train.micro_batch {micro} is more than a worker's part of train.batch_size, "
+                f"{batch // workers}."
+            )
+
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested mappings as one, with dotted names; an empty mapping stays a value."""
@@ -280,329 +269,3 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[prefix + name] = value
     return flat
-
-
-def workload_names(params: Path) -> list[str]:
-    """The names of the workloads in a `params.yaml`."""
-    return list(_read(params))
-
-
-def load_workload(
-    params: Path,
-    name: str,
-    overrides: Mapping[str, Any] | None = None,
-    *,
-    as_name: str | None = None,
-) -> Workload:
-    """Reads one workload; decides `auto` precision and threads for this machine.
-
-    The version of pretrained weights is found too: the files of a folder are read, or the Hugging
-    Face hub is asked.
-
-    Args:
-        params: The file `params.yaml`.
-        name: An entry under its `workloads`.
-        overrides: Values that replace the file's, by dotted name: `{"train.lr": 0.0005}`. An empty
-            text drops a parameter or a section to its default: `{"model.layers": ""}`.
-        as_name: Another name for the workload, with a production of its own; no entry of the file.
-
-    Raises:
-        UsageError: The file is missing or not YAML, or a name, a key or a value is wrong.
-    """
-    workloads = _read(params)
-    if name not in workloads:
-        raise UsageError(f"No workload {name!r} in {params.name}.{did_you_mean(name, workloads)}")
-    _check_name(name)
-    if as_name is not None:
-        _check_name(as_name)
-        if as_name in workloads:
-            raise UsageError(
-                f"--as {as_name}: {params.name} has a workload of that name, whose production this "
-                "run would change. Choose another name."
-            )
-    tree = deepcopy(workloads[name])  # an alias of YAML may have made a part of it another's too
-    for dotted, value in (overrides or {}).items():
-        _set(tree, dotted, value)
-    _check_extent(tree, name)
-    if "name" in tree:
-        raise UsageError(f"workload {name}: name: no such key; its key in {params.name} names it.")
-    workload = _validate(Workload, {"name": as_name or name} | hide(tree), name)
-    family = workload.model.family
-    if family not in families.FAMILIES:
-        hint = did_you_mean(family, families.FAMILIES)
-        raise UsageError(f"model.family: no {family!r} in models/.{hint}")
-    settings = workload.model.model_dump(exclude={"family"})
-    declared = _validate(families.settings_class(family), settings, name)
-    known = workload.model_dump(exclude={"name"}) | {
-        "model": {"family": family} | declared.model_dump()
-    }
-    _check_dropped(overrides or {}, known, name)
-    shape = (workload.images.size, workload.images.size, workload.images.channels)
-    faults = [*_faults(workload), *families.faults(family, settings, shape)]
-    if faults:
-        raise UsageError(f"workload {name}: " + "\n".join(faults))
-    # Part of what is trained, as the content of the data is.
-    if version := families.pretrained_version(family, settings, params.absolute().parent):
-        start = workload.model.model_copy(update={"pretrained_version": version})
-        workload = workload.model_copy(update={"model": start})
-    return _with_numerics(workload, families.flops(family, settings, shape))
-
-
-def parse_override(text: str) -> tuple[str, Any]:
-    """Parses one `--set` of the command line into the dotted name and the value.
-
-    Args:
-        text: `train.lr=1e-3`; the value is read as YAML 1.2, as in `params.yaml`. No value at all
-            is the parameter's default: `train.lr=`.
-
-    Raises:
-        UsageError: There is no `=`, or the value is not YAML.
-    """
-    dotted, equals, value = text.partition("=")
-    if not equals or not dotted:
-        raise UsageError(
-            f"--set {_shown(text)}: write it as key=value, such as train.lr=1e-3, or as key= for "
-            "the default."
-        )
-    if not value.strip():
-        return dotted, DEFAULT
-    try:
-        return dotted, _parse(value)
-    except YAMLError as error:
-        raise UsageError(
-            f"--set {_shown(text)}: the value is no YAML ({_problem(error)})."
-        ) from None
-
-
-def _parse(text: str) -> Any:
-    """Reads YAML 1.2, as DVC does for the same file: 1e-3 is a number and `no` is a string.
-
-    Raises:
-        YAMLError: It is not YAML.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ReusedAnchorWarning)  # YAML allows it
-            return YAML(typ="safe", pure=True).load(text)
-    except RecursionError:
-        raise YAMLError("it is nested too deeply") from None
-    except ValueError as error:  # of a value that looks like a date or a number
-        raise YAMLError(str(error).partition(";")[0]) from None
-
-
-def _read(params: Path) -> dict[str, Any]:
-    try:
-        size = params.stat().st_size
-        if size > MAX_BYTES:
-            raise UsageError(f"{params.name} has {size / 1e6:.0f} MB; it should have some kB.")
-        tree = _parse(params.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"No file {params}.") from None
-    except OSError as error:
-        raise UsageError(f"{params} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{params.name} is no text in UTF-8.") from None
-    except YAMLError as error:
-        raise UsageError(f"{params.name}{_line(error)}: {_problem(error)}.") from None
-    workloads = tree.get("workloads") if isinstance(tree, dict) else None
-    if not isinstance(workloads, dict) or not all(isinstance(w, dict) for w in workloads.values()):
-        raise UsageError(f"{params.name} needs `workloads:` with a mapping for each workload.")
-    if numbers := [name for name in workloads if not isinstance(name, str)]:
-        raise UsageError(
-            f"{params.name}: the name of a workload is text, not {_shown(numbers[0])}; put it in "
-            "quotes."
-        )
-    return workloads
-
-
-def _line(error: YAMLError) -> str:
-    mark = error.problem_mark if isinstance(error, MarkedYAMLError) else None
-    return f", line {mark.line + 1}" if mark else ""
-
-
-def _problem(error: YAMLError) -> str:
-    """What is wrong, in the parser's words but without its advice for programmers."""
-    if isinstance(error, MarkedYAMLError):
-        text = " ".join(filter(None, (error.context, error.problem)))
-    else:
-        text = str(error)
-    text = re.sub(r"\s+", " ", text).strip()
-    return text if len(text) <= 200 else text[:200] + " …"
-
-
-def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
-    """Sets a value in a tree, or drops it."""
-    *above, last = dotted.split(".")
-    for name in above:
-        tree = tree.setdefault(name, {})
-        if not isinstance(tree, dict):
-            raise UsageError(
-                f"{_shorten(dotted)}: {_shorten(name)} is a value, it has nothing below it."
-            )
-    if value == DEFAULT:
-        tree.pop(last, None)
-    else:
-        tree[last] = value
-
-
-def _check_extent(tree: Mapping[str, Any], workload: str) -> None:
-    """Refuses a tree that is too deep or, with its aliases written out, too large."""
-    counts: dict[int, int] = {}
-
-    def count(node: Any, depth: int) -> int:
-        if not isinstance(node, Mapping | Sequence) or isinstance(node, str | bytes):
-            return 1
-        if depth > MAX_DEPTH:
-            raise UsageError(f"workload {workload}: it is nested more than {MAX_DEPTH} levels.")
-        if id(node) not in counts:
-            below = node.values() if isinstance(node, Mapping) else node
-            counts[id(node)] = 1 + sum(count(each, depth + 1) for each in below)
-        return counts[id(node)]
-
-    if count(tree, 0) > MAX_VALUES:
-        raise UsageError(f"workload {workload}: it has more than {MAX_VALUES:,} values.")
-
-
-def _check_dropped(overrides: Mapping[str, Any], known: Mapping[str, Any], workload: str) -> None:
-    """Refuses to drop what does not exist, which would have no effect."""
-    for dotted in (dotted for dotted, value in overrides.items() if value == DEFAULT):
-        names: Any = known
-        for part in dotted.split("."):
-            if not isinstance(names, Mapping) or part not in names:
-                hint = did_you_mean(part, names) if isinstance(names, Mapping) else ""
-                raise UsageError(f"workload {workload}: {_shorten(dotted)}: no such key.{hint}")
-            names = names[part]
-
-
-def _check_name(name: str) -> None:
-    """Refuses a workload's name that would fail later.
-
-    It is used for folders, a model and an experiment in MLflow, and Prefect's artifacts.
-    """
-    if not re.fullmatch(NAME, name):
-        raise UsageError(
-            f"workload {name!r}: MLflow, Prefect and file systems do not all accept this name. Use "
-            "at most 100 ASCII letters, digits, - and _; the first is a letter or digit."
-        )
-
-
-def _faults(workload: Workload) -> Iterator[str]:
-    """Finds values of a workload that are valid alone but not together."""
-    if workload.data.path.strip() in ("", "."):
-        yield "data.path: names no data; an example is data/digits."
-    if workload.data.split.val + workload.data.split.test >= 1:
-        yield "data.split: val and test together leave nothing to train on."
-    if workload.checks.min_side > workload.checks.max_side:
-        yield "checks.min_side is larger than checks.max_side."
-    size, shift = workload.images.size, workload.train.augment.shift
-    if shift >= size:
-        yield f"train.augment.shift {shift} must be smaller than images.size {size}."
-    batch, workers = workload.train.batch_size, max(workload.scale.workers, 1)
-    if batch % workers:
-        yield (
-            f"train.batch_size {batch} cannot be divided among scale.workers {workers}: make it a "
-            "multiple."
-        )
-    elif (micro := workload.train.micro_batch) is not None and micro > batch // workers:
-        yield (
-            f"train.micro_batch {micro} is more than a worker's part of train.batch_size, "
-            f"{batch // workers}."
-        )
-
-
-def _with_numerics(workload: Workload, flops: float) -> Workload:
-    """Decides the precisions and the threads that are `auto`; they change the rounding.
-
-    Args:
-        workload: A valid workload.
-        flops: FLOPs of a forward pass of its network over one image.
-    """
-    sections: dict[str, Train | Evaluate] = {"train": workload.train, "evaluate": workload.evaluate}
-    decided: dict[str, Section] = {
-        name: section.model_copy(update={"precision": precision(flops * section.batch_size)})
-        for name, section in sections.items()
-        if section.precision == "auto"
-    }
-    scale = workload.scale
-    count = threads(flops * workload.train.batch_size, scale.workers, scale.threads)
-    decided["scale"] = scale.model_copy(update={"threads": count})
-    return workload.model_copy(update=decided)
-
-
-def _validate(kind: type[Kind], tree: Mapping[str, Any], workload: str) -> Kind:
-    try:
-        return kind.model_validate(tree)
-    except ValidationError as error:
-        prefix = () if issubclass(kind, Workload) else ("model",)
-        messages: dict[str, list[str]] = {}
-        for fault in error.errors(include_url=False):
-            place, message = _explain(fault, kind, tree, prefix)
-            messages.setdefault(place, []).append(message)
-        lines = [f"{place}: {_join(said)}" for place, said in messages.items()]
-        if len(lines) > MAX_FAULTS:
-            lines[MAX_FAULTS:] = [f"… and {len(lines) - MAX_FAULTS} more"]
-        raise UsageError(f"workload {workload}: " + "\n".join(lines)) from None
-
-
-def _join(messages: Sequence[str]) -> str:
-    """One sentence about a place; several messages are about the types that it may have."""
-    *others, last = dict.fromkeys(messages)
-    return " or ".join([*(each.rpartition(", is ")[0] or each for each in others), last])
-
-
-def _explain(
-    fault: Any, kind: type[BaseModel], tree: Any, prefix: tuple[str, ...]
-) -> tuple[str, str]:
-    """The place of a fault in a workload; and what is wrong there, and what is allowed."""
-    loc, value = [], tree
-    for part in fault["loc"]:  # pydantic adds the name of a type where there are several
-        if isinstance(value, dict):
-            value = value.get(part)
-        elif isinstance(value, list | tuple) and isinstance(part, int):
-            value = value[part]
-        else:
-            break
-        loc.append(part)
-    place = ".".join(_shorten(str(part)) for part in (*prefix, *loc))
-    kinds = [kind]  # of the sections above the place
-    for part in loc[:-1]:
-        field = kinds[-1].model_fields.get(part)
-        if field is None or not isinstance(field.annotation, type(BaseModel)):
-            break
-        kinds.append(field.annotation)
-    if fault["type"] == "value_error" and not loc:  # a validator of several parameters
-        name, _, message = str(fault["ctx"]["error"]).partition(": ")
-        return ".".join((*prefix, name)), f"{message}."
-    if fault["type"] == "missing":
-        return place, "missing."
-    if fault["type"] == "extra_forbidden":
-        return place, f"no such key.{did_you_mean(loc[-1], kinds[-1].model_fields)}"
-    if fault["type"] == "string_pattern_mismatch":
-        return place, f"should be text without control characters, is {_shown(fault['input'])}."
-    message = re.sub(r"^\w+ should", "should", fault["msg"])
-    return place, f"{_shorten(message, 200)}, is {_shown(fault['input'])}."
-
-
-def did_you_mean(name: Any, known: Iterable[str]) -> str:
-    """The second sentence of a message that refuses a name: the closest known name, or all."""
-    known = sorted(known)
-    close = difflib.get_close_matches(_shorten(str(name)), known, n=1)
-    if close:
-        return f" Did you mean {close[0]!r}?"
-    return f" There are: {', '.join(known)}." if known else ""
-
-
-def _shown(value: Any) -> str:
-    """A value for a message; short, whatever it is."""
-    try:
-        return _REPR.repr(value)
-    except ValueError:  # Python writes no integer of more than 4300 digits
-        return "a very large number"
-
-
-def _shorten(text: str, length: int = 60) -> str:
-    return text if len(text) <= length else text[: length - 2] + " …"
-
-
-_REPR = reprlib.Repr()
-_REPR.maxstring = _REPR.maxother = 80

@@ -25,6 +25,7 @@ from retrain import preflight
 from retrain.errors import UsageError
 from retrain.execute import get_or_run, run_uncached
 from retrain.messages import message_of
+from retrain.params import load_workload
 from retrain.project import Project, find_project
 from retrain.redaction import redact
 from retrain.runs import console
@@ -39,7 +40,7 @@ from retrain.store import (
     write_json,
 )
 from retrain.verify import Verifier, retry_damaged
-from retrain.workload import Workload, load_workload
+from retrain.workload import Workload
 from tasks.evaluate.champion import score_champion
 from tasks.evaluate.classes import compare_classes
 from tasks.evaluate.step import STEP as EVALUATE

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from flows import flow_names
 from retrain import preflight
 from retrain.cli.command import Commands, print_json
+from retrain.params import load_workload, parse_override
 from retrain.project import Project
 from retrain.redaction import hide, redact
 from retrain.runs import lost
-from retrain.workload import load_workload, parse_override
 
 if TYPE_CHECKING:
     from retrain.runs.pipeline import Pipeline

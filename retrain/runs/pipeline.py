@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from retrain import preflight
+from retrain.params import load_workload
 from retrain.project import Project, find_project
 from retrain.redaction import guard_logs
 from retrain.runs import console, lost, records
@@ -22,7 +23,7 @@ from retrain.runs.run import Run
 from retrain.runs.state import RunState
 from retrain.step import DataVersion, Step
 from retrain.store import RunContext, Store
-from retrain.workload import Data, Workload, load_workload
+from retrain.workload import Data, Workload
 
 if TYPE_CHECKING:
     from prefect import Flow

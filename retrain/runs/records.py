@@ -16,11 +16,12 @@ from time import monotonic
 from typing import Any
 
 from retrain.errors import UsageError
+from retrain.faults import did_you_mean
 from retrain.messages import message_of
+from retrain.params import workload_names
 from retrain.project import Project
 from retrain.runs.state import RunState
 from retrain.store import write_json
-from retrain.workload import did_you_mean, workload_names
 
 Document = dict[str, Any]
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import models
 from retrain import tracking
+from retrain.faults import did_you_mean
 from retrain.project import Project
 from retrain.registry import versions
 from retrain.step import REPORT, Chosen, Facts, Input, Step, Workspace
 from retrain.store import Artifact
-from retrain.workload import Evaluate, Workload, did_you_mean
+from retrain.workload import Evaluate, Workload
 from tasks.compute.inference import PredictionJob, probabilities
 from tasks.data import package
 from tasks.data.json_file import write_json

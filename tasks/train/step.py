@@ -74,7 +74,7 @@ def train(
         ConnectionError: MLflow cannot be reached.
         ray.train.TrainingFailedError: More workers were lost than `scale.max_failures`.
     """
-    assert scale.threads != "auto", "retrain.workload decides it"
+    assert scale.threads != "auto", "retrain.params decides it"
     settings = model.model_dump(exclude={"family"})
     job = TrainingJob(
         family=model.family,

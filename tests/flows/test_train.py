@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from retrain import tracking
+from retrain.params import workload_names
 from retrain.project import Project
 from retrain.registry import versions
-from retrain.workload import workload_names
 from tests.flows.conftest import ROOT, draw_photos, ran, until
 
 BEFORE_THE_GATE = ["pull", "validate", "preprocess", "train", "evaluate"]

@@ -12,9 +12,9 @@ import traceback
 from pathlib import Path
 
 from retrain import preflight
+from retrain.params import load_workload
 from retrain.project import find_project
 from retrain.store import RunContext
-from retrain.workload import load_workload
 from tasks.__main__ import STEPS, Build
 
 

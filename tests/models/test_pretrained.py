@@ -9,7 +9,7 @@ from pathlib import Path
 
 from models import pretrained, vit
 from models.pretrained import find_version
-from retrain.workload import load_workload
+from retrain.params import load_workload
 from tests.tasks.pull.pulling import serving
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from retrain import hardware
-from retrain.workload import load_workload
+from retrain.params import load_workload
 
 PARAMS = """
 workloads:

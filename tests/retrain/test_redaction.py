@@ -6,8 +6,8 @@ import pytest
 
 from retrain import redaction
 from retrain.errors import UsageError
+from retrain.params import load_workload
 from retrain.redaction import hide, redact, reveal
-from retrain.workload import load_workload
 
 URLS = [
     "https://ann:geheim-1@host.org/pets.zip",

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from retrain.params import load_workload
 from retrain.step import DataVersion, Plan, difference, plan
 from retrain.store import Artifact
-from retrain.workload import Workload, load_workload
+from retrain.workload import Workload
 from tasks.__main__ import STEPS
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +49,7 @@ EDITS = {
     "models/vit.py": ["train", "evaluate"],
     "retrain/atomic.py": [],
     "retrain/hardware.py": [],
+    "retrain/params.py": [],
     "retrain/runs/console.py": [],
     "retrain/workload.py": [],
     "tasks/data/class_folders.py": ["validate", "preprocess"],

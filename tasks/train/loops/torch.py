@@ -308,7 +308,7 @@ def _set_up(device: "torch.device") -> None:
 def _autocast(device: "torch.device", hyperparameters: Train) -> AbstractContextManager[Any]:
     import torch
 
-    assert hyperparameters.precision != "auto", "retrain.workload decides it"
+    assert hyperparameters.precision != "auto", "retrain.params decides it"
     if hyperparameters.precision == "bf16":
         return torch.autocast(device.type, torch.bfloat16)
     return nullcontext()

@@ -16,9 +16,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from retrain.errors import UsageError
+from retrain.params import workload_names
 from retrain.project import Project
 from retrain.servers import processes, ray_cluster, services
-from retrain.workload import workload_names
 
 ROOT = Path(__file__).parents[3]
 

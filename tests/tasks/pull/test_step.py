@@ -14,10 +14,11 @@ import pytest
 from retrain import preflight
 from retrain.errors import UsageError
 from retrain.execute import get_or_run
+from retrain.params import load_workload
 from retrain.project import Project
 from retrain.step import DataVersion, plan
 from retrain.store import RunContext, Store
-from retrain.workload import Data, Model, Workload, load_workload
+from retrain.workload import Data, Model, Workload
 from tasks.pull.step import STEP, data_version, find_source
 from tests.tasks.pull.pulling import make_files, pulled
 

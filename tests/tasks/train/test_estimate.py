@@ -7,8 +7,8 @@ import torch
 
 from models import vit
 from retrain import hardware
+from retrain.params import load_workload
 from retrain.project import Project
-from retrain.workload import load_workload
 from tasks.train import estimate as module
 from tasks.train.estimate import Estimate, estimate, forecast, notice
 

@@ -1,0 +1,107 @@
+"""Says what is wrong with a configuration: the place, and what is allowed there."""
+
+import difflib
+import re
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from retrain.errors import UsageError
+
+Kind = TypeVar("Kind", bound=BaseModel)
+
+MAX_FAULTS = 20  # that are shown
+
+
+def validate(
+    kind: type[Kind], tree: Mapping[str, Any], workload: str, above: tuple[str, ...] = ()
+) -> Kind:
+    """Makes a pydantic model of values.
+
+    Args:
+        kind: The model's class.
+        tree: The values, as they were read.
+        workload: The name of the workload that they are of, for the message.
+        above: The names of the sections of the workload that the values are in.
+
+    Raises:
+        UsageError: With a line for each place where a key or a value is wrong.
+    """
+    try:
+        return kind.model_validate(tree)
+    except ValidationError as error:
+        messages: dict[str, list[str]] = {}
+        for fault in error.errors(include_url=False):
+            place, message = _explain(fault, kind, tree, above)
+            messages.setdefault(place, []).append(message)
+        lines = [f"{place}: {_join(said)}" for place, said in messages.items()]
+        if len(lines) > MAX_FAULTS:
+            lines[MAX_FAULTS:] = [f"… and {len(lines) - MAX_FAULTS} more"]
+        raise UsageError(f"workload {workload}: " + "\n".join(lines)) from None
+
+
+def _join(messages: Sequence[str]) -> str:
+    """One sentence about a place; several messages are about the types that it may have."""
+    *others, last = dict.fromkeys(messages)
+    return " or ".join([*(each.rpartition(", is ")[0] or each for each in others), last])
+
+
+def _explain(
+    fault: Any, kind: type[BaseModel], tree: Any, above: tuple[str, ...]
+) -> tuple[str, str]:
+    """The place of a fault in a workload; and what is wrong there, and what is allowed."""
+    loc, value = [], tree
+    for part in fault["loc"]:  # pydantic adds the name of a type where there are several
+        if isinstance(value, dict):
+            value = value.get(part)
+        elif isinstance(value, list | tuple) and isinstance(part, int):
+            value = value[part]
+        else:
+            break
+        loc.append(part)
+    place = ".".join(shorten(str(part)) for part in (*above, *loc))
+    kinds = [kind]  # of the sections above the place
+    for part in loc[:-1]:
+        field = kinds[-1].model_fields.get(part)
+        if field is None or not isinstance(field.annotation, type(BaseModel)):
+            break
+        kinds.append(field.annotation)
+    if fault["type"] == "value_error" and not loc:  # a validator of several parameters
+        name, _, message = str(fault["ctx"]["error"]).partition(": ")
+        return ".".join((*above, name)), f"{message}."
+    if fault["type"] == "missing":
+        return place, "missing."
+    if fault["type"] == "extra_forbidden":
+        return place, f"no such key.{did_you_mean(loc[-1], kinds[-1].model_fields)}"
+    if fault["type"] == "string_pattern_mismatch":
+        return place, f"should be text without control characters, is {shown(fault['input'])}."
+    message = re.sub(r"^\w+ should", "should", fault["msg"])
+    return place, f"{shorten(message, 200)}, is {shown(fault['input'])}."
+
+
+def did_you_mean(name: Any, known: Iterable[str]) -> str:
+    """The second sentence of a message that refuses a name: the closest known name, or all."""
+    known = sorted(known)
+    close = difflib.get_close_matches(shorten(str(name)), known, n=1)
+    if close:
+        return f" Did you mean {close[0]!r}?"
+    return f" There are: {', '.join(known)}." if known else ""
+
+
+def shown(value: Any) -> str:
+    """A value for a message; short, whatever it is."""
+    try:
+        return _REPR.repr(value)
+    except ValueError:  # Python writes no integer of more than 4300 digits
+        return "a very large number"
+
+
+def shorten(text: str, length: int = 60) -> str:
+    """A text for a message; at most `length` characters of it."""
+    return text if len(text) <= length else text[: length - 2] + " …"
+
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = 80

@@ -1,0 +1,233 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from retrain.errors import UsageError
+from retrain.params import load_workload, parse_override
+
+SHIPPED = Path(__file__).parents[2] / "params.yaml"
+
+
+def params(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "params.yaml"
+    path.write_text(text)
+    return path
+
+
+def minimal(tmp_path: Path, more: str = "") -> Path:
+    return params(
+        tmp_path, f"workloads:\n  toy:\n    data: {{path: x}}\n    model: {{family: vit}}\n{more}"
+    )
+
+
+def test_a_number_in_scientific_notation_is_a_number(tmp_path):
+    path = minimal(tmp_path, "    train: {lr: 1e-3}\n")
+    assert load_workload(path, "toy").train.lr == 0.001
+    assert parse_override("train.lr=1e-4") == ("train.lr", 0.0001)
+
+
+def test_overrides_replace_values_and_reach_nested_sections(tmp_path):
+    overrides = {"train.lr": 0.5, "train.augment.flip": True}
+    workload = load_workload(minimal(tmp_path), "toy", overrides)
+    assert workload.train.lr == 0.5
+    assert workload.train.augment.flip
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"train.epochs": "many"}, "train.epochs: should be a valid integer, is 'many'"),
+        ({"model.family": "vitt"}, "model.family: no 'vitt' in models/. Did you mean 'vit'?"),
+        ({"model.family": "network"}, "model.family: no 'network' in models/. There are: vit."),
+        (
+            {"model.pretrained": "x/y", "model.heads": 3},
+            "workload toy: model.pretrained: brings its own sizes: leave out heads (--set "
+            "model.heads=).",
+        ),
+        ({"model.hidden_size": 10}, "model.heads: 6 does not divide hidden_size 10."),
+        ({"model.hidden": 3}, "model.hidden: no such key. Did you mean 'hidden_size'?"),
+        ({"model.hidden_size": "big"}, "model.hidden_size: should be a valid integer"),
+        ({"train.lr.peak": 1}, "lr is a value"),
+        ({"optimizer.name": "sgd"}, "optimizer: no such key"),
+        ({"model.layers": 5000}, "model.layers: should be less than or equal to 1000"),
+        ({"model.hidden_size": 1 << 20}, "model.hidden_size: should be less than or equal to"),
+        ({"model.initializer_range": 1e300}, "model.initializer_range: should be less than"),
+        ({"model.mlp_ratio": 1e-4}, "model.mlp_ratio: 0.0001 leaves the MLPs no width."),
+        ({"model.pretrained_version": "a" * 40}, "model.pretrained_version: is of no use without"),
+        ({"name": "../x"}, "name: no such key; its key in params.yaml names it."),
+        ({"model.patch_size": 15}, "model.patch_size: 15 does not divide images.size 224"),
+    ],
+)
+def test_a_wrong_key_or_value_is_named_with_its_place(tmp_path, overrides, message):
+    path = minimal(tmp_path, "    train: {lr: 1e-3}\n")
+    with pytest.raises(UsageError) as error:
+        load_workload(path, "toy", overrides)
+    assert message in str(error.value)
+
+
+def test_all_that_does_not_go_together_is_reported_at_once(tmp_path):
+    with pytest.raises(UsageError, match=r"(?s)scale\.workers 3: .*\nmodel\.patch_size: 15"):
+        load_workload(minimal(tmp_path), "toy", {"scale.workers": 3, "model.patch_size": 15})
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "-v", ".hidden", "two words", "é", "a:b", "x" * 101])
+def test_a_name_that_something_would_refuse_later_is_refused(tmp_path, name):
+    text = f"workloads: {{'{name}': {{data: {{path: x}}, model: {{family: vit}}}}}}"
+    with pytest.raises(UsageError, match="ASCII letters"):
+        load_workload(params(tmp_path, text), name)
+
+
+def test_an_unknown_workload_is_answered_with_the_known_ones(tmp_path):
+    with pytest.raises(UsageError, match=r"No workload 'tyo' .* Did you mean 'toy'"):
+        load_workload(minimal(tmp_path), "tyo")
+
+
+def test_a_workload_without_data_is_refused(tmp_path):
+    path = params(tmp_path, "workloads: {toy: {model: {family: vit}}}")
+    with pytest.raises(UsageError, match="data: missing"):
+        load_workload(path, "toy")
+
+
+@pytest.mark.parametrize("text", ["", "workloads: 3", "workloads: {a: 3}", "a: [", "- 1"])
+def test_a_file_that_is_no_params_file_is_refused(tmp_path, text):
+    with pytest.raises(UsageError, match=r"params\.yaml"):
+        load_workload(params(tmp_path, text), "toy")
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="No file"):
+        load_workload(tmp_path / "params.yaml", "toy")
+
+
+SIZES = "    model: {family: vit, patch_size: 4, hidden_size: 64, layers: 2, heads: 4}\n"
+
+
+def with_sizes(tmp_path: Path, more: str = "") -> Path:
+    return params(tmp_path, f"workloads:\n  toy:\n    data: {{path: x}}\n{SIZES}{more}")
+
+
+def test_an_override_without_a_value_drops_the_key_to_its_default(tmp_path):
+    path = with_sizes(tmp_path, "    train: {lr: 0.5, micro_batch: 8, epochs: 3}\n")
+    dropped = dict(parse_override(text) for text in ("train.lr=", "train.micro_batch=null"))
+    workload = load_workload(path, "toy", json.loads(json.dumps(dropped)))
+    assert (workload.train.lr, workload.train.micro_batch, workload.train.epochs) == (1e-3, None, 3)
+    assert load_workload(path, "toy", {"train": ""}).train.epochs == 20
+    assert load_workload(path, "toy", {"train.weight_decay": ""}).train.lr == 0.5  # was not there
+
+
+def test_pretrained_weights_can_take_the_place_of_sizes(tmp_path):
+    sizes = ("patch_size", "hidden_size", "layers", "heads")
+    overrides = {f"model.{name}": "" for name in sizes} | {"model.pretrained": "no/such/folder"}
+    model = load_workload(with_sizes(tmp_path), "toy", overrides).model
+    assert model.model_dump() == {"family": "vit", "pretrained": "no/such/folder"}
+    with pytest.raises(UsageError, match=r"model\.heads= --set model\.hidden_size= --set model"):
+        load_workload(with_sizes(tmp_path), "toy", {"model.pretrained": "no/such/folder"})
+
+
+@pytest.mark.parametrize(
+    ("dropped", "said"),
+    [
+        ("train.epoch", "train.epoch: no such key. Did you mean 'epochs'?"),
+        ("model.hiden_size", "model.hiden_size: no such key. Did you mean 'hidden_size'?"),
+        ("trian", "trian: no such key. Did you mean 'train'?"),
+        ("train.lr.peak", "lr is a value"),
+        ("gate.min.f1", "gate.min.f1: no such key."),
+        ("model", "model: missing."),
+        ("name", "name: no such key"),
+    ],
+)
+def test_what_is_dropped_has_to_exist(tmp_path, dropped, said):
+    path = with_sizes(tmp_path, "    train: {lr: 0.5}\n")
+    with pytest.raises(UsageError) as error:
+        load_workload(path, "toy", {dropped: ""})
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("workloads:\n  toy: {}\n  toy: {}\n", 3, 'found duplicate key "toy"'),
+        ("workloads:\n  toy:\n    train: {lr: 1,\n  x: [\n", 5, "flow"),
+        ("workloads:\n\ttoy: {}\n", 2, "cannot start any token"),
+        ("workloads:\n  toy: *base\n", 2, "undefined alias"),
+    ],
+)
+def test_a_fault_of_the_file_is_named_with_its_line(tmp_path, text, line, said):
+    with pytest.raises(UsageError, match=rf"^params\.yaml, line {line}: .*{said}.*$"):
+        load_workload(params(tmp_path, text), "toy")
+
+
+BOMB = "    bomb: [&a [x, x], " + ", ".join(
+    f"&{chr(98 + n)} [" + ", ".join([f"*{chr(97 + n)}"] * 9) + "]" for n in range(12)
+)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (f"{BOMB}]\n", "more than 100,000 values"),
+        ("    model: &m {family: vit, m: *m}\n", "nested more than 20 levels"),
+        (f"    train: {'[' * 50}{']' * 50}\n", "nested more than 20 levels"),
+        (f"    train: {'[' * 9999}\n", "nested too deeply"),
+        (f"    train: {{lr: {10**400}}}\n", "train.lr: should be"),
+        (f"    train: {{epochs: {'9' * 5000}}}\n", "Exceeds the limit (4300 digits)"),
+        ("    train: {epochs: 2020-13-45}\n", "month must be in 1..12"),
+        ("    train: {lr: .nan}\n", "train.lr: should be"),
+        ("    train: {lr: -.inf}\n", "train.lr: should be"),
+        ("    train: {1: 2}\n", "train.1"),
+        ("    train: {compile: [1, 2]}\n", "train.compile: should be 'auto' or should be a valid"),
+        ("    gate: {min: {1: 2.0}}\n", "gate.min.1"),
+        ('    checks: {labels: ["\\ud800"]}\n', "checks.labels"),
+        (f"    checks: {{labels: {list(range(99))}}}\n", "and 79 more"),
+        (f"    train: {{lr: {'x' * 900_000}}}\n", "train.lr: should be a valid number, is 'xxx"),
+        (f"    train: {{lr: {'x' * 1_000_000}}}\n", "params.yaml has 1 MB"),
+        ("  1: {}\n", "the name of a workload is text, not 1"),
+    ],
+)
+def test_hostile_values_are_refused_at_once_and_briefly(tmp_path, more, said):
+    base = "" if "model:" in more else "    model: {family: vit}\n"
+    path = params(tmp_path, f"workloads:\n  toy:\n    data: {{path: x}}\n{base}{more}")
+    with pytest.raises(UsageError) as error:
+        load_workload(path, "toy")
+    assert said in str(error.value)
+    lines = str(error.value).splitlines()
+    assert len(lines) <= 21 and max(map(len, lines)) < 400
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", "workloads: {caf\u00e9: {}}".encode("latin-1")])
+def test_a_file_that_is_no_utf_8_is_refused(tmp_path, content):
+    (tmp_path / "params.yaml").write_bytes(content)
+    with pytest.raises(UsageError, match=r"params\.yaml is no text in UTF-8"):
+        load_workload(tmp_path / "params.yaml", "toy")
+
+
+def test_a_folder_in_place_of_the_file_is_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"cannot be read: Is a directory"):
+        load_workload(tmp_path, "toy")
+
+
+@pytest.mark.parametrize("text", ["train.lr", "=3", "train.lr=[1"])
+def test_an_override_that_is_no_assignment_is_refused(text):
+    with pytest.raises(UsageError, match="--set"):
+        parse_override(text)
+
+
+def test_shipped_workloads_list_every_section_that_dvc_reads():
+    # DVC refuses a stage whose parameters are not in the file, even where there are defaults.
+    from ruamel.yaml import YAML
+
+    sections = {"data", "checks", "images", "model", "train", "scale", "evaluate", "gate"}
+    for name, tree in YAML(typ="safe", pure=True).load(SHIPPED.read_text())["workloads"].items():
+        load_workload(SHIPPED, name)
+        assert sections <= set(tree), name
+        assert "workers" in tree["scale"], name
+
+
+def test_another_name_is_not_that_of_an_entry_and_is_a_valid_one(tmp_path):
+    path = minimal(tmp_path)
+    assert load_workload(path, "toy", as_name="photos").name == "photos"
+    with pytest.raises(UsageError, match=r"--as toy: params\.yaml has a workload of that name"):
+        load_workload(path, "toy", as_name="toy")
+    with pytest.raises(UsageError, match="ASCII letters"):
+        load_workload(path, "toy", as_name="../photos")
