@@ -25,6 +25,7 @@ from tasks.promote import outcome
 from tasks.promote.step import STEP as PROMOTE, Intent
 from tasks.pull.step import STEP as PULL, data_version, outdated
 from tasks.train.step import STEP as TRAIN
+from tasks.validate.outcome import say_near_duplicates
 from tasks.validate.step import STEP as VALIDATE
 
 COMPARISONS = 10  # of a model, while other runs change the champion
@@ -120,7 +121,7 @@ def show(document: Document) -> None:
     outcome.show(document)
     if document["data"]["quarantined"]:
         console.say(f"{document['data']['quarantined']} images were set aside by the checks.")
-    console.say_near_duplicates(document)
+    say_near_duplicates(document)
     console.say_places(document)
 
 

@@ -11,6 +11,7 @@ from retrain.runs.runner import Runner
 from retrain.runs.state import RunState
 from retrain.step import REPORT, DataVersion
 from tasks.pull.step import STEP as PULL, data_version, outdated
+from tasks.validate.outcome import say_near_duplicates
 from tasks.validate.step import STEP as VALIDATE
 
 
@@ -54,7 +55,7 @@ def show(document: Document) -> None:
     console.say(f"\n[bold]{escape(document['outcome'])}[/]")
     rows = ", ".join(f"{count:,} {split}" for split, count in document["data"]["rows"].items())
     console.say(f"{rows}; {document['data']['quarantined']:,} images set aside")
-    console.say_near_duplicates(document)
+    say_near_duplicates(document)
     console.say_places(document)
 
 

@@ -216,15 +216,6 @@ def say_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     say(drawn)
 
 
-def say_near_duplicates(document: Mapping[str, Any]) -> None:
-    """Shows how many images look like one that is held out from them, if there are any."""
-    if count := document["data"]["near_duplicates"]:
-        say(
-            f"{count:,} images look like one of a split held out from theirs: near_duplicates.csv "
-            "beside the Data Docs lists them."
-        )
-
-
 def say_places(document: Mapping[str, Any]) -> None:
     """Shows where to find the results of a run, and how long it took."""
     if not document["data"]["tracked"]:
