@@ -1,11 +1,13 @@
 """What tests share: one Ray for the whole session, and projects in temporary folders."""
 
 import os
+import shutil
 import signal
 
 import pytest
 
 import retrain  # noqa: F401  telemetry off, before any library is imported
+from tests import templates
 
 os.environ.setdefault("PREFECT_LOGGING_LEVEL", "ERROR")
 
@@ -33,9 +35,19 @@ def ray_session():
 
 
 @pytest.fixture(scope="session")
-def prefect_session():
+def prefect_session(tmp_path_factory):
     """A Prefect server with a database of its own, started once for all tests that need it."""
-    from prefect.testing.utilities import prefect_test_harness
+    from prefect.testing import utilities
 
-    with prefect_test_harness(server_startup_timeout=180):  # on a busy machine
-        yield
+    folder = tmp_path_factory.mktemp("prefect")
+    templates.place_prefect_database(folder, "prefect-test.db")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utilities, "mkdtemp", lambda: str(folder))  # where it creates the database
+        with utilities.prefect_test_harness(server_startup_timeout=180):  # on a busy machine
+            yield
+
+
+def pytest_sessionfinish(session):
+    """Removes what the processes of this test run have shared, at the end of the last of them."""
+    if not hasattr(session.config, "workerinput"):
+        shutil.rmtree(templates.FOLDER, ignore_errors=True)

@@ -208,8 +208,9 @@ def _launch(job: TrainingJob, scale: Scale) -> dict[str, Any]:
         ValueError: As the loop does.
     """
     from ray.train import FailureConfig, RunConfig, TrainingFailedError
-    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.torch import TorchConfig
 
+    from tasks.train.trainer import Trainer
     from tasks.train.verdict import StopAtVerdict, verdict
 
     if scale.workers:
@@ -218,7 +219,7 @@ def _launch(job: TrainingJob, scale: Scale) -> dict[str, Any]:
     # are not needed: the loop has its own checkpoints.
     storage = job.scratch / "ray"
     shutil.rmtree(storage, ignore_errors=True)
-    trainer = TorchTrainer(
+    trainer = Trainer(
         import_module(LOOP).work,
         train_loop_config={"job": job},
         torch_config=TorchConfig(timeout_s=COLLECTIVE_SECONDS),

@@ -2,9 +2,12 @@
 
 import json
 import os
+import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
@@ -16,9 +19,12 @@ from PIL import Image
 from ruamel.yaml import YAML
 
 from benchmarks.flow import copy_project
+from tests import templates
 from tests.flows import preloaded
 
 ROOT = Path(__file__).parents[2]
+
+DOCUMENT = ".retrain/first.json"  # of a clone's first run; outside git
 
 # What every workload of a clone is changed to; all else is as shipped.
 QUICK = {"train": {"epochs": 2}, "gate": {"min": {}}}
@@ -103,16 +109,53 @@ def prefect_api(prefect_session) -> str:
 
 @pytest.fixture(scope="session")
 def clone(tmp_path_factory, prefect_api) -> Clone:
-    """One clone for all tests; each leaves its code and parameters as they were."""
-    return make_clone(tmp_path_factory.mktemp("clone"), prefect_api)
+    """A clone after its first run, for all tests; each leaves code and parameters as they were."""
+    return copy_clone(_after_first_run(prefect_api), tmp_path_factory.mktemp("clone") / "clone")
 
 
 @pytest.fixture(scope="session")
-def first(clone) -> dict[str, Any]:
-    """The clone's first run, in a new process."""
-    done = clone.run(sys.executable, "-m", "retrain.cli", "train", "vit", "--json")
-    document: dict[str, Any] = json.loads(done.stdout)
+def first(clone, prefect_api) -> dict[str, Any]:
+    """The document of the clone's first run."""
+    original = str(_after_first_run(prefect_api).root)
+    text = (clone.root / DOCUMENT).read_text(encoding="utf-8")
+    document: dict[str, Any] = json.loads(text.replace(original, str(clone.root)))
     return document
+
+
+def _after_first_run(api: str) -> Clone:
+    """The clone that others are copies of; its first run was in a new process."""
+
+    def make(root: Path) -> None:
+        clone = make_clone(root, api)
+        done = clone.run(sys.executable, "-m", "retrain.cli", "train", "vit", "--json")
+        (root / DOCUMENT).write_text(done.stdout, encoding="utf-8")
+
+    return Clone(templates.once("first", make), api)
+
+
+def copy_clone(clone: Clone, root: Path) -> Clone:
+    """Copies a clone that nothing uses; its records and MLflow name the copy's folders then."""
+    shutil.copytree(clone.root, root, symlinks=True)
+    old, new = str(clone.root), str(root)
+    for record in (root / ".retrain" / "runs").rglob("*.json"):
+        record.write_text(record.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+    if (root / "mlflow.db").exists():
+        _replace_in_database(root / "mlflow.db", old, new)
+    return Clone(root, clone.api)
+
+
+def _replace_in_database(path: Path, old: str, new: str) -> None:
+    """Replaces a piece in all texts of a database."""
+    with closing(sqlite3.connect(path)) as database, database:
+        tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        for (table,) in tables:
+            for column in database.execute(f'PRAGMA table_info("{table}")').fetchall():
+                name = column[1]
+                database.execute(
+                    f'UPDATE "{table}" SET "{name}" = replace("{name}", ?, ?) '
+                    f"""WHERE typeof("{name}") = 'text' AND instr("{name}", ?)""",
+                    (old, new, old),
+                )
 
 
 def ran(document: Mapping[str, Any]) -> list[str]:

@@ -1,7 +1,6 @@
 """Two runs that decide at the same moment, in two processes, with a real registry."""
 
 import json
-import multiprocessing
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +15,8 @@ from retrain.runs.state import RunState
 from retrain.step import DataVersion, plan
 from retrain.store import RunContext, Store
 from retrain.workload import Data, Model, Workload
+from tests import templates
+from tests.flows.preloaded import forks
 from tests.tasks.toy_model import write_data, write_model, write_report, write_scores
 
 ROWS = 20
@@ -75,11 +76,9 @@ def promote_and_tell(root: Path, seed: int, barrier: Any) -> None:
 
 def test_the_one_that_comes_second_compares_again_with_the_one_that_came_first(tmp_path):
     project = Project(tmp_path)
-    versions.champion(project, "toy")
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(2)
-    write_report(write_model(tmp_path / "template"), project)  # makes MLflow's database
-    other = context.Process(target=promote_and_tell, args=(tmp_path, 1, barrier))
+    barrier = forks.Barrier(2)
+    templates.place_mlflow_database(tmp_path)
+    other = forks.Process(target=promote_and_tell, args=(tmp_path, 1, barrier))
     other.start()
     mine = promote(tmp_path, 2, barrier)
     other.join(timeout=120)

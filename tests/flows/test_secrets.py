@@ -20,6 +20,7 @@ from time import sleep
 import psutil
 import pytest
 
+from tests import templates
 from tests.flows.conftest import draw_photos, make_clone
 
 SECRETS = PASSWORD, TOKEN, HUB, BUCKET, WEBHOOK = [secrets.token_hex(8) for _ in range(5)]
@@ -86,7 +87,9 @@ def served(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory):
-    return make_clone(tmp_path_factory.mktemp("secrets"), "")
+    made = make_clone(tmp_path_factory.mktemp("secrets"), "")
+    templates.place_prefect_database(made.root)
+    return made
 
 
 @pytest.fixture(scope="module")

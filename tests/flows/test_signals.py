@@ -14,12 +14,16 @@ from time import monotonic
 import psutil
 import pytest
 
+from tests import templates
 from tests.flows.conftest import make_clone, until
 
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory):
-    return make_clone(tmp_path_factory.mktemp("ended"), "")
+    made = make_clone(tmp_path_factory.mktemp("ended"), "")
+    templates.place_prefect_database(made.root)
+    templates.place_mlflow_database(made.root)
+    return made
 
 
 @pytest.fixture

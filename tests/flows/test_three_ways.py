@@ -10,6 +10,7 @@ from pathlib import Path
 
 from retrain import tracking
 from retrain.project import Project
+from tests import templates
 
 # Out of reach, so that the champion stays.
 REJECTED = ("--set", "gate.min={accuracy: 0.999}")
@@ -115,6 +116,7 @@ def test_a_deployment_trains_the_same_model_and_skips_what_has_not_changed(clone
         "MLFLOW_PORT": str(free_port()),
     }
     cli = (sys.executable, "-m", "retrain.cli.main")
+    templates.place_prefect_database(clone.root)
     try:
         clone.run(*cli, "up", **ports)
         deployment = ("prefect", "deployment", "run", "train/vit")

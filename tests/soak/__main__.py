@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.flows.conftest import Clone, make_clone
-from tests.soak.clones import copy_clone
+from tests.flows.conftest import Clone, copy_clone, make_clone
 from tests.soak.outcome import Outcome, faults, outcome_of
 from tests.soak.processes import MARK, Run, end_all, left_over, start
 

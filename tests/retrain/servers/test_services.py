@@ -19,6 +19,7 @@ from retrain.errors import UsageError
 from retrain.params import workload_names
 from retrain.project import Project
 from retrain.servers import processes, ray_cluster, services
+from tests import templates
 
 ROOT = Path(__file__).parents[3]
 
@@ -67,6 +68,7 @@ def make_project(folder, environment):
     ):
         environment.delenv(name, raising=False)
     environment.setenv("MLFLOW_PORT", str(free_port()))
+    templates.place_prefect_database(folder)
     return Project(folder)
 
 

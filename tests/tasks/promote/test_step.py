@@ -18,6 +18,7 @@ from tasks.data import package
 from tasks.data.raw_dataset import open_raw_dataset
 from tasks.promote import check, package as packaging
 from tasks.promote.step import Intent, promote, promoted
+from tests import templates
 from tests.tasks.toy_model import (
     HISTORY,
     workspace,
@@ -34,17 +35,9 @@ ROWS = 20
 PROMOTE, COMPARE = Intent(promote=True), Intent(promote=False)
 
 
-@pytest.fixture(scope="module")
-def database(tmp_path_factory):
-    """An MLflow database with its tables, to be copied: making them takes seconds."""
-    project = Project(tmp_path_factory.mktemp("database"))
-    tracking.client(project).search_registered_models()
-    return project.root / "mlflow.db"
-
-
 @pytest.fixture
-def project(tmp_path, database):
-    (tmp_path / "mlflow.db").write_bytes(database.read_bytes())
+def project(tmp_path):
+    templates.place_mlflow_database(tmp_path)
     return Project(tmp_path)
 
 

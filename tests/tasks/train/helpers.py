@@ -13,6 +13,7 @@ from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train
 from tasks.data.shards import shard_name
 from tasks.train.step import train
+from tests import templates
 
 LABELS = ("left", "right", "top")
 SMALL = Model(family="vit", patch_size=4, hidden_size=16, layers=1, heads=2)
@@ -75,6 +76,8 @@ def run(
     folder.mkdir(parents=True)
     scratch.mkdir(exist_ok=True)
     project = Project(root)
+    if not (root / "mlflow.db").exists():
+        templates.place_mlflow_database(root)
     workspace = Workspace(folder, scratch, KEY, "sides", project)
     artifact = Artifact("preprocess", "k", "ab" * 32, images, {})
     scale = scale or Scale()

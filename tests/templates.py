@@ -1,0 +1,66 @@
+"""What is made once for all processes of a test run, and copied where a test needs it.
+
+Creating the databases of Prefect and MLflow takes seconds of arithmetic. That they are created
+rightly is shown by `tests/retrain/test_databases.py`.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from filelock import FileLock
+
+from retrain import tracking
+from retrain.project import Project
+
+# The processes of one run of pytest-xdist inherit it from the process that starts them.
+_VARIABLE = "RETRAIN_TEST_TEMPLATES"
+if _VARIABLE not in os.environ:
+    os.environ[_VARIABLE] = tempfile.mkdtemp(prefix="retrain-tests-")
+FOLDER = Path(os.environ[_VARIABLE])
+
+
+def once(name: str, make: Callable[[Path], None]) -> Path:
+    """Makes a folder, if no process of this test run has made it yet.
+
+    Args:
+        name: Of the folder.
+        make: Fills the empty folder of a path.
+    """
+    folder = FOLDER / name
+    with FileLock(f"{folder}.lock"):
+        if not (done := folder.with_suffix(".done")).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            make(folder)
+            done.touch()
+    return folder
+
+
+def place_mlflow_database(root: Path) -> None:
+    """Gives a project MLflow's database, as its first run would create it."""
+    shutil.copy(once("mlflow", _make_mlflow_database) / "mlflow.db", root / "mlflow.db")
+
+
+def place_prefect_database(root: Path, name: str = ".retrain/prefect/prefect.db") -> None:
+    """Gives a project Prefect's database, as its first run would create it."""
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(once("prefect", _make_prefect_database) / "prefect.db", root / name)
+
+
+def _make_mlflow_database(folder: Path) -> None:
+    tracking.client(Project(folder))
+
+
+def _make_prefect_database(folder: Path) -> None:
+    create = "from retrain.servers import with_database as w; w.create_prefect_database()"
+    url = f"sqlite+aiosqlite:///{folder}/prefect.db"
+    subprocess.run(
+        [sys.executable, "-c", create],
+        check=True,
+        env=os.environ | {"PREFECT_SERVER_DATABASE_CONNECTION_URL": url},
+    )
