@@ -107,13 +107,13 @@ def prefect_api(prefect_session) -> str:
     return str(PREFECT_API_URL.value())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def clone(tmp_path_factory, prefect_api) -> Clone:
-    """A clone after its first run, for all tests; each leaves code and parameters as they were."""
+    """A clone after its first run; each test of a file leaves code and parameters as they were."""
     return copy_clone(_after_first_run(prefect_api), tmp_path_factory.mktemp("clone") / "clone")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def first(clone, prefect_api) -> dict[str, Any]:
     """The document of the clone's first run."""
     original = str(_after_first_run(prefect_api).root)
