@@ -25,6 +25,7 @@ from time import sleep
 LIBRARIES = (
     "dvc.repo",
     "great_expectations",
+    "matplotlib.backends.backend_agg",
     "matplotlib.figure",
     "mlflow",
     "ray.data",

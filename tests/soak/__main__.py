@@ -195,9 +195,9 @@ def _run_trial(root: Path, free: "SimpleQueue[Server]", trial: Trial) -> list[st
     began, kind = time.monotonic(), trial.reference.kind
     server = free.get_nowait()
     clone = _copy(kind, trial.reference.start, root / f"trial-{trial.number}", server)
-    wrong, over = [], 0
     database = server.database if clone.api else own_database(clone)
-    before = going_on(database)
+    before = going_on(database) if clone.api else {}
+    wrong, over = [], 0
     for ending in trial.endings:
         was_over, fault = _end_run(kind, clone, ending)
         over += was_over

@@ -98,14 +98,12 @@ def going_on(database: Path, known: Collection[str] = ()) -> dict[str, str]:
     """The flow runs and task runs that go on in Prefect, by id.
 
     Args:
-        database: The file of the server; it need not exist.
+        database: The file of the server.
         known: The ids of those that do not count.
 
     Returns:
         For each what it is, and its state.
     """
-    if not database.exists():
-        return {}
     return {
         identity: f"{table} {state}"
         for table in ("flow_run", "task_run")
