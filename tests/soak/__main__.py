@@ -111,7 +111,7 @@ def main() -> int:
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="retrain-soak-"))
     empty = make_clone(root / "empty", "")
-    compileall.compile_dir(empty.root, quiet=1)
+    compileall.compile_dir(empty.root, quiet=1)  # once, not in each copy
     with servers(empty, root, options.jobs) as up, ThreadPoolExecutor(options.jobs) as pool:
         try:
             references = _references(empty, root, up, pool)
@@ -121,7 +121,7 @@ def main() -> int:
             for server in up:
                 free.put(server)
             results = list(pool.map(partial(_run_trial, root, free), trials))
-        except BaseException:  # Ctrl-C too: no thread is to be waited for
+        except BaseException:  # Ctrl-C too; the threads end when they cannot start a run
             pool.shutdown(wait=False, cancel_futures=True)
             stop(root)
             raise
