@@ -1,4 +1,7 @@
-"""A run that is ended from outside: real processes, in a clone with a server inside each run."""
+"""A run that is ended from outside: real processes, in a clone with a server inside each run.
+
+Forks, which other tests and the soak run, must end in the same way as a command of its own.
+"""
 
 import json
 import os
@@ -15,7 +18,9 @@ import psutil
 import pytest
 
 from tests import templates
+from tests.flows import preloaded
 from tests.flows.conftest import make_clone, until
+from tests.soak import processes
 
 
 @pytest.fixture(scope="module")
@@ -26,35 +31,49 @@ def clone(tmp_path_factory):
     return made
 
 
+TRAIN = ("train", "vit", "--set", "train.epochs=100000", "--set", "scale.checkpoint_seconds=0.1")
+
+
+def command(root, environment, output):
+    """Starts the run as a person does."""
+    with output.open("wb") as stream:
+        return subprocess.Popen(
+            [sys.executable, "-m", "retrain.cli", *TRAIN],
+            cwd=root,
+            env=environment,
+            start_new_session=True,
+            stdout=stream,
+            stderr=stream,
+        )
+
+
+def fork(root, environment, output):
+    """Starts the run as most tests do."""
+    return preloaded.start(TRAIN, root, environment, output, output)
+
+
 @pytest.fixture
-def run(clone):
+def run(request, clone, tmp_path):
     """Starts a run in a session of its own; gives it back when it trains, with its processes."""
     started = []
+    output = tmp_path / "output"
 
     def start(**environment):
         for old in scratch(clone):
             old.unlink()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "retrain.cli", "train", "vit", "--set", "train.epochs=100000",
-             "--set", "scale.checkpoint_seconds=0.1"],
-            cwd=clone.root,
-            env=clone.environment | environment,
-            start_new_session=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )  # fmt: skip
+        process = request.param(clone.root, clone.environment | environment, output)
         started.append(process)
         until(lambda: scratch(clone) or process.poll() is not None, 180)
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None, output.read_text()
+        assert os.getsid(process.pid) == process.pid
         others = psutil.Process(process.pid).children(recursive=True)
         assert any("uvicorn" in other.cmdline() for other in others)
-        return process, others
+        return process, others, output
 
     yield start
     for process in started:
-        process.kill()
-        process.communicate()
+        process.send_signal(signal.SIGKILL)
+        process.wait()
 
 
 def scratch(clone):
@@ -110,15 +129,15 @@ def webhook():
         thread.join()
 
 
+@pytest.mark.parametrize("run", [command], indirect=True, ids=["command"])
 def test_sigterm_ends_a_run_as_ctrl_c_does_and_people_are_notified(run, clone, webhook):
     url, received = webhook
-    process, others = run(RETRAIN_WEBHOOK_URL=url)
+    process, others, output = run(RETRAIN_WEBHOOK_URL=url)
     began = monotonic()
-    os.kill(process.pid, signal.SIGTERM)
-    _, output = process.communicate(timeout=60)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 143, output.read_text()
     print("seconds", monotonic() - began)
-    assert process.returncode == 143, output
-    assert output.splitlines()[-1] == "retrain: Terminated."  # below the forecast of the training
+    assert output.read_text().endswith("\nretrain: Terminated.\n")
     assert monotonic() - began < 20  # 3 s on an idle machine
     assert gone(others, 5)
     assert state(clone) == "CRASHED"
@@ -127,20 +146,48 @@ def test_sigterm_ends_a_run_as_ctrl_c_does_and_people_are_notified(run, clone, w
     assert text.startswith("vit: the run crashed. Execution was aborted by a termination signal.")
 
 
+@pytest.mark.parametrize("run", [command, fork], indirect=True, ids=["command", "fork"])
 def test_ctrl_c_ends_a_run_at_once(run, clone):
-    process, others = run()
+    process, others, output = run()
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.1)
     began = monotonic()
     os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it
-    _, output = process.communicate(timeout=60)
+    assert process.wait(timeout=60) == 130, output.read_text()
     print("seconds", monotonic() - began)
-    assert process.returncode == 130, output
     assert monotonic() - began < 20
     assert gone(others, 5)
     assert state(clone) == "CRASHED"
 
 
+@pytest.mark.parametrize("run", [fork], indirect=True, ids=["fork"])
 def test_a_killed_run_leaves_no_server_behind(run):
-    process, others = run()
-    process.kill()
-    process.wait()
+    process, others, _ = run()
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
     assert gone(others, 20)
+
+
+LEAVES_PROCESSES = """
+import os, subprocess, time
+if not os.fork():
+    time.sleep(1000)  # in the session of the run, and without a mark
+subprocess.Popen(["sleep", "1000"], start_new_session=True)
+os._exit(7)
+"""
+
+
+def test_the_soak_finds_what_a_run_leaves_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "GONE_SECONDS", 0)
+    package = tmp_path / "clone-1" / "retrain"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "cli.py").write_text(LEAVES_PROCESSES)
+    clone = package.parent
+    run = processes.start([], clone, os.environ)
+    assert run.wait(60) == 7
+    assert len(processes.left_over(clone)) == 2
+    assert processes.left_over(tmp_path / "clone-10") == []
+    processes.end_all(clone)
+    assert processes.left_over(clone) == []
+    processes.forget(clone)

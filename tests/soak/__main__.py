@@ -5,10 +5,15 @@
 A trial has a clone of the project for itself. A run is ended at a moment drawn over the length of
 an undisturbed run, in one of four ways; in one of four trials another run is ended after it. Then
 a run goes to its end. Half of the trials start from nothing, the others with a champion, which the
-run challenges. The exit code is 1 if a trial failed; the folders of those are kept.
+run challenges. In half of each, runs start a Prefect server of their own; in the others they use
+one that is up, as after `make up`. The exit code is 1 if a trial failed; the folders of those are
+kept.
+
+A run is a fork of a process that has the libraries imported, as in the tests of the flows.
 """
 
 import argparse
+import compileall
 import random
 import shutil
 import signal
@@ -16,20 +21,40 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 
+from tests.flows import preloaded
 from tests.flows.conftest import Clone, copy_clone, make_clone
-from tests.soak.outcome import Outcome, faults, outcome_of
-from tests.soak.processes import MARK, Run, end_all, left_over, start
+from tests.soak.outcome import Outcome, faults, going_on, outcome_of, own_database
+from tests.soak.processes import Run, end_all, forget, left_over, start, stop
+from tests.soak.servers import Server, servers
 
 EPOCHS = {"first": 4, "second": 8}
+SERVERS = ("own", "up")
 END_SECONDS = 60.0  # for a run to end after SIGTERM or Ctrl-C
 RUN_SECONDS = 600.0
 LONGER = 1.1  # moments are drawn over the length of an undisturbed run, and a little more
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of trial.
+
+    Attributes:
+        start: `first`: from nothing; `second`: with a champion.
+        server: `own`: each run starts a Prefect server; `up`: they use one that is up.
+    """
+
+    start: str
+    server: str
+
+    def __str__(self) -> str:
+        return f"{self.start:<7}{self.server:<4}"
 
 
 @dataclass(frozen=True)
@@ -37,13 +62,13 @@ class Reference:
     """A state that trials start from, and an undisturbed run from there.
 
     Attributes:
-        name: `first` or `second`.
+        kind: The kind of the trials.
         start: The clone that trials copy.
         seconds: The length of the run.
         outcome: What it led to.
     """
 
-    name: str
+    kind: Kind
     start: Clone
     seconds: float
     outcome: Outcome
@@ -84,15 +109,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="retrain-soak-"))
-    references = _references(root, options.jobs)
-    rng = random.Random(options.seed)
-    trials = [_draw(number, references, rng) for number in range(options.trials)]
-    with ThreadPoolExecutor(options.jobs) as pool:
+    empty = make_clone(root / "empty", "")
+    compileall.compile_dir(empty.root, quiet=1)  # once, not in each copy
+    with servers(empty, root, options.jobs) as up, ThreadPoolExecutor(options.jobs) as pool:
         try:
-            results = list(pool.map(partial(_run_trial, root), trials))
-        except KeyboardInterrupt:
+            references = _references(empty, root, up, pool)
+            rng = random.Random(options.seed)
+            trials = [_draw(number, references, rng) for number in range(options.trials)]
+            free: SimpleQueue[Server] = SimpleQueue()
+            for server in up:
+                free.put(server)
+            results = list(pool.map(partial(_run_trial, root, free), trials))
+        except BaseException:  # Ctrl-C too; the threads end when they cannot start a run
             pool.shutdown(wait=False, cancel_futures=True)
-            end_all(str(root))
+            stop(root)
             raise
     _print_table(trials, results)
     if not any(results):
@@ -102,26 +132,43 @@ def main() -> int:
     return 1
 
 
-def _references(root: Path, jobs: int) -> list[Reference]:
-    """Makes the two states to start from, and measures runs from them, at the trials' load."""
-    empty = make_clone(root / "empty", "")
-    first = _reference("first", empty, root, jobs)
-    champion = Clone(root / "first-0", "")
-    return [first, _reference("second", champion, root, jobs)]
+def _references(
+    empty: Clone, root: Path, up: Sequence[Server], pool: ThreadPoolExecutor
+) -> list[Reference]:
+    """Makes the states to start from, and measures runs from them, at the trials' load."""
+    preloaded.run(["--help"], empty.root, empty.environment)  # imports the libraries
+    references = []
+    for server in SERVERS:
+        begin = empty
+        for name in EPOCHS:
+            kind = Kind(name, server)
+            references.append(_reference(kind, begin, root, up, pool))
+            begin = Clone(_folder(root, kind, 0), "")  # with a champion
+    return references
 
 
-def _reference(name: str, begin: Clone, root: Path, jobs: int) -> Reference:
-    clones = [copy_clone(begin, root / f"{name}-{number}") for number in range(jobs)]
+def _reference(
+    kind: Kind, begin: Clone, root: Path, up: Sequence[Server], pool: ThreadPoolExecutor
+) -> Reference:
+    clones = [_copy(kind, begin, _folder(root, kind, job), server) for job, server in enumerate(up)]
     began = time.monotonic()
-    with ThreadPoolExecutor(jobs) as pool:
-        runs = list(pool.map(lambda clone: _to_its_end(name, clone), clones))
+    runs = list(pool.map(partial(_to_its_end, kind), clones))
     seconds = time.monotonic() - began
     for clone, run in zip(clones, runs, strict=True):
         assert run.returncode == 0, f"{clone.root}: {run.output}"
     outcomes = [outcome_of(clone, run.output) for clone, run in zip(clones, runs, strict=True)]
     assert all(outcome == outcomes[0] for outcome in outcomes), outcomes
-    print(f"{name}: {seconds:.1f} s undisturbed; {outcomes[0]}", flush=True)
-    return Reference(name, begin, seconds, outcomes[0])
+    print(f"{kind}: {seconds:.1f} s undisturbed; {outcomes[0]}", flush=True)
+    return Reference(kind, begin, seconds, outcomes[0])
+
+
+def _folder(root: Path, kind: Kind, job: int) -> Path:
+    return root / f"{kind.start}-{kind.server}-{job}"
+
+
+def _copy(kind: Kind, begin: Clone, root: Path, server: Server) -> Clone:
+    """Copies a clone; its runs use the server if their kind does."""
+    return replace(copy_clone(begin, root), api=server.api if kind.server == "up" else "")
 
 
 def _draw(number: int, references: list[Reference], rng: random.Random) -> Trial:
@@ -133,41 +180,52 @@ def _draw(number: int, references: list[Reference], rng: random.Random) -> Trial
     return Trial(number, reference, endings)
 
 
-def _run_trial(root: Path, trial: Trial) -> list[str]:
+def _run_trial(root: Path, free: "SimpleQueue[Server]", trial: Trial) -> list[str]:
     """Runs a trial and prints its line.
+
+    Args:
+        root: The folder of all clones.
+        free: The servers that no other trial uses.
+        trial: The trial.
 
     Returns:
         What is wrong after it.
     """
-    began, name = time.monotonic(), trial.reference.name
-    clone = copy_clone(trial.reference.start, root / f"trial-{trial.number}")
+    began, kind = time.monotonic(), trial.reference.kind
+    server = free.get_nowait()
+    clone = _copy(kind, trial.reference.start, root / f"trial-{trial.number}", server)
+    database = server.database if clone.api else own_database(clone)
+    before = going_on(database) if clone.api else {}
     wrong, over = [], 0
     for ending in trial.endings:
-        was_over, fault = _end_run(name, clone, ending)
+        was_over, fault = _end_run(kind, clone, ending)
         over += was_over
         wrong += [fault] if fault else []
-    run = _to_its_end(name, clone)
+    run = _to_its_end(kind, clone)
     if run.returncode == 0:
-        wrong += faults(clone, outcome_of(clone, run.output), trial.reference.outcome)
+        outcome = outcome_of(clone, run.output)
+        wrong += faults(clone, outcome, trial.reference.outcome, database, before)
     else:
         wrong.append(f"the last run ended with {run.returncode}: {run.output}")
-    if left := left_over(str(clone.root)):
+    if left := left_over(clone.root):
         wrong.append(f"left over: {left}")
-        end_all(str(clone.root))
+        end_all(clone.root)
+    forget(clone.root)
+    free.put(server)
     endings = ", ".join(f"{ending.way} at {ending.after:.1f} s" for ending in trial.endings)
     verdict = "; ".join(wrong) or "ok"
     if over:  # the machine was less busy than when the length was measured
         verdict += f" ({over} of {len(trial.endings)} runs were over before)"
     took = time.monotonic() - began
-    print(f"{trial.number:4} {name:<6} {endings:<44} {took:5.1f} s  {verdict}", flush=True)
+    print(f"{trial.number:4} {kind} {endings:<44} {took:5.1f} s  {verdict}", flush=True)
     if not wrong:
         shutil.rmtree(clone.root)
     return wrong
 
 
-def _end_run(name: str, clone: Clone, ending: Ending) -> tuple[bool, str | None]:
+def _end_run(kind: Kind, clone: Clone, ending: Ending) -> tuple[bool, str | None]:
     """Starts a run and ends it; returns whether it was over before, and what went wrong."""
-    run = _start(name, clone)
+    run = _start(kind, clone)
     if run.wait(ending.after) is not None:
         return True, None
     WAYS[ending.way](run)
@@ -180,18 +238,18 @@ def _end_run(name: str, clone: Clone, ending: Ending) -> tuple[bool, str | None]
     return False, None
 
 
-def _to_its_end(name: str, clone: Clone) -> Run:
-    run = _start(name, clone)
+def _to_its_end(kind: Kind, clone: Clone) -> Run:
+    run = _start(kind, clone)
     if run.wait(RUN_SECONDS) is None:
         run.end_all()
     return run
 
 
-def _start(name: str, clone: Clone) -> Run:
-    command = [sys.executable, "-m", "retrain.cli", "train", "vit", "--json"]
-    settings = [f"train.epochs={EPOCHS[name]}", "scale.checkpoint_seconds=0.1"]
-    command += ["--promote", *(word for setting in settings for word in ("--set", setting))]
-    return start(command, clone.root, clone.environment | {MARK: str(clone.root)})
+def _start(kind: Kind, clone: Clone) -> Run:
+    settings = [f"train.epochs={EPOCHS[kind.start]}", "scale.checkpoint_seconds=0.1"]
+    arguments = ["train", "vit", "--json", "--promote"]
+    arguments += [word for setting in settings for word in ("--set", setting)]
+    return start(arguments, clone.root, clone.environment)
 
 
 WAYS: dict[str, Callable[[Run], None]] = {
@@ -207,12 +265,12 @@ def _print_table(trials: list[Trial], results: list[list[str]]) -> None:
     failed: Counter[tuple[str, str]] = Counter()
     for trial, wrong in zip(trials, results, strict=True):
         for ending in trial.endings:
-            kind = (trial.reference.name, ending.way)
-            run[kind] += 1
-            failed[kind] += bool(wrong)
-    print(f"\n{'start':<8}{'ended by':<16}{'runs':>6}{'in failed trials':>18}")
-    for name, way in sorted(run):
-        print(f"{name:<8}{way:<16}{run[name, way]:>6}{failed[name, way]:>18}")
+            each = (str(trial.reference.kind), ending.way)
+            run[each] += 1
+            failed[each] += bool(wrong)
+    print(f"\n{'start':<7}{'server':<8}{'ended by':<16}{'runs':>6}{'in failed trials':>18}")
+    for kind, way in sorted(run):
+        print(f"{kind:<15}{way:<16}{run[kind, way]:>6}{failed[kind, way]:>18}")
     print(f"{len(trials)} trials, {sum(map(bool, results))} failed")
 
 

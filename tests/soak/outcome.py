@@ -3,9 +3,11 @@
 import json
 import sqlite3
 from collections import Counter
+from collections.abc import Collection
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 from retrain.project import Project
@@ -14,6 +16,7 @@ from retrain.store import Store
 from tests.flows.conftest import Clone
 
 FINAL = ("COMPLETED", "CRASHED", "FAILED", "CANCELLED")
+WRITTEN_SECONDS = 20.0  # for a server that is up to write what it was told of tasks
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,18 @@ def outcome_of(clone: Clone, output: str) -> Outcome:
     )
 
 
-def faults(clone: Clone, outcome: Outcome, expected: Outcome) -> list[str]:
-    """What is wrong after a trial."""
+def faults(
+    clone: Clone, outcome: Outcome, expected: Outcome, database: Path, before: Collection[str]
+) -> list[str]:
+    """What is wrong after a trial.
+
+    Args:
+        clone: Where it was.
+        outcome: What it led to.
+        expected: What it should have led to.
+        database: The file of the Prefect server that its runs used.
+        before: The ids of what went on there before the trial.
+    """
     wrong = []
     for name, value in vars(expected).items():
         if getattr(outcome, name) != value:
@@ -63,17 +76,40 @@ def faults(clone: Clone, outcome: Outcome, expected: Outcome) -> list[str]:
         "SELECT key, step, count(*) FROM metrics GROUP BY run_uuid, key, step HAVING count(*) > 1",
     ):
         wrong.append(f"metrics are logged twice: {doubled[:3]}")
-    runs = _prefect(clone, "SELECT state_type FROM flow_run")
-    tasks = _prefect(clone, "SELECT state_type FROM task_run")
-    for what, states in (("runs", runs), ("tasks", tasks)):
-        if going_on := Counter(state for (state,) in states if state not in FINAL):
-            wrong.append(f"Prefect's {what} go on: {dict(going_on)}")
+    deadline = monotonic() + WRITTEN_SECONDS
+    while (states := going_on(database, before)) and monotonic() < deadline:
+        sleep(0.2)
+    if states:
+        wrong.append(f"Prefect's runs go on: {dict(Counter(states.values()))}")
     project = Project(clone.root)
     leftovers = [str(left.path) for left in Store(project.store).leftovers()]
     leftovers += [str(path) for path in _unfinished(clone.root)]
     if leftovers:
         wrong.append(f"files are left: {leftovers}")
     return wrong
+
+
+def own_database(clone: Clone) -> Path:
+    """The file of the Prefect server that a run in a clone starts."""
+    return clone.root / ".retrain" / "prefect" / "prefect.db"
+
+
+def going_on(database: Path, known: Collection[str] = ()) -> dict[str, str]:
+    """The flow runs and task runs that go on in Prefect, by id.
+
+    Args:
+        database: The file of the server.
+        known: The ids of those that do not count.
+
+    Returns:
+        For each what it is, and its state.
+    """
+    return {
+        identity: f"{table} {state}"
+        for table in ("flow_run", "task_run")
+        for identity, state in _query(database, f"SELECT id, state_type FROM {table}")
+        if state not in FINAL and identity not in known
+    }
 
 
 def _unfinished(root: Path) -> list[Path]:
@@ -85,10 +121,6 @@ def _unfinished(root: Path) -> list[Path]:
 
 def _mlflow(clone: Clone, text: str) -> list[tuple[Any, ...]]:
     return _query(clone.root / "mlflow.db", text)
-
-
-def _prefect(clone: Clone, text: str) -> list[tuple[Any, ...]]:
-    return _query(clone.root / ".retrain" / "prefect" / "prefect.db", text)
 
 
 def _query(database: Path, text: str) -> list[tuple[Any, ...]]:
