@@ -1,8 +1,11 @@
-"""Runs the command line in a fork of a process that has imported the libraries.
+"""Runs the command line in a fork of a process that has imported what it needs.
 
-Importing them takes longer than most of the tests' runs. The fork imports the project's own code
-from the clone, and has a session, a working folder, an environment and an output of its own. It
-ends as a command does: with the same exit codes, and after the same clean-up.
+Importing the libraries takes longer than most of the tests' runs. The fork imports the project's
+own code from the clone, and has a session, a working folder, an environment and an output of its
+own. It ends as a command does: with the same exit codes, and after the same clean-up.
+
+`start` forks a process that has imported the libraries only. `Clone.retrain` runs many commands in
+one clone: there, `run` forks a process that has imported the clone's code and Prefect, too.
 """
 
 import atexit
@@ -15,11 +18,14 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
 from multiprocessing import connection, resource_tracker
 from pathlib import Path
 from subprocess import CompletedProcess
 from tempfile import TemporaryDirectory
 from time import sleep
+
+CODE = ("flows", "models", "retrain", "tasks")
 
 # Of Prefect's nothing: it reads its settings when it is imported.
 LIBRARIES = (
@@ -27,9 +33,12 @@ LIBRARIES = (
     "great_expectations",
     "matplotlib.backends.backend_agg",
     "matplotlib.figure",
-    "mlflow",
+    "mlflow.pyfunc",
+    "mlflow.store.model_registry.sqlalchemy_store",
+    "mlflow.store.tracking.sqlalchemy_store",
     "ray.data",
     "ray.train.torch",
+    "ray.tune",
     "torch",
     "transformers.models.vit.modeling_vit",
 )
@@ -105,15 +114,85 @@ def run(
     """Runs `retrain` in a clone, as `subprocess.run` does with captured output."""
     with TemporaryDirectory() as folder:
         files = [Path(folder, name) for name in ("output", "errors")]
-        process = start(arguments, root, environment, *files)
-        try:
-            code = process.wait()
-        except BaseException:
-            process.send_signal(signal.SIGKILL)  # Ctrl-C does not reach it
-            raise
+        for file in files:
+            file.touch()
+        code = _server_of(root, environment).run(arguments, files)
         return CompletedProcess(
             arguments, code, *(file.read_text(encoding="utf-8") for file in files)
         )
+
+
+class _Server:
+    """A process that has imported a clone's code, and Prefect with the clone's settings."""
+
+    def __init__(self, root: Path, environment: Mapping[str, str]) -> None:
+        self.state = _state(root, environment)
+        self._ours, theirs = forks.Pipe()
+        self._process = forks.Process(target=_serve, args=(root, environment, theirs), daemon=True)
+        with _lock:
+            self._process.start()
+        theirs.close()
+
+    def run(self, arguments: Sequence[str], files: Sequence[Path]) -> int:
+        """Runs a command in a fork; returns its exit code."""
+        self._ours.send((arguments, files))
+        code: int = self._ours.recv()
+        return code
+
+    def stop(self) -> None:
+        """Ends it."""
+        self._ours.close()
+        self._process.join()
+
+
+_servers: dict[Path, _Server] = {}
+
+
+def _server_of(root: Path, environment: Mapping[str, str]) -> _Server:
+    """The server of a clone; a new one if its code or the environment has changed."""
+    server = _servers.get(root)
+    if server is None or server.state != _state(root, environment):
+        if server is not None:
+            server.stop()
+        server = _servers[root] = _Server(root, environment)
+    return server
+
+
+def _state(root: Path, environment: Mapping[str, str]) -> tuple[object, ...]:
+    """What a server has imported, and with what."""
+    code = sorted(path for package in CODE for path in (root / package).rglob("*.py"))
+    settings = root / "prefect.toml"
+    return dict(environment), [(path, path.stat().st_mtime_ns) for path in (*code, settings)]
+
+
+def _serve(root: Path, environment: Mapping[str, str], requests: "connection.Connection") -> None:
+    """Imports the clone's code and Prefect, and runs each command that comes in a fork."""
+    _enter(root, environment)
+    os.environ.setdefault("PREFECT_HOME", str(root / ".retrain" / "prefect"))  # as a command does
+    flows = [f"flows.{path.stem}" for path in (root / "flows").glob("[!_]*.py")]
+    for name in ("prefect.main", "retrain.cli.main", *flows, *_steps(root)):
+        import_module(name)
+    with suppress(EOFError):
+        while True:
+            arguments, files = requests.recv()
+            if not (pid := os.fork()):
+                requests.close()
+                code = 1
+                try:
+                    _command(arguments, root, environment, files)
+                    code = 0
+                except SystemExit as end:
+                    code = end.code if isinstance(end.code, int) else 1
+                finally:
+                    sys.stdout.flush()
+                    sys.stderr.flush()
+                    os._exit(code)
+            requests.send(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+
+def _steps(root: Path) -> list[str]:
+    """The modules of the steps."""
+    return [f"tasks.{path.parent.name}.step" for path in (root / "tasks").glob("*/step.py")]
 
 
 def _command(
@@ -124,10 +203,7 @@ def _command(
     _forget_the_fork_server()
     for descriptor, file in enumerate(files, 1):
         os.dup2(os.open(file, os.O_WRONLY | os.O_APPEND), descriptor)
-    os.chdir(root)
-    os.environ.clear()
-    os.environ.update(environment)
-    sys.path.insert(0, str(root))
+    _enter(root, environment)
     sys.argv = ["retrain", *arguments]
     try:
         try:
@@ -139,6 +215,14 @@ def _command(
     except KeyboardInterrupt:  # Python ends itself in this way if the command did not handle it
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
+
+
+def _enter(root: Path, environment: Mapping[str, str]) -> None:
+    """Gives this process a clone's folder, code and environment."""
+    os.chdir(root)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path.insert(0, str(root))
 
 
 def _forget_the_fork_server() -> None:
