@@ -59,9 +59,11 @@ class Clone:
         )
         return self._checked(done, code)
 
-    def retrain(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    def retrain(
+        self, *arguments: str, code: int = 0, **more: str
+    ) -> subprocess.CompletedProcess[str]:
         """Runs the project's command line."""
-        return self._checked(preloaded.run(arguments, self.root, self.environment), code)
+        return self._checked(preloaded.run(arguments, self.root, self.environment | more), code)
 
     def _checked(
         self, done: subprocess.CompletedProcess[str], code: int

@@ -114,9 +114,12 @@ def run(
     """Runs `retrain` in a clone, as `subprocess.run` does with captured output."""
     with TemporaryDirectory() as folder:
         files = [Path(folder, name) for name in ("output", "errors")]
-        for file in files:
-            file.touch()
-        code = _server_of(root, environment).run(arguments, files)
+        if environment["PREFECT_API_URL"]:
+            for file in files:
+                file.touch()
+            code = _server_of(root, environment).run(arguments, files)
+        else:  # the command starts a server, and Prefect is imported only then
+            code = start(arguments, root, environment, *files).wait()
         return CompletedProcess(
             arguments, code, *(file.read_text(encoding="utf-8") for file in files)
         )

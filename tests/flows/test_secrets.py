@@ -167,12 +167,8 @@ def test_a_run_shows_and_leaves_no_secret(interactive, clone):
 
 def test_a_run_that_fails_shows_and_leaves_no_secret(interactive, clone, served):
     with serving_photos(served, breaks=True) as url:
-        done = clone.run(
-            *(sys.executable, "-m", "retrain.cli", "train", "vit", "--json", *SIZES),
-            *("--set", f"data.path={url}"),
-            code=1,
-            **ENVIRONMENT,
-        )
+        arguments = ("train", "vit", "--json", *SIZES, "--set", f"data.path={url}")
+        done = clone.retrain(*arguments, code=1, **ENVIRONMENT)
     assert "cannot be read. Is it reachable?" in json.loads(done.stdout)["error"]
     assert "cannot be read. Is it reachable?" in done.stderr
     assert not any(secret in done.stdout + done.stderr for secret in SECRETS)
