@@ -34,7 +34,9 @@ CONFIGS = {
     "resnet": {
         "embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic",
     },
-    "mobilenet_v2": {"depth_multiplier": 0.1, "finegrained_output": True, "classifier_dropout_prob": 0.0},
+    "mobilenet_v2": {
+        "depth_multiplier": 0.1, "finegrained_output": True, "classifier_dropout_prob": 0.0,
+    },
     "clip": {"vision_config": PATCHES | {"intermediate_size": 32}},
 }  # fmt: skip
 WITH_POSITIONS = {"vit", "deit", "dinov2", "beit", "clip"}
