@@ -9,19 +9,37 @@ standard deviation of its image processor (0.5 without one). Nothing else of the
 the project prepares the images, as `images` says. For images of another size than it was made for,
 learned position embeddings are interpolated once (bicubic, as `transformers` does); convolutions
 take any size; a network whose other weights depend on the size is refused.
+
+Batch norms see the images that go through the network at once: a worker's own, and of these only
+`train.micro_batch`. The statistics that are kept, and evaluated, are the first worker's.
 """
 
+import json
 import logging
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from difflib import get_close_matches
 from math import isqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from models import fine_tuned, pretrained
-from models.transformer import Transformer
+from models.cost import (
+    MOST_PARAMETERS,
+    ConvolutionalNetwork,
+    Transformer,
+    convnext,
+    resnet,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,6 +56,13 @@ NOT_TAKEN = ("dtype", "id2label", "label2id", "num_labels", "output_attentions",
              "output_hidden_states", "problem_type", "return_dict", "torch_dtype")  # fmt: skip
 # More of its parameters must not be missing from the files of a pretrained network.
 MOST_MISSING = 0.1
+# The types that cost as a ViT does, nearly, with the patch size of `transformers`.
+PATCHES = {
+    "beit": 16, "clip": 32, "data2vec-vision": 16, "deit": 16, "dinov2": 14,
+    "dinov2_with_registers": 16, "ijepa": 16, "siglip": 16, "vit": 16, "vit_msn": 16,
+}  # fmt: skip
+
+Sizes = Annotated[list[PositiveInt], Field(min_length=1, max_length=100)]
 
 
 class Settings(BaseModel):
@@ -77,6 +102,10 @@ class Settings(BaseModel):
                 raise ValueError("config: needs a model_type, such as resnet")
             if decided := [name for name in DECIDED if name in self.config]:
                 raise ValueError(f"config: leave out {', '.join(decided)}: the images decide")
+            try:
+                json.dumps(self.config, allow_nan=False)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"config: {error}; write it as text or a number") from None
         return self
 
 
@@ -116,7 +145,18 @@ class _Fit:
 
 
 def faults(settings: Settings, shape: tuple[int, int, int]) -> list[str]:
-    """Finds nothing: only `transformers` knows what fits, and `pretrained_faults` asks it."""
+    """Finds a network that is far too large; the rest only `transformers` knows: `library_faults`.
+
+    Args:
+        settings: Of the network.
+        shape: Height, width and channels of the images.
+
+    Returns:
+        A sentence for each fault.
+    """
+    cost = _cost(settings.config) if settings.config is not None else None
+    if cost is not None and cost.parameters(shape, classes=0) > MOST_PARAMETERS:
+        return ["model.config makes more than 10^12 parameters."]
     return []
 
 
@@ -131,9 +171,7 @@ def pretrained_version(settings: Settings, root: Path) -> str | None:
 
 
 def pretrained_faults(settings: Settings, shape: tuple[int, int, int], root: Path) -> Iterator[str]:
-    """Finds faults of the config, or of the pretrained weights as far as they are known.
-
-    It imports torch and tries the network without memory: seconds.
+    """Finds faults of the pretrained weights that are known without `transformers`.
 
     Args:
         settings: Of the network, with the version of the weights.
@@ -146,14 +184,29 @@ def pretrained_faults(settings: Settings, shape: tuple[int, int, int], root: Pat
     name = settings.pretrained
     if name is not None:
         yield from pretrained.faults(
-            name,
-            settings.pretrained_version,
-            root,
-            lambda config: _check_pretrained(_published(name, config), shape),
+            name, settings.pretrained_version, root, lambda config: _check_type(name, config)
         )
-        return
+
+
+def library_faults(settings: Settings, shape: tuple[int, int, int], root: Path) -> Iterator[str]:
+    """Finds faults of the config, or of that of the pretrained network if it is on this machine.
+
+    The network is tried without memory, which takes seconds with the import of torch.
+
+    Args:
+        settings: Of the network, with the version of the weights.
+        shape: Height, width and channels of the images.
+        root: Where a relative path starts.
+
+    Yields:
+        A sentence for each fault.
+    """
+    name, version = settings.pretrained, settings.pretrained_version
     try:
-        _check_written(_written(settings), shape)
+        if name is None:
+            _check_written(_written(settings), shape)
+        elif version and (config := pretrained.read_config(name, version, root)):
+            _check_pretrained(_published(name, config), shape)
     except ValueError as error:
         yield str(error)
 
@@ -170,7 +223,7 @@ def sized(settings: Settings, root: Path) -> Settings | None:
         if settings.pretrained_version is None:
             return None
         config = pretrained.read_config(settings.pretrained, settings.pretrained_version, root)
-    if config is None or _cost(config) is None:
+    if config is None or "model_type" not in config or _cost(config) is None:
         return None
     return Settings(config={name: each for name, each in config.items() if name not in DECIDED})
 
@@ -234,12 +287,12 @@ def build(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Net
     """
     from models.network import wrap
 
-    channels = shape[2]
+    mean: Sequence[float] = fine_tuned.HALF * shape[2]
+    std = mean
     if settings.pretrained is None:
         start = _written(settings)
         idle = _check_written(start, shape)
         classifier = start.kind(_config(start, shape, classes))
-        mean = std = fine_tuned.HALF * channels
     else:
         from transformers import PreTrainedConfig
 
@@ -248,7 +301,7 @@ def build(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Net
             start = _published(settings.pretrained, config)
             fit = _check_pretrained(start, shape)
             weights = _load(start, where, fit.last)
-            mean, std = fine_tuned.normalisation(where, channels)
+            mean, std = fine_tuned.normalisation(where, shape[2])
         classifier = start.kind(_config(start, shape, classes))
         _take_over(weights, classifier, fit, start.place)
         idle = fit.idle
@@ -280,16 +333,23 @@ def _classes(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: getattr(transformers, name) for name in names}
 
 
+def _check_type(name: str, config: Mapping[str, Any]) -> None:
+    if not isinstance(config.get("model_type"), str):
+        raise ValueError(f"model.pretrained: {name} is a model without a type.")
+
+
 def _published(name: str, config: Mapping[str, Any]) -> _Start:
     """What a pretrained network is made from.
 
     Raises:
         ValueError: It is none that classifies images.
     """
+    _check_type(name, config)
     classes, place = _classes(config), f"model.pretrained: {name}"
     if not classes:
-        kind = config.get("model_type", "model without a type")
-        raise ValueError(f"{place} is a {kind}, which transformers has no image classifier for.")
+        raise ValueError(
+            f"{place} is a {config['model_type']}, which transformers has no image classifier for."
+        )
     own = [each for each in config.get("architectures") or () if each in classes]
     kept = {key: value for key, value in config.items() if key not in NOT_TAKEN}
     return _Start(place, classes[own[0] if own else next(iter(classes))], kept)
@@ -301,9 +361,6 @@ def _written(settings: Settings) -> _Start:
     Raises:
         ValueError: There is no such type, or it has no such parameter.
     """
-    from difflib import get_close_matches
-
-    from transformers import PreTrainedConfig
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES as NAMES,
     )
@@ -313,23 +370,40 @@ def _written(settings: Settings) -> _Start:
     if not classes:
         raise ValueError(
             f"model.config.model_type: no image classifier {kind!r} in transformers."
-            f"{_hint(get_close_matches(kind, NAMES, n=1) or sorted(NAMES))}"
+            f"{_hint(kind, NAMES)}"
         )
     chosen = next(iter(classes.values()))
-    general = {field.name for field in fields(PreTrainedConfig)}
-    own = {field.name for field in fields(chosen.config_class)} - general - {*DECIDED}
-    for name in settings.config.keys() - own - {"model_type"}:
-        raise ValueError(
-            f"model.config.{name}: {kind} has no such parameter."
-            f"{_hint(get_close_matches(name, own, n=1) or sorted(own))}"
-        )
+    _check_keys("model.config", settings.config, chosen.config_class)
     return _Start("model.config", chosen, settings.config)
 
 
-def _hint(names: list[str]) -> str:
-    if len(names) == 1:
-        return f" Did you mean {names[0]!r}?"
-    return f" There are: {', '.join(names)}."
+def _check_keys(place: str, config: Mapping[str, Any], kind: Any) -> None:
+    """Refuses keys that `transformers` would not use, and those that the images decide.
+
+    Args:
+        place: Of the config in the settings.
+        config: As in the settings.
+        kind: Its class.
+    """
+    from transformers import PreTrainedConfig
+
+    decided = {*DECIDED, *(field.name for field in fields(PreTrainedConfig))}
+    own = {field.name for field in fields(kind) if not field.name.startswith("_")} - decided
+    for name in config.keys() - own - {"model_type"}:
+        if name in decided:
+            raise ValueError(f"{place}.{name}: leave it out, it is decided for you.")
+        raise ValueError(
+            f"{place}.{name}: {kind.model_type} has no such parameter.{_hint(name, own)}"
+        )
+    for name, inner in kind.sub_configs.items():
+        if isinstance(config.get(name), Mapping) and is_dataclass(inner):
+            _check_keys(f"{place}.{name}", config[name], inner)
+
+
+def _hint(name: str, known: Collection[str]) -> str:
+    """The second sentence of a message that refuses a name: the closest known name, or all."""
+    close = get_close_matches(name, known, n=1)
+    return f" Did you mean {close[0]!r}?" if close else f" There are: {', '.join(sorted(known))}."
 
 
 def _config(start: _Start, shape: tuple[int, int, int] | None, classes: int) -> Any:
@@ -350,18 +424,16 @@ def _config(start: _Start, shape: tuple[int, int, int] | None, classes: int) -> 
     except (StrictDataclassError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise ValueError(f"{start.place}: {_first_line(error)}") from error
     if shape is not None:
-        seeing = _seeing(config)
-        size, channels = shape[0], shape[2]
-        if hasattr(seeing, "image_size"):
-            listed = not isinstance(seeing.image_size, int)
-            seeing.image_size = [size, size] if listed else size
-        if hasattr(seeing, "num_channels"):
-            seeing.num_channels = channels
+        vision, size = _vision(config), shape[0]
+        if hasattr(vision, "image_size"):
+            vision.image_size = size if isinstance(vision.image_size, int) else [size, size]
+        if hasattr(vision, "num_channels"):
+            vision.num_channels = shape[2]
     return config
 
 
-def _seeing(config: Any) -> Any:
-    """The part of a config that is about images; that of CLIP has one about text too."""
+def _vision(config: Any) -> Any:
+    """The part of a config that is about images; that of CLIP has another one about text."""
     return getattr(config, "vision_config", config)
 
 
@@ -371,8 +443,7 @@ def _check_written(start: _Start, shape: tuple[int, int, int]) -> frozenset[str]
     Raises:
         ValueError: It does not take the images, or a value of its config is wrong.
     """
-    network = _try(start, shape, f"a {start.type} of these sizes")
-    return frozenset(name for name, each in network.named_parameters() if each.grad is None)
+    return _idle(_try(start, shape, f"a network of type {start.type} with these sizes"))
 
 
 def _check_pretrained(start: _Start, shape: tuple[int, int, int]) -> _Fit:
@@ -382,35 +453,39 @@ def _check_pretrained(start: _Start, shape: tuple[int, int, int]) -> _Fit:
         ValueError: It does not take the images, or a value of its config is wrong.
     """
     own = _config(start, None, 2)
-    channels, size = (
-        getattr(_seeing(own), "num_channels", 3),
-        getattr(_seeing(own), "image_size", 0),
-    )
+    channels = getattr(_vision(own), "num_channels", 3)
     if channels != shape[2]:
         raise ValueError(
             f"{start.place} takes images of {channels} channels, but images.channels is {shape[2]}."
         )
-    height, width = (size, size) if isinstance(size, int) else size
-    what = f"this {start.type}, made for {height} x {width}," if height else f"this {start.type}"
+    what, size = f"this {start.type}", getattr(_vision(own), "image_size", None)
+    if size is not None:
+        height, width = (size, size) if isinstance(size, int) else size
+        what += f", made for {height} x {width} pixels,"
     network = _try(start, shape, what)
-    before, more = (
-        _shapes(_without_memory(start, own)),
-        _shapes(_without_memory(start, _config(start, None, 3))),
-    )
-    now, grids = _shapes(network), {}
-    for name in (name for name in now if now[name] != before[name]):
-        grid = _grid(name, before[name], now[name])
+    before = _shapes(_without_memory(start, own))
+    more_classes = _shapes(_without_memory(start, _config(start, None, 3)))
+    grids: dict[str, tuple[int, int, int]] = {}
+    for name, now in _shapes(network).items():
+        if now == before[name]:
+            continue
+        grid = _grid(name, before[name], now)
         if grid is None:
             raise ValueError(
-                f"{start.place}: {what} cannot take images of {shape[0]} x {shape[1]} pixels: "
-                f"its {name} fits no other size. Set images.size={height}."
+                f"{start.place}: {what} cannot take images of {shape[0]} x {shape[1]} pixels: its "
+                f"{name} fits no other size. Set images.size={height}."
             )
         grids[name] = grid
     return _Fit(
-        frozenset(name for name, each in network.named_parameters() if each.grad is None),
-        frozenset(name for name in before if before[name] != more[name]),
+        _idle(network),
+        frozenset(name for name in before if before[name] != more_classes[name]),
         grids,
     )
+
+
+def _idle(network: Any) -> frozenset[str]:
+    """The parameters that a backward pass gave no gradient, by name."""
+    return frozenset(name for name, each in network.named_parameters() if each.grad is None)
 
 
 def _try(start: _Start, shape: tuple[int, int, int], what: str) -> Any:
@@ -430,8 +505,9 @@ def _try(start: _Start, shape: tuple[int, int, int], what: str) -> Any:
     import torch
 
     config = _config(start, shape, 2)
-    patch = getattr(_seeing(config), "patch_size", None)
-    if hasattr(_seeing(config), "image_size") and isinstance(patch, int) and shape[0] % patch:
+    vision = _vision(config)
+    patch = getattr(vision, "patch_size", None)
+    if hasattr(vision, "image_size") and isinstance(patch, int) and patch > 0 and shape[0] % patch:
         raise ValueError(
             f"{start.place}: patch_size {patch} does not divide images.size {shape[0]}."
         )
@@ -439,7 +515,8 @@ def _try(start: _Start, shape: tuple[int, int, int], what: str) -> Any:
     try:
         network = _without_memory(start, config).train()
         logits = network(torch.zeros(2, channels, height, width, device="meta")).logits
-        assert logits.shape == (2, 2), f"it returns {tuple(logits.shape)}"
+        if logits.shape != (2, 2):
+            raise ValueError(f"its output is of shape {tuple(logits.shape)}")
         logits.sum().backward()
     # Whatever the code of an architecture stumbles over.
     except Exception as error:
@@ -528,11 +605,14 @@ def _take_over(weights: Mapping[str, "Tensor"], classifier: Any, fit: _Fit, plac
     """
     own = classifier.state_dict()
     taken = {name: weights[name] for name in own.keys() - fit.last}
-    for name, (extra, old, new) in fit.grids.items():
-        taken[name] = _interpolate(weights[name], extra, old, new)
+    for name, grid in fit.grids.items():
+        taken[name] = _interpolate(weights[name], *grid)
+    if fit.grids:
+        _, old, new = next(iter(fit.grids.values()))
         logger.info(
-            "%s: %s interpolated from %d x %d to %d x %d patches.", place, name, old, old, new, new
-        )
+            "%s: the position embeddings are interpolated from %d x %d to %d x %d patches.",
+            place, old, old, new, new,
+        )  # fmt: skip
     classifier.load_state_dict(own | taken)
 
 
@@ -558,12 +638,72 @@ def _interpolate(positions: "Tensor", extra: int, old: int, new: int) -> "Tensor
     return torch.cat((kept, patches), dim=-2)
 
 
-def _cost(config: Mapping[str, Any]) -> Transformer | None:
-    return None
+class _TransformerSizes(BaseModel):
+    """What `_cost` reads of a config; the defaults are those of `transformers`."""
+
+    model_config = ConfigDict(strict=True)
+
+    hidden_size: PositiveInt = 768
+    num_hidden_layers: PositiveInt = 12
+    num_attention_heads: PositiveInt = 12
+    intermediate_size: PositiveInt | None = None
+    mlp_ratio: PositiveInt = 4
+    patch_size: PositiveInt
+    hidden_dropout_prob: float = 0.0
 
 
-def _known_cost(settings: Settings) -> Transformer:
+class _ResNetSizes(BaseModel):
+    """The same, of a ResNet."""
+
+    model_config = ConfigDict(strict=True)
+
+    embedding_size: PositiveInt = 64
+    hidden_sizes: Sizes = [256, 512, 1024, 2048]
+    depths: Sizes = [3, 4, 6, 3]
+    layer_type: str = "bottleneck"
+    downsample_in_first_stage: bool = False
+
+
+class _ConvNextSizes(BaseModel):
+    """The same, of a ConvNeXt."""
+
+    model_config = ConfigDict(strict=True)
+
+    patch_size: PositiveInt = 4
+    hidden_sizes: Sizes = [96, 192, 384, 768]
+    depths: Sizes = [3, 3, 9, 3]
+
+
+def _cost(config: Mapping[str, Any]) -> Transformer | ConvolutionalNetwork | None:
+    """What a network costs; None if no formula here is for its type, or a size is wrong.
+
+    Args:
+        config: As published or as in the settings.
+    """
+    kind = config["model_type"]
+    try:
+        if kind == "resnet":
+            return resnet(**_ResNetSizes.model_validate(config).model_dump())
+        if kind == "convnext":
+            return convnext(**_ConvNextSizes.model_validate(config).model_dump())
+        if kind not in PATCHES:
+            return None
+        vision = config.get("vision_config", config)
+        sizes = _TransformerSizes.model_validate({"patch_size": PATCHES[kind]} | dict(vision))
+    except (ValidationError, TypeError, ValueError):  # transformers says what is wrong
+        return None
+    return Transformer(
+        patch_size=sizes.patch_size,
+        hidden_size=sizes.hidden_size,
+        layers=sizes.num_hidden_layers,
+        heads=sizes.num_attention_heads,
+        mlp_size=sizes.intermediate_size or sizes.mlp_ratio * sizes.hidden_size,
+        dropout=sizes.hidden_dropout_prob,
+    )
+
+
+def _known_cost(settings: Settings) -> Transformer | ConvolutionalNetwork:
     assert settings.config is not None
     cost = _cost(settings.config)
-    assert cost is not None
+    assert cost is not None, "`sized` says None"
     return cost

@@ -109,11 +109,13 @@ def test_images_of_another_size_and_classes_of_another_number(published, tmp_pat
     images = pixels(2, LARGER)
     logits = answers(larger, images)
     assert logits.shape == (2, 5)
-    interpolated = [each for each in caplog.messages if "interpolated from 4 x 4 to 6 x 6" in each]
+    said = "the position embeddings are interpolated from 4 x 4 to 6 x 6 patches"
+    interpolated = [each for each in caplog.messages if said in each]
     assert len(interpolated) == (kind in WITH_POSITIONS)
     more = {"family": "auto", "settings": {}, "labels": list("abcde"), "images": {}}
     models.save(larger, tmp_path, **more)
     assert torch.equal(answers(models.load(tmp_path).module, images), logits)
+    assert str(folder) not in (tmp_path / models.MODEL).read_text()
 
 
 @pytest.mark.parametrize("kind", ["vit", "deit", "dinov2"])
@@ -148,7 +150,10 @@ def test_training_steps_lower_the_loss(fine_tuned):
 
 def refusal(settings, shape=SHAPE, root=ROOT):
     """What is said before a run; `build` says the same."""
-    [said] = auto.pretrained_faults(settings, shape, root)
+    version = auto.pretrained_version(settings, root)
+    settings = settings.model_copy(update={"pretrained_version": version})
+    assert [*auto.faults(settings, shape), *auto.pretrained_faults(settings, shape, root)] == []
+    [said] = auto.library_faults(settings, shape, root)
     with pytest.raises(ValueError) as raised:
         build(settings, shape, 3)
     assert str(raised.value) == said
@@ -164,12 +169,14 @@ def refusal(settings, shape=SHAPE, root=ROOT):
         ({"model_type": "resnet", "depth": [1]}, "model.config.depth: resnet has no such parameter."
          " Did you mean 'depths'?"),
         ({"model_type": "resnet", "depths": "two"}, "model.config: Validation error for field"),
-        ({"model_type": "resnet", "dtype": "bfloat16"}, "model.config.dtype: resnet has no such"),
+        ({"model_type": "resnet", "dtype": "bfloat16"}, "model.config.dtype: leave it out, it is"),
+        ({"model_type": "clip", "vision_config": {"image_size": 32}}, "model.config.vision_config."
+         "image_size: leave it out, it is decided for you."),
         ({"model_type": "vit", "patch_size": 5}, "patch_size 5 does not divide images.size 32"),
         (CONFIGS["swin"] | {"model_type": "swin", "window_size": 7, "depths": [1] * 4,
-         "num_heads": [1] * 4}, "a swin of these sizes cannot take images of 32 x 32 pixels and 3"),
-        ({"model_type": "imagegpt", "n_embd": 8, "n_layer": 1, "n_head": 1}, "a imagegpt of these"
-         " sizes cannot take images"),
+         "num_heads": [1] * 4}, "a network of type swin with these sizes cannot take images of"),
+        ({"model_type": "imagegpt", "n_embd": 8, "n_layer": 1, "n_head": 1}, "of type imagegpt with"
+         " these sizes cannot take images of 32 x 32 pixels and 3 channels (Expected tensor"),
     ],
 )  # fmt: skip
 def test_a_config_that_makes_no_network_is_refused(config, said):
@@ -189,6 +196,7 @@ def test_a_config_that_makes_no_network_is_refused(config, said):
             {"config": {"model_type": "vit", "image_size": 8}},
             "config: leave out image_size: the",
         ),
+        ({"config": {"model_type": "vit", "layer_norm_eps": float("inf")}}, "config: Out of range"),
         ({"config": {"model_type": "vit"}, "pretrained_version": "a" * 64}, "is of no use without"),
     ],
 )
@@ -217,7 +225,7 @@ def test_positions_that_fit_no_other_size_are_refused(tmp_path):
     BeitForImageClassification(relative).save_pretrained(tmp_path)
     made(Settings(pretrained=str(tmp_path)))
     said = refusal(Settings(pretrained=str(tmp_path)), LARGER)
-    assert "this beit, made for 32 x 32, cannot take images of 48 x 48 pixels" in said
+    assert "this beit, made for 32 x 32 pixels, cannot take images of 48 x 48 pixels" in said
     assert "Set images.size=32." in said
 
 
