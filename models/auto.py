@@ -203,10 +203,11 @@ def library_faults(settings: Settings, shape: tuple[int, int, int], root: Path) 
     """
     name, version = settings.pretrained, settings.pretrained_version
     try:
-        if name is None:
-            _check_written(_written(settings), shape)
-        elif version and (config := pretrained.read_config(name, version, root)):
-            _check_pretrained(_published(name, config), shape)
+        with fine_tuned.quiet():
+            if name is None:
+                _check_written(_written(settings), shape)
+            elif version and (config := pretrained.read_config(name, version, root)):
+                _check_pretrained(_published(name, config), shape)
     except ValueError as error:
         yield str(error)
 
@@ -290,9 +291,10 @@ def build(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Net
     mean: Sequence[float] = fine_tuned.HALF * shape[2]
     std = mean
     if settings.pretrained is None:
-        start = _written(settings)
-        idle = _check_written(start, shape)
-        classifier = start.kind(_config(start, shape, classes))
+        with fine_tuned.quiet():
+            start = _written(settings)
+            idle = _check_written(start, shape)
+            classifier = start.kind(_config(start, shape, classes))
     else:
         from transformers import PreTrainedConfig
 
@@ -302,7 +304,7 @@ def build(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Net
             fit = _check_pretrained(start, shape)
             weights = _load(start, where, fit.last)
             mean, std = fine_tuned.normalisation(where, shape[2])
-        classifier = start.kind(_config(start, shape, classes))
+            classifier = start.kind(_config(start, shape, classes))
         _take_over(weights, classifier, fit, start.place)
         idle = fit.idle
     for name, parameter in classifier.named_parameters():
@@ -317,7 +319,8 @@ def rebuild(description: Mapping[str, Any]) -> "Network":
     config = description["config"]
     [architecture] = config["architectures"]
     kind = _classes(config)[architecture]
-    classifier = kind(kind.config_class.from_dict(dict(config)))
+    with fine_tuned.quiet():
+        classifier = kind(kind.config_class.from_dict(dict(config)))
     return wrap(classifier, description["mean"], description["std"], architectures=[architecture])
 
 
@@ -588,7 +591,7 @@ def _load(start: _Start, where: Mapping[str, Any], last: frozenset[str]) -> dict
     if absent > MOST_MISSING * sum(sizes.values()):
         raise ValueError(
             f"{start.place} is called a {start.type}, but its files hold other weights: they lack "
-            f"{min(missing)}, for example."
+            f"{min(missing - last)}, for example."
         )
     weights: dict[str, Tensor] = network.state_dict()
     return weights

@@ -11,7 +11,7 @@ MOST_PARAMETERS = 10**12
 
 # What a training keeps of a layer's output, in bytes for each number: the layer's own, and that of
 # the normalisation or activation after it.
-KEPT_BYTES = {"fp32": 8, "bf16": 6}
+KEPT_BYTES = {"fp32": 8, "bf16": 5}
 
 
 @dataclass(frozen=True)

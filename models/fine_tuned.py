@@ -36,7 +36,7 @@ def loading(name: str, version: str | None) -> Iterator[dict[str, Any]]:
     else:
         model, revision = pretrained.split_name(name)
         where = {"pretrained_model_name_or_path": model, "revision": version or revision}
-    with _quiet(), _explained(name):
+    with quiet(), _explained(name):
         yield where
     if folder and version and pretrained.find_version(name, Path()) != version:
         raise ValueError(f"model.pretrained: {name} has changed since the run started.")
@@ -104,8 +104,8 @@ def _is_out_of_reach(error: OSError) -> bool:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps the progress bar and the report of the loading off the console."""
+def quiet() -> Iterator[None]:
+    """Keeps progress bars and reports of `transformers` off the console."""
     from transformers.utils import logging
 
     verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 from retrain.step import DataVersion, Plan, difference, plan
 from retrain.store import Artifact
-from retrain.workload import Workload, load_workload
+from retrain.workload import Model, Workload, load_workload
 from tasks.__main__ import STEPS
 
 ROOT = Path(__file__).parents[2]
@@ -127,6 +127,15 @@ def test_other_pretrained_weights_in_the_same_folder_are_another_training(tmp_pa
     assert [name for name in CACHED if one[name].key != two[name].key] == ["train"]
     assert "model.pretrained_version" in difference(one["train"], two["train"])
     assert again == one
+
+
+def test_a_family_counts_only_where_it_is_trained():
+    vit = load_workload(ROOT / "params.yaml", "vit")
+    resnet = Model(family="auto", config={"model_type": "resnet"})
+    auto = vit.model_copy(update={"model": resnet})
+    for name in ("train", "evaluate"):
+        one, other = (step_plan(name, each, FACTS).code.keys() for each in (vit, auto))
+        assert one ^ other == {"models.auto", "models.vit"}, name
 
 
 def test_the_decoder_of_stored_jpegs_counts_only_where_they_are_trained_on():
