@@ -23,23 +23,10 @@ from math import isqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PositiveInt,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from models import fine_tuned, pretrained
-from models.cost import (
-    MOST_PARAMETERS,
-    ConvolutionalNetwork,
-    Transformer,
-    convnext,
-    resnet,
-)
+from models.cost import MOST_PARAMETERS, ConvolutionalNetwork, Transformer, cost_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,13 +43,6 @@ NOT_TAKEN = ("dtype", "id2label", "label2id", "num_labels", "output_attentions",
              "output_hidden_states", "problem_type", "return_dict", "torch_dtype")  # fmt: skip
 # More of its parameters must not be missing from the files of a pretrained network.
 MOST_MISSING = 0.1
-# The types that cost as a ViT does, nearly, with the patch size of `transformers`.
-PATCHES = {
-    "beit": 16, "clip": 32, "data2vec-vision": 16, "deit": 16, "dinov2": 14,
-    "dinov2_with_registers": 16, "ijepa": 16, "siglip": 16, "vit": 16, "vit_msn": 16,
-}  # fmt: skip
-
-Sizes = Annotated[list[PositiveInt], Field(min_length=1, max_length=100)]
 
 
 class Settings(BaseModel):
@@ -154,7 +134,7 @@ def faults(settings: Settings, shape: tuple[int, int, int]) -> list[str]:
     Returns:
         A sentence for each fault.
     """
-    cost = _cost(settings.config) if settings.config is not None else None
+    cost = cost_of(settings.config) if settings.config is not None else None
     if cost is not None and cost.parameters(shape, classes=0) > MOST_PARAMETERS:
         return ["model.config makes more than 10^12 parameters."]
     return []
@@ -224,7 +204,7 @@ def sized(settings: Settings, root: Path) -> Settings | None:
         if settings.pretrained_version is None:
             return None
         config = pretrained.read_config(settings.pretrained, settings.pretrained_version, root)
-    if config is None or "model_type" not in config or _cost(config) is None:
+    if config is None or "model_type" not in config or cost_of(config) is None:
         return None
     return Settings(config={name: each for name, each in config.items() if name not in DECIDED})
 
@@ -237,7 +217,7 @@ def parameters(settings: Settings, shape: tuple[int, int, int], classes: int) ->
         shape: Height, width and channels of the images.
         classes: How many there are.
     """
-    return _known_cost(settings).parameters(shape, classes)
+    return _cost(settings).parameters(shape, classes)
 
 
 def flops(settings: Settings, shape: tuple[int, int, int]) -> float:
@@ -251,7 +231,7 @@ def flops(settings: Settings, shape: tuple[int, int, int]) -> float:
     Returns:
         Floating-point operations; a multiplication with its addition is two.
     """
-    cost = _cost(settings.config) if settings.config is not None else None
+    cost = cost_of(settings.config) if settings.config is not None else None
     return float("inf") if cost is None else cost.flops(shape)
 
 
@@ -269,7 +249,7 @@ def activations(
     Returns:
         Bytes.
     """
-    return _known_cost(settings).activations(shape, device, precision)
+    return _cost(settings).activations(shape, device, precision)
 
 
 def build(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Network":
@@ -641,72 +621,8 @@ def _interpolate(positions: "Tensor", extra: int, old: int, new: int) -> "Tensor
     return torch.cat((kept, patches), dim=-2)
 
 
-class _TransformerSizes(BaseModel):
-    """What `_cost` reads of a config; the defaults are those of `transformers`."""
-
-    model_config = ConfigDict(strict=True)
-
-    hidden_size: PositiveInt = 768
-    num_hidden_layers: PositiveInt = 12
-    num_attention_heads: PositiveInt = 12
-    intermediate_size: PositiveInt | None = None
-    mlp_ratio: PositiveInt = 4
-    patch_size: PositiveInt
-    hidden_dropout_prob: float = 0.0
-
-
-class _ResNetSizes(BaseModel):
-    """The same, of a ResNet."""
-
-    model_config = ConfigDict(strict=True)
-
-    embedding_size: PositiveInt = 64
-    hidden_sizes: Sizes = [256, 512, 1024, 2048]
-    depths: Sizes = [3, 4, 6, 3]
-    layer_type: str = "bottleneck"
-    downsample_in_first_stage: bool = False
-
-
-class _ConvNextSizes(BaseModel):
-    """The same, of a ConvNeXt."""
-
-    model_config = ConfigDict(strict=True)
-
-    patch_size: PositiveInt = 4
-    hidden_sizes: Sizes = [96, 192, 384, 768]
-    depths: Sizes = [3, 3, 9, 3]
-
-
-def _cost(config: Mapping[str, Any]) -> Transformer | ConvolutionalNetwork | None:
-    """What a network costs; None if no formula here is for its type, or a size is wrong.
-
-    Args:
-        config: As published or as in the settings.
-    """
-    kind = config["model_type"]
-    try:
-        if kind == "resnet":
-            return resnet(**_ResNetSizes.model_validate(config).model_dump())
-        if kind == "convnext":
-            return convnext(**_ConvNextSizes.model_validate(config).model_dump())
-        if kind not in PATCHES:
-            return None
-        vision = config.get("vision_config", config)
-        sizes = _TransformerSizes.model_validate({"patch_size": PATCHES[kind]} | dict(vision))
-    except (ValidationError, TypeError, ValueError):  # transformers says what is wrong
-        return None
-    return Transformer(
-        patch_size=sizes.patch_size,
-        hidden_size=sizes.hidden_size,
-        layers=sizes.num_hidden_layers,
-        heads=sizes.num_attention_heads,
-        mlp_size=sizes.intermediate_size or sizes.mlp_ratio * sizes.hidden_size,
-        dropout=sizes.hidden_dropout_prob,
-    )
-
-
-def _known_cost(settings: Settings) -> Transformer | ConvolutionalNetwork:
+def _cost(settings: Settings) -> Transformer | ConvolutionalNetwork:
     assert settings.config is not None
-    cost = _cost(settings.config)
+    cost = cost_of(settings.config)
     assert cost is not None, "`sized` says None"
     return cost

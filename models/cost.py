@@ -1,10 +1,14 @@
 """What networks cost: parameters, operations and memory, by formula.
 
-It decides nothing that a training writes: a change here trains nothing again.
+Precision and threads that are `auto` follow from it, and are then parameters of the training. Nothing
+else that is trained does, so that a change here alone trains nothing again.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 # Far above what one machine trains; sizes of tensors then still fit into 64 bits.
 MOST_PARAMETERS = 10**12
@@ -12,6 +16,14 @@ MOST_PARAMETERS = 10**12
 # What a training keeps of a layer's output, in bytes for each number: the layer's own, and that of
 # the normalisation or activation after it.
 KEPT_BYTES = {"fp32": 8, "bf16": 5}
+
+# The types that cost as a ViT does, nearly, with the patch size of `transformers`.
+PATCHES = {
+    "beit": 16, "clip": 32, "data2vec-vision": 16, "deit": 16, "dinov2": 14,
+    "dinov2_with_registers": 16, "ijepa": 16, "siglip": 16, "vit": 16, "vit_msn": 16,
+}  # fmt: skip
+
+Sizes = Annotated[list[PositiveInt], Field(min_length=1, max_length=100)]
 
 
 @dataclass(frozen=True)
@@ -233,3 +245,67 @@ def convnext(
             inputs = width
 
     return ConvolutionalNetwork(layers, hidden_sizes[-1])
+
+
+class _TransformerSizes(BaseModel):
+    """What `cost_of` reads of a config; the defaults are those of `transformers`."""
+
+    model_config = ConfigDict(strict=True)
+
+    hidden_size: PositiveInt = 768
+    num_hidden_layers: PositiveInt = 12
+    num_attention_heads: PositiveInt = 12
+    intermediate_size: PositiveInt | None = None
+    mlp_ratio: PositiveInt = 4
+    patch_size: PositiveInt
+    hidden_dropout_prob: float = 0.0
+
+
+class _ResNetSizes(BaseModel):
+    """The same, of a ResNet."""
+
+    model_config = ConfigDict(strict=True)
+
+    embedding_size: PositiveInt = 64
+    hidden_sizes: Sizes = [256, 512, 1024, 2048]
+    depths: Sizes = [3, 4, 6, 3]
+    layer_type: str = "bottleneck"
+    downsample_in_first_stage: bool = False
+
+
+class _ConvNextSizes(BaseModel):
+    """The same, of a ConvNeXt."""
+
+    model_config = ConfigDict(strict=True)
+
+    patch_size: PositiveInt = 4
+    hidden_sizes: Sizes = [96, 192, 384, 768]
+    depths: Sizes = [3, 3, 9, 3]
+
+
+def cost_of(config: Mapping[str, Any]) -> Transformer | ConvolutionalNetwork | None:
+    """What a network costs; None if no formula here is for its type, or a size is wrong.
+
+    Args:
+        config: As published or as in the settings.
+    """
+    kind = config["model_type"]
+    try:
+        if kind == "resnet":
+            return resnet(**_ResNetSizes.model_validate(config).model_dump())
+        if kind == "convnext":
+            return convnext(**_ConvNextSizes.model_validate(config).model_dump())
+        if kind not in PATCHES:
+            return None
+        vision = config.get("vision_config", config)
+        sizes = _TransformerSizes.model_validate({"patch_size": PATCHES[kind]} | dict(vision))
+    except (TypeError, ValueError):  # transformers says what is wrong
+        return None
+    return Transformer(
+        patch_size=sizes.patch_size,
+        hidden_size=sizes.hidden_size,
+        layers=sizes.num_hidden_layers,
+        heads=sizes.num_attention_heads,
+        mlp_size=sizes.intermediate_size or sizes.mlp_ratio * sizes.hidden_size,
+        dropout=sizes.hidden_dropout_prob,
+    )

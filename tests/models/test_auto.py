@@ -57,6 +57,15 @@ def made(settings, shape=SHAPE, classes=3, seed=0):
     return build(settings, shape, classes)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """So small networks only wait for a second one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module", params=CONFIGS)
 def published(request, tmp_path_factory):
     """A kind, such a network with random weights, and a folder that holds it."""
@@ -144,8 +153,10 @@ def test_training_steps_lower_the_loss(fine_tuned):
         assert all(each.grad is not None for each in trained)
         optimizer.step()
         losses.append(loss.item())
-    fine_tuned.eval()
     assert losses[-1] < losses[0]
+    fine_tuned.eval().prefer_attention("cpu", "bf16")
+    served = fine_tuned.probabilities(images, "bf16")
+    assert torch.allclose(served.sum(1), torch.ones(6))
 
 
 def refusal(settings, shape=SHAPE, root=ROOT):
@@ -298,8 +309,6 @@ def test_batch_statistics_are_of_the_training_when_it_answers():
     network.train()(pixels())
     after = answers(network.eval(), pixels())
     assert not torch.equal(before, after)
-    assert torch.equal(answers(network, pixels()[:1]), answers(network, pixels())[:1]) or (
-        torch.allclose(answers(network, pixels()[:1]), after[:1], atol=1e-5)
-    )
+    assert torch.allclose(answers(network, pixels()[:1]), after[:1], atol=1e-5)
     counts = [each for name, each in network.state_dict().items() if "num_batches" in name]
     assert counts and all(int(each) == 1 for each in counts)
