@@ -1,7 +1,7 @@
 """What networks cost: parameters, operations and memory, by formula.
 
-Precision and threads that are `auto` follow from it, and are then parameters of the training. Nothing
-else that is trained does, so that a change here alone trains nothing again.
+Precision and threads that are `auto` follow from it, and are then parameters of the training.
+Nothing else that is trained does, so that a change here alone trains nothing again.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
