@@ -303,6 +303,18 @@ def test_loading_prints_nothing(tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def test_the_cost_of_a_folder_is_known_before_it_is_loaded(tmp_path):
+    network = vit()
+    network.save_pretrained(tmp_path / "start")
+    settings = Settings(pretrained="start", pretrained_version="a" * 64)
+    known = auto.sized(settings, tmp_path)
+    assert known is not None
+    count = sum(each.numel() for each in network.parameters())
+    assert auto.parameters(known, SHAPE, 2) == count
+    elsewhere = settings.model_copy(update={"pretrained": "somebody/some-network"})
+    assert auto.sized(elsewhere, tmp_path) is None
+
+
 def test_batch_statistics_are_of_the_training_when_it_answers():
     network = made(written("resnet"))
     before = answers(network.eval(), pixels())
