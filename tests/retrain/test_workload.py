@@ -56,7 +56,7 @@ def test_a_workload_is_frozen(tmp_path):
         ({"train.lr": -1}, "train.lr: should be greater than 0, is -1"),
         ({"train.schedule": "linear"}, "'cosine' or 'one_cycle'"),
         ({"model.family": "vitt"}, "model.family: no 'vitt' in models/. Did you mean 'vit'?"),
-        ({"model.family": "network"}, "model.family: no 'network' in models/. There are: auto, vit."),
+        ({"model.family": "network"}, "no 'network' in models/. There are: auto, vit."),
         (
             {"scale.threads": 0},
             "scale.threads: should be 'auto' or should be greater than or equal to 1, is 0.",
