@@ -12,7 +12,9 @@ A family's module has:
 - `activations(settings, shape, device, precision)`: bytes that one image takes in training.
 - `pretrained_version(settings, root)`: which weights the network starts from; None without any.
 - `pretrained_faults(settings, shape, root)`: a sentence for each fault of these weights.
-- `sized(settings, root)`: with the sizes of the pretrained network; None if they are not known yet.
+- `library_faults(settings, shape, root)`: a sentence for each fault that only the network's library
+  finds, which may take seconds.
+- `sized(settings, root)`: with the sizes of the pretrained network; None if they are not known.
 - `build(settings, shape, classes)`: a new network; `torch.manual_seed` decides its weights.
 - `rebuild(description)`: a network as it was saved, its weights still to be loaded. It needs
   nothing but the description.

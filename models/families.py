@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-FAMILIES = ("vit",)
+FAMILIES = ("auto", "vit")
 
 
 def settings_class(family: str) -> type[BaseModel]:

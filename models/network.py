@@ -6,6 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+# Fields of a `transformers` config about its origin, not about the network.
+NOT_KEPT = (
+    "_name_or_path",
+    "architectures",
+    "dtype",
+    "id2label",
+    "label2id",
+    "transformers_version",
+)
+
 
 class Network(nn.Module):
     """An image classifier of `transformers` that takes images as they are stored.
@@ -85,3 +95,18 @@ class Network(nn.Module):
         bf16 = torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16")
         with torch.inference_mode(), bf16:
             return torch.softmax(self(images).float(), dim=1)
+
+
+def wrap(classifier: Any, mean: Sequence[float], std: Sequence[float], **more: Any) -> Network:
+    """Wraps a classifier, and describes it by its config.
+
+    Args:
+        classifier: An image classifier of `transformers`.
+        mean: As `Network` takes it.
+        std: As `Network` takes it.
+        **more: JSON-able values that are added to the description of the config.
+    """
+    config = classifier.config.to_diff_dict()
+    for incidental in NOT_KEPT:
+        config.pop(incidental, None)
+    return Network(classifier, config | {"num_labels": classifier.num_labels} | more, mean, std)

@@ -6,7 +6,7 @@ A name is a folder, or else `owner/name` on the hub, with `@revision` for a bran
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,50 @@ def find_version(name: str, root: Path) -> str:
         raise FileNotFoundError(f"there is no folder {name}")
     model, revision = split_name(name)
     return revision if COMMIT.fullmatch(revision) else _commit(model, revision)
+
+
+def version(name: str | None, given: str | None, root: Path) -> str | None:
+    """The version of the weights that a network starts from.
+
+    Args:
+        name: As in the settings; None without pretrained weights.
+        given: The version in the settings; if there is one, no other is looked for.
+        root: Where a relative path starts.
+
+    Returns:
+        None without any, or if it is not known; `faults` says why.
+    """
+    if name is None or given is not None:
+        return given
+    try:
+        return find_version(name, root)
+    except (FileNotFoundError, ConnectionError):
+        return None
+
+
+def faults(
+    name: str, given: str | None, root: Path, check: Callable[[dict[str, Any]], None]
+) -> Iterator[str]:
+    """Finds faults of pretrained weights, as far as they are known before a download.
+
+    Args:
+        name: As in the settings.
+        given: The version in the settings.
+        root: Where a relative path starts.
+        check: Takes the configuration of the network; a ValueError says what is wrong with it.
+
+    Yields:
+        A sentence for each fault.
+    """
+    try:
+        found = given or find_version(name, root)
+        if find_folder(name, root) and found != find_version(name, root):
+            yield f"model.pretrained: {name} does not hold model.pretrained_version {given}."
+        if config := read_config(name, found, root):
+            check(config)
+    except (ValueError, FileNotFoundError, ConnectionError) as error:
+        text = str(error).removeprefix("model.pretrained: ").removesuffix(".")
+        yield f"model.pretrained: {text}."
 
 
 def read_config(name: str, version: str, root: Path) -> dict[str, Any] | None:

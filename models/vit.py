@@ -1,36 +1,20 @@
 """Vision Transformer (Dosovitskiy et al., 2021): from a config, or from pretrained weights."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from models import pretrained
+from models import fine_tuned, pretrained
+from models.cost import MOST_PARAMETERS, Transformer
 
 if TYPE_CHECKING:
-    from transformers import ViTForImageClassification
-
     from models.network import Network
 
 Width = Annotated[int, Field(ge=1, le=1 << 16)]
 
 KEPT_WITH_PRETRAINED = {"pretrained", "pretrained_version", "dropout"}
-
-# Far above what one machine trains; sizes of tensors then still fit into 64 bits.
-MOST_PARAMETERS = 10**12
-
-HALF = (0.5,)  # mean and standard deviation for pixels in [0, 1]
-# Fields of a `transformers` config about its origin, not about the network.
-NOT_KEPT = (
-    "_name_or_path",
-    "architectures",
-    "dtype",
-    "id2label",
-    "label2id",
-    "transformers_version",
-)
 
 
 class Settings(BaseModel):
@@ -116,12 +100,7 @@ def pretrained_version(settings: Settings, root: Path) -> str | None:
         settings: Of the network.
         root: Where a relative path starts.
     """
-    if settings.pretrained is None or settings.pretrained_version is not None:
-        return settings.pretrained_version
-    try:
-        return pretrained.find_version(settings.pretrained, root)
-    except (FileNotFoundError, ConnectionError):  # `pretrained_faults` says it
-        return None
+    return pretrained.version(settings.pretrained, settings.pretrained_version, root)
 
 
 def pretrained_faults(settings: Settings, shape: tuple[int, int, int], root: Path) -> Iterator[str]:
@@ -135,19 +114,19 @@ def pretrained_faults(settings: Settings, shape: tuple[int, int, int], root: Pat
     Yields:
         A sentence for each fault.
     """
-    name, version = settings.pretrained, settings.pretrained_version
-    if name is None:
-        return
-    try:
-        if version is None:
-            version = pretrained.find_version(name, root)
-        elif pretrained.find_folder(name, root) and version != pretrained.find_version(name, root):
-            yield f"model.pretrained: {name} does not hold model.pretrained_version {version}."
-        if config := pretrained.read_config(name, version, root):
-            _check_shape(name, config, shape)
-    except (ValueError, FileNotFoundError, ConnectionError) as error:
-        text = str(error).removeprefix("model.pretrained: ").removesuffix(".")
-        yield f"model.pretrained: {text}."
+    name = settings.pretrained
+    if name is not None:
+        yield from pretrained.faults(
+            name,
+            settings.pretrained_version,
+            root,
+            lambda config: _check_shape(name, config, shape),
+        )
+
+
+def library_faults(settings: Settings, shape: tuple[int, int, int], root: Path) -> Iterator[str]:
+    """Finds nothing: `faults` and `pretrained_faults` find all there is."""
+    yield from ()
 
 
 def sized(settings: Settings, root: Path) -> Settings | None:
@@ -183,12 +162,7 @@ def parameters(settings: Settings, shape: tuple[int, int, int], classes: int) ->
         shape: Height, width and channels of the images.
         classes: How many there are.
     """
-    patches, hidden, mlp = _patches(settings, shape), settings.hidden_size, settings.mlp_size
-    patch = settings.patch_size**2 * shape[2]
-    embedding = (patch + 1) * hidden + (patches + 2) * hidden  # with the token of the class
-    attention = 4 * (hidden + 1) * hidden
-    block = attention + (hidden + 1) * mlp + (mlp + 1) * hidden + 4 * hidden
-    return embedding + settings.layers * block + 2 * hidden + (hidden + 1) * classes
+    return _transformer(settings).parameters(shape, classes)
 
 
 def flops(settings: Settings, shape: tuple[int, int, int]) -> float:
@@ -204,22 +178,13 @@ def flops(settings: Settings, shape: tuple[int, int, int]) -> float:
     """
     if settings.pretrained is not None:
         return float("inf")
-    channels = shape[2]
-    patches = _patches(settings, shape)
-    tokens, hidden = patches + 1, settings.hidden_size
-    block = tokens * hidden * (4 + 2 * settings.mlp_ratio) * hidden + 2 * tokens**2 * hidden
-    embedding = patches * settings.patch_size**2 * channels * hidden
-    return 2 * (settings.layers * block + embedding)
+    return _transformer(settings).flops(shape)
 
 
 def activations(
     settings: Settings, shape: tuple[int, int, int], device: str, precision: str
 ) -> float:
     """Memory of one image in a training step: what the backward pass needs, and its peak.
-
-    The terms are those of Korthikanti et al. (2022), section 4.1, with the bytes that PyTorch keeps
-    for each, in fp32 and under autocast to bf16. A bf16 training on a CPU, and one with dropout
-    there, keeps the attention's weights too; elsewhere fused attention does not.
 
     Args:
         settings: Of the network, with its sizes.
@@ -230,22 +195,18 @@ def activations(
     Returns:
         Bytes.
     """
-    tokens, hidden = _patches(settings, shape) + 1, settings.hidden_size
-    ratio, drops, bf16 = settings.mlp_ratio, settings.dropout > 0, precision == "bf16"
-    kept = hidden * (24 + 4 * ratio if bf16 else 32 + 8 * ratio)
-    if drops:
-        kept += hidden * (4 if bf16 else 8)
-    weights = 0
-    if device == "cpu" and (bf16 or drops):
-        weights = (8 if drops else 6) if bf16 else 12
-    scores = settings.heads * tokens**2
-    peak = 4 * tokens * max(2 * settings.mlp_size, 4 * hidden) + (8 * scores if weights else 0)
-    pixels = 13 * shape[0] * shape[1] * shape[2]  # uint8, and the steps of the normalisation
-    return settings.layers * (tokens * kept + weights * scores) + peak + pixels
+    return _transformer(settings).activations(shape, device, precision)
 
 
-def _patches(settings: Settings, shape: tuple[int, int, int]) -> int:
-    return (shape[0] // settings.patch_size) * (shape[1] // settings.patch_size)
+def _transformer(settings: Settings) -> Transformer:
+    return Transformer(
+        patch_size=settings.patch_size,
+        hidden_size=settings.hidden_size,
+        layers=settings.layers,
+        heads=settings.heads,
+        mlp_size=settings.mlp_size,
+        dropout=settings.dropout,
+    )
 
 
 def build(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Network":
@@ -267,6 +228,8 @@ def build(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Net
         raise ValueError("\n".join(wrong))
     from transformers import ViTConfig, ViTForImageClassification
 
+    from models.network import wrap
+
     config = ViTConfig(
         image_size=size,
         num_channels=channels,
@@ -280,30 +243,18 @@ def build(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Net
         initializer_range=settings.initializer_range or settings.hidden_size**-0.5,
         num_labels=classes,
     )
-    return _network(ViTForImageClassification(config), HALF, HALF)
+    half = fine_tuned.HALF * channels
+    return wrap(ViTForImageClassification(config), half, half)
 
 
 def rebuild(description: Mapping[str, Any]) -> "Network":
     """Makes a network as it was saved, its weights still to be loaded."""
     from transformers import ViTConfig, ViTForImageClassification
 
+    from models.network import wrap
+
     classifier = ViTForImageClassification(ViTConfig(**description["config"]))
-    return _network(classifier, description["mean"], description["std"])
-
-
-def _network(
-    classifier: "ViTForImageClassification", mean: Sequence[float], std: Sequence[float]
-) -> "Network":
-    from models.network import Network
-
-    config = classifier.config.to_diff_dict()
-    for incidental in NOT_KEPT:
-        config.pop(incidental, None)
-    config["num_labels"] = classifier.num_labels
-    channels = config["num_channels"]
-    if len(mean) != channels:  # one value for all of them
-        mean, std = [mean[0]] * channels, [std[0]] * channels
-    return Network(classifier, config, mean, std)
+    return wrap(classifier, description["mean"], description["std"])
 
 
 def _fine_tuned(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Network":
@@ -311,15 +262,11 @@ def _fine_tuned(settings: Settings, shape: tuple[int, int, int], classes: int) -
     import torch
     from transformers import ViTConfig, ViTForImageClassification
 
-    name, version = settings.pretrained, settings.pretrained_version
+    from models.network import wrap
+
+    name = settings.pretrained
     assert name is not None
-    folder = pretrained.find_folder(name, Path())
-    if folder:
-        where: dict[str, Any] = {"pretrained_model_name_or_path": str(folder)}
-    else:
-        model, revision = pretrained.split_name(name)
-        where = {"pretrained_model_name_or_path": model, "revision": version or revision}
-    with _quiet(), _explained(name):
+    with fine_tuned.loading(name, settings.pretrained_version) as where:
         given, _ = ViTConfig.get_config_dict(**where)
         _check_shape(name, given, shape)
         config = ViTConfig.from_dict(
@@ -331,15 +278,13 @@ def _fine_tuned(settings: Settings, shape: tuple[int, int, int], classes: int) -
         classifier = ViTForImageClassification.from_pretrained(
             **where, config=config, dtype=torch.float32, ignore_mismatched_sizes=True
         )
-        mean, std = _normalisation(where)
-    if folder and version and pretrained.find_version(name, Path()) != version:
-        raise ValueError(f"model.pretrained: {name} has changed since the run started.")
+        mean, std = fine_tuned.normalisation(where, config.num_channels)
     # If the number of classes is equal, the old head is loaded too; but its classes are others.
     head = torch.nn.Linear(config.hidden_size, classes)
     torch.nn.init.trunc_normal_(head.weight, std=config.initializer_range)
     torch.nn.init.zeros_(head.bias)
     classifier.classifier = head
-    return _network(classifier, mean, std)
+    return wrap(classifier, mean, std)
 
 
 def _check_shape(name: str, config: Mapping[str, Any], shape: tuple[int, int, int]) -> None:
@@ -361,65 +306,3 @@ def _check_shape(name: str, config: Mapping[str, Any], shape: tuple[int, int, in
             f"model.pretrained: {name} takes images of {channels} channels, "
             f"but images.channels is {shape[2]}."
         )
-
-
-def _normalisation(where: Mapping[str, Any]) -> tuple[Sequence[float], Sequence[float]]:
-    """The mean and the standard deviation that a pretrained network was trained with."""
-    from transformers.image_processing_base import ImageProcessingMixin
-
-    try:
-        given, _ = ImageProcessingMixin.get_image_processor_dict(**where)
-    except OSError as error:
-        if _is_out_of_reach(error):
-            raise
-        return HALF, HALF  # the model was published without this file
-    if not given.get("do_normalize", True):
-        return (0.0,), (1.0,)
-    return given.get("image_mean", HALF), given.get("image_std", HALF)
-
-
-@contextmanager
-def _explained(name: str) -> Iterator[None]:
-    """Replaces errors about a pretrained model by a message of one line."""
-    try:
-        yield
-    except OSError as error:
-        if _is_out_of_reach(error):
-            raise OSError(
-                f"model.pretrained: there is no folder {name}, and the Hugging Face hub cannot be "
-                "reached."
-            ) from error
-        raise ValueError(
-            f"model.pretrained: {name} is neither a folder with a model nor one on the Hugging "
-            f"Face hub: {str(error).splitlines()[0]}"
-        ) from error
-
-
-def _is_out_of_reach(error: OSError) -> bool:
-    from huggingface_hub.errors import (
-        HfHubHTTPError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-
-    cause = error.__cause__
-    return isinstance(cause, LocalEntryNotFoundError | HfHubHTTPError) and not isinstance(
-        cause, RepositoryNotFoundError | RevisionNotFoundError
-    )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps the progress bar and the report of the loading off the console."""
-    from transformers.utils import logging
-
-    verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bar:
-            logging.enable_progress_bar()

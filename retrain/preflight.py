@@ -39,6 +39,22 @@ def check(steps: Sequence[Step], workload: Workload, project: Project, force: bo
         raise UsageError(f"workload {workload.name}: " + "\n".join(faults))
 
 
+def check_slowly(steps: Sequence[Step], workload: Workload, project: Project) -> None:
+    """Finds faults that `check` has no time for; a run is about to start. Nothing is changed.
+
+    Args:
+        steps: The steps that may run.
+        workload: The workload of the run.
+        project: The clone that it runs in.
+
+    Raises:
+        UsageError: With a line for each fault.
+    """
+    faults = [fault for step in steps for fault in step.check_slowly(workload, project)]
+    if faults:
+        raise UsageError(f"workload {workload.name}: " + "\n".join(faults))
+
+
 def check_surroundings(project: Project) -> None:
     """Checks what a run needs around it: folders to write to, and the servers that it uses.
 

@@ -133,6 +133,8 @@ class Step:
             change something.
         check: Finds faults that would make the step fail, before a run's first step: a sentence
             for each. It takes milliseconds and imports nothing heavy.
+        check_slowly: The same, for faults that take seconds to find. It is called only when the
+            step is about to run, or may be.
         forecast: What the step would take, also known before a run's first step.
         hours: The time limit of the step, if the workload's `limits` have none for it.
     """
@@ -147,6 +149,7 @@ class Step:
     cached: bool = True
     dry_function: Callable[..., Facts | None] | None = None
     check: Callable[[Workload, Project], Iterable[str]] = lambda workload, project: ()
+    check_slowly: Callable[[Workload, Project], Iterable[str]] = lambda workload, project: ()
     forecast: Callable[[Workload, Project], Forecast] = lambda workload, project: Forecast()
     hours: float = 24.0
 

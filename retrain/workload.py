@@ -135,7 +135,7 @@ class Train(Section):
         clip_norm: The largest gradient norm; 0 is no clipping.
         micro_batch: Images of a worker's part of a batch that go through the network at once, for a
             batch that does not fit into a GPU; all of them when None. The optimizer step is the
-            same, except for rounding.
+            same, except for rounding and for batch norms, which see a part at a time.
         precision: The precision of the matrix products; `auto` is bf16 where `retrain.hardware`
             finds it faster. Weights and optimizer are always fp32.
         compile: Whether `torch.compile` is used; `auto` is true if a training on a GPU is long

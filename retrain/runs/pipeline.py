@@ -83,12 +83,22 @@ class Pipeline:
         """
         preflight.check(self.steps, workload, project, force)
 
+    def check_slowly(self, first: str | None, workload: Workload, project: Project) -> None:
+        """Finds faults of the steps from one on that take seconds to find.
+
+        Raises:
+            UsageError: With a line for each fault.
+        """
+        preflight.check_slowly(self._from(first), workload, project)
+
     def forecast(self, first: str | None, workload: Workload, project: Project) -> list[str]:
         """What a run would take from a step on, in a sentence for each that takes much."""
-        names = [step.name for step in self.steps]
-        running = self.steps[names.index(first) :] if first in names else ()
-        said = [step.forecast(workload, project).says for step in running]
+        said = [step.forecast(workload, project).says for step in self._from(first)]
         return [each for each in said if each]
+
+    def _from(self, first: str | None) -> Sequence[Step]:
+        names = [step.name for step in self.steps]
+        return self.steps[names.index(first) :] if first in names else ()
 
     def dry_run(
         self,
@@ -220,6 +230,7 @@ class Pipeline:
             same = self.unchanged(self.dry_run(project, config, data_rev, promote))
             if same:
                 return Completed(name="Skipped", message=same["outcome"], data=same)
+        self.check_slowly(self.steps[0].name, config, project)
         preflight.check_surroundings(project)
         version = self.data_version(config.data, project, data_rev)
         context = RunContext(str(runtime.flow_run.id), project)

@@ -144,6 +144,14 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
         yield from _lacking_compiler(workload.scale)
 
 
+def check_slowly(workload: Workload, project: Project) -> Iterator[str]:
+    """Finds faults of the network that only its library finds."""
+    family, settings = _family(workload.model)
+    images = workload.images
+    shape = (images.size, images.size, images.channels)
+    yield from family.library_faults(settings, shape, project.root)
+
+
 def _family(model: Model) -> tuple[Any, Any]:
     """The module of a model's family, and the model's settings as the family declares them."""
     family = import_module(f"models.{model.family}")
@@ -305,8 +313,14 @@ STEP = Step(
     inputs=("preprocess",),
     libraries=("numpy", "safetensors", "torch", "transformers"),
     chosen=_chosen,
-    reports_with=("tasks.data.json_file", "tasks.train.estimate", "tasks.train.progress"),
+    reports_with=(
+        "models.cost",
+        "tasks.data.json_file",
+        "tasks.train.estimate",
+        "tasks.train.progress",
+    ),
     check=check,
+    check_slowly=check_slowly,
     forecast=forecast,
     hours=7 * 24,
 )

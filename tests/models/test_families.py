@@ -7,6 +7,7 @@ import pytest
 from models.families import FAMILIES, flops, settings_class
 
 ROOT = Path(__file__).parents[2]
+LEAST = {"auto": {"config": {"model_type": "vit"}}, "vit": {}}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -15,14 +16,17 @@ def test_a_family_is_declared_and_has_all_of_the_interface(family):
 
     module = import_module(f"models.{family}")
     assert settings_class(family) is module.Settings
-    assert flops(family, {}, (224, 224, 3)) == module.flops(module.Settings(), (224, 224, 3)) > 1e9
+    settings, shape = LEAST[family], (224, 224, 3)
+    assert flops(family, settings, shape) == module.flops(module.Settings(**settings), shape) > 1e9
     assert callable(module.build) and callable(module.rebuild)
 
 
 def test_settings_and_flops_of_all_families_are_known_without_torch():
     program = (
-        "import sys; from models.families import FAMILIES, flops;"
-        "[flops(family, {}, (224, 224, 3)) for family in FAMILIES];"
+        "import sys; from models.families import FAMILIES, faults, flops;"
+        f"least, shape = {LEAST}, (224, 224, 3);"
+        "[flops(family, least[family], shape) for family in FAMILIES];"
+        "[faults(family, least[family], shape) for family in FAMILIES];"
         "print({'torch', 'transformers'} & set(sys.modules))"
     )
     done = subprocess.run(

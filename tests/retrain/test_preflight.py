@@ -95,6 +95,16 @@ def test_a_missing_pretrained_folder_is_one_line(tmp_path, path):
     assert fault == f"workload toy: model.pretrained: there is no folder {path}."
 
 
+def test_what_takes_seconds_to_find_is_said_when_a_run_is_about_to_start(tmp_path):
+    model = Model(family="auto", config={"model_type": "vit", "patch_size": 15})
+    preflight.check(PIPELINE.steps, workload(model=model), Project(tmp_path), force=True)
+    with pytest.raises(UsageError) as error:
+        preflight.check_slowly(PIPELINE.steps, workload(model=model), Project(tmp_path))
+    assert str(error.value) == (
+        "workload toy: model.config: patch_size 15 does not divide images.size 224."
+    )
+
+
 def test_a_file_in_the_place_of_the_store_is_found_before_a_run(tmp_path, monkeypatch):
     store = tmp_path / "store"
     store.touch()

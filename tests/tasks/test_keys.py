@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 from retrain.params import load_workload
 from retrain.step import DataVersion, Plan, difference, plan
 from retrain.store import Artifact
-from retrain.workload import Workload
+from retrain.workload import Model, Workload
 from tasks.__main__ import STEPS
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +41,10 @@ print(json.dumps(changed))
 EDITS = {
     "mine.py": ["train", "evaluate"],  # the copy's family imports it
     "models/__init__.py": ["train", "evaluate"],
+    "models/auto.py": [],
+    "models/cost.py": ["evaluate"],  # it is in the package
     "models/families.py": [],
+    "models/fine_tuned.py": ["train", "evaluate"],
     "models/image.py": ["validate", "preprocess", "evaluate"],  # it is served too
     "models/pretrained.py": ["train", "evaluate"],
     "models/resnet.py": [],
@@ -126,6 +129,15 @@ def test_other_pretrained_weights_in_the_same_folder_are_another_training(tmp_pa
     assert [name for name in CACHED if one[name].key != two[name].key] == ["train"]
     assert "model.pretrained_version" in difference(one["train"], two["train"])
     assert again == one
+
+
+def test_a_family_counts_only_where_it_is_trained():
+    vit = load_workload(ROOT / "params.yaml", "vit")
+    resnet = Model(family="auto", config={"model_type": "resnet"})
+    auto = vit.model_copy(update={"model": resnet})
+    for name in ("train", "evaluate"):
+        one, other = (step_plan(name, each, FACTS).code.keys() for each in (vit, auto))
+        assert one ^ other == {"models.auto", "models.vit"}, name
 
 
 def test_the_decoder_of_stored_jpegs_counts_only_where_they_are_trained_on():

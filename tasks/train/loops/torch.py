@@ -165,6 +165,7 @@ def train(job: TrainingJob) -> dict[str, Any]:
         trained = monotonic()
         meter.pause(float(loss_sum))
 
+        _share_statistics(network)
         with autocast:
             val_loss, val_accuracy = validate(network, val, batches, device)
         _check_finite(val_loss, epoch, hyperparameters)
@@ -321,6 +322,15 @@ def _generator(device: "torch.device") -> "torch.Generator":
     if device.type == "cuda":
         return torch.cuda.default_generators[device.index]
     return torch.default_generator
+
+
+def _share_statistics(network: "torch.nn.Module") -> None:
+    """Gives all workers the first one's statistics of batch norms, which are what is saved."""
+    import torch.distributed
+
+    if torch.distributed.is_initialized():
+        for statistic in network.buffers():
+            torch.distributed.broadcast(statistic, 0)
 
 
 def _sum_over_workers(value: "Tensor") -> "Tensor":

@@ -296,7 +296,8 @@ def test_the_package_has_the_code_that_it_runs_and_no_other(project, run):
     champion = versions.champion(project, "toy")
     folder = versions.download(project, champion)
     code = {path.relative_to(folder / "code").as_posix() for path in folder.glob("code/**/*.*")}
-    modules = ("__init__", "image", "network", "pretrained", "serving", "vit")
+    own = ("cost", "fine_tuned", "vit")
+    modules = ("__init__", "image", "network", "pretrained", "serving", *own)
     assert code == {f"models/{name}.py" for name in modules}
     assert package.digest_of_folder(folder) == champion.package_digest
 

@@ -4,12 +4,14 @@ import threading
 import time
 from importlib import import_module
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load
 
 import models
-from retrain.workload import Augment, Scale, Train
+from retrain.workload import Augment, Model, Scale, Train
+from tasks.data.shards import open_prepared
 from tasks.train import checkpoint
 from tests.tasks.train.helpers import run, write_prepared
 
@@ -54,6 +56,22 @@ def test_a_killed_worker_is_replaced_and_the_training_ends_the_same(two_workers,
     assert killed, "the training was over before a worker could be killed"
     assert trained.facts == two_workers.facts
     assert trained.model_files() == two_workers.model_files()
+
+
+def test_workers_evaluate_the_batch_statistics_that_are_saved(ray_session, images, tmp_path):
+    config = {
+        "model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8], "depths": [1],
+        "layer_type": "basic",
+    }  # fmt: skip
+    model = Model(family="auto", config=config)
+    recipe = RECIPE.model_copy(update={"epochs": 1})
+    trained = run(tmp_path, images, recipe, model=model, scale=Scale(workers=2))
+    network = models.load(trained.folder / "model").module
+    val = open_prepared(images).split("val")
+    with torch.inference_mode():
+        logits = network(torch.from_numpy(val.images[np.arange(len(val))]))
+    loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(val.labels))
+    assert trained.facts["val_loss"] == pytest.approx(float(loss), rel=1e-5)
 
 
 def kill_a_worker(checkpoints, killed):

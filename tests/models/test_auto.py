@@ -1,0 +1,326 @@
+"""Every kind of image classifier: tiny networks with random weights, nothing from a hub."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+from transformers import (
+    BeitConfig,
+    BeitForImageClassification,
+    CLIPTextConfig,
+    CLIPTextModel,
+    ViTConfig,
+    ViTForImageClassification,
+    ViTModel,
+)
+
+import models
+from models import auto
+from models.auto import Settings, build
+
+ROOT = Path(__file__).parents[2]
+PATCHES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": 8}
+CONFIGS = {
+    "vit": PATCHES | {"intermediate_size": 32},
+    "deit": PATCHES | {"intermediate_size": 32},
+    "dinov2": PATCHES | {"mlp_ratio": 2},
+    "beit": PATCHES | {"intermediate_size": 32, "use_absolute_position_embeddings": True},
+    "swin": {
+        "embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2], "window_size": 4, "patch_size": 2,
+    },
+    "convnext": {"hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2},
+    "resnet": {
+        "embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic",
+    },
+    "mobilenet_v2": {
+        "depth_multiplier": 0.1, "finegrained_output": True, "classifier_dropout_prob": 0.0,
+    },
+    "clip": {"vision_config": PATCHES | {"intermediate_size": 32}},
+}  # fmt: skip
+WITH_POSITIONS = {"vit", "deit", "dinov2", "beit", "clip"}
+SHAPE, LARGER = (32, 32, 3), (48, 48, 3)
+
+
+def pixels(count=6, shape=SHAPE):
+    random = torch.Generator().manual_seed(0)
+    return torch.randint(0, 256, (count, *shape), dtype=torch.uint8, generator=random)
+
+
+def written(kind):
+    return Settings(config={"model_type": kind} | CONFIGS[kind])
+
+
+def made(settings, shape=SHAPE, classes=3, seed=0):
+    torch.manual_seed(seed)
+    return build(settings, shape, classes)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """So small networks only wait for a second one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def published(request, tmp_path_factory):
+    """A kind, such a network with random weights, and a folder that holds it."""
+    network = made(written(request.param))
+    folder = tmp_path_factory.mktemp(request.param)
+    network.classifier.save_pretrained(folder)
+    return request.param, network.eval(), folder
+
+
+@pytest.fixture(scope="module")
+def fine_tuned(published):
+    """The same, with a new last layer for as many classes."""
+    return made(Settings(pretrained=str(published[2])), seed=1).eval()
+
+
+def answers(network, images):
+    with torch.inference_mode():
+        return network(images)
+
+
+def test_a_network_from_a_config_is_loaded_as_it_was_saved(published, tmp_path):
+    kind, network, _ = published
+    logits = answers(network, pixels())
+    assert logits.shape == (6, 3) and logits.dtype == torch.float32
+    settings = written(kind).model_dump()
+    more = {"family": "auto", "settings": settings, "labels": list("abc"), "images": {}}
+    models.save(network, tmp_path, **more)
+    assert torch.equal(answers(models.load(tmp_path).module, pixels()), logits)
+
+
+def test_the_last_layer_is_new_and_the_rest_is_pretrained(published, fine_tuned):
+    before, now = published[1].state_dict(), fine_tuned.state_dict()
+    assert before.keys() == now.keys()
+    changed = {name for name in before if not torch.equal(before[name], now[name])}
+    assert changed
+    assert all(name.startswith("classifier.classifier.") for name in changed)
+    assert any(name.endswith("weight") for name in changed)
+
+
+def test_the_seed_decides_the_last_layer(published, fine_tuned):
+    settings = Settings(pretrained=str(published[2]))
+    again = made(settings, seed=1).state_dict()
+    assert all(torch.equal(each, again[name]) for name, each in fine_tuned.state_dict().items())
+
+
+def test_images_of_another_size_and_classes_of_another_number(published, tmp_path, caplog):
+    kind, _, folder = published
+    settings = Settings(pretrained=str(folder))
+    larger = made(settings, LARGER, classes=5).eval()
+    images = pixels(2, LARGER)
+    logits = answers(larger, images)
+    assert logits.shape == (2, 5)
+    said = "the position embeddings are interpolated from 4 x 4 to 6 x 6 patches"
+    interpolated = [each for each in caplog.messages if said in each]
+    assert len(interpolated) == (kind in WITH_POSITIONS)
+    more = {"family": "auto", "settings": {}, "labels": list("abcde"), "images": {}}
+    models.save(larger, tmp_path, **more)
+    assert torch.equal(answers(models.load(tmp_path).module, images), logits)
+    assert str(folder) not in (tmp_path / models.MODEL).read_text()
+
+
+@pytest.mark.parametrize("kind", ["vit", "deit", "dinov2"])
+def test_position_embeddings_are_interpolated_as_transformers_does(kind, tmp_path):
+    network = made(written(kind)).eval()
+    network.classifier.save_pretrained(tmp_path)
+    larger = made(Settings(pretrained=str(tmp_path)), LARGER).eval()
+    x = torch.rand(2, 3, 48, 48, generator=torch.Generator().manual_seed(0))
+    more = {} if kind == "dinov2" else {"interpolate_pos_encoding": True}
+    with torch.inference_mode():
+        theirs = network.classifier.base_model(x, **more).last_hidden_state
+        ours = larger.classifier.base_model(x).last_hidden_state
+    assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+def test_training_steps_lower_the_loss(fine_tuned):
+    images, labels = pixels(), torch.arange(6) % 3
+    fine_tuned.train()
+    trained = [each for each in fine_tuned.parameters() if each.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=3e-3)
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(fine_tuned(images), labels)
+        loss.backward()
+        assert all(each.grad is not None for each in trained)
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    fine_tuned.eval().prefer_attention("cpu", "bf16")
+    served = fine_tuned.probabilities(images, "bf16")
+    assert torch.allclose(served.sum(1), torch.ones(6))
+
+
+def refusal(settings, shape=SHAPE, root=ROOT):
+    """What is said before a run; `build` says the same."""
+    version = auto.pretrained_version(settings, root)
+    settings = settings.model_copy(update={"pretrained_version": version})
+    assert [*auto.faults(settings, shape), *auto.pretrained_faults(settings, shape, root)] == []
+    [said] = auto.library_faults(settings, shape, root)
+    with pytest.raises(ValueError) as raised:
+        build(settings, shape, 3)
+    assert str(raised.value) == said
+    return said
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"model_type": "resnett"}, "model.config.model_type: no image classifier 'resnett' in"
+         " transformers. Did you mean 'resnet'?"),
+        ({"model_type": "bert"}, "model.config.model_type: no image classifier 'bert'"),
+        ({"model_type": "resnet", "depth": [1]}, "model.config.depth: resnet has no such parameter."
+         " Did you mean 'depths'?"),
+        ({"model_type": "resnet", "depths": "two"}, "model.config: Validation error for field"),
+        ({"model_type": "resnet", "dtype": "bfloat16"}, "model.config.dtype: leave it out, it is"),
+        ({"model_type": "clip", "vision_config": {"image_size": 32}}, "model.config.vision_config."
+         "image_size: leave it out, it is decided for you."),
+        ({"model_type": "vit", "patch_size": 5}, "patch_size 5 does not divide images.size 32"),
+        (CONFIGS["swin"] | {"model_type": "swin", "window_size": 7, "depths": [1] * 4,
+         "num_heads": [1] * 4}, "a network of type swin with these sizes cannot take images of"),
+        ({"model_type": "imagegpt", "n_embd": 8, "n_layer": 1, "n_head": 1}, "of type imagegpt with"
+         " these sizes cannot take images of 32 x 32 pixels and 3 channels (Expected tensor"),
+    ],
+)  # fmt: skip
+def test_a_config_that_makes_no_network_is_refused(config, said):
+    assert said in refusal(Settings(config=config))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "config: missing; give it, or model.pretrained"),
+        (
+            {"pretrained": "a/b", "config": {"model_type": "vit"}},
+            "pretrained: brings its own config",
+        ),
+        ({"config": {"depths": [1]}}, "config: needs a model_type, such as resnet"),
+        (
+            {"config": {"model_type": "vit", "image_size": 8}},
+            "config: leave out image_size: the",
+        ),
+        ({"config": {"model_type": "vit", "layer_norm_eps": float("inf")}}, "config: Out of range"),
+        ({"config": {"model_type": "vit"}, "pretrained_version": "a" * 64}, "is of no use without"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(settings, said):
+    with pytest.raises(ValidationError, match=said):
+        Settings(**settings)
+
+
+def vit(**more):
+    torch.manual_seed(0)
+    sizes = PATCHES | {"intermediate_size": 32, "image_size": 32}
+    return ViTForImageClassification(ViTConfig(**sizes | more))
+
+
+def test_images_of_other_channels_are_refused(tmp_path):
+    vit(num_channels=1).save_pretrained(tmp_path)
+    said = refusal(Settings(pretrained=str(tmp_path)))
+    assert said == (
+        f"model.pretrained: {tmp_path} takes images of 1 channels, but images.channels is 3."
+    )
+
+
+def test_positions_that_fit_no_other_size_are_refused(tmp_path):
+    sizes = PATCHES | {"intermediate_size": 32, "image_size": 32}
+    relative = BeitConfig(**sizes, use_relative_position_bias=True)
+    BeitForImageClassification(relative).save_pretrained(tmp_path)
+    made(Settings(pretrained=str(tmp_path)))
+    said = refusal(Settings(pretrained=str(tmp_path)), LARGER)
+    assert "this beit, made for 32 x 32 pixels, cannot take images of 48 x 48 pixels" in said
+    assert "Set images.size=32." in said
+
+
+def test_a_network_that_classifies_no_images_is_refused(tmp_path):
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": 99}
+    CLIPTextModel(CLIPTextConfig(**sizes)).save_pretrained(tmp_path)
+    said = refusal(Settings(pretrained=str(tmp_path)))
+    assert said == (
+        f"model.pretrained: {tmp_path} is a clip_text_model, which transformers has no image "
+        "classifier for."
+    )
+
+
+def test_files_with_the_weights_of_another_network_are_refused(tmp_path):
+    network = made(written("resnet")).classifier
+    network.save_pretrained(tmp_path)
+    vit().config.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="is called a vit, but its files hold other weights"):
+        build(Settings(pretrained=str(tmp_path)), SHAPE, 3)
+
+
+def test_a_network_without_a_last_layer_gets_one(tmp_path):
+    torch.manual_seed(0)
+    ViTModel(vit().config, add_pooling_layer=False).save_pretrained(tmp_path)
+    network = made(Settings(pretrained=str(tmp_path)), classes=4)
+    theirs = ViTModel.from_pretrained(tmp_path, add_pooling_layer=False).state_dict()
+    ours = network.classifier.vit.state_dict()
+    assert all(torch.equal(each, ours[name]) for name, each in theirs.items())
+    assert network.classifier.classifier.weight.shape == (4, 16)
+
+
+def test_a_distilled_network_answers_with_both_of_its_heads(tmp_path):
+    from transformers import DeiTConfig, DeiTForImageClassificationWithTeacher
+
+    config = DeiTConfig(**PATCHES | {"intermediate_size": 32, "image_size": 32})
+    DeiTForImageClassificationWithTeacher(config).save_pretrained(tmp_path)
+    network = made(Settings(pretrained=str(tmp_path)), classes=4).eval()
+    assert type(network.classifier) is DeiTForImageClassificationWithTeacher
+    assert answers(network, pixels()).shape == (6, 4)
+    again = auto.rebuild(json.loads(json.dumps(network.description)))
+    again.load_state_dict(network.state_dict())
+    assert torch.equal(answers(again.eval(), pixels()), answers(network, pixels()))
+
+
+def test_the_normalisation_is_that_of_the_image_processor(tmp_path):
+    vit().save_pretrained(tmp_path)
+    assert made(Settings(pretrained=str(tmp_path))).description["mean"] == [0.5] * 3
+    processor = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
+    description = made(Settings(pretrained=str(tmp_path))).description
+    assert (description["mean"], description["std"]) == ([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
+
+
+def test_half_precision_weights_are_trained_in_float32(tmp_path):
+    vit().to(torch.bfloat16).save_pretrained(tmp_path)
+    network = made(Settings(pretrained=str(tmp_path)))
+    assert {value.dtype for value in network.state_dict().values()} == {torch.float32}
+
+
+def test_loading_prints_nothing(tmp_path, capfd):
+    vit().save_pretrained(tmp_path)
+    capfd.readouterr()
+    build(Settings(pretrained=str(tmp_path)), SHAPE, 5)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_cost_of_a_folder_is_known_before_it_is_loaded(tmp_path):
+    network = vit()
+    network.save_pretrained(tmp_path / "start")
+    settings = Settings(pretrained="start", pretrained_version="a" * 64)
+    known = auto.sized(settings, tmp_path)
+    assert known is not None
+    count = sum(each.numel() for each in network.parameters())
+    assert auto.parameters(known, SHAPE, 2) == count
+    elsewhere = settings.model_copy(update={"pretrained": "somebody/some-network"})
+    assert auto.sized(elsewhere, tmp_path) is None
+
+
+def test_batch_statistics_are_of_the_training_when_it_answers():
+    network = made(written("resnet"))
+    before = answers(network.eval(), pixels())
+    network.train()(pixels())
+    after = answers(network.eval(), pixels())
+    assert not torch.equal(before, after)
+    assert torch.allclose(answers(network, pixels()[:1]), after[:1], atol=1e-5)
+    counts = [each for name, each in network.state_dict().items() if "num_batches" in name]
+    assert counts and all(int(each) == 1 for each in counts)
