@@ -10,6 +10,7 @@ import pytest
 
 from retrain.project import Project
 from retrain.servers import ephemeral
+from tests import templates
 
 ROOT = Path(__file__).parents[3]
 
@@ -35,6 +36,7 @@ with urllib.request.urlopen(f"{url}/health") as answer:
 
 def test_it_comes_up_while_other_things_are_done_and_ends_with_the_process(tmp_path):
     (tmp_path / "prefect.toml").write_text((ROOT / "prefect.toml").read_text())
+    templates.place_prefect_database(tmp_path, "home/prefect.db")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     done = subprocess.run(
         [sys.executable, "-c", RUN],
