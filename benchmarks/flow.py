@@ -11,10 +11,10 @@ at being first. Then, in the first folder, with nothing changed: `retrain train 
 run once before). Wall time of whole commands in seconds, medians over the rounds; a step's time is
 the one that the run prints.
 
-Result of 2026-11-21, two cores, 2 rounds: cold flow 19.9 s to 14.3 s for the script, ratio 1.40; of
-it about 11 s pass before the first step, while the server makes its database and the imports are
-done, train takes 5.8 s, evaluate 1.2 s, promote 1.1 s. Unchanged 0.43 s to 1.75 s for `dvc repro`,
-ratio 0.24; with `--run` 4.9 s.
+Result of 2026-11-22, two cores, 3 rounds: cold flow 31.3 s to 20.9 s for the script, ratio 1.495.
+About 15 s of it pass outside the steps, most of them while the server makes its database and the
+imports are done; train takes 10.2 s, evaluate 3.3 s, promote 1.2 s. Unchanged 0.79 s to 2.89 s for
+`dvc repro`, ratio 0.27; with `--run` 6.8 s. A day before, on a faster machine: 19.9 s to 14.3 s.
 """
 
 import argparse
