@@ -3,6 +3,7 @@
 import threading
 import time
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -45,6 +46,15 @@ def test_two_workers_train_as_one_process_does(two_workers, many, tmp_path):
         # Softmax does not see the keys' bias: its gradient is rounding error, which Adam scales up.
         if not name.endswith("k_proj.bias"):
             assert torch.allclose(value, by_one[name], atol=1e-3), name
+
+
+def test_the_end_of_a_training_does_not_wait_for_a_dashboard(two_workers):
+    from ray._private.worker import global_worker
+
+    logs = Path(global_worker.node.get_logs_dir_path()).glob("worker-*.err")
+    said = "".join(log.read_text(errors="replace") for log in logs)
+    assert "TrainController" in said
+    assert "did not exit within" not in said
 
 
 def test_a_killed_worker_is_replaced_and_the_training_ends_the_same(two_workers, many, tmp_path):
