@@ -226,11 +226,13 @@ class Pipeline:
         lost.end_lost_runs(project)
         if warning := self.data_warning(config.data, project, data_rev):
             console.say(warning)
-        if not (run or refresh):
-            same = self.unchanged(self.dry_run(project, config, data_rev, promote))
-            if same:
+        first: str | None = self.steps[0].name
+        if not refresh:
+            dry_run = self.dry_run(project, config, data_rev, promote)
+            if not run and (same := self.unchanged(dry_run)):
                 return Completed(name="Skipped", message=same["outcome"], data=same)
-        self.check_slowly(self.steps[0].name, config, project)
+            first = dry_run.has_to_run  # what is cached needs no check, which imports libraries
+        self.check_slowly(first, config, project)
         preflight.check_surroundings(project)
         version = self.data_version(config.data, project, data_rev)
         context = RunContext(str(runtime.flow_run.id), project)
