@@ -1,5 +1,6 @@
 """Wraps a classifier of `transformers`: stored pixels in, logits out."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -68,6 +69,27 @@ class Network(nn.Module):
         chosen = "eager" if (device, precision) == ("cpu", "bf16") else "sdpa"
         classifier.set_attn_implementation(chosen)
         return chosen
+
+    @property
+    def backbone(self) -> nn.Module:
+        """All but the last layer: the first part of a classifier of `transformers`."""
+        return next(self.classifier.children())
+
+    def depths(self) -> dict[str, int]:
+        """Where in the network each parameter is, by its name.
+
+        0 is what comes before the layers, 1 the first of them (in a network with stages, the first
+        stage), and the largest number is what comes after them, with the last layer.
+        """
+        backbone, _ = next(self.classifier.named_children())
+        layer = re.compile(rf"classifier\.{backbone}\.(?:.*?\.)?(\d+)\.")
+        found = {name: layer.match(name) for name, _ in self.named_parameters()}
+        after = 2 + max(int(match[1]) for match in found.values() if match)
+        depth, depths = 0, {}
+        for name, match in found.items():
+            depth = 1 + int(match[1]) if match else after * bool(depth)
+            depths[name] = depth
+        return depths
 
     def forward(self, images: Tensor) -> Tensor:
         """Classifies images.

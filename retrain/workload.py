@@ -123,16 +123,74 @@ class Augment(Section):
     shift: Annotated[int, Field(ge=0, le=4096)] = 0
 
 
+class Best(Section):
+    """Which epoch of a training is the best: its weights become the model.
+
+    Attributes:
+        metric: A metric of the validation split in the training's history.
+        mode: Whether it should be large or small; `auto` is `min` for a name that ends in `loss`
+            or `error`.
+    """
+
+    metric: Text = "val_accuracy"
+    mode: Literal["auto", "max", "min"] = "auto"
+
+    @property
+    def larger_is_better(self) -> bool:
+        """Whether the metric should be large."""
+        if self.mode == "auto":
+            return not self.metric.endswith(("loss", "error"))
+        return self.mode == "max"
+
+
+class EarlyStopping(Section):
+    """When a training ends before its last epoch.
+
+    Attributes:
+        patience: This many epochs in a row that were not better.
+        min_delta: An epoch is better if the metric of `train.best` is better by more than this.
+    """
+
+    patience: Annotated[int, Field(ge=1, le=100_000)]
+    min_delta: Annotated[float, Field(ge=0)] = 0.0
+
+
+class Plateau(Section):
+    """The schedule `plateau`: the learning rate falls when the validation loss stops to fall.
+
+    It does what `torch.optim.lr_scheduler.ReduceLROnPlateau` does.
+
+    Attributes:
+        factor: The learning rate is multiplied by it.
+        patience: After more than this many epochs in a row without a lower loss.
+    """
+
+    factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    patience: Annotated[int, Field(ge=0, le=100_000)] = 10
+
+
 class Train(Section):
     """How the model is trained.
 
     Attributes:
         batch_size: Images per optimizer step, over all workers.
+        optimizer: `adamw` (Loshchilov and Hutter, 2019), `adam`, or `sgd` with Nesterov's momentum.
+        momentum: Of `sgd`.
         lr: The peak learning rate.
+        weight_decay: Of the weights; biases and norms have none. For `adam` and `sgd` it is an L2
+            penalty.
+        layer_decay: The learning rate of each layer is this times the next one's (Clark et al.,
+            2020; of networks with stages, each stage); 1 is the same for all.
+        freeze_epochs: In the first epochs, only the last layer is trained.
+        ema: The decay of an exponential moving average of the weights, which then is what is
+            evaluated and kept; None is without.
         warmup: The fraction of all steps in which the learning rate rises.
         schedule: How it falls after that: `cosine` to 0; `one_cycle` starts at 1/25 of the peak
-            and ends near 0 (Smith and Topin, 2018).
+            and ends near 0 (Smith and Topin, 2018); `plateau` as its section says; or
+            `constant`.
         clip_norm: The largest gradient norm; 0 is no clipping.
+        balance: What is done for rare classes: `loss` weights each image's loss, `sampling` draws
+            each image, by the inverse of its class's size.
         micro_batch: Images of a worker's part of a batch that go through the network at once, for a
             batch that does not fit into a GPU; all of them when None. The optimizer step is the
             same, except for rounding and for batch norms, which see a part at a time.
@@ -144,12 +202,21 @@ class Train(Section):
 
     epochs: Annotated[int, Field(ge=1, le=100_000)] = 20
     batch_size: BatchSize = 64
+    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
+    momentum: Fraction = 0.9
     lr: Annotated[float, Field(gt=0)] = 1e-3
     weight_decay: Annotated[float, Field(ge=0, le=1000)] = 0.05
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    freeze_epochs: Annotated[int, Field(ge=0, le=100_000)] = 0
+    ema: Annotated[float, Field(gt=0, lt=1)] | None = None
     warmup: Fraction = 0.1
-    schedule: Literal["cosine", "one_cycle"] = "cosine"
+    schedule: Literal["cosine", "one_cycle", "plateau", "constant"] = "cosine"
+    plateau: Plateau = Plateau()
     clip_norm: Annotated[float, Field(ge=0)] = 1.0
     label_smoothing: Fraction = 0.0
+    balance: Literal["none", "loss", "sampling"] = "none"
+    best: Best = Best()
+    early_stopping: EarlyStopping | None = None
     micro_batch: BatchSize | None = None
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: Literal["auto"] | bool = "auto"

@@ -26,9 +26,11 @@ from retrain.servers import ray_cluster
 from retrain.step import Forecast
 from retrain.workload import Model, Scale, Train, Workload
 
-# Bytes of a parameter: weight, gradient and AdamW's two moments in fp32 (Rajbhandari et al., 2020,
-# section 3.1, has the same 16 for mixed precision), and the copy of the best epoch's weights.
-TRAINED_BYTES, BEST_BYTES = 16, 4
+# Bytes of a parameter: weight and gradient, the optimizer's moments in fp32 (with AdamW's two, 16
+# in all, as in Rajbhandari et al., 2020, section 3.1, for mixed precision), the copy of the best
+# epoch's weights, and the average of the weights.
+TRAINED_BYTES, BEST_BYTES, AVERAGE_BYTES = 8, 4, 4
+MOMENT_BYTES = {"adamw": 8, "adam": 8, "sgd": 4}
 AUTOCAST_BYTES = 2  # the copy of the weights in bf16
 BUCKET_BYTES = 4  # the gradients that workers exchange
 PROCESS_BYTES = 0.7e9  # Python, PyTorch, Ray and transformers; about the same for CUDA on a GPU
@@ -121,6 +123,8 @@ def estimate(
     parameters = family.parameters(settings, shape, classes)
     each = (
         TRAINED_BYTES
+        + MOMENT_BYTES[hyperparameters.optimizer]
+        + (AVERAGE_BYTES if hyperparameters.ema else 0)
         + (0 if on_gpu else BEST_BYTES)
         + (AUTOCAST_BYTES if precision == "bf16" else 0)
         + (BUCKET_BYTES if workers > 1 else 0)

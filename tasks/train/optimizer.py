@@ -1,39 +1,69 @@
 """Makes the optimizer, sets its learning rate and clips gradients."""
 
+from collections.abc import Sequence
 from math import cos, pi
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from retrain.workload import Train
+from retrain.workload import Plateau, Train
 
 if TYPE_CHECKING:
     import torch
 
+    from models.network import Network
+
 # Of one_cycle, as in torch.optim.lr_scheduler.OneCycleLR.
 START_DIVISOR = 25.0
 END_DIVISOR = 25.0 * 1e4
+# A loss is lower if it is by more than this part; as in ReduceLROnPlateau.
+PLATEAU_THRESHOLD = 1e-4
 
 
-def make_optimizer(module: "torch.nn.Module", hyperparameters: Train) -> "torch.optim.AdamW":
-    """AdamW (Loshchilov and Hutter, 2019), without decay of biases and of norms' weights."""
+def make_optimizer(network: "Network", hyperparameters: Train) -> "torch.optim.Optimizer":
+    """Makes the optimizer, without decay of biases and of norms' weights.
+
+    Each group of parameters has `lr_scale`, by which the learning rate of a step is multiplied.
+    """
     import torch
 
-    parameters = [each for each in module.parameters() if each.requires_grad]
-    groups: list[dict[str, Any]] = [
-        {"params": [each for each in parameters if each.ndim > 1]},
-        {"params": [each for each in parameters if each.ndim <= 1], "weight_decay": 0.0},
+    decay, lr = hyperparameters.weight_decay, hyperparameters.lr
+    depths = network.depths() if hyperparameters.layer_decay < 1 else {}
+    deepest = max(depths.values(), default=0)
+    groups: dict[tuple[int, bool], list[torch.nn.Parameter]] = {}
+    for name, each in network.named_parameters():
+        if each.requires_grad:
+            groups.setdefault((depths.get(name, 0), each.ndim <= 1), []).append(each)
+    settings: list[dict[str, Any]] = [
+        {
+            "params": parameters,
+            "weight_decay": 0.0 if is_bias_or_norm else decay,
+            "lr_scale": hyperparameters.layer_decay ** (deepest - depth),
+        }
+        for (depth, is_bias_or_norm), parameters in sorted(groups.items(), key=itemgetter(0))
     ]
-    return torch.optim.AdamW(
-        groups, lr=hyperparameters.lr, weight_decay=hyperparameters.weight_decay, fused=True
-    )
+    if hyperparameters.optimizer == "sgd":
+        momentum = hyperparameters.momentum
+        return torch.optim.SGD(settings, lr, momentum, nesterov=momentum > 0, fused=True)
+    kind = torch.optim.Adam if hyperparameters.optimizer == "adam" else torch.optim.AdamW
+    return kind(settings, lr, fused=True)
 
 
-def learning_rate(step: int, steps: int, hyperparameters: Train) -> float:
-    """The learning rate of a step; it depends on the step alone, so no checkpoint needs it.
+def set_learning_rate(optimizer: "torch.optim.Optimizer", lr: float) -> None:
+    """Sets the learning rate of all groups of parameters, each by its scale."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group["lr_scale"]
+
+
+def learning_rate(
+    step: int, steps: int, hyperparameters: Train, losses: Sequence[float] = ()
+) -> float:
+    """The learning rate of a step; it depends on these values alone, so no checkpoint needs it.
 
     Args:
         step: From 0.
         steps: Steps of the whole training.
         hyperparameters: The peak, the warm-up and the schedule.
+        losses: The validation loss of each epoch so far, for the schedule `plateau`.
     """
     warmup = hyperparameters.warmup * steps
     if hyperparameters.schedule == "one_cycle":
@@ -45,7 +75,25 @@ def learning_rate(step: int, steps: int, hyperparameters: Train) -> float:
         return _anneal(hyperparameters.lr, end, (step - rising) / (steps - 1 - rising))
     if step < warmup:
         return hyperparameters.lr * (step + 1) / (warmup + 1)
+    if hyperparameters.schedule == "constant":
+        return hyperparameters.lr
+    if hyperparameters.schedule == "plateau":
+        plateau = hyperparameters.plateau
+        return hyperparameters.lr * plateau.factor ** _plateaus(losses, plateau)
     return _anneal(hyperparameters.lr, 0.0, (step - warmup) / (steps - warmup))
+
+
+def _plateaus(losses: Sequence[float], plateau: Plateau) -> int:
+    """How often the losses have stopped to fall."""
+    best, waited, found = float("inf"), 0, 0
+    for loss in losses:
+        if loss < best * (1 - PLATEAU_THRESHOLD):
+            best, waited = loss, 0
+        else:
+            waited += 1
+        if waited > plateau.patience:
+            found, waited = found + 1, 0
+    return found
 
 
 def clip_gradients(module: "torch.nn.Module", largest: float) -> "torch.Tensor":

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from retrain.runs import console
 from retrain.runs.console import Progress
 from tasks.data.json_file import write_json
+from tasks.train.selection import Epoch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,8 +27,6 @@ FILE = "progress.json"
 TICK_SECONDS = 0.25
 # MLflow logging is rare: on a small machine it takes time from the training.
 LOG_SECONDS = 5.0
-
-Epoch = Mapping[str, Any]  # an entry of `history.json`
 
 
 class Meter:

@@ -42,6 +42,8 @@ class BatchSampler:
         rank: Which worker this is, from 0.
         workers: How many there are.
         windows: None if all images are in memory.
+        chances: float64 (rows,), how likely each image is drawn, to any scale; None when an epoch
+            has every image once.
     """
 
     rows: int
@@ -50,6 +52,7 @@ class BatchSampler:
     rank: int
     workers: int
     windows: Windows | None = None
+    chances: "NDArray[np.float64] | None" = None
 
     @property
     def per_epoch(self) -> int:
@@ -78,7 +81,7 @@ class BatchSampler:
 
         random = np.random.default_rng((self.seed, SHUFFLE, epoch))
         if self.windows is None:
-            order = random.permutation(self.rows)
+            order = self._shuffle(random, np.arange(self.rows))
         else:
             block = self.windows.block
             firsts = block * random.permutation(-(-self.rows // block))
@@ -86,9 +89,19 @@ class BatchSampler:
             order = order[order < self.rows]
             images = self.windows.batches * self.size
             for first in range(0, self.rows, images):
-                random.shuffle(order[first : first + images])
+                window = slice(first, first + images)
+                order[window] = self._shuffle(random, order[window])
         used = self.per_epoch * self.share * self.workers
         return order[:used].reshape(self.per_epoch, self.workers, self.share)[:, self.rank]
+
+    def _shuffle(
+        self, random: "np.random.Generator", rows: "NDArray[np.int64]"
+    ) -> "NDArray[np.int64]":
+        """The rows in a random order, or as many drawn from them by their chances."""
+        if self.chances is None:
+            return random.permutation(rows)
+        chances = self.chances[rows]
+        return random.choice(rows, len(rows), p=chances / chances.sum())
 
     def network_seeds(self, epoch: int) -> list[int]:
         """The seeds of the network's random choices (dropout), one for each batch of an epoch."""

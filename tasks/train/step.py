@@ -1,8 +1,10 @@
 """Trains the network with Ray Train, in this process or on workers, and tracks it in MLflow.
 
-- `loops/` has the training loops, of which one is imported
-- `job.py` has the arguments of the loop
-- `sampler.py`, `ingest.py`, `optimizer.py`, `checkpoint.py` and `progress.py` are its parts
+- `loops/` has the training loops, of which one is imported, and `job.py` their arguments
+- `sampler.py`, `balance.py`, `ingest.py` and `augment.py` bring the images
+- `optimizer.py`, `averaging.py`, `device.py` and `collective.py` train the network
+- `validation.py` and `selection.py` find the best epoch
+- `checkpoint.py` and `progress.py` keep and show how far it is
 """
 
 import hashlib
@@ -101,7 +103,13 @@ def train(
             ),
         ):
             result = _launch(job, scale)
-        write_json(workspace.report / "history.json", result["history"])
+        history = result["history"]
+        if (rule := hyperparameters.early_stopping) and len(history) < hyperparameters.epochs:
+            console.say(
+                f"train ended after epoch {len(history)} of {hyperparameters.epochs}: "
+                f"{hyperparameters.best.metric} was no better for {rule.patience} epochs."
+            )
+        write_json(workspace.report / "history.json", history)
         write_json(workspace.report / TRACKED, asdict(run))
         tracking.log_artifacts(workspace.project, run.run_id, workspace.report, "train")
     best = result["best"]
@@ -136,6 +144,9 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
     images = workload.images
     shape = (images.size, images.size, images.channels)
     yield from family.pretrained_faults(settings, shape, project.root)
+    metrics, chosen = import_module(LOOP).METRICS, workload.train.best.metric
+    if chosen not in metrics:
+        yield f"train.best.metric: {chosen} is not one of {', '.join(metrics)}."
     if ray_cluster.is_remote():
         return
     if workload.scale.require_gpu:

@@ -1,25 +1,37 @@
-"""The training loop; each worker runs it, or the step's process if there are no workers."""
+"""The project's own training loop; each worker runs it, or the step's process if there are none."""
 
-import os
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, chdir, nullcontext
+from contextlib import chdir, nullcontext
+from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import models
-from retrain.hardware import find_compiler
-from retrain.workload import Train
-from tasks.data.shards import PreparedSplit, open_prepared
-from tasks.train import checkpoint
+from tasks.data.shards import open_prepared
+from tasks.train import checkpoint, device
 from tasks.train.augment import augment
-from tasks.train.ingest import Ingest, in_order, windows
+from tasks.train.averaging import averaged
+from tasks.train.balance import class_weights
+from tasks.train.collective import share_statistics, sum_over_workers
+from tasks.train.ingest import Ingest, windows
 from tasks.train.job import TrainingJob
-from tasks.train.optimizer import clip_gradients, learning_rate, make_optimizer
-from tasks.train.progress import FILE, Epoch, Meter
+from tasks.train.optimizer import (
+    clip_gradients,
+    learning_rate,
+    make_optimizer,
+    set_learning_rate,
+)
+from tasks.train.progress import FILE, Meter
 from tasks.train.sampler import BatchSampler
+from tasks.train.selection import Epoch, is_better, stops_early
+from tasks.train.validation import validate
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
     from torch import Tensor
 
 # How often gradients are checked. A check waits until the GPU has done all earlier work.
@@ -29,18 +41,14 @@ STEPS_BETWEEN_CHECKS = 50
 # this, no checkpoint is written.
 SECONDS_WORTH_A_CHECKPOINT = 1.0
 
-# FLOPs from which a training on a GPU is compiled: minutes on a fast GPU, while compiling takes
-# about one. On a CPU, compiling took 25 to 65 s to gain 10 % and needs a C++ compiler.
-WORTH_COMPILING = 1e17
-
 # In PyTorch's messages, when memory cannot be had.
 NO_MEMORY = ("can't allocate memory", "not enough memory", "size calculation overflowed")
 
-START: dict[str, Any] = {"step": 0, "loss_sum": 0.0, "history": [], "best": None}
+METRICS = ("train_loss", "val_loss", "val_accuracy")
 
 
 def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
-    """Trains, as one of the workers.
+    """Trains, as one of the workers: from its last checkpoint if there is one.
 
     Args:
         config: The job, under `job`.
@@ -50,10 +58,15 @@ def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
         and `numerics` (how it was calculated).
 
     Raises:
-        ValueError: As `train` does; or there is not enough memory.
+        ValueError: The network does not fit the images, or the training diverged; or there is not
+            enough memory.
     """
     try:
-        return train(config["job"])
+        training = Training(config["job"])
+        while not training.is_over:
+            training.train_epoch()
+            training.end_epoch()
+        return training.finish()
     except (RuntimeError, MemoryError) as error:
         if not _is_lack_of_memory(error):
             raise
@@ -72,289 +85,302 @@ def _is_lack_of_memory(error: Exception) -> bool:
     return any(said in str(error) for said in NO_MEMORY)
 
 
-def train(job: TrainingJob) -> dict[str, Any]:
-    """Trains a network, from its last checkpoint if there is one, and saves the best epoch.
+class Training:
+    """A training at a step between its first and its last.
 
-    Raises:
-        ValueError: The network does not fit the images, or the training diverged.
+    What a checkpoint holds are the network, the optimizer, the average of the weights, `step`,
+    `loss_sum`, `history` and `best`; everything else follows from the job.
     """
-    import torch
-    from ray.train import get_context
-    from ray.train.torch import get_device, prepare_model
 
-    hyperparameters, device = job.hyperparameters, get_device()
-    rank, workers = get_context().get_world_rank(), get_context().get_world_size()
-    _set_up(device)
+    def __init__(self, job: TrainingJob) -> None:
+        """Builds all that a training needs, and puts it where its last checkpoint was.
 
-    data = open_prepared(job.images)
-    images, val = data.split("train"), data.split("val")
-    batches = BatchSampler(
-        len(images), hyperparameters.batch_size, hyperparameters.seed, rank, workers,
-        windows(images.images, job.memory_gb, hyperparameters.batch_size),
-    )  # fmt: skip
-    steps = batches.per_epoch * hyperparameters.epochs
+        Raises:
+            ValueError: The network does not fit the images.
+        """
+        import torch
+        from ray.train import get_context
+        from ray.train.torch import get_device
 
-    torch.manual_seed(hyperparameters.seed)
-    with chdir(job.root):
-        network = models.build(job.family, job.settings, data.shape, len(data.labels))
-    before = checkpoint.load(job.scratch) or START
-    if before["step"]:
-        network.load_state_dict(before["network"])
-    flops = _flops(network, data.shape)
-    on_cpu = device.type == "cpu"
-    if on_cpu:
-        torch.set_num_threads(job.threads or 1)  # None if GPUs were expected
-    numerics = {
-        "precision": hyperparameters.precision,
-        "attention": network.prefer_attention(device.type, hyperparameters.precision),
-        "compiled": _is_compiled(hyperparameters, device, 3 * flops * batches.share * steps),
-        "threads": torch.get_num_threads() if on_cpu else None,
-    }
-    module = prepare_model(network)  # on the device; with several workers, inside DDP
-    if numerics["compiled"]:
-        module = torch.compile(module)
-    optimizer = make_optimizer(network, hyperparameters)
-    if before["step"]:
-        optimizer.load_state_dict(before["optimizer"])
-    ingest = Ingest(images, batches, device)
-    step: int = before["step"]
-    loss_sum = torch.tensor(before["loss_sum"], device=device)
-    history: list[dict[str, Any]] = list(before["history"])
-    best: dict[str, Any] | None = before["best"]
+        self.job, self.hyperparameters = job, job.hyperparameters
+        self.device = get_device()
+        device.make_repeatable(self.device)
+        context = get_context()
+        self.rank, self.workers = context.get_world_rank(), context.get_world_size()
 
-    def save() -> float:
-        so_far = {"step": step, "loss_sum": float(loss_sum), "history": history, "best": best}
-        state = {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
-        if checkpoint.is_finite(state | so_far):
-            checkpoint.save(job.scratch, step, state | so_far)
+        self.data = open_prepared(job.images)
+        images, self.val = self.data.split("train"), self.data.split("val")
+        classes = len(self.data.labels)
+        balanced = self.hyperparameters.balance == "sampling"
+        self.batches = BatchSampler(
+            rows=len(images),
+            size=self.hyperparameters.batch_size,
+            seed=self.hyperparameters.seed,
+            rank=self.rank,
+            workers=self.workers,
+            windows=windows(images.images, job.memory_gb, self.hyperparameters.batch_size),
+            chances=class_weights(images.labels, classes)[images.labels] if balanced else None,
+        )
+        self.ingest = Ingest(images, self.batches, self.device)
+        self.batch = self.batches.share * self.workers  # images of a step
+        self.steps = self.batches.per_epoch * self.hyperparameters.epochs
+
+        torch.manual_seed(self.hyperparameters.seed)
+        with chdir(job.root):
+            self.network = models.build(job.family, job.settings, self.data.shape, classes)
+        self.numerics = self._choose_numerics()
+        self.network.to(self.device)
+        self.optimizer = make_optimizer(self.network, self.hyperparameters)
+        decay = self.hyperparameters.ema
+        self.average = averaged(self.network, decay) if decay else None
+        self.step = 0
+        self.loss_sum = torch.zeros((), device=self.device)
+        self.history: list[dict[str, Any]] = []
+        self.best: dict[str, Any] | None = None
+        if before := checkpoint.load(job.scratch):
+            self._go_on(before)
+
+        self.module = self._wrap()
+        self.loss_of = self._choose_loss(images.labels)
+        self.autocast = device.autocast(self.device, self.hyperparameters)
+        self.generator = device.generator(self.device)
+        self.meter = Meter(
+            job.scratch / FILE,
+            self.hyperparameters.epochs,
+            self.steps,
+            self.batch,
+            self.step,
+            float(self.loss_sum),
+        )
+        self.saved = self.ended = monotonic()
+
+    def _choose_numerics(self) -> dict[str, Any]:
+        """Decides how the network is calculated."""
+        import torch
+
+        precision, on_cpu = self.hyperparameters.precision, self.device.type == "cpu"
+        flops = 3 * device.flops(self.network, self.data.shape) * self.batches.share * self.steps
+        if on_cpu:
+            torch.set_num_threads(self.job.threads or 1)  # None if GPUs were expected
+        return {
+            "precision": precision,
+            "attention": self.network.prefer_attention(self.device.type, precision),
+            "compiled": device.is_compiled(self.hyperparameters, self.device, flops),
+            "threads": torch.get_num_threads() if on_cpu else None,
+        }
+
+    def _choose_loss(self, labels: "NDArray[np.int64]") -> "Callable[[Tensor, Tensor], Tensor]":
+        """The mean cross-entropy of a batch; with weights for the classes, if configured.
+
+        Args:
+            labels: int64 (rows,), of the training split.
+        """
+        import torch
+
+        smoothing = self.hyperparameters.label_smoothing
+        if self.hyperparameters.balance != "loss":
+            return partial(torch.nn.functional.cross_entropy, label_smoothing=smoothing)
+        weights = torch.tensor(class_weights(labels, len(self.data.labels)), dtype=torch.float32)
+        summed = torch.nn.CrossEntropyLoss(
+            weights.to(self.device), reduction="sum", label_smoothing=smoothing
+        )
+        # PyTorch's own mean divides by the weights of the batch, or of a part of it.
+        return lambda logits, labels: summed(logits, labels) / len(labels)
+
+    def _go_on(self, before: Mapping[str, Any]) -> None:
+        """Takes the state of a checkpoint over."""
+        self.network.load_state_dict(before["network"])
+        self.optimizer.load_state_dict(before["optimizer"])
+        if self.average:
+            self.average.load_state_dict(before["average"])
+        self.step = before["step"]
+        self.loss_sum.fill_(before["loss_sum"])
+        self.history, self.best = list(before["history"]), before["best"]
+
+    def _save(self) -> None:
+        """Writes a checkpoint."""
+        state = {
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "average": self.average.state_dict() if self.average else None,
+            "step": self.step,
+            "loss_sum": float(self.loss_sum),
+            "history": self.history,
+            "best": self.best,
+        }
+        if checkpoint.is_finite(state):
+            checkpoint.save(self.job.scratch, self.step, state)
         else:  # a restarted training must not continue from here
-            loss_sum.fill_(torch.nan)  # all workers stop at the next check
-        return monotonic()
+            self.loss_sum.fill_(float("nan"))  # all workers stop at the next check
+        self.saved = monotonic()
 
-    loss_of = torch.nn.CrossEntropyLoss(label_smoothing=hyperparameters.label_smoothing)
-    autocast = _autocast(device, hyperparameters)
-    generator = _generator(device)
-    batch = batches.share * workers
-    meter = Meter(job.scratch / FILE, hyperparameters.epochs, steps, batch, step, float(loss_sum))
-    saved = ended = monotonic()
+    @property
+    def is_over(self) -> bool:
+        """Whether the last epoch has ended, or the training no longer gets better."""
+        chosen = self.hyperparameters
+        return len(self.history) == chosen.epochs or stops_early(
+            self.history, chosen.best, chosen.early_stopping
+        )
 
-    for epoch in range(len(history), hyperparameters.epochs):
-        began, first, epoch_begin = monotonic(), step, epoch * batches.per_epoch
-        epoch_end = epoch_begin + batches.per_epoch
-        seeds = batches.network_seeds(epoch)
-        meter.go_on()
-        module.train()
-        for x, y in ingest.epoch(epoch, step - epoch_begin):
-            generator.manual_seed(seeds[step - epoch_begin])
-            optimizer.zero_grad()
-            x = augment(x, hyperparameters.augment, batches, step)
-            loss_sum += _backward(module, loss_of, x, y, autocast, hyperparameters.micro_batch)
-            norm = clip_gradients(network, hyperparameters.clip_norm)
-            lr = learning_rate(step, steps, hyperparameters)
-            for group in optimizer.param_groups:
-                group["lr"] = lr
-            optimizer.step()
-            step += 1
+    @property
+    def _backbone_is_frozen(self) -> bool:
+        return len(self.history) < self.hyperparameters.freeze_epochs
 
-            if step % STEPS_BETWEEN_CHECKS == 0 or step == epoch_end:
-                _check_finite(norm + _sum_over_workers(loss_sum), epoch, hyperparameters)
-            if rank == 0:
-                meter.tick(step, loss_sum, history)
-                if monotonic() - saved > job.checkpoint_seconds and step < epoch_end:
-                    saved = save()
-        trained = monotonic()
-        meter.pause(float(loss_sum))
+    def _wrap(self) -> "torch.nn.Module":
+        """What the training calls: the network; with several workers, inside DDP.
 
-        _share_statistics(network)
-        with autocast:
-            val_loss, val_accuracy = validate(network, val, batches, device)
-        _check_finite(val_loss, epoch, hyperparameters)
-        if not checkpoint.is_finite((network.state_dict(), optimizer.state_dict())):
-            raise _diverged(epoch, hyperparameters)  # on all workers: their weights are equal
+        DDP knows only the parameters that have gradients when it is made.
+        """
+        import torch
+        from ray.train.torch import prepare_model
+
+        if self.hyperparameters.freeze_epochs:
+            for each in self.network.backbone.parameters():
+                each.requires_grad_(not self._backbone_is_frozen)
+        module: torch.nn.Module = prepare_model(self.network)
+        if self.numerics["compiled"]:
+            module = cast("torch.nn.Module", torch.compile(module))
+        return module
+
+    def train_epoch(self) -> None:
+        """Trains for the rest of an epoch.
+
+        Raises:
+            ValueError: The training diverged.
+        """
+        epoch = len(self.history)
+        begin = epoch * self.batches.per_epoch
+        end = begin + self.batches.per_epoch
+        if epoch == self.hyperparameters.freeze_epochs:
+            self.module = self._wrap()
+        self.losses = [each["val_loss"] for each in self.history]
+        seeds = self.batches.network_seeds(epoch)
+        self.meter.go_on()
+        self.module.train()
+        if self._backbone_is_frozen:
+            self.network.backbone.eval()
+        began, first = monotonic(), self.step
+        for images, labels in self.ingest.epoch(epoch, self.step - begin):
+            self.generator.manual_seed(seeds[self.step - begin])
+            norm = self._take_step(images, labels)
+            if self.step % STEPS_BETWEEN_CHECKS == 0 or self.step == end:
+                self._check_finite(norm + sum_over_workers(self.loss_sum))
+            if self.rank == 0:
+                self.meter.tick(self.step, self.loss_sum, self.history)
+                late = monotonic() - self.saved > self.job.checkpoint_seconds
+                if late and self.step < end:
+                    self._save()
+        self.speed = (self.step - first) * self.batch / (monotonic() - began)
+        self.meter.pause(float(self.loss_sum))
+
+    def _take_step(self, images: "Tensor", labels: "Tensor") -> "Tensor":
+        """Trains on a batch.
+
+        Returns:
+            The norm of its gradients.
+        """
+        self.optimizer.zero_grad()
+        images = augment(images, self.hyperparameters.augment, self.batches, self.step)
+        self.loss_sum += self._backward(images, labels)
+        norm = clip_gradients(self.network, self.hyperparameters.clip_norm)
+        self.lr = learning_rate(self.step, self.steps, self.hyperparameters, self.losses)
+        set_learning_rate(self.optimizer, self.lr)
+        self.optimizer.step()
+        if self.average:
+            self.average.update_parameters(self.network)
+        self.step += 1
+        return norm
+
+    def _backward(self, images: "Tensor", labels: "Tensor") -> "Tensor":
+        """Adds up the gradients of a batch, a part of it at a time.
+
+        Returns:
+            The mean loss of the worker's part of the batch.
+        """
+        import torch
+
+        micro_batch = self.hyperparameters.micro_batch or len(images)
+        parts = list(
+            zip(torch.split(images, micro_batch), torch.split(labels, micro_batch), strict=True)
+        )
+        total = torch.zeros((), device=images.device)
+        for number, (x, y) in enumerate(parts, 1):
+            # Workers exchange their gradients once, with the last part.
+            before_last = number < len(parts)
+            alone = getattr(self.module, "no_sync", nullcontext) if before_last else nullcontext
+            with alone():
+                with self.autocast:
+                    loss = self.loss_of(self.module(x), y) * (len(x) / len(images))
+                loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        return total
+
+    def end_epoch(self) -> None:
+        """Evaluates the epoch's weights, keeps them if they are the best, and writes a checkpoint.
+
+        Raises:
+            ValueError: The training diverged.
+        """
+        network = self.average.module if self.average else self.network
+        share_statistics(network)
+        with self.autocast:
+            val_loss, val_accuracy = validate(network, self.val, self.batches, self.device)
+        self._check_finite(val_loss)
+        if not checkpoint.is_finite((self.network.state_dict(), self.optimizer.state_dict())):
+            raise self._diverged()  # on all workers: their weights are equal
+        loss = float(sum_over_workers(self.loss_sum)) / self.workers / self.batches.per_epoch
         this: Epoch = {
-            "epoch": epoch + 1,
-            "train_loss": float(_sum_over_workers(loss_sum)) / workers / batches.per_epoch,
+            "epoch": len(self.history) + 1,
+            "train_loss": loss,
             "val_loss": float(val_loss),
             "val_accuracy": val_accuracy,
-            "lr": lr,
-            "images_per_second": (step - first) * batch / (trained - began),
-            "seconds": monotonic() - ended,  # includes the checkpoint of the epoch before
+            "lr": self.lr,
+            "images_per_second": self.speed,
+            "seconds": monotonic() - self.ended,  # includes the checkpoint of the epoch before
         }
-        ended = monotonic()
-        history.append(dict(this))
-        if best is None or _score(this) > _score(best["epoch"]):
+        self.ended = monotonic()
+        self.history.append(dict(this))
+        best = self.best["epoch"] if self.best else None
+        if is_better(this, best, self.hyperparameters.best):
             weights = {name: value.cpu().clone() for name, value in network.state_dict().items()}
-            best = {"epoch": dict(this), "weights": weights}
-        loss_sum.zero_()
-        worth = min(SECONDS_WORTH_A_CHECKPOINT, job.checkpoint_seconds)
-        if rank == 0 and (monotonic() - saved > worth or step == steps):
-            saved = save()
+            self.best = {"epoch": dict(this), "weights": weights}
+        self.loss_sum.zero_()
+        worth = min(SECONDS_WORTH_A_CHECKPOINT, self.job.checkpoint_seconds)
+        if self.rank == 0 and (monotonic() - self.saved > worth or self.is_over):
+            self._save()
 
-    assert best is not None
-    if rank == 0:
-        meter.write(step, history[-1]["train_loss"], history)
-        network.load_state_dict(best["weights"])
-        models.save(
-            network,
-            job.output,
-            family=job.family,
-            settings=job.settings,
-            labels=data.labels,
-            images=data.images,
+    def finish(self) -> dict[str, Any]:
+        """Saves the network with the best epoch's weights, as `models.save` does.
+
+        Returns:
+            As `work` does.
+        """
+        assert self.best is not None
+        if self.rank == 0:
+            self.meter.write(self.step, self.history[-1]["train_loss"], self.history)
+            self.network.load_state_dict(self.best["weights"])
+            models.save(
+                self.network,
+                self.job.output,
+                family=self.job.family,
+                settings=self.job.settings,
+                labels=self.data.labels,
+                images=self.data.images,
+            )
+        return {
+            "history": self.history,
+            "best": self.best["epoch"],
+            "parameters": sum(each.numel() for each in self.network.parameters()),
+            "numerics": self.numerics,
+        }
+
+    def _check_finite(self, value: "Tensor") -> None:
+        """Stops a training that diverged; on all workers, because the value is equal on each."""
+        if not value.isfinite():
+            raise self._diverged()
+
+    def _diverged(self) -> ValueError:
+        return ValueError(
+            f"The training diverged in epoch {len(self.history) + 1}: its numbers are no longer "
+            f"finite. Lower train.lr (it is {self.hyperparameters.lr:g}) or raise train.warmup."
         )
-    parameters = sum(each.numel() for each in network.parameters())
-    return {
-        "history": history,
-        "best": best["epoch"],
-        "parameters": parameters,
-        "numerics": numerics,
-    }
-
-
-def _backward(
-    module: "torch.nn.Module",
-    loss_of: "torch.nn.Module",
-    images: "Tensor",
-    labels: "Tensor",
-    autocast: AbstractContextManager[Any],
-    micro_batch: int | None,
-) -> "Tensor":
-    """Adds up the gradients of a batch, a part of it at a time.
-
-    Returns:
-        The mean loss of the worker's part of the batch.
-    """
-    if micro_batch is None or micro_batch >= len(images):
-        with autocast:
-            loss = loss_of(module(images), labels)
-        loss.backward()
-        detached: Tensor = loss.detach()
-        return detached
-    import torch
-
-    total = torch.zeros((), device=images.device)
-    parts = list(
-        zip(torch.split(images, micro_batch), torch.split(labels, micro_batch), strict=True)
-    )
-    for number, (x, y) in enumerate(parts, 1):
-        # Workers exchange their gradients once, with the last part.
-        alone = getattr(module, "no_sync", nullcontext) if number < len(parts) else nullcontext
-        with alone():
-            with autocast:
-                loss = loss_of(module(x), y) * (len(x) / len(images))
-            loss.backward()
-        total += loss.detach()
-    return total
-
-
-def validate(
-    network: "torch.nn.Module", split: PreparedSplit, batches: BatchSampler, device: "torch.device"
-) -> tuple["Tensor", float]:
-    """Evaluates a network on a split, each worker on its part.
-
-    Returns:
-        The mean cross-entropy (nats, without label smoothing) and the accuracy.
-    """
-    import torch
-
-    share = -(-len(split) // batches.workers)
-    chosen = range(len(split))[batches.rank * share :][:share]
-    loss_sum = torch.zeros((), device=device)
-    hits = torch.zeros((), device=device)
-    network.eval()
-    with torch.inference_mode():
-        for images, labels in in_order(split, chosen, batches.share, device):
-            logits = network(images)
-            loss_sum += torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
-            hits += (logits.argmax(1) == labels).sum()
-    loss_sum, hits = _sum_over_workers(loss_sum), _sum_over_workers(hits)
-    return loss_sum / len(split), float(hits) / len(split)
-
-
-def _flops(network: "torch.nn.Module", shape: tuple[int, int, int]) -> float:
-    """FLOPs of a forward pass over one image; works for a pretrained network too."""
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
-
-    network.eval()
-    with FlopCounterMode(display=False) as counter, torch.inference_mode():
-        network(torch.zeros((1, *shape), dtype=torch.uint8))
-    return float(counter.get_total_flops())
-
-
-def _is_compiled(hyperparameters: Train, device: "torch.device", flops: float) -> bool:
-    """Whether the network is compiled.
-
-    Args:
-        hyperparameters: `compile` may decide it.
-        device: The device of the training.
-        flops: FLOPs of this worker's whole training.
-    """
-    if hyperparameters.compile == "auto":
-        worth = device.type == "cuda" and flops >= WORTH_COMPILING
-        return worth and find_compiler(on_gpu=True) is not None
-    return hyperparameters.compile
-
-
-def _set_up(device: "torch.device") -> None:
-    """Makes a repeated training give bitwise equal results."""
-    import torch
-
-    if device.type == "cuda":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-
-
-def _autocast(device: "torch.device", hyperparameters: Train) -> AbstractContextManager[Any]:
-    import torch
-
-    assert hyperparameters.precision != "auto", "retrain.params decides it"
-    if hyperparameters.precision == "bf16":
-        return torch.autocast(device.type, torch.bfloat16)
-    return nullcontext()
-
-
-def _generator(device: "torch.device") -> "torch.Generator":
-    """The generator of dropout. `torch.manual_seed` would seed every kind of device, slowly."""
-    import torch
-
-    if device.type == "cuda":
-        return torch.cuda.default_generators[device.index]
-    return torch.default_generator
-
-
-def _share_statistics(network: "torch.nn.Module") -> None:
-    """Gives all workers the first one's statistics of batch norms, which are what is saved."""
-    import torch.distributed
-
-    if torch.distributed.is_initialized():
-        for statistic in network.buffers():
-            torch.distributed.broadcast(statistic, 0)
-
-
-def _sum_over_workers(value: "Tensor") -> "Tensor":
-    import torch.distributed
-
-    value = value.clone()
-    if torch.distributed.is_initialized():
-        torch.distributed.all_reduce(value)
-    return value
-
-
-def _score(epoch: Epoch) -> tuple[float, float]:
-    """The best epoch has the highest score; of equal ones, the first is chosen."""
-    return epoch["val_accuracy"], -epoch["val_loss"]
-
-
-def _check_finite(value: "Tensor", epoch: int, hyperparameters: Train) -> None:
-    """Stops a training that diverged; on all workers, because the value is the same on each."""
-    if not value.isfinite():
-        raise _diverged(epoch, hyperparameters)
-
-
-def _diverged(epoch: int, hyperparameters: Train) -> ValueError:
-    return ValueError(
-        f"The training diverged in epoch {epoch + 1}: its numbers are no longer finite. "
-        f"Lower train.lr (it is {hyperparameters.lr:g}) or raise train.warmup."
-    )

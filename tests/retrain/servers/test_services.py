@@ -8,8 +8,10 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from http.client import SERVICE_UNAVAILABLE
 from pathlib import Path
 from time import monotonic, sleep
+from urllib.error import HTTPError
 
 import psutil
 import pytest
@@ -100,8 +102,15 @@ def api(project):
         request = urllib.request.Request(
             f"{url}/{path}", data, {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request) as answer:
-            return json.load(answer)
+        deadline = monotonic() + 30
+        while True:
+            try:
+                with urllib.request.urlopen(request) as answer:
+                    return json.load(answer)
+            except HTTPError as error:
+                if error.code != SERVICE_UNAVAILABLE or monotonic() > deadline:
+                    raise
+            sleep(0.5)  # the database is locked: Prefect's own client tries again, too
 
     return call
 

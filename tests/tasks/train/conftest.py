@@ -19,9 +19,9 @@ def steps(monkeypatch):
     taken = []
     learning_rate = torch_loop.learning_rate
 
-    def recorded(step, steps, hyperparameters):
+    def recorded(step, *others):
         taken.append(step)
-        return learning_rate(step, steps, hyperparameters)
+        return learning_rate(step, *others)
 
     monkeypatch.setattr(torch_loop, "learning_rate", recorded)
     return taken

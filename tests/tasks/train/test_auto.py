@@ -31,10 +31,10 @@ def test_a_resnet_learns_and_goes_on_to_the_bit(images, tmp_path, monkeypatch, s
 
     recorded = torch_loop.learning_rate
 
-    def failing(step, steps, hyperparameters):
+    def failing(step, *others):
         if step == STOPPED_AT:
             raise InterruptedTrainingError
-        return recorded(step, steps, hyperparameters)
+        return recorded(step, *others)
 
     often = Scale(checkpoint_seconds=1e-9)
     with monkeypatch.context() as patched:

@@ -1,8 +1,15 @@
+import numpy as np
 import pytest
 import torch
 
-from retrain.workload import Train
-from tasks.train.optimizer import clip_gradients, learning_rate, make_optimizer
+from models import build
+from retrain.workload import Plateau, Train
+from tasks.train.optimizer import (
+    clip_gradients,
+    learning_rate,
+    make_optimizer,
+    set_learning_rate,
+)
 
 
 def test_one_cycle_is_pytorchs():
@@ -59,3 +66,76 @@ def test_clipping_scales_the_gradients_down_and_0_leaves_them(largest):
     assert float(clip_gradients(module, largest)) == pytest.approx(5)
     after = torch.cat([module.weight.grad.flatten(), module.bias.grad]).norm()
     assert float(after) == pytest.approx(largest or 5, rel=1e-4)
+
+
+@pytest.mark.parametrize("patience", [0, 2])
+def test_the_plateau_is_pytorchs(patience):
+    random = np.random.default_rng(0)
+    losses = [*np.linspace(1, 0.5, 5), *random.uniform(0.45, 0.6, 40)]
+    hyperparameters = Train(
+        lr=0.01, warmup=0, schedule="plateau", plateau=Plateau(factor=0.8, patience=patience)
+    )
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.01)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        optimizer, factor=0.8, patience=patience, eps=0
+    )
+    rates = []
+    for epoch in range(len(losses)):
+        rates.append(learning_rate(epoch, len(losses), hyperparameters, losses[:epoch]))
+        assert rates[-1] == pytest.approx(optimizer.param_groups[0]["lr"])
+        scheduler.step(losses[epoch])
+    assert len(set(rates)) > 3
+
+
+def test_a_constant_rate_stays_after_the_warm_up():
+    hyperparameters = Train(lr=0.01, schedule="constant", warmup=0.1)
+    rates = [learning_rate(step, 100, hyperparameters) for step in range(100)]
+    assert rates[:11] == sorted(rates[:11])
+    assert set(rates[10:]) == {0.01}
+
+
+CONFIGS = {
+    "vit": {"model_type": "vit", "patch_size": 4, "hidden_size": 8, "num_hidden_layers": 3,
+            "num_attention_heads": 2, "intermediate_size": 16},
+    "resnet": {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 8, 8],
+               "depths": [2, 1, 1], "layer_type": "basic"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_each_layer_learns_slower_than_the_next(kind):
+    network = build("auto", {"config": CONFIGS[kind]}, (16, 16, 1), 3)
+    optimizer = make_optimizer(network, Train(layer_decay=0.5))
+    set_learning_rate(optimizer, 1.0)
+    names = {id(each): name for name, each in network.named_parameters()}
+    rates = {names[id(each)]: group["lr"] for group in optimizer.param_groups
+             for each in group["params"]}  # fmt: skip
+    assert len(rates) == len(names)
+    numbered = "layers" if kind == "vit" else "stages"
+    for name, rate in rates.items():
+        parts = name.split(".")
+        if numbered in parts:
+            layer = int(parts[parts.index(numbered) + 1])
+            assert rate == 0.5 ** (3 - layer), name
+        else:
+            assert rate == (0.5**4 if "embed" in name else 1.0), name
+
+
+@pytest.mark.parametrize(
+    ("chosen", "kind"),
+    [("adamw", torch.optim.AdamW), ("adam", torch.optim.Adam), ("sgd", torch.optim.SGD)],
+)
+def test_the_optimizer_is_pytorchs(chosen, kind):
+    given = torch.nn.Linear(3, 2)
+    other = torch.nn.Linear(3, 2)
+    other.load_state_dict(given.state_dict())
+    hyperparameters = Train(optimizer=chosen, lr=0.1, weight_decay=0.0, momentum=0.8)
+    more = {"momentum": 0.8, "nesterov": True} if chosen == "sgd" else {}
+    ours = make_optimizer(given, hyperparameters)
+    theirs = kind(other.parameters(), lr=0.1, weight_decay=0.0, **more)
+    for _ in range(3):
+        for module, optimizer in ((given, ours), (other, theirs)):
+            optimizer.zero_grad()
+            module(torch.ones(1, 3)).square().sum().backward()
+            optimizer.step()
+    assert torch.allclose(given.weight, other.weight, atol=1e-6)

@@ -42,10 +42,10 @@ def interrupted(images, tmp_path, monkeypatch):
 
     learning_rate = torch_loop.learning_rate
 
-    def failing(step, steps, hyperparameters):
+    def failing(step, *others):
         if step == 2 * PER_EPOCH + 3:
             raise InterruptedTrainingError
-        return learning_rate(step, steps, hyperparameters)
+        return learning_rate(step, *others)
 
     with monkeypatch.context() as patched:
         patched.setattr(torch_loop, "learning_rate", failing)
@@ -72,10 +72,10 @@ def test_images_that_are_read_in_windows_are_gone_on_with_in_any_of_them(
 
     recorded = torch_loop.learning_rate
 
-    def failing(step, steps, hyperparameters):
+    def failing(step, *others):
         if step == stopped_at:
             raise InterruptedTrainingError
-        return recorded(step, steps, hyperparameters)
+        return recorded(step, *others)
 
     hyperparameters = RECIPE.model_copy(update={"precision": "bf16", "epochs": 3})
     whole = run(tmp_path / "whole", images, hyperparameters, model=DROPOUT, scale=FEW_IN_MEMORY)
@@ -124,8 +124,8 @@ def test_a_training_that_diverged_does_not_go_on_from_what_it_came_to(
 
     recorded = torch_loop.learning_rate
 
-    def exploding(step, steps, hyperparameters):
-        recorded(step, steps, hyperparameters)
+    def exploding(step, *others):
+        recorded(step, *others)
         return float("inf") if step == 2 * PER_EPOCH + 3 else 0.01
 
     scale = Scale(checkpoint_seconds=checkpoint_seconds)

@@ -74,7 +74,7 @@ def test_workers_evaluate_the_batch_statistics_that_are_saved(ray_session, image
         "layer_type": "basic",
     }  # fmt: skip
     model = Model(family="auto", config=config)
-    recipe = RECIPE.model_copy(update={"epochs": 1})
+    recipe = RECIPE.model_copy(update={"freeze_epochs": 1})  # so DDP is made anew
     trained = run(tmp_path, images, recipe, model=model, scale=Scale(workers=2))
     network = models.load(trained.folder / "model").module
     val = open_prepared(images).split("val")

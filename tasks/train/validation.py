@@ -1,0 +1,46 @@
+"""Evaluates a network on the validation split, each worker on its part."""
+
+from typing import TYPE_CHECKING
+
+from tasks.train.collective import sum_over_workers
+from tasks.train.ingest import in_order
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from tasks.data.shards import PreparedSplit
+    from tasks.train.sampler import BatchSampler
+
+
+def validate(
+    network: "torch.nn.Module",
+    split: "PreparedSplit",
+    batches: "BatchSampler",
+    device: "torch.device",
+) -> "tuple[Tensor, float]":
+    """Evaluates a network.
+
+    Args:
+        network: Put into evaluation mode here.
+        split: What to evaluate it on.
+        batches: Which worker this is, and how many images it takes at once.
+        device: The network's device.
+
+    Returns:
+        The mean cross-entropy (nats, without label smoothing) and the accuracy.
+    """
+    import torch
+
+    share = -(-len(split) // batches.workers)
+    chosen = range(len(split))[batches.rank * share :][:share]
+    loss_sum = torch.zeros((), device=device)
+    hits = torch.zeros((), device=device)
+    network.eval()
+    with torch.inference_mode():
+        for images, labels in in_order(split, chosen, batches.share, device):
+            logits = network(images)
+            loss_sum += torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+            hits += (logits.argmax(1) == labels).sum()
+    loss_sum, hits = sum_over_workers(loss_sum), sum_over_workers(hits)
+    return loss_sum / len(split), float(hits) / len(split)

@@ -1,0 +1,135 @@
+"""What a training can be told beside its learning rate; each also resumes to the bit."""
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load
+
+import models
+from retrain.project import Project
+from retrain.workload import (
+    Augment,
+    Best,
+    Data,
+    EarlyStopping,
+    Plateau,
+    Scale,
+    Train,
+    Workload,
+)
+from tasks.data.shards import open_prepared
+from tasks.train.step import check
+from tests.tasks.train.helpers import SMALL, run, write_prepared
+
+BASE = Train(epochs=3, batch_size=16, lr=0.01)
+OFTEN = Scale(checkpoint_seconds=1e-9)
+CHOICES = {
+    "ema": {"ema": 0.9},
+    "freeze": {"freeze_epochs": 1},
+    "layer decay": {"layer_decay": 0.6},
+    "sgd, plateau": {
+        "optimizer": "sgd", "schedule": "plateau", "lr": 1.0,
+        "plateau": Plateau(patience=0, factor=0.5),
+    },
+    "weights": {"balance": "loss"},
+    "sampling": {"balance": "sampling", "augment": Augment(shift=1)},
+}  # fmt: skip
+
+
+class InterruptedTrainingError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_it_changes_the_training_and_resumes_to_the_bit(images, tmp_path, monkeypatch, choice):
+    from tasks.train.loops import torch as torch_loop
+
+    hyperparameters = BASE.model_copy(update=CHOICES[choice])
+    whole = run(tmp_path / "whole", images, hyperparameters)
+    recorded = torch_loop.learning_rate
+
+    def failing(step, *others):
+        if step == 8:  # of 6 in an epoch
+            raise InterruptedTrainingError
+        return recorded(step, *others)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(torch_loop, "learning_rate", failing)
+        with pytest.raises(InterruptedTrainingError):
+            run(tmp_path, images, hyperparameters, scale=OFTEN, output="interrupted")
+    resumed = run(tmp_path, images, hyperparameters)
+    assert resumed.facts == whole.facts
+    assert resumed.model_files() == whole.model_files()
+    plain = run(tmp_path / "plain", images, BASE)
+    assert plain.facts["weights"] != whole.facts["weights"]
+
+
+def test_a_frozen_backbone_stays_as_it_was(images, tmp_path):
+    hyperparameters = BASE.model_copy(update={"freeze_epochs": 3})
+    trained = run(tmp_path, images, hyperparameters)
+    torch.manual_seed(0)
+    started = models.build("vit", SMALL.model_dump(exclude={"family"}), (8, 8, 1), 3).state_dict()
+    for name, value in load(trained.model_files()[models.WEIGHTS]).items():
+        assert torch.equal(value, started[name]) is not name.startswith("classifier.classifier")
+
+
+def test_the_average_is_what_is_evaluated_and_kept(images, tmp_path):
+    hyperparameters = BASE.model_copy(update={"ema": 0.9, "epochs": 1})
+    trained = run(tmp_path, images, hyperparameters)
+    network = models.load(trained.folder / "model").module
+    val = open_prepared(images).split("val")
+    with torch.inference_mode():
+        logits = network(torch.from_numpy(val.images[np.arange(len(val))]))
+    loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(val.labels))
+    assert trained.facts["val_loss"] == pytest.approx(float(loss), rel=1e-5)
+
+
+def test_a_training_ends_early_says_so_and_is_then_over(images, tmp_path, steps, caplog):
+    hyperparameters = BASE.model_copy(
+        update={
+            "epochs": 50,
+            "best": Best(metric="val_loss"),
+            "early_stopping": EarlyStopping(patience=2, min_delta=0.5),
+        }
+    )
+    trained = run(tmp_path, images, hyperparameters)
+    assert len(trained.history) == 3
+    assert "train ended after epoch 3 of 50: val_loss was no better for 2 epochs" in caplog.text
+    assert trained.facts["best_epoch"] == 1 + np.argmin(
+        [epoch["val_loss"] for epoch in trained.history]
+    )
+    steps.clear()
+    again = run(tmp_path, images, hyperparameters, output="again")
+    assert steps == []
+    assert again.facts == trained.facts
+
+
+def test_weighted_classes_are_recognised_more_often(tmp_path):
+    folder = write_prepared(tmp_path / "images")
+    labels = np.load(folder / "train" / "labels.npy")
+    # Every other image of the class "right" is called "left": a class that is often wrong.
+    labels[np.flatnonzero(labels == 1)[::2]] = 0
+    np.save(folder / "train" / "labels.npy", labels)
+    recalls = {}
+    for balance in ("none", "loss", "sampling"):
+        hyperparameters = BASE.model_copy(update={"epochs": 12, "balance": balance})
+        trained = run(tmp_path / balance, folder, hyperparameters)
+        network = models.load(trained.folder / "model").module
+        val = open_prepared(folder).split("val")
+        with torch.inference_mode():
+            found = network(torch.from_numpy(val.images[np.arange(len(val))])).argmax(1).numpy()
+        recalls[balance] = (found[val.labels == 1] == 1).mean()
+    assert recalls["loss"] > recalls["none"]
+    assert recalls["sampling"] > recalls["none"]
+
+
+def test_an_unknown_metric_of_the_best_epoch_is_found_before_anything_runs(tmp_path):
+    workload = Workload(
+        name="sides",
+        data=Data(path="data/sides"),
+        model=SMALL,
+        train=Train(best=Best(metric="f1")),
+    )
+    assert list(check(workload, Project(tmp_path))) == [
+        "train.best.metric: f1 is not one of train_loss, val_loss, val_accuracy."
+    ]
