@@ -4,10 +4,11 @@
 
 A trial has a clone of the project for itself. A run is ended at a moment drawn over the length of
 an undisturbed run, in one of four ways; in one of four trials another run is ended after it. Then
-a run goes to its end. Half of the trials start from nothing, the others with a champion, which the
-run challenges. In half of each, runs start a Prefect server of their own; in the others they use
-one that is up, as after `make up`. The exit code is 1 if a trial failed; the folders of those are
-kept.
+a run goes to its end. The length follows the machine, which may be more or less busy later; a trial
+whose runs were all over before their moments begins again. Half of the trials start from nothing,
+the others with a champion, which the run challenges. In half of each, runs start a Prefect server
+of their own; in the others they use one that is up, as after `make up`. The exit code is 1 if a
+trial failed; the folders of those are kept.
 
 A run is a fork of a process that has the libraries imported, as in the tests of the flows.
 """
@@ -39,6 +40,7 @@ SERVERS = ("own", "up")
 END_SECONDS = 60.0  # for a run to end after SIGTERM or Ctrl-C
 RUN_SECONDS = 600.0
 LONGER = 1.1  # moments are drawn over the length of an undisturbed run, and a little more
+ATTEMPTS = 5  # at a trial, until a run is ended before it is over
 
 
 @dataclass(frozen=True)
@@ -64,14 +66,41 @@ class Reference:
     Attributes:
         kind: The kind of the trials.
         start: The clone that trials copy.
-        seconds: The length of the run.
-        outcome: What it led to.
+        outcome: What the run led to.
+        length: Of such a run, as far as is known.
     """
 
     kind: Kind
     start: Clone
-    seconds: float
     outcome: Outcome
+    length: "Length"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended.
+
+    Attributes:
+        after: In seconds from its start.
+        over: Whether it was over by itself.
+        fault: What went wrong, if anything.
+    """
+
+    after: float
+    over: bool
+    fault: str | None = None
+
+
+@dataclass
+class Length:
+    """How long an undisturbed run takes now, in seconds."""
+
+    seconds: float
+
+    def learn(self, ended: Ended) -> None:
+        """Corrects the length by a run that was over sooner, or was still going on later."""
+        better = min if ended.over else max
+        self.seconds = better(self.seconds, ended.after)
 
 
 @dataclass(frozen=True)
@@ -80,11 +109,11 @@ class Ending:
 
     Attributes:
         way: A key of `WAYS`.
-        after: In seconds from its start.
+        moment: A fraction of the length of an undisturbed run, after its start.
     """
 
     way: str
-    after: float
+    moment: float
 
 
 @dataclass(frozen=True)
@@ -159,7 +188,7 @@ def _reference(
     outcomes = [outcome_of(clone, run.output) for clone, run in zip(clones, runs, strict=True)]
     assert all(outcome == outcomes[0] for outcome in outcomes), outcomes
     print(f"{kind}: {seconds:.1f} s undisturbed; {outcomes[0]}", flush=True)
-    return Reference(kind, begin, seconds, outcomes[0])
+    return Reference(kind, begin, outcomes[0], Length(seconds))
 
 
 def _folder(root: Path, kind: Kind, job: int) -> Path:
@@ -174,7 +203,7 @@ def _copy(kind: Kind, begin: Clone, root: Path, server: Server) -> Clone:
 def _draw(number: int, references: list[Reference], rng: random.Random) -> Trial:
     reference = references[number % len(references)]
     endings = tuple(
-        Ending(rng.choice(list(WAYS)), rng.uniform(0, LONGER * reference.seconds))
+        Ending(rng.choice(list(WAYS)), rng.uniform(0, LONGER))
         for _ in range(1 if rng.random() < 0.75 else 2)
     )
     return Trial(number, reference, endings)
@@ -193,14 +222,21 @@ def _run_trial(root: Path, free: "SimpleQueue[Server]", trial: Trial) -> list[st
     """
     began, kind = time.monotonic(), trial.reference.kind
     server = free.get_nowait()
-    clone = _copy(kind, trial.reference.start, root / f"trial-{trial.number}", server)
-    database = server.database if clone.api else own_database(clone)
-    before = going_on(database) if clone.api else {}
-    wrong, over = [], 0
-    for ending in trial.endings:
-        was_over, fault = _end_run(kind, clone, ending)
-        over += was_over
-        wrong += [fault] if fault else []
+    length = trial.reference.length
+    for attempt in range(ATTEMPTS):
+        clone = _copy(kind, trial.reference.start, root / f"trial-{trial.number}", server)
+        database = server.database if clone.api else own_database(clone)
+        before = going_on(database) if clone.api else {}
+        endings = [
+            _end_run(kind, clone, ending.way, ending.moment * length.seconds)
+            for ending in trial.endings
+        ]
+        length.learn(endings[0])  # the runs after it are shorter
+        if attempt == ATTEMPTS - 1 or not all(ended.over for ended in endings):
+            break
+        forget(clone.root)
+        shutil.rmtree(clone.root)
+    wrong = [ended.fault for ended in endings if ended.fault]
     run = _to_its_end(kind, clone)
     if run.returncode == 0:
         outcome = outcome_of(clone, run.output)
@@ -212,30 +248,32 @@ def _run_trial(root: Path, free: "SimpleQueue[Server]", trial: Trial) -> list[st
         end_all(clone.root)
     forget(clone.root)
     free.put(server)
-    endings = ", ".join(f"{ending.way} at {ending.after:.1f} s" for ending in trial.endings)
-    verdict = "; ".join(wrong) or "ok"
-    if over:  # the machine was less busy than when the length was measured
-        verdict += f" ({over} of {len(trial.endings)} runs were over before)"
-    took = time.monotonic() - began
-    print(f"{trial.number:4} {kind} {endings:<44} {took:5.1f} s  {verdict}", flush=True)
+    said = ", ".join(
+        f"{ending.way} {'after it was over' if ended.over else f'at {ended.after:.1f} s'}"
+        for ending, ended in zip(trial.endings, endings, strict=True)
+    )
+    took, verdict = time.monotonic() - began, "; ".join(wrong) or "ok"
+    print(f"{trial.number:4} {kind} {said:<44} {took:5.1f} s  {verdict}", flush=True)
     if not wrong:
         shutil.rmtree(clone.root)
     return wrong
 
 
-def _end_run(kind: Kind, clone: Clone, ending: Ending) -> tuple[bool, str | None]:
-    """Starts a run and ends it; returns whether it was over before, and what went wrong."""
+def _end_run(kind: Kind, clone: Clone, way: str, after: float) -> Ended:
+    """Starts a run and ends it after some seconds."""
+    began = time.monotonic()
     run = _start(kind, clone)
-    if run.wait(ending.after) is not None:
-        return True, None
-    WAYS[ending.way](run)
+    if run.wait(after) is not None:
+        return Ended(time.monotonic() - began, over=True)
+    WAYS[way](run)
     # Python drops the exception of Ctrl-C where nothing can raise it; a person presses once more.
     if run.wait(END_SECONDS) is None:
-        WAYS[ending.way](run)
+        WAYS[way](run)
         if run.wait(END_SECONDS) is None:
             run.end_all()
-            return False, f"it did not end within {2 * END_SECONDS:.0f} s after {ending.way}"
-    return False, None
+            fault = f"it did not end within {2 * END_SECONDS:.0f} s after {way}"
+            return Ended(after, over=False, fault=fault)
+    return Ended(after, over=False)
 
 
 def _to_its_end(kind: Kind, clone: Clone) -> Run:
