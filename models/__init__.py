@@ -32,6 +32,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from models.user_code import module_of
+
 if TYPE_CHECKING:
     from models.network import Network
 
@@ -73,6 +75,17 @@ def build(
     module = importlib.import_module(f"models.{family}")
     built: Network = module.build(module.Settings.model_validate(settings), shape, classes)
     return built
+
+
+def modules_of(family: str, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """The modules that make a network: its family's, and the user's that the settings name.
+
+    Args:
+        family: A module of this package.
+        settings: Of the network, as in `params.yaml` or as `save` wrote them.
+    """
+    named = settings.get("factory")
+    return (f"models.{family}", *((module_of(named),) if named else ()))
 
 
 def save(

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-FAMILIES = ("auto", "vit")
+FAMILIES = ("auto", "custom", "vit")
 
 
 def settings_class(family: str) -> type[BaseModel]:

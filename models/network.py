@@ -1,4 +1,4 @@
-"""Wraps a classifier of `transformers`: stored pixels in, logits out."""
+"""Wraps a classifier: stored pixels in, logits out."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ NOT_KEPT = (
 
 
 class Network(nn.Module):
-    """An image classifier of `transformers` that takes images as they are stored.
+    """An image classifier that takes images as they are stored.
 
     Attributes:
         description: All that `rebuild` needs, except for the weights.
@@ -38,7 +38,8 @@ class Network(nn.Module):
         """Wraps a classifier.
 
         Args:
-            classifier: Takes float32 (N, C, H, W); what it returns has `logits` (N, classes).
+            classifier: Takes float32 (N, C, H, W), and returns logits (N, classes) or something
+                that has them as `logits`.
             config: All that rebuilds the classifier, except for its weights; JSON-able.
             mean: Of each channel; subtracted from pixels in [0, 1].
             std: Of each channel; the difference is divided by it.
@@ -46,9 +47,8 @@ class Network(nn.Module):
         super().__init__()
         self.classifier = classifier
         self.description = {"config": dict(config), "mean": list(mean), "std": list(std)}
-        # In units of the stored pixels, so that scaling to [0, 1] costs no extra pass.
-        self.register_buffer("mean", 255 * torch.tensor(mean).view(-1, 1, 1), persistent=False)
-        self.register_buffer("std", 255 * torch.tensor(std).view(-1, 1, 1), persistent=False)
+        self.register_buffer("mean", in_stored_units(mean), persistent=False)
+        self.register_buffer("std", in_stored_units(std), persistent=False)
 
     def prefer_attention(self, device: str, precision: str) -> str | None:
         """Chooses the implementation of the attention that trains fastest.
@@ -100,9 +100,20 @@ class Network(nn.Module):
         Returns:
             Logits, float32 (N, classes).
         """
-        pixels = (images.permute(0, 3, 1, 2) - self.mean) / self.std
-        logits: Tensor = self.classifier(pixels).logits
+        output = self.classifier(self.normalised(images))
+        logits: Tensor = getattr(output, "logits", output)
         return logits.float()
+
+    def normalised(self, images: Tensor) -> Tensor:
+        """What the classifier takes.
+
+        Args:
+            images: uint8 (N, H, W, C).
+
+        Returns:
+            float32 (N, C, H, W).
+        """
+        return normalise(images, self.mean, self.std)
 
     def probabilities(self, images: Tensor, precision: str) -> Tensor:
         """The probability of each class, for evaluation and for serving.
@@ -117,6 +128,32 @@ class Network(nn.Module):
         bf16 = torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16")
         with torch.inference_mode(), bf16:
             return torch.softmax(self(images).float(), dim=1)
+
+
+def in_stored_units(values: Sequence[float]) -> Tensor:
+    """Values for pixels in [0, 1] for stored pixels, so that scaling them costs no extra pass.
+
+    Args:
+        values: One for each channel.
+
+    Returns:
+        float32 (C, 1, 1).
+    """
+    return 255 * torch.tensor(values).view(-1, 1, 1)
+
+
+def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Pixels as a classifier takes them.
+
+    Args:
+        images: uint8 (N, H, W, C).
+        mean: As `in_stored_units` gives it.
+        std: As `in_stored_units` gives it.
+
+    Returns:
+        float32 (N, C, H, W).
+    """
+    return (images.permute(0, 3, 1, 2) - mean) / std
 
 
 def wrap(classifier: Any, mean: Sequence[float], std: Sequence[float], **more: Any) -> Network:

@@ -44,14 +44,14 @@ def code_digests(
         if name in seen:
             continue
         seen.add(name)
-        source = _source(name, root)
+        source = source_of(name, root)
         assert source is not None, f"{name} is no module of the project"
         package = name if source.name == "__init__.py" else name.rpartition(".")[0]
         digest, imported = _read(source.read_text(encoding="utf-8"), package)
         waiting += (
             each
             for each in imported
-            if each.split(".")[0] not in NOT_FOLLOWED and _source(each, root)
+            if each.split(".")[0] not in NOT_FOLLOWED and source_of(each, root)
         )
         if digest:
             digests[name] = digest
@@ -69,8 +69,13 @@ def _read(text: str, package: str) -> tuple[str | None, tuple[str, ...]]:
     return digest, tuple(dict.fromkeys(_imports(tree, package)))
 
 
-def _source(name: str, root: Path | None) -> Path | None:
-    """The file of a module of the project, found without importing it; None for other modules."""
+def source_of(name: str, root: Path | None = None) -> Path | None:
+    """The file of a module of the project, found without importing it; None for other modules.
+
+    Args:
+        name: Its dotted name.
+        root: As for `code_digests`.
+    """
     top, *parts = name.split(".")
     if root is not None:
         place = Path(root, top, *parts)

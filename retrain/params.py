@@ -5,6 +5,7 @@ not converted.
 """
 
 import re
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -62,6 +63,8 @@ def load_workload(
         UsageError: The file is missing or not YAML, or a name, a key or a value is wrong.
     """
     workloads = _read(params)
+    if (root := str(params.absolute().parent)) not in sys.path:
+        sys.path.insert(0, root)  # a workload may name code in the project's folder
     if name not in workloads:
         raise UsageError(f"No workload {name!r} in {params.name}.{did_you_mean(name, workloads)}")
     _check_name(name)

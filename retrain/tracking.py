@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KEY = "retrain.key"
-EPOCH_METRICS = ("train_loss", "val_loss", "val_accuracy", "lr", "images_per_second")
+NO_METRICS = ("checkpoint", "seconds")  # in the entry of an epoch
 TABLES = ("experiments", "registered_models", "runs")  # the first has a row once it is complete
 EPOCHS_PER_REQUEST = 100  # MLflow takes at most 1,000 metrics at once
 
@@ -142,7 +142,7 @@ def end_lost_runs(project: Project, is_lost: Callable[[str], bool]) -> None:
 
 def epochs_logged(project: Project, run_id: str) -> int:
     """How many epochs of a run are already logged."""
-    history = client(project).get_metric_history(run_id, EPOCH_METRICS[0])
+    history = client(project).get_metric_history(run_id, "epoch")
     return max((metric.step for metric in history), default=0)
 
 
@@ -156,7 +156,7 @@ def log_epochs(project: Project, run_id: str, epochs: Sequence[Mapping[str, Any]
         metrics = [
             Metric(name, epoch[name], now, epoch["epoch"])
             for epoch in new[first : first + EPOCHS_PER_REQUEST]
-            for name in EPOCH_METRICS
+            for name in sorted(epoch.keys() - NO_METRICS)
         ]
         client(project).log_batch(run_id, metrics=metrics)
 

@@ -13,6 +13,8 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")]
 # The longest side that a JPEG can have.
 Side = Annotated[int, Field(ge=1, le=65_535)]
+# What code of the user's is called: `package.module:name`.
+NAMED = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
 BatchSize = Annotated[int, Field(ge=1, le=1 << 20)]
 # YAML has lists; a tuple cannot be changed.
 Names = Annotated[
@@ -173,6 +175,10 @@ class Train(Section):
     """How the model is trained.
 
     Attributes:
+        loop: A module of `tasks/train/loops/`.
+        function: A training function of the user's, `package.module:name` below the project's
+            folder, which is the loop then.
+        arguments: What the function gets beside the parameters of this section.
         batch_size: Images per optimizer step, over all workers.
         optimizer: `adamw` (Loshchilov and Hutter, 2019), `adam`, or `sgd` with Nesterov's momentum.
         momentum: Of `sgd`.
@@ -200,6 +206,9 @@ class Train(Section):
             enough.
     """
 
+    loop: Literal["torch"] = "torch"
+    function: Annotated[str, Field(pattern=NAMED, max_length=1000)] | None = None
+    arguments: dict[str, Any] = {}
     epochs: Annotated[int, Field(ge=1, le=100_000)] = 20
     batch_size: BatchSize = 64
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"

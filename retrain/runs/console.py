@@ -41,7 +41,7 @@ class Progress:
         epochs: The number of epochs.
         fraction: The fraction of all optimizer steps that is done, 0 to 1.
         images_per_second: The recent speed of training, all workers together.
-        loss: The training loss, a moving mean.
+        loss: The training loss, a moving mean; None if it is not known.
         seconds_left: The time until the end of the last epoch.
     """
 
@@ -49,12 +49,13 @@ class Progress:
     epochs: int
     fraction: float
     images_per_second: float
-    loss: float
+    loss: float | None
     seconds_left: float
 
     def __str__(self) -> str:
+        loss = "" if self.loss is None else f"loss {self.loss:.3f}  "
         return (
-            f"epoch {self.epoch}/{self.epochs}  loss {self.loss:.3f}  "
+            f"epoch {self.epoch}/{self.epochs}  {loss}"
             f"{self.images_per_second:,.0f} images/s  {self.seconds_left:.0f} s left"
         )
 

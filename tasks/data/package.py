@@ -1,8 +1,8 @@
 """Identifies a model's package, because the weights alone do not decide its answers.
 
 A package is an MLflow model with the folder `artifacts/model` as `models.save` wrote it, the file
-`artifacts/serving.json` with the precision of its answers, and below `code/` the modules of
-`models` that it runs. Beside them, and without a part in its identity, `artifacts/classes.json` has
+`artifacts/serving.json` with the precision of its answers, and below `code/` the modules that
+it runs. Beside them, and without a part in its identity, `artifacts/classes.json` has
 the number of images of each class in the data that it was trained and evaluated on.
 """
 
@@ -29,8 +29,9 @@ def code_of(model: Path, root: Path | None = None) -> dict[str, str]:
         model: A folder that `models.save` wrote.
         root: The folder that holds the package `models`; the project's own if None.
     """
-    family = json.loads((model / models.MODEL).read_text(encoding="utf-8"))["family"]
-    return code_digests(["models.serving", f"models.{family}"], root=root)
+    saved = json.loads((model / models.MODEL).read_text(encoding="utf-8"))
+    modules = models.modules_of(saved["family"], saved["settings"])
+    return code_digests(["models.serving", *modules], root=root)
 
 
 def package_digest(model: Path, precision: str, code: Mapping[str, str]) -> str:

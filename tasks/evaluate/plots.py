@@ -197,26 +197,38 @@ def _learning_curves(history: Sequence[Mapping[str, Any]]) -> "Figure":
 
     figure = Figure((8.5, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
-    epochs = [entry["epoch"] for entry in history]
     for name, words, colour in (
+        ("loss", "loss", BLUE),  # of a training function of the user's
         ("train_loss", "training", BLUE),
         ("val_loss", "validation", ORANGE),
     ):
-        left.plot(epochs, [entry[name] for entry in history], color=colour, label=words, marker=".")
+        if curve := _curve(history, name):
+            left.plot(*curve, color=colour, label=words, marker=".")
     left.set(xlabel="epoch", title="Loss", ylim=(0, None))
-    left.legend()
-    accuracy = [entry["val_accuracy"] for entry in history]
-    right.plot(epochs, accuracy, color=ORANGE, marker=".")
-    best = accuracy.index(max(accuracy))
-    right.annotate(
-        f"{accuracy[best]:.1%}", (epochs[best], accuracy[best]),
-        (0, -16), textcoords="offset points", ha="center",
-    )  # fmt: skip
+    if left.lines:
+        left.legend()
+    if curve := _curve(history, "val_accuracy"):
+        epochs, accuracy = curve
+        right.plot(epochs, accuracy, color=ORANGE, marker=".")
+        best = accuracy.index(max(accuracy))
+        right.annotate(
+            f"{accuracy[best]:.1%}", (epochs[best], accuracy[best]),
+            (0, -16), textcoords="offset points", ha="center",
+        )  # fmt: skip
     right.set(xlabel="epoch", title="Validation accuracy")
     right.yaxis.set_major_formatter(PercentFormatter(1))
     for axes in (left, right):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
+
+
+def _curve(history: Sequence[Mapping[str, Any]], name: str) -> tuple[list[int], list[float]] | None:
+    """The epochs that have a metric, and its values; None if there are none."""
+    found = [(entry["epoch"], entry[name]) for entry in history if name in entry]
+    if not found:
+        return None
+    epochs, values = zip(*found, strict=True)
+    return list(epochs), list(values)
 
 
 def _grid(

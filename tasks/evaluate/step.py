@@ -123,7 +123,8 @@ def _track(report: Path, metrics: dict[str, float], workspace: Workspace) -> Non
 
 def _chosen(workload: Workload, trained: Input, images: Input) -> Chosen:
     # The code that serves is part of the package's identity.
-    return Chosen(modules=(f"models.{workload.model.family}", "models.serving"))
+    settings = workload.model.model_dump(exclude={"family"})
+    return Chosen(modules=(*models.modules_of(workload.model.family, settings), "models.serving"))
 
 
 STEP = Step(

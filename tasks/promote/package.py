@@ -9,10 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import models
+from retrain.code import source_of
 from tasks.data import package
 from tasks.data.json_file import write_json
 
-MODELS = Path(models.__file__).parent
 # The libraries that the served model imports. Without the list, MLflow would load the model to find
 # them.
 REQUIREMENTS = (
@@ -47,7 +47,7 @@ def write_package(model: Path, precision: str, images: Mapping[str, int], folder
         ),
     )
     with TemporaryDirectory(dir=folder.parent) as place:
-        code = Path(place) / "models"
+        code = Path(place) / package.CODE
         serving, classes = (
             Path(place) / Path(file).name for file in (package.SERVING, package.CLASSES)
         )
@@ -56,9 +56,9 @@ def write_package(model: Path, precision: str, images: Mapping[str, int], folder
         write_json(classes, dict(images))
         mlflow.pyfunc.save_model(
             folder,
-            python_model=str(code / "serving.py"),
+            python_model=str(code / "models" / "serving.py"),
             artifacts={"model": str(model), "serving": str(serving), "classes": str(classes)},
-            code_paths=[str(code)],
+            code_paths=sorted(map(str, code.iterdir())),
             signature=signature,
             input_example=pd.DataFrame({"image": [_example(model)]}),
             # The package index has no versions with a local part (`+cpu`).
@@ -69,13 +69,14 @@ def write_package(model: Path, precision: str, images: Mapping[str, int], folder
 
 
 def _copy_code(modules: Iterable[str], folder: Path) -> None:
-    """Copies modules of `models`; serving needs no others."""
+    """Copies modules; serving needs no others."""
     for name in modules:
-        place = Path(*name.split(".")[1:])
-        inside = place / "__init__.py"
-        source = inside if (MODELS / inside).is_file() else place.with_suffix(".py")
-        (folder / source).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(MODELS / source, folder / source)
+        source = source_of(name)
+        assert source is not None, name
+        place = Path(folder, *name.split("."))
+        copy = place / source.name if source.name == "__init__.py" else place.with_suffix(".py")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, copy)
 
 
 def _example(model: Path) -> bytes:

@@ -11,8 +11,8 @@ Epoch = Mapping[str, Any]  # an entry of `history.json`
 def is_better(epoch: Epoch, best: Epoch | None, choice: Best) -> bool:
     """Whether an epoch is better than the best one before it.
 
-    Of two epochs with an equal metric, the one with the lower `val_loss` is better; of equal ones,
-    the first.
+    Of two epochs with an equal metric, the one with the lower `val_loss` is better, if they have
+    one; of equal ones, the first.
 
     Args:
         epoch: The new one.
@@ -49,4 +49,4 @@ def _signed(epoch: Epoch, choice: Best) -> float:
 
 
 def _score(epoch: Epoch, choice: Best) -> tuple[float, float]:
-    return _signed(epoch, choice), -epoch["val_loss"]
+    return _signed(epoch, choice), -epoch.get("val_loss", 0.0)

@@ -21,7 +21,9 @@ from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any
 
 import models
+from models import user_code
 from retrain import tracking
+from retrain.code import source_of
 from retrain.errors import UsageError
 from retrain.hardware import find_compiler, gpu_capabilities
 from retrain.project import Project
@@ -43,10 +45,9 @@ logger = logging.getLogger(__name__)
 
 MODEL = "model"
 TRACKED = "mlflow.json"  # the training's run in MLflow
+VALIDATION = ("val_accuracy", "val_loss")  # metrics of the best epoch that are facts
 SCALE = ("workers", "threads", "memory_gb")  # the settings of the section that change the network
 
-# Imported by its name, so that the code of another loop does not belong to the step's.
-LOOP = "tasks.train.loops.torch"
 # How long a worker waits for the others; PyTorch's default for NCCL.
 COLLECTIVE_SECONDS = 600
 
@@ -68,8 +69,8 @@ def train(
 
     Returns:
         `weights` (SHA-256 of the weights' file), `parameters` (how many), `numerics` (`precision`,
-        `attention`, whether `compiled`, and CPU `threads`), and `best_epoch`, `val_accuracy` and
-        `val_loss` of the best epoch.
+        `attention`, whether `compiled`, and CPU `threads`), `best_epoch`, and the metric by which
+        it is the best, with `val_accuracy` and `val_loss` where the loop has them.
 
     Raises:
         ValueError: The parameters do not go together or with the images, or training diverged.
@@ -113,14 +114,15 @@ def train(
         write_json(workspace.report / TRACKED, asdict(run))
         tracking.log_artifacts(workspace.project, run.run_id, workspace.report, "train")
     best = result["best"]
+    chosen = hyperparameters.best.metric
+    metrics = {name: best[name] for name in sorted({chosen, *VALIDATION} & best.keys())}
     weights = (job.output / models.WEIGHTS).read_bytes()
     return {
         "weights": hashlib.sha256(weights).hexdigest(),
         "parameters": result["parameters"],
         "numerics": result["numerics"],
         "best_epoch": best["epoch"],
-        "val_accuracy": best["val_accuracy"],
-        "val_loss": best["val_loss"],
+        **metrics,
     }
 
 
@@ -144,9 +146,8 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
     images = workload.images
     shape = (images.size, images.size, images.channels)
     yield from family.pretrained_faults(settings, shape, project.root)
-    metrics, chosen = import_module(LOOP).METRICS, workload.train.best.metric
-    if chosen not in metrics:
-        yield f"train.best.metric: {chosen} is not one of {', '.join(metrics)}."
+    yield from _unfit_for_the_loop(workload)
+    yield from _missing_modules(workload)
     if ray_cluster.is_remote():
         return
     if workload.scale.require_gpu:
@@ -161,6 +162,44 @@ def check_slowly(workload: Workload, project: Project) -> Iterator[str]:
     images = workload.images
     shape = (images.size, images.size, images.channels)
     yield from family.library_faults(settings, shape, project.root)
+    if workload.train.function:
+        try:
+            user_code.find(workload.train.function, "train.function", project.root)
+        except ValueError as error:
+            yield str(error)
+
+
+def _loop(hyperparameters: Train) -> str:
+    """The module of the training loop.
+
+    It is imported by its name, so that the code of another loop does not belong to the step's.
+    """
+    name = "function" if hyperparameters.function else hyperparameters.loop
+    return f"tasks.train.loops.{name}"
+
+
+def _unfit_for_the_loop(workload: Workload) -> Iterator[str]:
+    """Finds settings that the training loop would not follow."""
+    train, loop = workload.train, import_module(_loop(workload.train))
+    unset = Train()
+    for name in set(Train.model_fields) - set(loop.USED):
+        if getattr(train, name) != getattr(unset, name):
+            yield f"train.{name}: {loop.NAME} does not use it."
+    if loop.METRICS and train.best.metric not in loop.METRICS:
+        yield f"train.best.metric: {train.best.metric} is not one of {', '.join(loop.METRICS)}."
+    if train.function and workload.model.family != "custom":
+        yield (
+            "model.family: with train.function it is custom, and model.factory names the function "
+            "that makes the network."
+        )
+
+
+def _missing_modules(workload: Workload) -> Iterator[str]:
+    """Finds code of the user's that is named, but is not there."""
+    factory = workload.model.model_dump().get("factory")
+    for key, named in (("train.function", workload.train.function), ("model.factory", factory)):
+        if named and source_of(module := user_code.module_of(named)) is None:
+            yield f"{key}: there is no module {module} in the project's folder."
 
 
 def _family(model: Model) -> tuple[Any, Any]:
@@ -239,7 +278,7 @@ def _launch(job: TrainingJob, scale: Scale) -> dict[str, Any]:
     storage = job.scratch / "ray"
     shutil.rmtree(storage, ignore_errors=True)
     trainer = Trainer(
-        import_module(LOOP).work,
+        import_module(_loop(job.hyperparameters)).work,
         train_loop_config={"job": job},
         torch_config=TorchConfig(timeout_s=COLLECTIVE_SECONDS),
         scaling_config=_scaling(scale),
@@ -311,7 +350,10 @@ def _own_interrupt_handler() -> Iterator[None]:
 
 
 def _chosen(workload: Workload, images: Artifact) -> Chosen:
-    modules = (LOOP, f"models.{workload.model.family}")
+    settings = workload.model.model_dump(exclude={"family"})
+    modules = (_loop(workload.train), *models.modules_of(workload.model.family, settings))
+    if function := workload.train.function:
+        modules += (user_code.module_of(function),)
     if images.facts["storage"] == "jpeg":
         return Chosen((*modules, JPEG_MODULE), libraries=("pillow", "simplejpeg"))
     return Chosen(modules)

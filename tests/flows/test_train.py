@@ -279,7 +279,7 @@ def test_wrong_usage_is_one_clear_line(clone, arguments, code, message):
 
 
 def test_status_history_and_why_tell_of_the_runs(clone, first):
-    clone.train()
+    clone.train("--run")
     status = json.loads(clone.retrain("status", "--json").stdout)
     assert status[0]["champion"]["version"] >= 1
     events = json.loads(clone.retrain("history", "vit", "--json").stdout)

@@ -7,7 +7,11 @@ import pytest
 from models.families import FAMILIES, flops, settings_class
 
 ROOT = Path(__file__).parents[2]
-LEAST = {"auto": {"config": {"model_type": "vit"}}, "vit": {}}
+LEAST = {
+    "auto": {"config": {"model_type": "vit"}},
+    "custom": {"factory": "examples.ported:build_model"},
+    "vit": {},
+}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

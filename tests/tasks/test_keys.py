@@ -64,6 +64,7 @@ EDITS = {
     "tasks/pull/dvc_source.py": ["pull"],
     "tasks/pull/hub_source.py": [],
     "tasks/pull/url_source.py": [],
+    "tasks/train/loops/function.py": [],
     "tasks/train/loops/mine.py": [],
     "tasks/train/estimate.py": [],
     "tasks/train/loops/torch.py": ["train"],
@@ -140,6 +141,17 @@ def test_a_family_counts_only_where_it_is_trained():
         assert one ^ other == {"models.auto", "models.vit"}, name
 
 
+def test_a_function_of_the_user_s_counts_and_so_does_that_of_its_network():
+    custom = load_workload(ROOT / "params.yaml", "custom")
+    other = {"function": "examples.with_accelerate:train"}
+    other = custom.model_copy(update={"train": custom.train.model_copy(update=other)})
+    train, other_train = (step_plan("train", each, FACTS).code.keys() for each in (custom, other))
+    assert {"examples.ported", "tasks.train.loops.function", "models.custom"} <= train
+    assert "tasks.train.loops.torch" not in train
+    assert other_train - train == {"examples.with_accelerate"}
+    assert "examples.ported" in step_plan("evaluate", custom, FACTS).code
+
+
 def test_the_decoder_of_stored_jpegs_counts_only_where_they_are_trained_on():
     pixels, jpeg = (plans(ROOT, FACTS | {"storage": storage}) for storage in ("pixels", "jpeg"))
     assert jpeg["train"].libraries.keys() - pixels["train"].libraries.keys() == {
@@ -170,6 +182,7 @@ def test_dvc_knows_the_modules_of_each_stage():
     workloads = [workload] + [
         workload.model_copy(update={"data": data.model_copy(update=each)}) for each in elsewhere
     ]
+    workloads.append(load_workload(ROOT / "params.yaml", "custom"))
     stages = YAML(typ="safe", pure=True).load((ROOT / "dvc.yaml").read_text())["stages"]
     for name in CACHED:
         modules = set()
@@ -177,11 +190,13 @@ def test_dvc_knows_the_modules_of_each_stage():
             for kind in ("parquet", "folders"):
                 for storage in ("pixels", "jpeg"):
                     facts = {"format": kind, "storage": storage}
-                    modules |= set(step_plan(name, each, facts, each is workload).code)
+                    tracked = each.data == data
+                    modules |= set(step_plan(name, each, facts, tracked).code)
+        modules -= {"models.custom", "examples.ported"}  # of the family; of the folder examples
         files = {module.replace(".", "/") for module in modules}
         files = {f"{each}/__init__.py" if each == "models" else f"{each}.py" for each in files}
         family = "models/${item.model.family}.py"
         listed = [each.replace(family, "models/vit.py") for each in stages[name]["do"]["deps"]]
         assert sorted(each for each in listed if each.endswith(".py")) == sorted(files), name
         for each in listed:
-            assert each.endswith(".py") or each.endswith("record.json"), each
+            assert each.endswith((".py", "record.json")) or each == "examples", each

@@ -7,6 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
 import models
+from retrain.workload import Train
 from tasks.data.shards import open_prepared
 from tasks.train import checkpoint, device
 from tasks.train.augment import augment
@@ -44,7 +45,9 @@ SECONDS_WORTH_A_CHECKPOINT = 1.0
 # In PyTorch's messages, when memory cannot be had.
 NO_MEMORY = ("can't allocate memory", "not enough memory", "size calculation overflowed")
 
+NAME = "the loop torch"
 METRICS = ("train_loss", "val_loss", "val_accuracy")
+USED = tuple(set(Train.model_fields) - {"function", "arguments"})  # of the section `train`
 
 
 def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+import models
 from tasks.data.package import FILES, classes_digest, code_of, package_digest
 from tests.tasks.toy_model import LABELS, write_model
 
@@ -49,6 +50,16 @@ def test_every_file_of_a_model_and_its_precision_and_code_count(model):
     assert package_digest(model, "fp32", code) != digest(
         write_model(model.parent / "2").folder / "model"
     )
+
+
+def test_the_module_that_makes_a_custom_network_is_code_of_its_package(tmp_path):
+    settings = {"factory": "examples.ported:build_model", "arguments": {"channels": 1}}
+    network = models.build("custom", settings, (8, 8, 1), 2)
+    images = {"size": 8, "channels": 1, "resize": "crop"}
+    models.save(
+        network, tmp_path, family="custom", settings=settings, labels=("a", "b"), images=images
+    )
+    assert {"examples.ported", "models.custom", "models.serving"} <= code_of(tmp_path).keys()
 
 
 def test_the_order_of_the_names_is_not_in_the_digest_of_the_classes():

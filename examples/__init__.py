@@ -1,0 +1,1 @@
+"""Training functions as people bring them; `docs/port-your-loop.md` explains them."""

@@ -1,0 +1,49 @@
+"""Finds what a setting names as `package.module:name`: the user's code in the project's folder."""
+
+import importlib
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+# `package.module:name`
+PATTERN = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
+
+
+def module_of(named: str) -> str:
+    """The dotted name of the module."""
+    return named.partition(":")[0]
+
+
+def find(named: str, key: str, root: Path | None = None) -> Any:
+    """Imports what a setting names.
+
+    Args:
+        named: Such as `examples.port.ported:build`.
+        key: The setting, for messages.
+        root: The project's folder, from which modules are imported too; none if None, in the
+            package of a model, which has a copy of them.
+
+    Raises:
+        ValueError: The module cannot be imported, or has nothing of this name that can be called.
+    """
+    if root is not None and str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    module, _, name = named.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except Exception as error:
+        raise ValueError(f"{key}: {module} cannot be imported: {said_by(error)}.") from error
+    if not callable(found):
+        raise ValueError(f"{key}: {module} has no function {name}.")
+    return found
+
+
+def said_by(error: BaseException) -> str:
+    """An error in one line: its class, its message, and the place in the user's code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    message = (str(error).splitlines() or [""])[0]
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return (
+        f"{type(error).__name__}: {message}{place}" if message else f"{type(error).__name__}{place}"
+    )

@@ -1,0 +1,234 @@
+"""Runs a training function of the user's, as `TorchTrainer` does, and keeps what it reports.
+
+`docs/port-your-loop.md` says what the function gets and what it has to do.
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import chdir, contextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import models
+from models import custom, user_code
+from retrain.runs.console import Progress
+from tasks.data.json_file import write_json
+from tasks.data.shards import Prepared, open_prepared
+from tasks.train.device import known_to_accelerate
+from tasks.train.job import TrainingJob
+from tasks.train.progress import FILE
+from tasks.train.reports import ReportError, Reports
+
+KEY = "train.function"
+NAME = "the loop of train.function"
+METRICS = None  # any that the function reports
+NO_METRICS = {"checkpoint", "epoch", "seconds"}  # of an entry of the history
+# What the function gets of the section `train`; it may do what the other keys say, or not.
+PASSED_ON = ("epochs", "batch_size", "lr", "weight_decay", "precision", "seed")
+USED = (*PASSED_ON, "function", "arguments", "best", "loop")
+
+# Of files that may hold weights.
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+WRAPPED = "module."  # before the names of a network that was saved inside DDP
+
+
+def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
+    """Runs the function, as one of the workers; the first one saves the network of the best report.
+
+    Args:
+        config: The job, under `job`.
+
+    Returns:
+        Of the first worker: `history` (what was reported), `best` (the best report), `parameters`
+        (how many) and `numerics` (how it was calculated).
+
+    Raises:
+        ValueError: The function failed, or did not do what it has to.
+    """
+    import torch
+    from ray.train import get_context
+    from ray.train.torch import get_device
+
+    job = config["job"]
+    data = open_prepared(job.images)
+    on_cpu = get_device().type == "cpu"
+    if on_cpu:
+        torch.set_num_threads(job.threads or 1)  # None if GPUs were expected
+    torch.manual_seed(job.hyperparameters.seed)
+    with chdir(job.root), known_to_accelerate(on_cpu):
+        with _kept(job, len(data.split("train"))) as reports:
+            _call(job, data)
+        if get_context().get_world_rank():
+            return {}
+        best = _best(job, reports)
+        parameters = _save(job, data, reports.folder(best))
+    return {
+        "history": reports.history,
+        "best": best,
+        "parameters": parameters,
+        "numerics": {
+            "precision": job.hyperparameters.precision,
+            "threads": torch.get_num_threads() if on_cpu else None,
+        },
+    }
+
+
+def _call(job: TrainingJob, data: Prepared) -> None:
+    """Calls the function.
+
+    Raises:
+        ValueError: It failed in a way that another try would not mend.
+    """
+    named = job.hyperparameters.function
+    assert named is not None
+    function = user_code.find(named, KEY, job.root)
+    try:
+        function(_config(job, data))
+    except ReportError:
+        raise
+    except (OSError, RuntimeError, MemoryError):
+        raise  # of the machine or of another worker, perhaps: Ray Train tries again
+    except Exception as error:
+        raise ValueError(f"{KEY}: {named} failed: {user_code.said_by(error)}.") from error
+
+
+def _config(job: TrainingJob, data: Prepared) -> dict[str, Any]:
+    """The dictionary that the function gets."""
+    from models.network import in_stored_units, normalise
+    from tasks.train.datasets import SplitDataset
+
+    settings = custom.Settings.model_validate(job.settings)
+    mean, std = map(in_stored_units, custom.normalisation(settings, data.shape[2]))
+    pixels = partial(normalise, mean=mean, std=std)
+    return (
+        job.hyperparameters.model_dump(include=set(PASSED_ON))
+        | {"classes": list(data.labels), "shape": data.shape}
+        | {split: SplitDataset(job.images, split, pixels) for split in ("train", "val")}
+        | job.hyperparameters.arguments
+    )
+
+
+@contextmanager
+def _kept(job: TrainingJob, images: int) -> Iterator[Reports]:
+    """Keeps what is reported to Ray Train, and gives it back when the function resumes.
+
+    Args:
+        job: The training.
+        images: Of the training split.
+    """
+    from ray.train import Checkpoint
+    from ray.train.v2._internal.execution.train_fn_utils import get_train_fn_utils
+
+    # Ray Train says that this object may be patched. All of `ray.train` calls it, however a
+    # function imports it.
+    train = get_train_fn_utils()
+    report = train.report
+    show = partial(_show, job, images)
+    rank = train.get_context().get_world_rank()
+    reports = Reports(job.scratch, rank, job.hyperparameters.best, train.barrier, show)
+
+    def keep(metrics: Mapping[str, Any], checkpoint: Any = None, **options: Any) -> None:
+        reports.add(metrics, checkpoint)
+        if checkpoint and options.get("delete_local_checkpoint_after_upload"):
+            shutil.rmtree(checkpoint.path)
+        report(metrics)
+
+    def resume() -> Any:
+        folder = reports.last()
+        return Checkpoint.from_directory(folder) if folder else None
+
+    train.report, train.get_checkpoint = keep, resume
+    try:
+        yield reports
+    finally:
+        del train.report, train.get_checkpoint
+
+
+def _show(job: TrainingJob, images: int, history: list[dict[str, Any]]) -> None:
+    """Writes the progress: a report is taken for an epoch."""
+    epochs, done = job.hyperparameters.epochs, len(history)
+    took = history[-1]["seconds"]
+    progress = Progress(
+        epoch=min(done + 1, epochs),
+        epochs=epochs,
+        fraction=min(done / epochs, 1.0),
+        images_per_second=images / took,
+        loss=history[-1].get("train_loss", history[-1].get("loss")),
+        seconds_left=max(epochs - done, 0) * took,
+    )
+    document = {"progress": asdict(progress), "history": history, "resumed_at": None}
+    write_json(job.scratch / FILE, document)
+
+
+def _best(job: TrainingJob, reports: Reports) -> dict[str, Any]:
+    """The best report.
+
+    Raises:
+        ValueError: There is none that could be.
+    """
+    named, metric = job.hyperparameters.function, job.hyperparameters.best.metric
+    if not reports.history:
+        raise ValueError(f"{KEY}: {named} never called ray.train.report.")
+    reported = sorted(set().union(*reports.history) - NO_METRICS)
+    if metric not in reported:
+        raise ValueError(
+            f"{KEY}: {named} never reported {metric}, by which train.best.metric finds the best "
+            f"report. It reported {', '.join(reported) or 'no numbers'}."
+        )
+    if best := reports.best():
+        return best
+    raise ValueError(
+        f"{KEY}: {named} reported no checkpoint with {metric}: pass one to ray.train.report, with "
+        "the network's state_dict in a file."
+    )
+
+
+def _save(job: TrainingJob, data: Prepared, checkpoint: Path) -> int:
+    """Saves the network with the weights of a checkpoint, as `models.save` does.
+
+    Returns:
+        The number of its parameters.
+
+    Raises:
+        ValueError: No file of the checkpoint has the weights of the network.
+    """
+    network = models.build(job.family, job.settings, data.shape, len(data.labels))
+    expected = {name: value.shape for name, value in network.classifier.state_dict().items()}
+    for path in sorted(path for path in checkpoint.rglob("*") if path.suffix in SUFFIXES):
+        for weights in _state_dicts(path):
+            if {name: value.shape for name, value in weights.items()} == expected:
+                network.classifier.load_state_dict(weights)
+                models.save(
+                    network,
+                    job.output,
+                    family=job.family,
+                    settings=job.settings,
+                    labels=data.labels,
+                    images=data.images,
+                )
+                return sum(each.numel() for each in network.parameters())
+    factory = job.settings["factory"]
+    raise ValueError(
+        f"{KEY}: no file of the best report's checkpoint has the state_dict of the network that "
+        f"model.factory makes ({factory}). Files are read that end in {', '.join(SUFFIXES)}."
+    )
+
+
+def _state_dicts(path: Path) -> Iterator[dict[str, Any]]:
+    """The mappings of names to tensors in a file: all of it, or one that it holds."""
+    import torch
+    from safetensors.torch import load_file
+
+    if path.suffix == ".safetensors":
+        content = load_file(path)
+    else:
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception:  # a file of another kind, or with objects that are not read
+            return
+    held = [content, *content.values()] if isinstance(content, Mapping) else []
+    for each in held:
+        if isinstance(each, Mapping) and all(torch.is_tensor(value) for value in each.values()):
+            yield {str(name).removeprefix(WRAPPED): value for name, value in each.items()}

@@ -1,0 +1,217 @@
+"""A training function of the user's: what it gets, what it reports, and what it does wrong."""
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load
+
+import models
+from retrain import tracking
+from retrain.params import load_workload
+from retrain.project import Project
+from retrain.workload import Best, Model, Scale, Train
+from tasks.data.shards import open_prepared
+from tasks.train.datasets import SplitDataset
+from tasks.train.reports import FOLDER
+from tasks.train.step import check, check_slowly
+from tests.tasks.train.helpers import run
+
+ROOT = Path(__file__).parents[3]
+FACTORY = "examples.ported:build_model"
+MODEL = Model(family="custom", factory=FACTORY, arguments={"channels": 1}, mean=[0.4], std=[0.2])
+BASE = Train(epochs=4, batch_size=16, lr=0.01)
+
+
+def with_function(name, **changes):
+    module = "examples.ported" if name == "train" else "tests.tasks.train.functions"
+    return BASE.model_copy(update={"function": f"{module}:{name}", **changes})
+
+
+@pytest.fixture(scope="module")
+def trained(images, tmp_path_factory):
+    return run(tmp_path_factory.mktemp("trained"), images, with_function("train"), model=MODEL)
+
+
+def test_it_learns_and_its_best_report_is_the_model(trained, images):
+    accuracies = [entry["val_accuracy"] for entry in trained.history]
+    assert len(accuracies) == 4
+    assert max(accuracies) > 0.8
+    assert trained.facts["best_epoch"] == 1 + np.argmax(accuracies)
+    assert trained.facts["val_accuracy"] == max(accuracies)
+    classifier = models.load(trained.folder / "model")
+    val = open_prepared(images).split("val")
+    with torch.inference_mode():
+        logits = classifier.module(torch.from_numpy(val.images[np.arange(len(val))]))
+    hits = (logits.argmax(1).numpy() == val.labels).mean()
+    assert hits == pytest.approx(max(accuracies))
+
+
+def test_its_reports_are_in_mlflow(trained):
+    client = tracking.client(trained.project)
+    logged = client.get_metric_history(trained.run_id, "val_accuracy")
+    assert [metric.value for metric in logged] == [e["val_accuracy"] for e in trained.history]
+
+
+def test_only_the_last_checkpoints_and_the_best_are_kept(trained):
+    kept = {path.name for path in (trained.project.root / "scratch" / FOLDER).iterdir()}
+    numbers = {f"{number:06d}" for number in (trained.facts["best_epoch"], 3, 4)}
+    assert kept == numbers | {f"{number}.json" for number in numbers}
+
+
+def test_the_images_that_it_gets_are_those_that_the_served_network_sees(images):
+    network = models.build("custom", MODEL.model_dump(exclude={"family"}), (8, 8, 1), 3)
+    from models.network import normalise
+
+    def pixels(batch):
+        return normalise(batch, network.mean, network.std)
+
+    dataset = SplitDataset(images, "val", pixels)
+    val = open_prepared(images).split("val")
+    stored = torch.from_numpy(val.images[np.arange(len(val))])
+    assert len(dataset) == len(val)
+    image, label = dataset[5]
+    assert torch.equal(image, network.normalised(stored)[5])
+    assert label == val.labels[5]
+    assert torch.equal(dataset.__getitems__([7, 5])[1][0], image)
+
+
+def test_the_best_report_is_found_in_any_mapping_of_a_checkpoint(images, tmp_path):
+    trained = run(tmp_path, images, with_function("reports_three"), model=MODEL)
+    assert trained.facts["best_epoch"] == 2
+    weights = load(trained.model_files()[models.WEIGHTS])
+    assert all((value == 1).all() for value in weights.values())
+
+
+def test_it_resumes_from_its_last_report(images, tmp_path):
+    arguments = {"lost": str(tmp_path / "lost")}
+    hyperparameters = with_function("stops_once", arguments=arguments)
+    with pytest.raises(RuntimeError, match="the connection was lost"):
+        run(tmp_path, images, hyperparameters, model=MODEL, output="lost-output")
+    resumed = run(tmp_path, images, hyperparameters, model=MODEL)
+    assert (tmp_path / "reported").read_text() == "2 2 "
+    assert [entry["epoch"] for entry in resumed.history] == [1, 2, 3, 4]
+
+
+def test_a_damaged_checkpoint_is_passed_over(images, tmp_path):
+    arguments = {"lost": str(tmp_path / "lost")}
+    hyperparameters = with_function("stops_once", arguments=arguments)
+    with pytest.raises(RuntimeError, match="the connection was lost"):
+        run(tmp_path, images, hyperparameters, model=MODEL, output="lost-output")
+    newest = tmp_path / "scratch" / FOLDER / "000002" / "model.pt"
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    resumed = run(tmp_path, images, hyperparameters, model=MODEL)
+    assert (tmp_path / "reported").read_text() == "2 3 "
+    assert [entry["epoch"] for entry in resumed.history] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("never_reports", r"never_reports never called ray\.train\.report"),
+        ("reports_nan", "reported loss = nan in its report 2: the training diverged"),
+        ("reports_no_checkpoint", r"reported no checkpoint with val_accuracy: pass one to"),
+        ("reports_another_metric", r"never reported val_accuracy, .* It reported accuracy\.$"),
+        ("reports_another_network", r"has the state_dict of the network that model\.factory makes"),
+        ("raises", r"raises failed: KeyError: 'learning_rate' \(functions\.py, line \d+\)"),
+    ],
+)
+def test_what_it_does_wrong_is_said_in_one_line(images, tmp_path, name, said):
+    with pytest.raises(ValueError, match=said) as raised:
+        run(tmp_path, images, with_function(name), model=MODEL)
+    assert "\n" not in str(raised.value)
+    assert str(raised.value).startswith("train.function")
+
+
+def test_another_metric_can_be_the_best(images, tmp_path):
+    chosen = with_function("reports_another_metric", best=Best(metric="accuracy"))
+    trained = run(tmp_path, images, chosen, model=MODEL)
+    assert trained.facts["accuracy"] == 0.5
+
+
+def workload(folder, *, train=None, model=None):
+    """A workload that is read from a file, with some parameters changed."""
+    tree = {
+        "data": {"path": "data/sides"},
+        "images": {"size": 8, "channels": 1},
+        "model": {"family": "custom", "factory": FACTORY, "arguments": {"channels": 1}},
+        "train": {"function": "examples.ported:train"},
+    }
+    tree["model"] |= model or {}
+    tree["train"] |= train or {}
+    (folder / "params.yaml").write_text(json.dumps({"workloads": {"sides": tree}}))
+    return load_workload(folder / "params.yaml", "sides")
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"train": {"ema": 0.9}}, "train.ema: the loop of train.function does not use it."),
+        (
+            {"train": {"function": "examples.gone:train"}},
+            "train.function: there is no module examples.gone in the project's folder.",
+        ),
+        (
+            {"model": {"factory": "gone:build"}},
+            "model.factory: there is no module gone in the project's folder.",
+        ),
+    ],
+)
+def test_what_is_not_there_is_found_before_anything_runs(tmp_path, changes, fault):
+    assert list(check(workload(tmp_path, **changes), Project(tmp_path))) == [fault]
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"train": {"function": "examples.ported:run"}}, "examples.ported has no function run."),
+        ({"model": {"factory": "examples.ported:make"}}, "examples.ported has no function make."),
+        ({"model": {"arguments": {"depth": 1}}}, "TypeError: build_model() got an unexpected"),
+        ({"model": {"arguments": {}}}, "failed on an image of 8 x 8 pixels and 1 channels"),
+        (
+            {"model": {"factory": "tests.tasks.train.functions:no_module", "arguments": {}}},
+            "returned a Unexpected, not a torch.nn.Module.",
+        ),
+    ],
+)
+def test_code_that_cannot_be_used_is_found_before_the_training(tmp_path, changes, fault):
+    assert list(check(workload(tmp_path, **changes), Project(tmp_path))) == []
+    [found] = check_slowly(workload(tmp_path, **changes), Project(tmp_path))
+    assert fault in found
+    assert list(check_slowly(workload(tmp_path), Project(tmp_path))) == []
+
+
+def test_workers_with_accelerate_train_one_network(ray_session, images, tmp_path):
+    for package in ("examples", "tests"):
+        shutil.copytree(
+            ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    chosen = with_function("trains_with_accelerate", arguments={"processes": 2})
+    trained = run(tmp_path, images, chosen, model=MODEL, scale=Scale(workers=2))
+    assert trained.facts["val_accuracy"] > 0.6
+    assert len(trained.history) == 4
+
+
+def test_an_error_on_one_worker_ends_all(ray_session, images, tmp_path):
+    for package in ("examples", "tests"):
+        shutil.copytree(
+            ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    began = time.monotonic()
+    with pytest.raises(
+        ValueError, match="raises_on_the_last_rank failed: KeyError: 'no such thing'"
+    ):
+        run(
+            tmp_path,
+            images,
+            with_function("raises_on_the_last_rank"),
+            model=MODEL,
+            scale=Scale(workers=2),
+        )
+    assert time.monotonic() - began < 120

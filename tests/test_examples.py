@@ -1,0 +1,47 @@
+"""The examples, and what the docs show of them."""
+
+import ast
+import difflib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def source(name, function):
+    text = (ROOT / "examples" / name).read_text()
+    body = ast.parse(text).body
+    found = next(each for each in body if getattr(each, "name", "") == function)
+    return ast.get_source_segment(text, found).splitlines()
+
+
+def test_the_docs_show_what_changes_in_a_function():
+    scripts = (source(name, "train") for name in ("single_gpu.py", "ported.py"))
+    lines = list(difflib.unified_diff(*scripts, lineterm="", n=1))[2:]
+    assert "\n".join(lines) in (ROOT / "docs" / "port-your-loop.md").read_text()
+    assert source("single_gpu.py", "build_model") == source("ported.py", "build_model")
+
+
+def test_the_script_before_it_is_ported_runs(tmp_path):
+    import numpy as np
+    from PIL import Image
+
+    random = np.random.default_rng(0)
+    for split in ("train", "val"):
+        for name, dark in (("night", 0), ("day", 100)):
+            folder = tmp_path / "photos" / split / name
+            folder.mkdir(parents=True)
+            for number in range(8):
+                pixels = random.integers(dark, dark + 100, (16, 16, 3), np.uint8)
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "single_gpu.py", "photos"],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "model.pt").exists()
+    last = ast.literal_eval(done.stdout.splitlines()[-1].partition(" ")[2])
+    assert last["val_accuracy"] == pytest.approx(1)
