@@ -46,14 +46,16 @@ class Data(Section):
             fsspec URL; or a data set on the Hugging Face hub (`format: hub`). A password in a URL
             is hidden (`retrain.redaction`).
         format: `folders` is a folder per class, with or without a folder per split above it.
-        image_column: The Parquet column with the image: a struct of `bytes` and `path`, or bytes.
-        label_column: The Parquet column with the class: a name, or an integer.
+        image_column: The Parquet column with the image: a struct of `bytes` and `path`, or bytes;
+            `image` or `img` when None.
+        label_column: The Parquet column with the class: a name, or an integer; `label` or `labels`
+            when None.
     """
 
     path: Text
     format: Literal["auto", "parquet", "folders", "hub"] = "auto"
-    image_column: Text = "image"
-    label_column: Text = "label"
+    image_column: Text | None = None
+    label_column: Text | None = None
     split: Split = Split()
 
 
@@ -178,7 +180,8 @@ class Train(Section):
         loop: A module of `tasks/train/loops/`.
         function: A training function of the user's, `package.module:name` below the project's
             folder, which is the loop then.
-        arguments: What the function gets beside the parameters of this section.
+        arguments: What the function gets beside the parameters of this section; or, of the loop
+            `huggingface`, further arguments of its `TrainingArguments`.
         batch_size: Images per optimizer step, over all workers.
         optimizer: `adamw` (Loshchilov and Hutter, 2019), `adam`, or `sgd` with Nesterov's momentum.
         momentum: Of `sgd`.
@@ -206,7 +209,7 @@ class Train(Section):
             enough.
     """
 
-    loop: Literal["torch"] = "torch"
+    loop: Literal["torch", "huggingface"] = "torch"
     function: Annotated[str, Field(pattern=NAMED, max_length=1000)] | None = None
     arguments: dict[str, Any] = {}
     epochs: Annotated[int, Field(ge=1, le=100_000)] = 20

@@ -24,19 +24,23 @@ if TYPE_CHECKING:
     from retrain.workload import Data
 
 
+# Names of the columns in data sets of the hub, the usual one first.
+USUAL = {"image_column": ("image", "img"), "label_column": ("label", "labels")}
+
+
 @dataclass(frozen=True)
 class ParquetFiles:
     """The Parquet files in a folder.
 
     Attributes:
         root: The folder that the files' names are relative to.
-        image_column: The column with the images.
-        label_column: The column with their classes.
+        image_column: The column with the images; None if it has a usual name.
+        label_column: The column with their classes; None if it has a usual name.
     """
 
     root: Path
-    image_column: str
-    label_column: str
+    image_column: str | None
+    label_column: str | None
 
     def parts(self) -> Iterator[Unit]:
         """The row groups; one that is too large for a task is divided."""
@@ -66,37 +70,22 @@ class ParquetFiles:
 
         split = split_of_parquet(name)
         with self._open_parquet(name) as parquet:
-            names = _class_names(name, parquet.schema_arrow, self.label_column)
+            image, label = self._columns(name, parquet.schema_arrow)
+            names = _class_names(name, parquet.schema_arrow, label)
             for piece in pieces:
                 row = piece.first_row
                 try:
-                    for batch in self._read_rows(parquet, piece):
-                        with _reading_text(name, self.image_column, row):
-                            images = _path_and_bytes(batch[self.image_column])
-                        with _reading_text(name, self.label_column, row):
-                            labels = batch[self.label_column].to_pylist()
-                        for (path, data), label in zip(images, labels, strict=True):
+                    for batch in _read_rows(parquet, piece, [image, label]):
+                        with _reading_text(name, image, row):
+                            images = _path_and_bytes(batch[image])
+                        with _reading_text(name, label, row):
+                            labels = batch[label].to_pylist()
+                        for (path, data), value in zip(images, labels, strict=True):
                             path = path or f"{name}:{row}"
-                            yield RawImage(name, row, path, _label(label, names), split, data)
+                            yield RawImage(name, row, path, _label(value, names), split, data)
                             row += 1
                 except (pa.ArrowInvalid, OSError) as error:
                     raise _fault(f"{name} is broken after row {row}", name, error) from None
-
-    def _read_rows(self, parquet: "pq.ParquetFile", piece: Piece) -> Iterator["pa.RecordBatch"]:
-        batches = parquet.iter_batches(
-            batch_size=64,
-            row_groups=[piece.row_group],
-            columns=[self.image_column, self.label_column],
-            use_threads=False,
-        )
-        skip, rows = piece.skip, piece.rows
-        for batch in batches:
-            part = batch.slice(min(skip, len(batch)), rows)
-            skip -= len(batch) - len(part) if skip else 0
-            rows -= len(part)
-            yield part
-            if not rows:
-                break
 
     def _open_parquet(self, name: str) -> "pq.ParquetFile":
         """Opens a file that has the columns, with the right types."""
@@ -109,36 +98,68 @@ class ParquetFiles:
         except (pa.ArrowInvalid, OSError) as error:
             raise _fault(f"{name} is no Parquet file", name, error) from None
         schema = parquet.schema_arrow
-        for key in ("image_column", "label_column"):
-            column = getattr(self, key)
-            if column not in schema.names:
-                raise ValueError(
-                    f"{name} has no column {column!r}, but {', '.join(schema.names)}: "
-                    f"set data.{key} to one of them."
-                )
-            if schema.names.count(column) > 1:
-                raise ValueError(
-                    f"{name} has {schema.names.count(column)} columns with the name {column!r}: "
-                    f"rename all but one, or set data.{key} to another."
-                )
-        image, label = schema.field(self.image_column).type, schema.field(self.label_column).type
+        columns = self._columns(name, schema)
+        image, label = (schema.field(column).type for column in columns)
         if not _holds_images(image):
             raise ValueError(
-                f"{name}: the column {self.image_column!r} is {image}; an image is its encoded "
+                f"{name}: the column {columns[0]!r} is {image}; an image is its encoded "
                 "bytes (binary), or a struct of `bytes` (binary) and `path` (string). See "
                 "data.image_column."
             )
         if not _holds_labels(label):
             raise ValueError(
-                f"{name}: the column {self.label_column!r} is {label}; a class is a name or a "
+                f"{name}: the column {columns[1]!r} is {label}; a class is a name or a "
                 "whole number. See data.label_column."
             )
         return parquet
+
+    def _columns(self, name: str, schema: "pa.Schema") -> tuple[str, str]:
+        """The columns with the images and with their classes.
+
+        Raises:
+            ValueError: A column is missing, or there are two of its name.
+        """
+        image = _find_column(name, schema, "image_column", self.image_column)
+        return image, _find_column(name, schema, "label_column", self.label_column)
 
 
 def open_reader(data: "Data", root: Path) -> ParquetFiles:
     """The Parquet files in a folder, with the columns that the workload names."""
     return ParquetFiles(root, data.image_column, data.label_column)
+
+
+def _find_column(name: str, schema: "pa.Schema", key: str, wanted: str | None) -> str:
+    """The column that is wanted, or that has a usual name."""
+    names = (wanted,) if wanted else USUAL[key]
+    column = next((each for each in names if each in schema.names), None)
+    if column is None:
+        raise ValueError(
+            f"{name} has no column {' or '.join(map(repr, names))}, but "
+            f"{', '.join(schema.names)}: set data.{key} to one of them."
+        )
+    if schema.names.count(column) > 1:
+        raise ValueError(
+            f"{name} has {schema.names.count(column)} columns with the name {column!r}: rename all "
+            f"but one, or set data.{key} to another."
+        )
+    return column
+
+
+def _read_rows(
+    parquet: "pq.ParquetFile", piece: Piece, columns: list[str]
+) -> Iterator["pa.RecordBatch"]:
+    """The rows of a piece, a few at a time."""
+    batches = parquet.iter_batches(
+        batch_size=64, row_groups=[piece.row_group], columns=columns, use_threads=False
+    )
+    skip, rows = piece.skip, piece.rows
+    for batch in batches:
+        part = batch.slice(min(skip, len(batch)), rows)
+        skip -= len(batch) - len(part) if skip else 0
+        rows -= len(part)
+        yield part
+        if not rows:
+            break
 
 
 def _fault(what: str, name: str, error: Exception) -> ValueError:

@@ -23,3 +23,23 @@ def share_statistics(network: "nn.Module") -> None:
     if torch.distributed.is_initialized():
         for statistic in network.buffers():
             torch.distributed.broadcast(statistic, 0)
+
+
+def broadcast_flag(flag: bool) -> bool:
+    """What the first worker says; all workers then do the same."""
+    import torch.distributed
+
+    if not torch.distributed.is_initialized():
+        return flag
+    on_gpu = torch.distributed.get_backend() == "nccl"
+    said = torch.tensor(int(flag), device="cuda" if on_gpu else "cpu")
+    torch.distributed.broadcast(said, 0)
+    return bool(said)
+
+
+def wait_for_all() -> None:
+    """Waits until all workers are here."""
+    import torch.distributed
+
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()

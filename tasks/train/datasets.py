@@ -19,23 +19,40 @@ class SplitDataset(Dataset["Example"]):
     """The images of a split with their classes' indices; cheap to send to another process."""
 
     def __init__(
-        self, folder: Path, split: str, transform: "Callable[[Tensor], Tensor] | None" = None
+        self,
+        folder: Path,
+        split: str,
+        memory_gb: float,
+        transform: "Callable[[Tensor], Tensor] | None" = None,
     ) -> None:
         """Opens nothing yet.
 
         Args:
             folder: The output of `preprocess`.
             split: `train`, `val` or `test`.
+            memory_gb: Images that fit into it are read once, and stay in memory.
             transform: Called with uint8 images (N, H, W, C); what it returns has N items.
         """
         self._folder, self._name, self._transform = folder, split, transform
+        self._memory_gb = memory_gb
 
     @cached_property
     def _split(self) -> PreparedSplit:
         return open_prepared(self._folder).split(self._name)
 
+    @cached_property
+    def _images(self) -> Any:
+        """Gives uint8 (n, H, W, C) for int64 (n,)."""
+        import numpy as np
+
+        images = self._split.images
+        if len(images) * images.bytes_per_image > self._memory_gb * 1e9:
+            return images
+        return images.load(np.arange(len(images)))
+
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_split"}
+        opened = ("_split", "_images")
+        return {name: value for name, value in vars(self).items() if name not in opened}
 
     def __len__(self) -> int:
         return len(self._split)
@@ -53,7 +70,7 @@ class SplitDataset(Dataset["Example"]):
         import torch
 
         rows = np.asarray(indices, np.int64)
-        images = torch.from_numpy(self._split.images[rows])
+        images = torch.from_numpy(self._images[rows])
         if self._transform:
             images = self._transform(images)
         return list(zip(images, self._split.labels[rows].tolist(), strict=True))

@@ -85,7 +85,7 @@ class Meter:
         """Writes the progress of the training."""
         done, took = step - self._first, monotonic() - self._began
         progress = {
-            "epoch": min(len(history) + 1, self._epochs),
+            "epoch": min(step * self._epochs // self._steps + 1, self._epochs),
             "epochs": self._epochs,
             "fraction": step / self._steps,
             "images_per_second": self._images_per_second,

@@ -6,8 +6,6 @@ and not for the next process after a kill. So the files of a checkpoint are copi
 folder, which all workers see, and `get_checkpoint` returns them from there.
 """
 
-import hashlib
-import json
 import shutil
 from collections.abc import Callable, Mapping
 from math import isfinite
@@ -17,14 +15,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from retrain.workload import Best
-from tasks.data.json_file import write_json
+from tasks.train import folders
 from tasks.train.selection import is_better
 
 if TYPE_CHECKING:
     from ray.train import Checkpoint
 
 FOLDER = "reports"
-KEPT = 2
 
 
 class ReportError(ValueError):
@@ -99,21 +96,21 @@ class Reports:
             return
         partial.rename(target)
         self.history[-1]["checkpoint"] = True
-        write_json(_record(target), {"digest": _digest(target), "history": self.history})
+        folders.seal(target, {"history": self.history})
         best = self.best()
-        kept = {*sorted(self._complete())[-KEPT:], *([self.folder(best)] if best else [])}
-        for old in set(self._complete()) - kept:
-            _record(old).unlink()
-            shutil.rmtree(old)
+        complete = folders.sealed(self._folder)
+        for old in complete[: -folders.KEPT]:
+            if not best or old != self.folder(best):
+                folders.remove(old)
 
     def last(self) -> Path | None:
         """The newest undamaged checkpoint; the history becomes that up to it."""
-        for folder in sorted(self._complete(), reverse=True):
-            record = json.loads(_record(folder).read_text(encoding="utf-8"))
-            if _digest(folder) == record["digest"]:
-                self.history = record["history"]
-                return folder
-        return None
+        found = folders.newest(self._folder)
+        if found is None:
+            return None
+        folder, facts = found
+        self.history = facts["history"]
+        return folder
 
     def best(self) -> dict[str, Any] | None:
         """The best of the reports with a checkpoint; None if there is none."""
@@ -131,26 +128,9 @@ class Reports:
         """
         return self._folder / f"{entry['epoch']:06d}"
 
-    def _complete(self) -> list[Path]:
-        return [record.with_suffix("") for record in self._folder.glob("*.json")]
-
 
 def _is_number(value: Any) -> bool:
     """Whether a metric is a number, of Python, NumPy or PyTorch."""
     if isinstance(value, Real):
         return not isinstance(value, bool)
     return getattr(value, "ndim", None) == 0 and hasattr(value, "item")
-
-
-def _record(folder: Path) -> Path:
-    return folder.with_suffix(".json")
-
-
-def _digest(folder: Path) -> str:
-    """SHA-256 (hex) of the names and contents of all files."""
-    digest = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        with path.open("rb") as file:
-            content = hashlib.file_digest(file, "sha256").hexdigest()
-        digest.update(f"{path.relative_to(folder).as_posix()}\0{content}\0".encode())
-    return digest.hexdigest()

@@ -162,11 +162,7 @@ def check_slowly(workload: Workload, project: Project) -> Iterator[str]:
     images = workload.images
     shape = (images.size, images.size, images.channels)
     yield from family.library_faults(settings, shape, project.root)
-    if workload.train.function:
-        try:
-            user_code.find(workload.train.function, "train.function", project.root)
-        except ValueError as error:
-            yield str(error)
+    yield from import_module(_loop(workload.train)).slow_faults(workload.train, project.root)
 
 
 def _loop(hyperparameters: Train) -> str:
@@ -187,6 +183,7 @@ def _unfit_for_the_loop(workload: Workload) -> Iterator[str]:
             yield f"train.{name}: {loop.NAME} does not use it."
     if loop.METRICS and train.best.metric not in loop.METRICS:
         yield f"train.best.metric: {train.best.metric} is not one of {', '.join(loop.METRICS)}."
+    yield from loop.faults(train)
     if train.function and workload.model.family != "custom":
         yield (
             "model.family: with train.function it is custom, and model.factory names the function "

@@ -14,6 +14,7 @@ from retrain.params import workload_names
 from retrain.project import Project
 from retrain.registry import versions
 from tests.flows.conftest import ROOT, draw_photos, ran, until
+from tests.hub import write_beans, write_vit
 
 BEFORE_THE_GATE = ["pull", "validate", "preprocess", "train", "evaluate"]
 NOT_NEEDED = {"torch", "ray", "transformers", "great_expectations", "dvc", "sklearn"}
@@ -291,9 +292,23 @@ def test_status_history_and_why_tell_of_the_runs(clone, first):
     assert "train                cached" in clone.retrain("why", "vit").stdout
 
 
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """What replaces the data and the weights of workloads that would download them."""
+    folder = tmp_path_factory.mktemp("hub")
+    write_beans(folder / "beans")
+    write_vit(folder / "vit", 32)
+    beans = {
+        "data.path": folder / "beans", "data.format": "parquet", "images.size": 32,
+        "model.pretrained": folder / "vit", "train.arguments.eval_steps": 2,
+    }  # fmt: skip
+    return {"beans": [f"{key}={value}" for key, value in beans.items()]}
+
+
 @pytest.mark.parametrize("workload", workload_names(ROOT / "params.yaml"))
-def test_every_shipped_workload_runs(clone, workload):
-    assert clone.train(workload=workload)["model"]["version"] >= 1
+def test_every_shipped_workload_runs(clone, small, workload):
+    changes = [word for each in small.get(workload, ()) for word in ("--set", each)]
+    assert clone.train(*changes, workload=workload)["model"]["version"] >= 1
 
 
 def test_nothing_was_left_running_by_a_run(clone, first):

@@ -65,6 +65,7 @@ EDITS = {
     "tasks/pull/hub_source.py": [],
     "tasks/pull/url_source.py": [],
     "tasks/train/loops/function.py": [],
+    "tasks/train/loops/huggingface.py": [],
     "tasks/train/loops/mine.py": [],
     "tasks/train/estimate.py": [],
     "tasks/train/loops/torch.py": ["train"],
@@ -183,6 +184,8 @@ def test_dvc_knows_the_modules_of_each_stage():
         workload.model_copy(update={"data": data.model_copy(update=each)}) for each in elsewhere
     ]
     workloads.append(load_workload(ROOT / "params.yaml", "custom"))
+    trainer = workload.train.model_copy(update={"loop": "huggingface"})
+    workloads.append(workload.model_copy(update={"train": trainer}))
     stages = YAML(typ="safe", pure=True).load((ROOT / "dvc.yaml").read_text())["stages"]
     for name in CACHED:
         modules = set()

@@ -14,6 +14,7 @@ from typing import Any
 import models
 from models import custom, user_code
 from retrain.runs.console import Progress
+from retrain.workload import Train
 from tasks.data.json_file import write_json
 from tasks.data.shards import Prepared, open_prepared
 from tasks.train.device import known_to_accelerate
@@ -32,6 +33,20 @@ USED = (*PASSED_ON, "function", "arguments", "best", "loop")
 # Of files that may hold weights.
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 WRAPPED = "module."  # before the names of a network that was saved inside DDP
+
+
+def faults(hyperparameters: Train) -> Iterator[str]:
+    """None: only the function knows."""
+    return iter(())
+
+
+def slow_faults(hyperparameters: Train, root: Path) -> Iterator[str]:
+    """Why the function cannot be imported."""
+    assert hyperparameters.function is not None
+    try:
+        user_code.find(hyperparameters.function, KEY, root)
+    except ValueError as error:
+        yield str(error)
 
 
 def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
@@ -63,6 +78,7 @@ def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
         if get_context().get_world_rank():
             return {}
         best = _best(job, reports)
+        _show(job, len(data.split("train")), reports.history)
         parameters = _save(job, data, reports.folder(best))
     return {
         "history": reports.history,
@@ -105,7 +121,10 @@ def _config(job: TrainingJob, data: Prepared) -> dict[str, Any]:
     return (
         job.hyperparameters.model_dump(include=set(PASSED_ON))
         | {"classes": list(data.labels), "shape": data.shape}
-        | {split: SplitDataset(job.images, split, pixels) for split in ("train", "val")}
+        | {
+            split: SplitDataset(job.images, split, job.memory_gb, pixels)
+            for split in ("train", "val")
+        }
         | job.hyperparameters.arguments
     )
 

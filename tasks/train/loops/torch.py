@@ -1,8 +1,9 @@
 """The project's own training loop; each worker runs it, or the step's process if there are none."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import chdir, nullcontext
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
@@ -48,6 +49,16 @@ NO_MEMORY = ("can't allocate memory", "not enough memory", "size calculation ove
 NAME = "the loop torch"
 METRICS = ("train_loss", "val_loss", "val_accuracy")
 USED = tuple(set(Train.model_fields) - {"function", "arguments"})  # of the section `train`
+
+
+def faults(hyperparameters: Train) -> Iterator[str]:
+    """None: its parameters go together in any way."""
+    return iter(())
+
+
+def slow_faults(hyperparameters: Train, root: Path) -> Iterator[str]:
+    """None."""
+    return iter(())
 
 
 def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:

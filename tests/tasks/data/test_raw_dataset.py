@@ -110,6 +110,26 @@ def test_labels_become_names(tmp_path, labels, names, expected):
     assert [image.label for image in read(tmp_path, "parquet")] == expected
 
 
+@pytest.mark.parametrize(
+    ("columns", "label"),
+    [(("image", "label"), "a"), (("img", "label"), "a"), (("image", "labels", "label"), "b")],
+)
+def test_the_usual_names_of_columns_are_understood(tmp_path, columns, label):
+    (tmp_path / "data").mkdir()
+    images, *labels = columns
+    table = {images: [png(1)]} | dict(zip(labels, (["a"], ["b"]), strict=False))
+    pq.write_table(pa.table(table), tmp_path / "data/a.parquet")
+    [image] = read(tmp_path, "parquet")
+    assert (image.data, image.label) == (png(1), label)
+
+
+def test_columns_without_a_usual_name_have_to_be_named(tmp_path):
+    (tmp_path / "data").mkdir()
+    pq.write_table(pa.table({"image": [png(1)], "kind": ["a"]}), tmp_path / "data/a.parquet")
+    with pytest.raises(ValueError, match=r"no column 'label' or 'labels', but image, kind: set"):
+        read(tmp_path, "parquet")
+
+
 @pytest.mark.parametrize("key", ["image_column", "label_column"])
 def test_a_missing_column_is_named_with_those_there_are(tmp_path, key):
     write_parquet(tmp_path / "data/a.parquet", [png(1)], ["cat"])

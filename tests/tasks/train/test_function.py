@@ -70,7 +70,7 @@ def test_the_images_that_it_gets_are_those_that_the_served_network_sees(images):
     def pixels(batch):
         return normalise(batch, network.mean, network.std)
 
-    dataset = SplitDataset(images, "val", pixels)
+    dataset = SplitDataset(images, "val", 1.0, pixels)
     val = open_prepared(images).split("val")
     stored = torch.from_numpy(val.images[np.arange(len(val))])
     assert len(dataset) == len(val)
@@ -95,6 +95,12 @@ def test_it_resumes_from_its_last_report(images, tmp_path):
     resumed = run(tmp_path, images, hyperparameters, model=MODEL)
     assert (tmp_path / "reported").read_text() == "2 2 "
     assert [entry["epoch"] for entry in resumed.history] == [1, 2, 3, 4]
+
+
+def test_a_training_that_was_over_is_not_repeated(trained, images):
+    again = run(trained.project.root, images, with_function("train"), model=MODEL, output="again")
+    assert again.facts == trained.facts
+    assert again.history == trained.history
 
 
 def test_a_damaged_checkpoint_is_passed_over(images, tmp_path):

@@ -1,0 +1,256 @@
+"""Trains with the `Trainer` of `transformers`, in each worker of Ray Train.
+
+The Trainer gets a plain module around the network, and not the network of `transformers`: given
+that, transformers 5.23 restores only a part of the weights when it resumes a ViT. Its checkpoints
+go to the scratch folder, which all workers see; Ray Train need not copy them.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import chdir
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import models
+from retrain.faults import did_you_mean
+from retrain.workload import Train
+from tasks.data.shards import Prepared, open_prepared
+from tasks.train import checkpoint, device
+from tasks.train.job import TrainingJob
+from tasks.train.sampler import BatchSampler
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from models.network import Network
+
+NAME = "the loop huggingface"
+METRICS = ("train_loss", "val_loss", "val_accuracy")
+USED = (
+    *("loop", "arguments", "epochs", "batch_size", "lr", "weight_decay", "warmup", "schedule"),
+    *("clip_norm", "label_smoothing", "micro_batch", "precision", "augment", "seed", "best"),
+    "early_stopping",
+)
+SCHEDULES = {"cosine": "cosine", "constant": "constant_with_warmup"}
+
+# Arguments of the Trainer that have a key of their own in the workload.
+KEYS = {
+    "num_train_epochs": "train.epochs",
+    "per_device_train_batch_size": "train.batch_size",
+    "gradient_accumulation_steps": "train.micro_batch",
+    "learning_rate": "train.lr",
+    "weight_decay": "train.weight_decay",
+    "warmup_steps": "train.warmup",
+    "max_grad_norm": "train.clip_norm",
+    "label_smoothing_factor": "train.label_smoothing",
+    "bf16": "train.precision",
+    "fp16": "train.precision",
+    "seed": "train.seed",
+    "data_seed": "train.seed",
+    "metric_for_best_model": "train.best.metric",
+    "greater_is_better": "train.best.mode",
+}
+# And those that say where it runs and what it writes, which this project decides.
+DECIDED = (
+    *("auto_find_batch_size", "ddp_backend", "deepspeed", "disable_tqdm", "do_eval", "do_predict"),
+    *("do_train", "enable_jit_checkpoint", "fsdp", "fsdp_config", "hub_always_push"),
+    *("hub_model_id", "hub_private_repo", "hub_revision", "hub_strategy", "hub_token"),
+    *("ignore_data_skip", "label_names", "load_best_model_at_end", "local_rank", "output_dir"),
+    *("parallelism_config", "prediction_loss_only", "push_to_hub", "remove_unused_columns"),
+    *("report_to", "restore_callback_states_from_checkpoint", "resume_from_checkpoint"),
+    *("run_name", "save_on_each_node", "save_only_model", "save_steps", "save_strategy"),
+    *("save_total_limit", "use_cpu"),
+)
+
+
+def faults(hyperparameters: Train) -> Iterator[str]:
+    """A sentence for each setting that the Trainer could not follow."""
+    if hyperparameters.schedule not in SCHEDULES:
+        yield (
+            f"train.schedule: {NAME} has {' and '.join(SCHEDULES)}; others by "
+            "train.arguments.lr_scheduler_type."
+        )
+    for name in hyperparameters.arguments:
+        if name in KEYS:
+            yield f"train.arguments.{name}: set {KEYS[name]} instead."
+        elif name in DECIDED:
+            yield f"train.arguments.{name}: this project decides it."
+
+
+def slow_faults(hyperparameters: Train, root: Path) -> Iterator[str]:
+    """A sentence for each argument that the Trainer does not know or does not take."""
+    from dataclasses import fields
+
+    from transformers import TrainingArguments
+
+    known = {field.name for field in fields(TrainingArguments)}
+    unknown = [name for name in hyperparameters.arguments if name not in known]
+    for name in unknown:
+        yield f"train.arguments.{name}: no such argument.{did_you_mean(name, known)}"
+    if unknown:
+        return
+    try:
+        TrainingArguments(**_arguments(hyperparameters, 1, Path("unused"), on_cpu=True))
+    except (TypeError, ValueError) as error:
+        yield f"train.arguments: {str(error).splitlines()[0]}"
+
+
+def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
+    """Trains, as one of the workers: from its last checkpoint if there is one.
+
+    Args:
+        config: The job, under `job`.
+
+    Returns:
+        As the loop `torch` does.
+
+    Raises:
+        ValueError: The network does not fit the images, or the training diverged.
+    """
+    import torch
+    from ray.train import get_context
+    from ray.train.torch import get_device
+
+    job, on_cpu = config["job"], get_device().type == "cpu"
+    device.make_repeatable(get_device())
+    data = open_prepared(job.images)
+    if on_cpu:
+        torch.set_num_threads(job.threads or 1)  # None if GPUs were expected
+    torch.manual_seed(job.hyperparameters.seed)
+    with chdir(job.root):
+        network = models.build(job.family, job.settings, data.shape, len(data.labels))
+    precision = job.hyperparameters.precision
+    attention = network.prefer_attention(get_device().type, precision)
+    with device.known_to_accelerate(on_cpu):
+        record = _train(job, data, network, on_cpu)
+    if get_context().get_world_rank():
+        return {}
+    assert record.best is not None
+    network.cpu().load_state_dict(record.best["weights"])
+    models.save(
+        network,
+        job.output,
+        family=job.family,
+        settings=job.settings,
+        labels=data.labels,
+        images=data.images,
+    )
+    return {
+        "history": record.history,
+        "best": record.best["epoch"],
+        "parameters": sum(each.numel() for each in network.parameters()),
+        "numerics": {
+            "precision": precision,
+            "attention": attention,
+            "compiled": bool(job.hyperparameters.arguments.get("torch_compile")),
+            "threads": torch.get_num_threads() if on_cpu else None,
+        },
+    }
+
+
+def _train(job: TrainingJob, data: Prepared, network: "Network", on_cpu: bool) -> Any:
+    """Runs the Trainer; returns its record."""
+    from ray.train import get_context
+    from ray.train.huggingface.transformers import prepare_trainer
+    from transformers import PrinterCallback, TrainingArguments
+
+    from tasks.train.datasets import SplitDataset
+    from tasks.train.trainer_record import LabelledNetwork, NetworkTrainer, Record
+
+    context = get_context()
+    workers = context.get_world_size()
+    share = job.hyperparameters.batch_size // workers
+    folder = job.scratch / checkpoint.FOLDER
+    chosen = _arguments(job.hyperparameters, share, folder, on_cpu=on_cpu)
+    arguments = TrainingArguments(**chosen)
+    arguments._n_gpu = min(arguments.n_gpu, 1)  # it would spread over all that it sees
+    batches = BatchSampler(
+        rows=len(data.split("train")),
+        size=arguments.per_device_train_batch_size * workers,
+        seed=job.hyperparameters.seed,
+        rank=context.get_world_rank(),
+        workers=workers,
+    )
+    labelled = LabelledNetwork(network, job.hyperparameters, batches)
+    record = Record(job, labelled, batches)
+    trainer = prepare_trainer(
+        NetworkTrainer(
+            labelled,
+            arguments,
+            data_collator=_collate,
+            train_dataset=SplitDataset(job.images, "train", memory_gb=job.memory_gb),
+            eval_dataset=SplitDataset(job.images, "val", memory_gb=job.memory_gb),
+            compute_metrics=_metrics,
+            preprocess_logits_for_metrics=_classes_and_losses,
+            callbacks=[record],
+        )
+    )
+    trainer.remove_callback(PrinterCallback)
+    last = record.restore()
+    trainer.train(resume_from_checkpoint=str(last) if last else None)
+    if not record.history or record.history[-1]["step"] < trainer.state.global_step:
+        trainer.evaluate()
+    record.finish(trainer.state.global_step)
+    return record
+
+
+def _arguments(hyperparameters: Train, share: int, folder: Path, *, on_cpu: bool) -> dict[str, Any]:
+    """The arguments of the Trainer.
+
+    Args:
+        hyperparameters: How the network is trained.
+        share: Images of a batch for each worker.
+        folder: Of the checkpoints.
+        on_cpu: Whether it trains on CPUs.
+    """
+    at_once = hyperparameters.micro_batch or share
+    return {
+        "per_device_train_batch_size": at_once,
+        "per_device_eval_batch_size": at_once,
+        "gradient_accumulation_steps": max(share // at_once, 1),
+        "num_train_epochs": hyperparameters.epochs,
+        "learning_rate": hyperparameters.lr,
+        "lr_scheduler_type": SCHEDULES.get(hyperparameters.schedule, "cosine"),
+        "warmup_steps": hyperparameters.warmup,  # a fraction of all steps, if below 1
+        "weight_decay": hyperparameters.weight_decay,
+        "max_grad_norm": hyperparameters.clip_norm,
+        "bf16": hyperparameters.precision == "bf16",
+        "seed": hyperparameters.seed % (1 << 32),
+        "eval_strategy": "epoch",
+        "logging_strategy": "no",  # the history has what is evaluated
+        "dataloader_pin_memory": not on_cpu,
+        **hyperparameters.arguments,
+        "output_dir": str(folder),
+        "save_strategy": "no",  # the record says when
+        "remove_unused_columns": False,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": on_cpu,
+    }
+
+
+def _collate(examples: "list[tuple[Tensor, int]]") -> "dict[str, Tensor]":
+    """A batch: uint8 images (N, H, W, C) and int64 labels (N,)."""
+    import torch
+
+    images, labels = zip(*examples, strict=True)
+    return {"images": torch.stack(images), "labels": torch.tensor(labels)}
+
+
+def _classes_and_losses(logits: "Tensor", labels: "Tensor") -> "tuple[Tensor, Tensor]":
+    """The class that is found for each image, and its cross-entropy.
+
+    The Trainer's own mean counts images twice with which it fills the last batches of workers.
+    """
+    import torch
+
+    losses = torch.nn.functional.cross_entropy(logits.float(), labels, reduction="none")
+    return logits.argmax(1), losses
+
+
+def _metrics(prediction: Any) -> dict[str, float]:
+    """The fraction of images whose class was found, and the mean cross-entropy (nats)."""
+    classes, losses = prediction.predictions
+    return {
+        "accuracy": float((classes == prediction.label_ids).mean()),
+        "cross_entropy": float(losses.mean(dtype="float64")),
+    }

@@ -1,0 +1,231 @@
+"""What the `Trainer` of `transformers` calls, beside its own parts: the network, and a record.
+
+The record measures, decides when a checkpoint is written, and keeps the best weights.
+"""
+
+from math import ceil, isfinite
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Trainer, TrainerCallback
+
+from models.network import Network
+from retrain.workload import Train
+from tasks.train import checkpoint, folders
+from tasks.train.augment import augment
+from tasks.train.collective import broadcast_flag, share_statistics, sum_over_workers, wait_for_all
+from tasks.train.job import TrainingJob
+from tasks.train.progress import FILE, Meter
+from tasks.train.sampler import BatchSampler
+from tasks.train.selection import is_better, stops_early
+
+# How often losses are checked. A check waits until the GPU has done all earlier work.
+STEPS_BETWEEN_CHECKS = 50
+# After less time than this, no checkpoint is written at an evaluation.
+SECONDS_WORTH_A_CHECKPOINT = 1.0
+
+
+class LabelledNetwork(nn.Module):
+    """A network that also augments its images and returns its loss, as the Trainer wants it.
+
+    Attributes:
+        network: What is trained.
+        calls: How often it was called to train.
+        parts: How many calls make a step.
+        loss_sum: The losses of the steps since the last evaluation.
+    """
+
+    def __init__(self, network: Network, hyperparameters: Train, batches: BatchSampler) -> None:
+        """Wraps a network.
+
+        Args:
+            network: Takes uint8 images.
+            hyperparameters: The augmentation and the label smoothing.
+            batches: Which worker this is, and how many images it takes at once.
+        """
+        super().__init__()
+        self.network = network
+        self.calls, self.parts = 0, 1
+        self._hyperparameters, self._batches = hyperparameters, batches
+        self.loss_sum = torch.zeros(())  # no buffer, which DDP would share
+
+    def forward(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Classifies images.
+
+        Args:
+            images: uint8 (N, H, W, C).
+            labels: int64 (N,).
+
+        Returns:
+            `loss`, the mean cross-entropy, and `logits` (N, classes).
+        """
+        smoothing = 0.0
+        if self.training:
+            smoothing = self._hyperparameters.label_smoothing
+            changes = self._hyperparameters.augment
+            images = augment(images, changes, self._batches, self.calls)
+            self.calls += 1
+        logits = self.network(images)
+        loss = nn.functional.cross_entropy(logits, labels, label_smoothing=smoothing)
+        if self.training:
+            self.loss_sum = self.loss_sum.to(loss.device) + loss.detach() / self.parts
+        return {"loss": loss, "logits": logits}
+
+
+class NetworkTrainer(Trainer):  # type: ignore[misc]  # it has no types
+    """A Trainer of a labelled network."""
+
+    def evaluate(self, *arguments: Any, **named: Any) -> dict[str, float]:
+        """Evaluates the first worker's statistics of batch norms, which are what is saved."""
+        share_statistics(self.model.network)
+        metrics: dict[str, float] = super().evaluate(*arguments, **named)
+        return metrics
+
+
+class Record(TrainerCallback):  # type: ignore[misc]  # it has no types
+    """The history of a training, and its best weights.
+
+    Attributes:
+        history: An entry for each evaluation.
+        best: The best of them (`epoch`) and its `weights`.
+    """
+
+    def __init__(self, job: TrainingJob, labelled: LabelledNetwork, batches: BatchSampler) -> None:
+        """Starts without a history.
+
+        Args:
+            job: The training.
+            labelled: What the Trainer trains.
+            batches: Which worker this is.
+        """
+        self.history: list[dict[str, Any]] = []
+        self.best: dict[str, Any] | None = None
+        self._job, self._labelled, self._batches = job, labelled, batches
+        self._first = 0  # the step after the last evaluation
+
+    def restore(self) -> Path | None:
+        """Takes the state of the last checkpoint over; returns its folder."""
+        found = folders.newest(self._job.scratch / checkpoint.FOLDER)
+        if found is None:
+            return None
+        folder, _ = found
+        state = torch.load(folder / self._file, map_location="cpu", weights_only=True)
+        self.history, self.best, self._first = state["history"], state["best"], state["first"]
+        self._labelled.calls = state["calls"]
+        self._labelled.loss_sum.fill_(state["loss_sum"])
+        return folder
+
+    @property
+    def _file(self) -> str:
+        return f"record-{self._batches.rank}.pt"
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Starts to measure."""
+        self._labelled.parts = args.gradient_accumulation_steps
+        self._batch = self._batches.size * args.gradient_accumulation_steps
+        self._meter = Meter(
+            self._job.scratch / FILE,
+            ceil(state.num_train_epochs),
+            state.max_steps,
+            self._batch,
+            state.global_step,
+            float(self._labelled.loss_sum),
+        )
+        self._saved = self._ended = self._began = self._trained = monotonic()
+        self._began_at = state.global_step
+        self._meter.go_on()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Measures a step, and writes a checkpoint if the last one is old."""
+        self._trained = monotonic()
+        losses = self._labelled.loss_sum
+        if state.global_step % STEPS_BETWEEN_CHECKS == 0:
+            self._check_finite(float(sum_over_workers(losses)), state)
+        if self._batches.rank == 0:
+            self._meter.tick(state.global_step, losses, self.history)
+        late = self._trained - self._saved > self._job.checkpoint_seconds
+        if broadcast_flag(late):
+            self._save_now(state, control, given["optimizer"])
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Adds an entry to the history, and keeps the weights if they are the best."""
+        metrics, network = given["metrics"], self._labelled.network
+        losses = float(sum_over_workers(self._labelled.loss_sum)) / self._batches.workers
+        self._check_finite(losses + metrics["eval_cross_entropy"], state)
+        self._meter.pause(float(self._labelled.loss_sum))
+        took = max(self._trained - self._began, 1e-9)
+        this = {
+            "epoch": len(self.history) + 1,
+            "step": state.global_step,
+            "train_loss": losses / max(state.global_step - self._first, 1),
+            "val_loss": metrics["eval_cross_entropy"],
+            "val_accuracy": metrics["eval_accuracy"],
+            "lr": given["optimizer"].param_groups[0]["lr"],
+            "images_per_second": (state.global_step - self._began_at) * self._batch / took,
+            "seconds": monotonic() - self._ended,
+        }
+        self.history.append(this)
+        chosen = self._job.hyperparameters
+        if is_better(this, self.best["epoch"] if self.best else None, chosen.best):
+            weights = {name: value.cpu().clone() for name, value in network.state_dict().items()}
+            self.best = {"epoch": this, "weights": weights}
+        self._labelled.loss_sum.zero_()
+        self._first = self._began_at = state.global_step
+        self._ended = self._began = monotonic()
+        self._meter.go_on()
+        if stops_early(self.history, chosen.best, chosen.early_stopping):
+            control.should_training_stop = True
+        over = control.should_training_stop or state.global_step == state.max_steps
+        worth = min(SECONDS_WORTH_A_CHECKPOINT, self._job.checkpoint_seconds)
+        if broadcast_flag(over or monotonic() - self._saved > worth):
+            self._save_now(state, control, given["optimizer"])
+
+    def finish(self, step: int) -> None:
+        """Writes the progress of a training that is over."""
+        if self._batches.rank == 0:
+            self._meter.write(step, self.history[-1]["train_loss"], self.history)
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Completes the checkpoint that the Trainer has written, and removes older ones."""
+        above = self._job.scratch / checkpoint.FOLDER
+        folder = above / f"checkpoint-{state.global_step}"
+        own = {
+            "history": self.history,
+            "best": self.best if self._batches.rank == 0 else None,
+            "first": self._first,
+            "calls": self._labelled.calls,
+            "loss_sum": float(self._labelled.loss_sum),
+        }
+        torch.save(own, folder / self._file)
+        wait_for_all()
+        if self._batches.rank == 0:
+            folders.seal(folder, {})
+            for old in folders.sealed(above)[: -folders.KEPT]:
+                folders.remove(old)
+        self._saved = monotonic()
+
+    def _save_now(self, state: Any, control: Any, optimizer: Any) -> None:
+        """Has the Trainer write a checkpoint; never one to which a diverged training came."""
+        network = self._labelled.network.state_dict()
+        if not checkpoint.is_finite((network, _plain(optimizer).state_dict())):
+            raise self._diverged()
+        control.should_save = True
+
+    def _check_finite(self, value: float, state: Any) -> None:
+        if not isfinite(value):
+            raise self._diverged()
+
+    def _diverged(self) -> ValueError:
+        lr = self._job.hyperparameters.lr
+        return ValueError(
+            f"The training diverged after evaluation {len(self.history)}: its numbers are no "
+            f"longer finite. Lower train.lr (it is {lr:g}) or raise train.warmup."
+        )
+
+
+def _plain(optimizer: Any) -> Any:
+    """The optimizer of PyTorch inside that of Accelerate."""
+    return getattr(optimizer, "optimizer", optimizer)

@@ -1,0 +1,52 @@
+"""Small stand-ins for what workloads download: data sets and networks, in the hub's own layouts."""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+
+BEANS = ("angular_leaf_spot", "bean_rust", "healthy")
+
+
+def write_beans(folder: Path, side: int = 40) -> Path:
+    """The data set `beans`: columns, names of files and metadata as on the hub; other images."""
+    random = np.random.default_rng(0)
+    feature = {"_type": "ClassLabel", "names": list(BEANS)}
+    info = {"info": {"features": {"labels": feature}}}
+    image_type = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    schema = pa.schema(
+        {"image_file_path": pa.string(), "image": image_type, "labels": pa.int64()},
+        metadata={"huggingface": json.dumps(info)},
+    )
+    (folder / "data").mkdir(parents=True)
+    for split, count in (("train", 36), ("validation", 12), ("test", 12)):
+        rows = []
+        for number in range(count):
+            label = number % len(BEANS)
+            pixels = random.integers(0, 120, (side, side, 3), np.uint8)
+            pixels[..., label] += 100
+            encoded = io.BytesIO()
+            Image.fromarray(pixels).save(encoded, "JPEG")
+            path = f"{split}.{number}.jpg"
+            image = {"bytes": encoded.getvalue(), "path": path}
+            rows.append({"image_file_path": path, "image": image, "labels": label})
+        table = pa.Table.from_pylist(rows, schema)
+        pq.write_table(table, folder / "data" / f"{split}-00000-of-00001.parquet")
+    return folder
+
+
+def write_vit(folder: Path, size: int) -> Path:
+    """A pretrained ViT without a head, as `google/vit-base-patch16-224-in21k` is one."""
+    from transformers import ViTConfig, ViTImageProcessor, ViTModel
+
+    config = ViTConfig(
+        image_size=size, patch_size=8, hidden_size=16, num_hidden_layers=2,
+        num_attention_heads=2, intermediate_size=32,
+    )  # fmt: skip
+    ViTModel(config).save_pretrained(folder)
+    ViTImageProcessor(size={"height": size, "width": size}).save_pretrained(folder)
+    return folder
