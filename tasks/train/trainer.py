@@ -1,12 +1,16 @@
-"""Ray Train's trainer for a Ray without a dashboard.
+"""Ray Train's trainer without the helpers that a training on this machine's own Ray does not need.
 
-The controller of a training has a helper that asks the dashboard, again and again, whether the
-controller is still alive. Without a dashboard each question takes ten seconds, and the end of the
-training waits for it: 20 s for a training of no steps, 9 s without the helper (Ray 2.60). Nor does
-it find then what it is to remove: the CPUs that a killed controller had reserved. They are free
-again when the run ends.
+Each helper of its controller is a process that takes 2 s of a core to start, beside the workers.
+
+- One asks the dashboard, again and again, whether the controller is still alive. Without a
+  dashboard each question takes ten seconds, and the end of the training waits for it: 20 s for a
+  training of no steps, 9 s without the helper (Ray 2.60). Nor does it find then what it is to
+  remove: the CPUs that a killed controller had reserved. They are free again when the run ends.
+- One divides data sets of Ray Data among the workers, also where there are none.
+- One watches for nodes of the cluster that are about to be taken away.
 """
 
+import os
 from typing import Any
 
 from ray.train.torch import TorchTrainer
@@ -14,13 +18,24 @@ from ray.train.torch import TorchTrainer
 from retrain.servers import ray_cluster
 
 NEEDS_DASHBOARD = "PlacementGroupCleanerCallback"
+DIVIDES_DATA = "DatasetsCallback"
+WATCHES_NODES = "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"
 
 
 class Trainer(TorchTrainer):  # type: ignore[misc]  # Ray is not typed
-    """`TorchTrainer`, whose end does not wait where Ray has no dashboard."""
+    """`TorchTrainer` with the helpers that are of use."""
+
+    def fit(self) -> Any:
+        """Trains, as `TorchTrainer` does."""
+        if not ray_cluster.is_remote():
+            os.environ.setdefault(WATCHES_NODES, "0")
+        return super().fit()
 
     def _create_default_callbacks(self) -> list[Any]:
+        without = set()
+        if not ray_cluster.is_remote():  # a cluster of the user's may have a dashboard
+            without.add(NEEDS_DASHBOARD)
+        if not self.datasets:
+            without.add(DIVIDES_DATA)
         callbacks = super()._create_default_callbacks()
-        if ray_cluster.is_remote():  # a cluster of the user's may have one
-            return list(callbacks)
-        return [each for each in callbacks if type(each).__name__ != NEEDS_DASHBOARD]
+        return [each for each in callbacks if type(each).__name__ not in without]

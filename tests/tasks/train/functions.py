@@ -91,10 +91,3 @@ def stops_once(config):
 def trains_with_accelerate(config):
     assert Accelerator().num_processes == config["processes"]
     with_accelerate.train(config)
-
-
-def raises_on_the_last_rank(config):
-    context = ray.train.get_context()
-    if context.get_world_rank() == context.get_world_size() - 1:
-        raise KeyError("no such thing")
-    torch.distributed.all_reduce(torch.zeros(1))

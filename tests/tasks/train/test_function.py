@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import time
 from pathlib import Path
 
 import numpy as np
@@ -202,22 +201,3 @@ def test_workers_with_accelerate_train_one_network(ray_session, images, tmp_path
     trained = run(tmp_path, images, chosen, model=MODEL, scale=Scale(workers=2))
     assert trained.facts["val_accuracy"] > 0.6
     assert len(trained.history) == 4
-
-
-def test_an_error_on_one_worker_ends_all(ray_session, images, tmp_path):
-    for package in ("examples", "tests"):
-        shutil.copytree(
-            ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__")
-        )
-    began = time.monotonic()
-    with pytest.raises(
-        ValueError, match="raises_on_the_last_rank failed: KeyError: 'no such thing'"
-    ):
-        run(
-            tmp_path,
-            images,
-            with_function("raises_on_the_last_rank"),
-            model=MODEL,
-            scale=Scale(workers=2),
-        )
-    assert time.monotonic() - began < 120

@@ -64,6 +64,7 @@ def test_a_killed_worker_is_replaced_and_the_training_ends_the_same(two_workers,
     killer.start()
     trained = run(tmp_path, many, RECIPE, scale=SCALE)
     assert killed, "the training was over before a worker could be killed"
+    assert not [name for name in killed if "DatasetManager" in name or "Preemption" in name]
     assert trained.facts == two_workers.facts
     assert trained.model_files() == two_workers.model_files()
 
@@ -85,15 +86,19 @@ def test_workers_evaluate_the_batch_statistics_that_are_saved(ray_session, image
 
 
 def kill_a_worker(checkpoints, killed):
-    """Kills one of the training workers of this process's Ray, after the first checkpoint."""
+    """Kills one of the training workers of this process's Ray, after the first checkpoint.
+
+    Adds the names of the processes that Ray then has.
+    """
     import psutil
 
     while not list(checkpoints.glob("*.pt")):
         time.sleep(0.01)
-    for process in psutil.Process().children(recursive=True):
-        if "RayTrainWorker" in " ".join(process.cmdline()):
+    named = {each: " ".join(each.cmdline()) for each in psutil.Process().children(recursive=True)}
+    for process, name in named.items():
+        if "RayTrainWorker" in name:
             process.kill()
-            killed.append(process.pid)
+            killed.extend(named.values())
             return
 
 
@@ -131,7 +136,7 @@ def train_with(tmp_path, monkeypatch, error, scale=SCALE):
         threads=1,
     )
     job.scratch.mkdir()
-    monkeypatch.setattr(import_module(step.LOOP), "work", raising_on_the_last_rank)
+    monkeypatch.setattr(import_module(step._loop(RECIPE)), "work", raising_on_the_last_rank)
     return step._launch(job, scale)
 
 
