@@ -182,7 +182,8 @@ class Train(Section):
             folder, which is the loop then.
         arguments: What the function gets beside the parameters of this section; or, of the loop
             `huggingface`, further arguments of its `TrainingArguments`.
-        batch_size: Images per optimizer step, over all workers.
+        batch_size: Images per optimizer step, over all workers; what cannot be divided among them
+            is left out.
         optimizer: `adamw` (Loshchilov and Hutter, 2019), `adam`, or `sgd` with Nesterov's momentum.
         momentum: Of `sgd`.
         lr: The peak learning rate.
@@ -246,9 +247,13 @@ class Scale(Section):
             of the cores; None where the training runs on a GPU. Another number sums in another
             order and so trains another model.
         require_gpu: Refuse to train without a GPU for each worker, instead of training on CPUs.
-        memory_gb: How much of the training images each worker may hold, in 10^9 bytes. If all fit,
-            each epoch shuffles all images; else it shuffles parts of this size, which trains
-            another model.
+        ingest: How images come to the training. `memory` holds all of them; `windows` holds and
+            shuffles a part at a time, which trains another model; `auto` is `memory` if they fit
+            into `memory_gb`, else `windows`. `dataloader` is PyTorch's `DataLoader`, which takes
+            from disk what does not fit.
+        memory_gb: How much of the training images each worker may hold, in 10^9 bytes.
+        data_cpus: Processes of each worker that load images, with `dataloader` and with the loop
+            `huggingface`; 0 is the worker itself.
         checkpoint_seconds: A checkpoint is written after every epoch that took a second, and at
             most this many seconds after the last one.
         max_failures: How often lost workers are replaced before the training fails.
@@ -257,7 +262,9 @@ class Scale(Section):
     workers: Annotated[int, Field(ge=0, le=4096)] = 0
     threads: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] | None = "auto"
     require_gpu: bool = False
+    ingest: Literal["auto", "memory", "windows", "dataloader"] = "auto"
     memory_gb: Annotated[float, Field(gt=0)] = 4.0
+    data_cpus: Annotated[int, Field(ge=0, le=1024)] = 0
     checkpoint_seconds: Annotated[float, Field(gt=0)] = 60.0
     max_failures: Annotated[int, Field(ge=0, le=1000)] = 2
 
@@ -327,11 +334,8 @@ class Workload(Section):
         if shift >= size:
             yield f"train.augment.shift {shift} must be smaller than images.size {size}."
         batch, workers = self.train.batch_size, max(self.scale.workers, 1)
-        if batch % workers:
-            yield (
-                f"train.batch_size {batch} cannot be divided among scale.workers {workers}: make "
-                "it a multiple."
-            )
+        if batch < workers:
+            yield f"train.batch_size {batch} is less than an image for each of {workers} workers."
         elif (micro := self.train.micro_batch) is not None and micro > batch // workers:
             yield (
                 f"train.micro_batch {micro} is more than a worker's part of train.batch_size, "

@@ -28,20 +28,30 @@ BLOCKS_PER_WINDOW = 32
 # Batches that are ready before they are needed, where a separate thread makes them.
 BATCHES_AHEAD = 3
 
+# Imported by its name, so that its code does not belong to a training without it.
+DATALOADER = "tasks.train.dataloader_ingest"
+
 Batch = tuple["Tensor", "Tensor"]
 
 
-def windows(images: StoredImages, memory_gb: float, batch_size: int) -> Windows | None:
-    """Plans the windows of a training whose images do not fit into the memory it may use.
+def windows(images: StoredImages, ingest: str, memory_gb: float, batch_size: int) -> Windows | None:
+    """Plans the windows of a training that holds a part of the images at a time.
 
     They depend on all images and not on a worker's share, so that any number of workers trains on
     the same batches.
 
+    Args:
+        images: Of the training split.
+        ingest: As configured.
+        memory_gb: Memory for images, in 10^9 bytes.
+        batch_size: Images of a batch, over all workers.
+
     Returns:
-        None when all images fit.
+        None without windows.
     """
     budget = memory_gb * 1e9
-    if len(images) * images.bytes_per_image <= budget:
+    fits = len(images) * images.bytes_per_image <= budget
+    if ingest in ("memory", "dataloader") or (ingest == "auto" and fits):
         return None
     # Two windows are in memory: the one in use and the next one.
     batches = max(1, int(budget / 2 / images.bytes_per_image / batch_size))

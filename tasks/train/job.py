@@ -21,7 +21,9 @@ class TrainingJob:
         output: The folder of the trained network.
         root: The project's folder; relative paths in the settings start there.
         checkpoint_seconds: The longest time between two checkpoints.
+        ingest: How images come to the training.
         memory_gb: Memory for images, for each worker.
+        data_cpus: Processes of each worker that load images.
         threads: CPU threads of each worker; None for a training on GPUs.
     """
 
@@ -33,5 +35,7 @@ class TrainingJob:
     output: Path
     root: Path
     checkpoint_seconds: float
+    ingest: str
     memory_gb: float
+    data_cpus: int
     threads: int | None

@@ -35,6 +35,7 @@ from retrain.workload import Model, Scale, Train, Workload, flatten
 from tasks.data.json_file import write_json
 from tasks.data.shards import JPEG_MODULE, open_prepared
 from tasks.train.estimate import estimate, forecast, notice
+from tasks.train.ingest import DATALOADER
 from tasks.train.job import TrainingJob
 from tasks.train.progress import FILE, followed
 
@@ -46,7 +47,12 @@ logger = logging.getLogger(__name__)
 MODEL = "model"
 TRACKED = "mlflow.json"  # the training's run in MLflow
 VALIDATION = ("val_accuracy", "val_loss")  # metrics of the best epoch that are facts
-SCALE = ("workers", "threads", "memory_gb")  # the settings of the section that change the network
+SCALE = (
+    "workers",
+    "threads",
+    "ingest",
+    "memory_gb",
+)  # the settings of the section that change the network
 
 # How long a worker waits for the others; PyTorch's default for NCCL.
 COLLECTIVE_SECONDS = 600
@@ -69,7 +75,8 @@ def train(
 
     Returns:
         `weights` (SHA-256 of the weights' file), `parameters` (how many), `numerics` (`precision`,
-        `attention`, whether `compiled`, and CPU `threads`), `best_epoch`, and the metric by which
+        `attention`, whether `compiled`, and CPU `threads`), `batch_size` (over all
+        workers, as it was), `best_epoch`, and the metric by which
         it is the best, with `val_accuracy` and `val_loss` where the loop has them.
 
     Raises:
@@ -88,11 +95,20 @@ def train(
         output=workspace.folder / MODEL,
         root=workspace.project.root,
         checkpoint_seconds=scale.checkpoint_seconds,
+        ingest=scale.ingest,
         memory_gb=scale.memory_gb,
+        data_cpus=scale.data_cpus,
         threads=scale.threads,
     )
     params = flatten({"model": model.model_dump(), "train": hyperparameters.model_dump()})
     params |= {f"scale.{name}": getattr(scale, name) for name in SCALE}
+    workers = max(scale.workers, 1)
+    batch_size = hyperparameters.batch_size // workers * workers
+    if batch_size < hyperparameters.batch_size:
+        console.say(
+            f"train takes batches of {batch_size} images: {hyperparameters.batch_size} cannot be "
+            f"divided among {workers} workers."
+        )
     _say_what_it_takes(model, hyperparameters, scale, images, workspace.project)
     with _tracked(workspace, params, images.digest) as run:
         with (
@@ -121,6 +137,7 @@ def train(
         "weights": hashlib.sha256(weights).hexdigest(),
         "parameters": result["parameters"],
         "numerics": result["numerics"],
+        "batch_size": batch_size,
         "best_epoch": best["epoch"],
         **metrics,
     }
@@ -177,6 +194,8 @@ def _loop(hyperparameters: Train) -> str:
 def _unfit_for_the_loop(workload: Workload) -> Iterator[str]:
     """Finds settings that the training loop would not follow."""
     train, loop = workload.train, import_module(_loop(workload.train))
+    if workload.scale.ingest not in loop.INGESTS:
+        yield f"scale.ingest: {loop.NAME} has {' and '.join(loop.INGESTS)}."
     unset = Train()
     for name in set(Train.model_fields) - set(loop.USED):
         if getattr(train, name) != getattr(unset, name):
@@ -351,6 +370,8 @@ def _chosen(workload: Workload, images: Artifact) -> Chosen:
     modules = (_loop(workload.train), *models.modules_of(workload.model.family, settings))
     if function := workload.train.function:
         modules += (user_code.module_of(function),)
+    if workload.scale.ingest == "dataloader":
+        modules += (DATALOADER,)
     if images.facts["storage"] == "jpeg":
         return Chosen((*modules, JPEG_MODULE), libraries=("pillow", "simplejpeg"))
     return Chosen(modules)

@@ -14,7 +14,7 @@ from retrain.params import workload_names
 from retrain.project import Project
 from retrain.registry import versions
 from tests.flows.conftest import ROOT, draw_photos, ran, until
-from tests.hub import write_beans, write_vit
+from tests.hub import write_beans, write_mnist, write_vit
 
 BEFORE_THE_GATE = ["pull", "validate", "preprocess", "train", "evaluate"]
 NOT_NEEDED = {"torch", "ray", "transformers", "great_expectations", "dvc", "sklearn"}
@@ -302,7 +302,15 @@ def small(tmp_path_factory):
         "data.path": folder / "beans", "data.format": "parquet", "images.size": 32,
         "model.pretrained": folder / "vit", "train.arguments.eval_steps": 2,
     }  # fmt: skip
-    return {"beans": [f"{key}={value}" for key, value in beans.items()]}
+    write_mnist(folder / "mnist")
+    mnist = {
+        "data.path": folder / "mnist", "data.format": "parquet",
+        "model.config.embedding_size": 8, "model.config.hidden_sizes": [8, 8, 8, 8],
+    }  # fmt: skip
+    return {
+        name: [f"{key}={value}" for key, value in changes.items()]
+        for name, changes in (("beans", beans), ("mnist", mnist))
+    }
 
 
 @pytest.mark.parametrize("workload", workload_names(ROOT / "params.yaml"))

@@ -67,8 +67,9 @@ def test_a_wrong_key_or_value_is_named_with_its_place(tmp_path, overrides, messa
 
 
 def test_all_that_does_not_go_together_is_reported_at_once(tmp_path):
-    with pytest.raises(UsageError, match=r"(?s)scale\.workers 3: .*\nmodel\.patch_size: 15"):
-        load_workload(minimal(tmp_path), "toy", {"scale.workers": 3, "model.patch_size": 15})
+    with pytest.raises(UsageError, match=r"(?s)train\.batch_size 2 .*\nmodel\.patch_size: 15"):
+        wrong = {"scale.workers": 3, "train.batch_size": 2, "model.patch_size": 15}
+        load_workload(minimal(tmp_path), "toy", wrong)
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", "-v", ".hidden", "two words", "é", "a:b", "x" * 101])

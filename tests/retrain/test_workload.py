@@ -41,7 +41,10 @@ def test_the_classes_that_a_model_may_drop_are_a_list_of_names():
             {"train": {"augment": {"shift": 224}}},
             "train.augment.shift 224 must be smaller than images.size",
         ),
-        ({"scale": {"workers": 3}}, "train.batch_size 64 cannot be divided among scale.workers 3"),
+        (
+            {"scale": {"workers": 65}},
+            "train.batch_size 64 is less than an image for each of 65 workers",
+        ),
         ({"scale": {"workers": 2}, "train": {"micro_batch": 33}}, "more than a worker's part"),
     ],
 )

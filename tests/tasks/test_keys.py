@@ -66,6 +66,7 @@ EDITS = {
     "tasks/pull/url_source.py": [],
     "tasks/train/loops/function.py": [],
     "tasks/train/loops/huggingface.py": [],
+    "tasks/train/dataloader_ingest.py": [],
     "tasks/train/loops/mine.py": [],
     "tasks/train/estimate.py": [],
     "tasks/train/loops/torch.py": ["train"],
@@ -186,6 +187,8 @@ def test_dvc_knows_the_modules_of_each_stage():
     workloads.append(load_workload(ROOT / "params.yaml", "custom"))
     trainer = workload.train.model_copy(update={"loop": "huggingface"})
     workloads.append(workload.model_copy(update={"train": trainer}))
+    loader = workload.scale.model_copy(update={"ingest": "dataloader"})
+    workloads.append(workload.model_copy(update={"scale": loader}))
     stages = YAML(typ="safe", pure=True).load((ROOT / "dvc.yaml").read_text())["stages"]
     for name in CACHED:
         modules = set()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 NAME = "the loop huggingface"
 METRICS = ("train_loss", "val_loss", "val_accuracy")
+INGESTS = ("auto", "dataloader")
 USED = (
     *("loop", "arguments", "epochs", "batch_size", "lr", "weight_decay", "warmup", "schedule"),
     *("clip_norm", "label_smoothing", "micro_batch", "precision", "augment", "seed", "best"),
@@ -89,7 +90,7 @@ def slow_faults(hyperparameters: Train, root: Path) -> Iterator[str]:
     if unknown:
         return
     try:
-        TrainingArguments(**_arguments(hyperparameters, 1, Path("unused"), on_cpu=True))
+        TrainingArguments(**_arguments(hyperparameters, 1, Path("unused"), 0, on_cpu=True))
     except (TypeError, ValueError) as error:
         yield f"train.arguments: {str(error).splitlines()[0]}"
 
@@ -160,7 +161,7 @@ def _train(job: TrainingJob, data: Prepared, network: "Network", on_cpu: bool) -
     workers = context.get_world_size()
     share = job.hyperparameters.batch_size // workers
     folder = job.scratch / checkpoint.FOLDER
-    chosen = _arguments(job.hyperparameters, share, folder, on_cpu=on_cpu)
+    chosen = _arguments(job.hyperparameters, share, folder, job.data_cpus, on_cpu=on_cpu)
     arguments = TrainingArguments(**chosen)
     arguments._n_gpu = min(arguments.n_gpu, 1)  # it would spread over all that it sees
     batches = BatchSampler(
@@ -193,13 +194,16 @@ def _train(job: TrainingJob, data: Prepared, network: "Network", on_cpu: bool) -
     return record
 
 
-def _arguments(hyperparameters: Train, share: int, folder: Path, *, on_cpu: bool) -> dict[str, Any]:
+def _arguments(
+    hyperparameters: Train, share: int, folder: Path, data_cpus: int, *, on_cpu: bool
+) -> dict[str, Any]:
     """The arguments of the Trainer.
 
     Args:
         hyperparameters: How the network is trained.
         share: Images of a batch for each worker.
         folder: Of the checkpoints.
+        data_cpus: Processes that load images.
         on_cpu: Whether it trains on CPUs.
     """
     at_once = hyperparameters.micro_batch or share
@@ -218,6 +222,7 @@ def _arguments(hyperparameters: Train, share: int, folder: Path, *, on_cpu: bool
         "eval_strategy": "epoch",
         "logging_strategy": "no",  # the history has what is evaluated
         "dataloader_pin_memory": not on_cpu,
+        "dataloader_num_workers": data_cpus,
         **hyperparameters.arguments,
         "output_dir": str(folder),
         "save_strategy": "no",  # the record says when

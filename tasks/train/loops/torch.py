@@ -3,19 +3,20 @@
 from collections.abc import Iterator, Mapping
 from contextlib import chdir, nullcontext
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
 import models
 from retrain.workload import Train
-from tasks.data.shards import open_prepared
+from tasks.data.shards import PreparedSplit, open_prepared
 from tasks.train import checkpoint, device
 from tasks.train.augment import augment
 from tasks.train.averaging import averaged
 from tasks.train.balance import class_weights
 from tasks.train.collective import share_statistics, sum_over_workers
-from tasks.train.ingest import Ingest, windows
+from tasks.train.ingest import DATALOADER, Ingest, windows
 from tasks.train.job import TrainingJob
 from tasks.train.optimizer import (
     clip_gradients,
@@ -48,6 +49,7 @@ NO_MEMORY = ("can't allocate memory", "not enough memory", "size calculation ove
 
 NAME = "the loop torch"
 METRICS = ("train_loss", "val_loss", "val_accuracy")
+INGESTS = ("auto", "memory", "windows", "dataloader")
 USED = tuple(set(Train.model_fields) - {"function", "arguments"})  # of the section `train`
 
 
@@ -132,10 +134,12 @@ class Training:
             seed=self.hyperparameters.seed,
             rank=self.rank,
             workers=self.workers,
-            windows=windows(images.images, job.memory_gb, self.hyperparameters.batch_size),
+            windows=windows(
+                images.images, job.ingest, job.memory_gb, self.hyperparameters.batch_size
+            ),
             chances=class_weights(images.labels, classes)[images.labels] if balanced else None,
         )
-        self.ingest = Ingest(images, self.batches, self.device)
+        self.ingest = self._open_ingest(images)
         self.batch = self.batches.share * self.workers  # images of a step
         self.steps = self.batches.per_epoch * self.hyperparameters.epochs
 
@@ -167,6 +171,14 @@ class Training:
             float(self.loss_sum),
         )
         self.saved = self.ended = monotonic()
+
+    def _open_ingest(self, images: PreparedSplit) -> Any:
+        """What gives the batches of each epoch."""
+        if self.job.ingest != "dataloader":
+            return Ingest(images, self.batches, self.device)
+        return import_module(DATALOADER).DataLoaderIngest(
+            self.job.images, self.batches, self.job.memory_gb, self.job.data_cpus
+        )
 
     def _choose_numerics(self) -> dict[str, Any]:
         """Decides how the network is calculated."""

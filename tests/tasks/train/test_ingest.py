@@ -87,8 +87,8 @@ def test_an_epoch_through_windows_has_every_row_once_and_stays_in_its_windows():
 
 def test_what_fits_the_memory_has_no_windows_and_what_does_not_stays_within_it(split):
     stored = ROWS * SIZE * SIZE * 3
-    assert windows(split.images, stored / 1e9, batch_size=4) is None
-    found = windows(split.images, stored / 2 / 1e9, batch_size=4)
+    assert windows(split.images, "auto", stored / 1e9, batch_size=4) is None
+    found = windows(split.images, "auto", stored / 2 / 1e9, batch_size=4)
     held = 2 * found.batches * 4 * SIZE * SIZE * 3
     assert 0.6 * stored / 2 < held <= stored / 2
 
@@ -148,8 +148,8 @@ def test_jpegs_count_with_what_they_take_on_disk(jpegs):
     split, _decoded = jpegs
     stored = sum(path.stat().st_size for path in split.folder.glob("*.jpegs"))
     assert split.images.bytes_per_image * ROWS == pytest.approx(stored)
-    assert windows(split.images, stored / 1e9, 4) is None
-    assert windows(split.images, (stored - 1) / 1e9, 4) is not None
+    assert windows(split.images, "auto", stored / 1e9, 4) is None
+    assert windows(split.images, "auto", (stored - 1) / 1e9, 4) is not None
 
 
 @pytest.mark.parametrize("rows", [[52, 0, 30], [29, 30, 31], [5], []])

@@ -132,7 +132,9 @@ def train_with(tmp_path, monkeypatch, error, scale=SCALE):
         output=tmp_path,
         root=tmp_path,
         checkpoint_seconds=1.0,
+        ingest="auto",
         memory_gb=1.0,
+        data_cpus=0,
         threads=1,
     )
     job.scratch.mkdir()

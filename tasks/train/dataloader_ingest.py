@@ -1,0 +1,65 @@
+"""Loads the images of every batch with PyTorch's `DataLoader`, prepared by Ray Train.
+
+The batches are those of the other ways, in the same order.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ray.train.torch import prepare_data_loader
+from torch.utils.data import DataLoader, Sampler
+
+from tasks.train.datasets import SplitDataset
+from tasks.train.sampler import BatchSampler
+
+if TYPE_CHECKING:
+    from tasks.train.ingest import Batch
+
+
+class _Rows(Sampler[list[int]]):
+    """The rows of each batch of an epoch, or of the rest of it; of one worker."""
+
+    def __init__(self, batches: BatchSampler) -> None:
+        self._batches = batches
+        self._epoch = self._first = 0
+
+    def set_epoch(self, epoch: int, first: int) -> None:
+        self._epoch, self._first = epoch, first
+
+    def __len__(self) -> int:
+        return self._batches.per_epoch - self._first
+
+    def __iter__(self) -> Iterator[list[int]]:
+        yield from self._batches.epoch(self._epoch)[self._first :].tolist()
+
+
+class DataLoaderIngest:
+    """One worker's part of the batches of the training split."""
+
+    def __init__(
+        self, images: Path, batches: BatchSampler, memory_gb: float, processes: int
+    ) -> None:
+        """Makes the `DataLoader`.
+
+        Args:
+            images: The output of `preprocess`.
+            batches: Which images make up each batch.
+            memory_gb: Images that fit into it are read once, and stay in memory.
+            processes: How many load images; 0 is the worker itself.
+        """
+        self._rows = _Rows(batches)
+        self._loader = prepare_data_loader(
+            DataLoader(
+                SplitDataset(images, "train", memory_gb),
+                batch_sampler=self._rows,
+                num_workers=processes,
+                persistent_workers=processes > 0,
+            ),
+            add_dist_sampler=False,  # the rows are one worker's already
+        )
+
+    def epoch(self, epoch: int, first: int) -> "Iterator[Batch]":
+        """The batches of an epoch; see `tasks.train.ingest.Ingest`."""
+        self._rows.set_epoch(epoch, first)
+        yield from map(tuple, self._loader)

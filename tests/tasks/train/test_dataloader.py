@@ -1,0 +1,56 @@
+"""The ingest by PyTorch's DataLoader trains on the same batches as the others."""
+
+import pytest
+
+from retrain.workload import Augment, Scale, Train
+from tests.tasks.train.helpers import run
+
+HYPERPARAMETERS = Train(epochs=3, batch_size=16, lr=0.01, augment=Augment(shift=1))
+
+
+class InterruptedTrainingError(Exception):
+    pass
+
+
+@pytest.fixture(scope="module")
+def in_memory(images, tmp_path_factory):
+    return run(tmp_path_factory.mktemp("memory"), images, HYPERPARAMETERS)
+
+
+@pytest.mark.parametrize(
+    "scale",
+    [{}, {"data_cpus": 2}, {"memory_gb": 1e-6}],
+    ids=["in the worker", "two processes", "from disk"],
+)
+def test_it_gives_the_same_network(images, in_memory, tmp_path, scale):
+    trained = run(tmp_path, images, HYPERPARAMETERS, scale=Scale(ingest="dataloader", **scale))
+    assert trained.model_files() == in_memory.model_files()
+    assert trained.facts == in_memory.facts
+
+
+def test_it_resumes_in_the_middle_of_an_epoch(images, in_memory, tmp_path, monkeypatch):
+    from tasks.train.loops import torch as torch_loop
+
+    recorded = torch_loop.learning_rate
+
+    def failing(step, *others):
+        if step == 8:  # of 6 in an epoch
+            raise InterruptedTrainingError
+        return recorded(step, *others)
+
+    scale = Scale(ingest="dataloader", data_cpus=1, checkpoint_seconds=1e-9)
+    with monkeypatch.context() as patched:
+        patched.setattr(torch_loop, "learning_rate", failing)
+        with pytest.raises(InterruptedTrainingError):
+            run(tmp_path, images, HYPERPARAMETERS, scale=scale, output="interrupted")
+    assert run(tmp_path, images, HYPERPARAMETERS, scale=scale).facts == in_memory.facts
+
+
+def test_all_images_or_windows_of_them_can_be_asked_for(images, in_memory, tmp_path):
+    weights = {}
+    for ingest in ("auto", "windows", "memory"):
+        scale = Scale(ingest=ingest, memory_gb=96 * 64 * 0.7 / 1e9)
+        trained = run(tmp_path / ingest, images, HYPERPARAMETERS, scale=scale)
+        weights[ingest] = trained.facts["weights"]
+    assert weights["windows"] == weights["auto"] != weights["memory"]
+    assert weights["memory"] == in_memory.facts["weights"]
