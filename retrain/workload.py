@@ -147,6 +147,20 @@ class Best(Section):
         return self.mode == "max"
 
 
+class Lora(Section):
+    """Low-rank adapters (Hu et al., 2021) that are trained in place of the network's weights.
+
+    Attributes:
+        r: The rank.
+        alpha: The adapters' products are multiplied by alpha / r; 2 r when None.
+        dropout: Of the adapters' inputs.
+    """
+
+    r: Annotated[int, Field(ge=1, le=4096)]
+    alpha: Annotated[int, Field(ge=1, le=1 << 16)] | None = None
+    dropout: Fraction = 0.0
+
+
 class EarlyStopping(Section):
     """When a training ends before its last epoch.
 
@@ -192,6 +206,7 @@ class Train(Section):
         layer_decay: The learning rate of each layer is this times the next one's (Clark et al.,
             2020; of networks with stages, each stage); 1 is the same for all.
         freeze_epochs: In the first epochs, only the last layer is trained.
+        lora: Trains adapters and the last layer only; what is saved is an ordinary network.
         ema: The decay of an exponential moving average of the weights, which then is what is
             evaluated and kept; None is without.
         warmup: The fraction of all steps in which the learning rate rises.
@@ -221,6 +236,7 @@ class Train(Section):
     weight_decay: Annotated[float, Field(ge=0, le=1000)] = 0.05
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     freeze_epochs: Annotated[int, Field(ge=0, le=100_000)] = 0
+    lora: Lora | None = None
     ema: Annotated[float, Field(gt=0, lt=1)] | None = None
     warmup: Fraction = 0.1
     schedule: Literal["cosine", "one_cycle", "plateau", "constant"] = "cosine"

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 FOLDER = "checkpoints"
 KEPT = 2
 
+# A checkpoint takes milliseconds, as an epoch of a very small training does: after less time than
+# this, none is written at the end of an epoch.
+WORTH_SECONDS = 1.0
+
 
 def is_finite(state: Any) -> bool:
     """Whether all numbers in a state are finite, in tensors and outside.

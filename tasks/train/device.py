@@ -28,6 +28,24 @@ def make_repeatable(device: "torch.device") -> None:
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
+def set_threads(device: "torch.device", threads: int | None) -> int | None:
+    """Sets the CPU threads of a training.
+
+    Args:
+        device: Where it runs.
+        threads: How many; None if GPUs were expected.
+
+    Returns:
+        How many there are; None on a GPU.
+    """
+    import torch
+
+    if device.type != "cpu":
+        return None
+    torch.set_num_threads(threads or 1)
+    return torch.get_num_threads()
+
+
 def flops(network: "torch.nn.Module", shape: tuple[int, int, int]) -> float:
     """FLOPs of a forward pass over one image; works for a pretrained network too."""
     import torch
@@ -72,11 +90,15 @@ def known_to_accelerate(on_cpu: bool) -> Iterator[None]:
     if not on_cpu:
         yield
         return
+    before = os.environ.get(ACCELERATE_ON_CPU)
     os.environ[ACCELERATE_ON_CPU] = "true"
     try:
         yield
     finally:
-        del os.environ[ACCELERATE_ON_CPU]
+        if before is None:
+            del os.environ[ACCELERATE_ON_CPU]
+        else:
+            os.environ[ACCELERATE_ON_CPU] = before
 
 
 def generator(device: "torch.device") -> "torch.Generator":

@@ -3,9 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import models
 from retrain.workload import Train
+
+if TYPE_CHECKING:
+    from models.network import Network
+    from tasks.data.shards import Prepared
 
 
 @dataclass(frozen=True)
@@ -39,3 +44,19 @@ class TrainingJob:
     memory_gb: float
     data_cpus: int
     threads: int | None
+
+    def save(self, network: "Network", data: "Prepared") -> None:
+        """Writes the trained network to the output, as `models.save` does.
+
+        Args:
+            network: With the weights of the best epoch.
+            data: What it was trained on.
+        """
+        models.save(
+            network,
+            self.output,
+            family=self.family,
+            settings=self.settings,
+            labels=data.labels,
+            images=data.images,
+        )

@@ -202,12 +202,7 @@ def _unfit_for_the_loop(workload: Workload) -> Iterator[str]:
             yield f"train.{name}: {loop.NAME} does not use it."
     if loop.METRICS and train.best.metric not in loop.METRICS:
         yield f"train.best.metric: {train.best.metric} is not one of {', '.join(loop.METRICS)}."
-    yield from loop.faults(train)
-    if train.function and workload.model.family != "custom":
-        yield (
-            "model.family: with train.function it is custom, and model.factory names the function "
-            "that makes the network."
-        )
+    yield from loop.faults(workload)
 
 
 def _missing_modules(workload: Workload) -> Iterator[str]:
@@ -372,9 +367,15 @@ def _chosen(workload: Workload, images: Artifact) -> Chosen:
         modules += (user_code.module_of(function),)
     if workload.scale.ingest == "dataloader":
         modules += (DATALOADER,)
+    libraries: tuple[str, ...] = ()
+    if workload.train.lora:
+        libraries += ("peft",)
+    if workload.train.loop == "huggingface":
+        libraries += ("accelerate",)
     if images.facts["storage"] == "jpeg":
-        return Chosen((*modules, JPEG_MODULE), libraries=("pillow", "simplejpeg"))
-    return Chosen(modules)
+        modules += (JPEG_MODULE,)
+        libraries += ("pillow", "simplejpeg")
+    return Chosen(modules, libraries)
 
 
 STEP = Step(

@@ -17,15 +17,13 @@ from retrain.workload import Train
 from tasks.train import checkpoint, folders
 from tasks.train.augment import augment
 from tasks.train.collective import broadcast_flag, share_statistics, sum_over_workers, wait_for_all
+from tasks.train.divergence import STEPS_BETWEEN_CHECKS, diverged
 from tasks.train.job import TrainingJob
 from tasks.train.progress import FILE, Meter
 from tasks.train.sampler import BatchSampler
 from tasks.train.selection import is_better, stops_early
 
-# How often losses are checked. A check waits until the GPU has done all earlier work.
-STEPS_BETWEEN_CHECKS = 50
-# After less time than this, no checkpoint is written at an evaluation.
-SECONDS_WORTH_A_CHECKPOINT = 1.0
+STEPS_BETWEEN_FLAGS = 10  # after which several workers agree on whether to write a checkpoint
 
 
 class LabelledNetwork(nn.Module):
@@ -143,18 +141,20 @@ class Record(TrainerCallback):  # type: ignore[misc]  # it has no types
         self._trained = monotonic()
         losses = self._labelled.loss_sum
         if state.global_step % STEPS_BETWEEN_CHECKS == 0:
-            self._check_finite(float(sum_over_workers(losses)), state)
+            self._check_finite(float(sum_over_workers(losses)))
         if self._batches.rank == 0:
             self._meter.tick(state.global_step, losses, self.history)
         late = self._trained - self._saved > self._job.checkpoint_seconds
-        if broadcast_flag(late):
-            self._save_now(state, control, given["optimizer"])
+        # On GPUs an exchange waits for all earlier work.
+        asks = self._batches.workers == 1 or state.global_step % STEPS_BETWEEN_FLAGS == 0
+        if asks and broadcast_flag(late):
+            self._save_now(control, given["optimizer"])
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Adds an entry to the history, and keeps the weights if they are the best."""
         metrics, network = given["metrics"], self._labelled.network
         losses = float(sum_over_workers(self._labelled.loss_sum)) / self._batches.workers
-        self._check_finite(losses + metrics["eval_cross_entropy"], state)
+        self._check_finite(losses + metrics["eval_cross_entropy"])
         self._meter.pause(float(self._labelled.loss_sum))
         took = max(self._trained - self._began, 1e-9)
         this = {
@@ -179,9 +179,9 @@ class Record(TrainerCallback):  # type: ignore[misc]  # it has no types
         if stops_early(self.history, chosen.best, chosen.early_stopping):
             control.should_training_stop = True
         over = control.should_training_stop or state.global_step == state.max_steps
-        worth = min(SECONDS_WORTH_A_CHECKPOINT, self._job.checkpoint_seconds)
+        worth = min(checkpoint.WORTH_SECONDS, self._job.checkpoint_seconds)
         if broadcast_flag(over or monotonic() - self._saved > worth):
-            self._save_now(state, control, given["optimizer"])
+            self._save_now(control, given["optimizer"])
 
     def finish(self, step: int) -> None:
         """Writes the progress of a training that is over."""
@@ -207,23 +207,19 @@ class Record(TrainerCallback):  # type: ignore[misc]  # it has no types
                 folders.remove(old)
         self._saved = monotonic()
 
-    def _save_now(self, state: Any, control: Any, optimizer: Any) -> None:
+    def _save_now(self, control: Any, optimizer: Any) -> None:
         """Has the Trainer write a checkpoint; never one to which a diverged training came."""
         network = self._labelled.network.state_dict()
         if not checkpoint.is_finite((network, _plain(optimizer).state_dict())):
             raise self._diverged()
         control.should_save = True
 
-    def _check_finite(self, value: float, state: Any) -> None:
+    def _check_finite(self, value: float) -> None:
         if not isfinite(value):
             raise self._diverged()
 
     def _diverged(self) -> ValueError:
-        lr = self._job.hyperparameters.lr
-        return ValueError(
-            f"The training diverged after evaluation {len(self.history)}: its numbers are no "
-            f"longer finite. Lower train.lr (it is {lr:g}) or raise train.warmup."
-        )
+        return diverged(len(self.history) + 1, self._job.hyperparameters)
 
 
 def _plain(optimizer: Any) -> Any:

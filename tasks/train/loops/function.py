@@ -14,10 +14,10 @@ from typing import Any
 import models
 from models import custom, user_code
 from retrain.runs.console import Progress
-from retrain.workload import Train
+from retrain.workload import Train, Workload
 from tasks.data.json_file import write_json
 from tasks.data.shards import Prepared, open_prepared
-from tasks.train.device import known_to_accelerate
+from tasks.train.device import known_to_accelerate, set_threads
 from tasks.train.job import TrainingJob
 from tasks.train.progress import FILE
 from tasks.train.reports import ReportError, Reports
@@ -36,9 +36,13 @@ SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 WRAPPED = "module."  # before the names of a network that was saved inside DDP
 
 
-def faults(hyperparameters: Train) -> Iterator[str]:
-    """None: only the function knows."""
-    return iter(())
+def faults(workload: Workload) -> Iterator[str]:
+    """A sentence for each setting that does not go with a function."""
+    if workload.model.family != "custom":
+        yield (
+            "model.family: with train.function it is custom, and model.factory names the function "
+            "that makes the network."
+        )
 
 
 def slow_faults(hyperparameters: Train, root: Path) -> Iterator[str]:
@@ -69,11 +73,9 @@ def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
 
     job = config["job"]
     data = open_prepared(job.images)
-    on_cpu = get_device().type == "cpu"
-    if on_cpu:
-        torch.set_num_threads(job.threads or 1)  # None if GPUs were expected
+    threads = set_threads(get_device(), job.threads)
     torch.manual_seed(job.hyperparameters.seed)
-    with chdir(job.root), known_to_accelerate(on_cpu):
+    with chdir(job.root), known_to_accelerate(threads is not None):
         with _kept(job, len(data.split("train"))) as reports:
             _call(job, data)
         if get_context().get_world_rank():
@@ -87,7 +89,7 @@ def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
         "parameters": parameters,
         "numerics": {
             "precision": job.hyperparameters.precision,
-            "threads": torch.get_num_threads() if on_cpu else None,
+            "threads": threads,
         },
     }
 
@@ -220,14 +222,7 @@ def _save(job: TrainingJob, data: Prepared, checkpoint: Path) -> int:
         for weights in _state_dicts(path):
             if {name: value.shape for name, value in weights.items()} == expected:
                 network.classifier.load_state_dict(weights)
-                models.save(
-                    network,
-                    job.output,
-                    family=job.family,
-                    settings=job.settings,
-                    labels=data.labels,
-                    images=data.images,
-                )
+                job.save(network, data)
                 return sum(each.numel() for each in network.parameters())
     factory = job.settings["factory"]
     raise ValueError(

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import models
 from retrain.faults import did_you_mean
-from retrain.workload import Train
+from retrain.workload import Train, Workload
 from tasks.data.shards import Prepared, open_prepared
 from tasks.train import checkpoint, device
+from tasks.train.adapters import add_adapters, merge_adapters
 from tasks.train.job import TrainingJob
 from tasks.train.sampler import BatchSampler
 
@@ -29,7 +30,7 @@ INGESTS = ("auto", "dataloader")
 USED = (
     *("loop", "arguments", "epochs", "batch_size", "lr", "weight_decay", "warmup", "schedule"),
     *("clip_norm", "label_smoothing", "micro_batch", "precision", "augment", "seed", "best"),
-    "early_stopping",
+    *("early_stopping", "lora"),
 )
 SCHEDULES = {"cosine": "cosine", "constant": "constant_with_warmup"}
 
@@ -63,8 +64,9 @@ DECIDED = (
 )
 
 
-def faults(hyperparameters: Train) -> Iterator[str]:
+def faults(workload: Workload) -> Iterator[str]:
     """A sentence for each setting that the Trainer could not follow."""
+    hyperparameters = workload.train
     if hyperparameters.schedule not in SCHEDULES:
         yield (
             f"train.schedule: {NAME} has {' and '.join(SCHEDULES)}; others by "
@@ -114,11 +116,12 @@ def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
     job, on_cpu = config["job"], get_device().type == "cpu"
     device.make_repeatable(get_device())
     data = open_prepared(job.images)
-    if on_cpu:
-        torch.set_num_threads(job.threads or 1)  # None if GPUs were expected
+    threads = device.set_threads(get_device(), job.threads)
     torch.manual_seed(job.hyperparameters.seed)
     with chdir(job.root):
         network = models.build(job.family, job.settings, data.shape, len(data.labels))
+    if job.hyperparameters.lora:
+        add_adapters(network, job.hyperparameters.lora)
     precision = job.hyperparameters.precision
     attention = network.prefer_attention(get_device().type, precision)
     with device.known_to_accelerate(on_cpu):
@@ -127,14 +130,9 @@ def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
         return {}
     assert record.best is not None
     network.cpu().load_state_dict(record.best["weights"])
-    models.save(
-        network,
-        job.output,
-        family=job.family,
-        settings=job.settings,
-        labels=data.labels,
-        images=data.images,
-    )
+    if job.hyperparameters.lora:
+        merge_adapters(network)
+    job.save(network, data)
     return {
         "history": record.history,
         "best": record.best["epoch"],
@@ -143,7 +141,7 @@ def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
             "precision": precision,
             "attention": attention,
             "compiled": bool(job.hyperparameters.arguments.get("torch_compile")),
-            "threads": torch.get_num_threads() if on_cpu else None,
+            "threads": threads,
         },
     }
 

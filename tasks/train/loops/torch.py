@@ -9,13 +9,15 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
 import models
-from retrain.workload import Train
+from retrain.workload import Train, Workload
 from tasks.data.shards import PreparedSplit, open_prepared
 from tasks.train import checkpoint, device
+from tasks.train.adapters import add_adapters, merge_adapters
 from tasks.train.augment import augment
 from tasks.train.averaging import averaged
 from tasks.train.balance import class_weights
 from tasks.train.collective import share_statistics, sum_over_workers
+from tasks.train.divergence import STEPS_BETWEEN_CHECKS, diverged
 from tasks.train.ingest import DATALOADER, Ingest, windows
 from tasks.train.job import TrainingJob
 from tasks.train.optimizer import (
@@ -37,13 +39,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-# How often gradients are checked. A check waits until the GPU has done all earlier work.
-STEPS_BETWEEN_CHECKS = 50
-
-# A checkpoint takes milliseconds, as an epoch of a very small training does: after less time than
-# this, no checkpoint is written.
-SECONDS_WORTH_A_CHECKPOINT = 1.0
-
 # In PyTorch's messages, when memory cannot be had.
 NO_MEMORY = ("can't allocate memory", "not enough memory", "size calculation overflowed")
 
@@ -53,9 +48,16 @@ INGESTS = ("auto", "memory", "windows", "dataloader")
 USED = tuple(set(Train.model_fields) - {"function", "arguments"})  # of the section `train`
 
 
-def faults(hyperparameters: Train) -> Iterator[str]:
-    """None: its parameters go together in any way."""
-    return iter(())
+def faults(workload: Workload) -> Iterator[str]:
+    """A sentence for each setting that does not go with the others."""
+    train = workload.train
+    parts = {"lora": train.lora, "freeze_epochs": train.freeze_epochs}
+    parts["layer_decay"] = train.layer_decay < 1
+    chosen = [name for name, value in parts.items() if value]
+    if chosen and workload.model.family == "custom":
+        yield f"train.{chosen[0]}: it needs a network of transformers, with a known last layer."
+    elif "lora" in chosen and len(chosen) > 1:
+        yield f"train.{chosen[1]}: train.lora does not train these layers; leave one of them out."
 
 
 def slow_faults(hyperparameters: Train, root: Path) -> Iterator[str]:
@@ -146,6 +148,8 @@ class Training:
         torch.manual_seed(self.hyperparameters.seed)
         with chdir(job.root):
             self.network = models.build(job.family, job.settings, self.data.shape, classes)
+        if self.hyperparameters.lora:
+            add_adapters(self.network, self.hyperparameters.lora)
         self.numerics = self._choose_numerics()
         self.network.to(self.device)
         self.optimizer = make_optimizer(self.network, self.hyperparameters)
@@ -182,17 +186,14 @@ class Training:
 
     def _choose_numerics(self) -> dict[str, Any]:
         """Decides how the network is calculated."""
-        import torch
-
-        precision, on_cpu = self.hyperparameters.precision, self.device.type == "cpu"
+        precision = self.hyperparameters.precision
         flops = 3 * device.flops(self.network, self.data.shape) * self.batches.share * self.steps
-        if on_cpu:
-            torch.set_num_threads(self.job.threads or 1)  # None if GPUs were expected
+        threads = device.set_threads(self.device, self.job.threads)
         return {
             "precision": precision,
             "attention": self.network.prefer_attention(self.device.type, precision),
             "compiled": device.is_compiled(self.hyperparameters, self.device, flops),
-            "threads": torch.get_num_threads() if on_cpu else None,
+            "threads": threads,
         }
 
     def _choose_loss(self, labels: "NDArray[np.int64]") -> "Callable[[Tensor, Tensor], Tensor]":
@@ -371,7 +372,7 @@ class Training:
             weights = {name: value.cpu().clone() for name, value in network.state_dict().items()}
             self.best = {"epoch": dict(this), "weights": weights}
         self.loss_sum.zero_()
-        worth = min(SECONDS_WORTH_A_CHECKPOINT, self.job.checkpoint_seconds)
+        worth = min(checkpoint.WORTH_SECONDS, self.job.checkpoint_seconds)
         if self.rank == 0 and (monotonic() - self.saved > worth or self.is_over):
             self._save()
 
@@ -385,14 +386,9 @@ class Training:
         if self.rank == 0:
             self.meter.write(self.step, self.history[-1]["train_loss"], self.history)
             self.network.load_state_dict(self.best["weights"])
-            models.save(
-                self.network,
-                self.job.output,
-                family=self.job.family,
-                settings=self.job.settings,
-                labels=self.data.labels,
-                images=self.data.images,
-            )
+            if self.hyperparameters.lora:
+                merge_adapters(self.network)
+            self.job.save(self.network, self.data)
         return {
             "history": self.history,
             "best": self.best["epoch"],
@@ -406,7 +402,4 @@ class Training:
             raise self._diverged()
 
     def _diverged(self) -> ValueError:
-        return ValueError(
-            f"The training diverged in epoch {len(self.history) + 1}: its numbers are no longer "
-            f"finite. Lower train.lr (it is {self.hyperparameters.lr:g}) or raise train.warmup."
-        )
+        return diverged(len(self.history) + 1, self.hyperparameters)

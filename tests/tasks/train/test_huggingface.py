@@ -7,7 +7,7 @@ from safetensors.torch import load
 
 import models
 from retrain.project import Project
-from retrain.workload import Augment, Best, Data, EarlyStopping, Scale, Train, Workload
+from retrain.workload import Augment, Best, Data, EarlyStopping, Lora, Scale, Train, Workload
 from tasks.data.shards import open_prepared
 from tasks.train import checkpoint, folders
 from tasks.train.step import check, check_slowly
@@ -75,8 +75,13 @@ def test_the_same_training_gives_the_same_bytes(trained, images, tmp_path):
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"micro_batch": 4, "label_smoothing": 0.1}, {"arguments": BY_STEPS}],
-    ids=["epochs", "in parts", "steps"],
+    [
+        {},
+        {"micro_batch": 4, "label_smoothing": 0.1},
+        {"arguments": BY_STEPS},
+        {"lora": Lora(r=2, dropout=0.1)},
+    ],
+    ids=["epochs", "in parts", "steps", "lora"],
 )
 def test_it_resumes_in_the_middle_of_an_epoch_to_the_bit(images, tmp_path, calls, changes):
     hyperparameters = having(epochs=2, **changes)

@@ -12,6 +12,8 @@ from retrain.workload import (
     Best,
     Data,
     EarlyStopping,
+    Lora,
+    Model,
     Plateau,
     Scale,
     Train,
@@ -25,6 +27,7 @@ BASE = Train(epochs=3, batch_size=16, lr=0.01)
 OFTEN = Scale(checkpoint_seconds=1e-9)
 CHOICES = {
     "ema": {"ema": 0.9},
+    "lora": {"lora": Lora(r=2, dropout=0.1)},
     "freeze": {"freeze_epochs": 1},
     "layer decay": {"layer_decay": 0.6},
     "sgd, plateau": {
@@ -71,6 +74,40 @@ def test_a_frozen_backbone_stays_as_it_was(images, tmp_path):
     started = models.build("vit", SMALL.model_dump(exclude={"family"}), (8, 8, 1), 3).state_dict()
     for name, value in load(trained.model_files()[models.WEIGHTS]).items():
         assert torch.equal(value, started[name]) is not name.startswith("classifier.classifier")
+
+
+def test_adapters_change_linear_layers_by_their_rank_and_are_saved_merged(images, tmp_path):
+    hyperparameters = BASE.model_copy(update={"lora": Lora(r=2)})
+    trained = run(tmp_path, images, hyperparameters)
+    torch.manual_seed(0)
+    started = models.build("vit", SMALL.model_dump(exclude={"family"}), (8, 8, 1), 3).state_dict()
+    saved = load(trained.model_files()[models.WEIGHTS])
+    assert saved.keys() == started.keys()
+    for name, value in saved.items():
+        change = value - started[name]
+        if "classifier.classifier" in name:
+            assert change.any(), name
+        elif value.ndim == 2 and "layers" in name:
+            assert change.any(), name
+            assert torch.linalg.svdvals(change)[2:].max() < 1e-5, name
+        else:
+            assert not change.any(), name
+    network = models.load(trained.folder / "model").module
+    val = open_prepared(images).split("val")
+    with torch.inference_mode():
+        logits = network(torch.from_numpy(val.images[np.arange(len(val))]))
+    loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(val.labels))
+    assert trained.facts["val_loss"] == pytest.approx(float(loss), rel=1e-5)
+
+
+def test_a_network_without_linear_layers_has_nothing_to_adapt(images, tmp_path):
+    config = {
+        "model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8], "depths": [1],
+        "layer_type": "basic",
+    }  # fmt: skip
+    hyperparameters = BASE.model_copy(update={"lora": Lora(r=2)})
+    with pytest.raises(ValueError, match=r"train\.lora: the network has no linear layers"):
+        run(tmp_path, images, hyperparameters, model=Model(family="auto", config=config))
 
 
 def test_the_average_is_what_is_evaluated_and_kept(images, tmp_path):
@@ -123,13 +160,29 @@ def test_weighted_classes_are_recognised_more_often(tmp_path):
     assert recalls["sampling"] > recalls["none"]
 
 
-def test_an_unknown_metric_of_the_best_epoch_is_found_before_anything_runs(tmp_path):
-    workload = Workload(
-        name="sides",
-        data=Data(path="data/sides"),
-        model=SMALL,
-        train=Train(best=Best(metric="f1")),
-    )
-    assert list(check(workload, Project(tmp_path))) == [
-        "train.best.metric: f1 is not one of train_loss, val_loss, val_accuracy."
-    ]
+CUSTOM = Model(family="custom", factory="examples.ported:build_model", arguments={})
+
+
+@pytest.mark.parametrize(
+    ("model", "train", "fault"),
+    [
+        (
+            SMALL,
+            Train(best=Best(metric="f1")),
+            "train.best.metric: f1 is not one of train_loss, val_loss, val_accuracy.",
+        ),
+        (
+            SMALL,
+            Train(lora=Lora(r=4), freeze_epochs=1),
+            "train.freeze_epochs: train.lora does not train these layers; leave one of them out.",
+        ),
+        (
+            CUSTOM,
+            Train(layer_decay=0.5),
+            "train.layer_decay: it needs a network of transformers, with a known last layer.",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_found_before_anything_runs(tmp_path, model, train, fault):
+    workload = Workload(name="sides", data=Data(path="data/sides"), model=model, train=train)
+    assert list(check(workload, Project(tmp_path))) == [fault]
