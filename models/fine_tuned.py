@@ -81,7 +81,8 @@ def _explained(name: str) -> Iterator[None]:
         if _is_out_of_reach(error):
             raise OSError(
                 f"model.pretrained: there is no folder {name}, and the Hugging Face hub cannot be "
-                "reached."
+                "reached. Set HF_ENDPOINT to a mirror, or model.pretrained to a folder with the "
+                "network's config.json and model.safetensors."
             ) from error
         raise ValueError(
             f"model.pretrained: {name} is neither a folder with a model nor one on the Hugging "

@@ -225,7 +225,7 @@ def main() -> int:
             if options.step == PROMOTE.name:
                 build.show()
     except Exception as error:
-        if not isinstance(error, ValueError):
+        if not isinstance(error, ValueError | ConnectionError):
             print(redact(traceback.format_exc()), file=sys.stderr)
         print(f"{options.step}: {message_of(error)}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1

@@ -27,7 +27,7 @@ def free_port() -> int:
 def test_dvc_takes_from_the_store_what_a_run_has_made_and_registers_nothing_twice(clone, first):
     folder = Path(first["steps"][3]["path"])
     before = {path.name for path in folder.parent.iterdir()}
-    done = clone.run("dvc", "repro")
+    done = clone.run("dvc", "repro", "promote@vit")
     assert re.search(rf"accuracy +{first['metrics']['accuracy']:.4f} ", done.stdout)
     assert "This very model is the champion already (version 1)." in done.stdout
     build = clone.root / "build" / "vit"
@@ -58,7 +58,7 @@ def test_dvc_takes_from_the_store_what_a_run_has_made_and_registers_nothing_twic
 
 
 def test_dvc_runs_again_only_what_asks_something_outside(clone, first):
-    done = clone.run("dvc", "repro")
+    done = clone.run("dvc", "repro", "promote@vit")
     assert "Stage 'train@vit' didn't change, skipping" in done.stdout
     assert "Stage 'evaluate@vit' didn't change, skipping" in done.stdout
     assert "Running stage 'gate@vit'" in done.stdout
