@@ -69,8 +69,8 @@ class HubSource:
         )
 
         with reaching(
-            f"The data set {self.name} on the Hugging Face hub cannot be read. Set HF_ENDPOINT to a "
-            "mirror, or data.path to a folder with its Parquet files and data.format to parquet."
+            f"The data set {self.name} on the Hugging Face hub cannot be read. Set HF_ENDPOINT to "
+            "a mirror, or data.path to a folder with its Parquet files and data.format to parquet."
         ):
             try:
                 yield
