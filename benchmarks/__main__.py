@@ -22,6 +22,7 @@ README = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- written by make bench -->", "<!-- end -->"
 ALONE = (
     "train_throughput",
+    "training_loops",
     "two_workers",
     "predict",
     "gpu",

@@ -102,7 +102,7 @@ def bare(workload: Workload, images: Path) -> Speed:
             rows = order[first : first + batch]
             yield x[rows], y[rows]
 
-    return _by_hand(workload, data, batches)
+    return by_hand(workload, data, batches)
 
 
 def ideal_loader(workload: Workload, images: Path) -> Speed:
@@ -110,7 +110,7 @@ def ideal_loader(workload: Workload, images: Path) -> Speed:
     data, batch = open_prepared(images), workload.train.batch_size
     x, y = tensors(data, "train")
     one = x[:batch].clone(), y[:batch].clone()
-    return _by_hand(workload, data, lambda: iter([one] * (len(x) // batch)))
+    return by_hand(workload, data, lambda: iter([one] * (len(x) // batch)))
 
 
 def ray_data(workload: Workload, images: Path) -> Speed:
@@ -139,7 +139,7 @@ def ray_data(workload: Workload, images: Path) -> Speed:
         ):
             yield rows["image"], rows["label"]
 
-    return _by_hand(workload, data, batches)
+    return by_hand(workload, data, batches)
 
 
 def hf_trainer(workload: Workload, images: Path) -> Speed:
@@ -237,7 +237,7 @@ def _augment(workload: Workload, rows: int) -> Callable[[Tensor], Tensor]:
     return lambda images: augment(images, hyperparameters.augment, batches, next(steps))
 
 
-def _by_hand(
+def by_hand(
     workload: Workload, data: Prepared, batches: Callable[[], Iterator[tuple[Tensor, Tensor]]]
 ) -> Speed:
     """The loop that one would write by hand.

@@ -1,0 +1,157 @@
+"""How fast each training loop is, against the same loop written by hand.
+
+    python -m benchmarks.training_loops --rounds 3
+
+The network is a ViT 192 x 6 on 1,024 random images of 32 x 32, in fp32, in one process; the two
+ways of a pair run in turns. The project's side is the real step, with checkpoints, progress and
+MLflow.
+
+- `huggingface`: the Trainer of `transformers`, as one would call it
+- `dataloader`: a plain loop over PyTorch's `DataLoader`
+- `function`: the same function in `TorchTrainer`, without this project (`functions.py`)
+
+The figures are images/s of training (of whole epochs with their checkpoint for `function`), the
+median of a training's epochs but the first, and of the trainings.
+"""
+
+import argparse
+import logging
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from benchmarks import functions, loops
+from benchmarks.table import Row, report
+from benchmarks.train_throughput import FP32, MIDDLING
+from models.network import in_stored_units, normalise
+from retrain.params import load_workload
+from retrain.project import find_project
+from retrain.workload import Model, Workload
+from tasks.data.shards import open_prepared
+
+ROWS = 1024
+TARGET = "≥ 0.95"
+
+
+def changed(workload: Workload, **sections: dict[str, Any]) -> Workload:
+    """A workload with other parameters."""
+    parts = {
+        name: getattr(workload, name).model_copy(update=values) for name, values in sections.items()
+    }
+    return workload.model_copy(update=parts)
+
+
+def huggingface(workload: Workload, images: Path) -> float:
+    """The step with the Trainer."""
+    arguments = {"dataloader_drop_last": True}
+    trainer = changed(workload, train={"loop": "huggingface", "arguments": arguments})
+    return loops.step(trainer, images).training
+
+
+def huggingface_by_hand(workload: Workload, images: Path) -> float:
+    """The Trainer, as one would call it."""
+    return loops.hf_trainer(workload, images).training
+
+
+def dataloader(workload: Workload, images: Path) -> float:
+    """The step with a `DataLoader`."""
+    return loops.step(changed(workload, scale={"ingest": "dataloader"}), images).training
+
+
+def dataloader_by_hand(workload: Workload, images: Path) -> float:
+    """A plain loop over a `DataLoader`."""
+    data = open_prepared(images)
+    loader = DataLoader(
+        TensorDataset(*loops.tensors(data, "train")),
+        workload.train.batch_size,
+        shuffle=True,
+        drop_last=True,
+    )
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        yield from loader
+
+    return loops.by_hand(workload, data, batches).training
+
+
+def function(workload: Workload, images: Path) -> float:
+    """The step with a function of the user's."""
+    size, channels = workload.images.size, workload.images.channels
+    arguments = {"size": size, "channels": channels}
+    model = Model(family="custom", factory="benchmarks.functions:Classifier", arguments=arguments)
+    best = workload.train.best.model_copy(update={"metric": "loss"})
+    chosen = {"function": "benchmarks.functions:train", "best": best}
+    custom = changed(workload, train=chosen).model_copy(update={"model": model})
+    history = loops.run_step(custom, images)[1]
+    return statistics.median(entry["speed"] for entry in history[1:])
+
+
+def function_by_hand(workload: Workload, images: Path) -> float:
+    """The same function in `TorchTrainer`, on tensors in memory."""
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    data = open_prepared(images)
+    pixels, labels = loops.tensors(data, "train")
+    half = in_stored_units([0.5] * data.shape[2])
+    config = {
+        "train": TensorDataset(normalise(pixels, half, half), labels),
+        "classes": data.labels,
+        "shape": data.shape,
+        **workload.train.model_dump(include={"epochs", "batch_size", "lr"}),
+    }
+    speeds: list[float] = []
+
+    def recording(config: dict[str, Any]) -> None:
+        from ray.train.v2._internal.execution.train_fn_utils import get_train_fn_utils
+
+        utils = get_train_fn_utils()
+        utils.report = lambda metrics, **_: speeds.append(metrics["speed"])
+        functions.train(config)
+
+    with tempfile.TemporaryDirectory() as folder:
+        TorchTrainer(
+            recording,
+            train_loop_config=config,
+            scaling_config=ScalingConfig(num_workers=0),
+            run_config=RunConfig(storage_path=folder),
+        ).fit()
+    return statistics.median(speeds[1:])
+
+
+PAIRS: dict[str, tuple[Callable[..., float], Callable[..., float]]] = {
+    "huggingface": (huggingface, huggingface_by_hand),
+    "dataloader": (dataloader, dataloader_by_hand),
+    "function": (function, function_by_hand),
+}
+
+
+def main() -> None:
+    """Runs the rounds of each pair, and prints the medians and their ratio."""
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--loops", nargs="+", choices=PAIRS, default=list(PAIRS))
+    options = parser.parse_args()
+    workload = load_workload(find_project().params, "vit", MIDDLING | FP32)
+    with tempfile.TemporaryDirectory() as folder:
+        torch.set_num_threads(workload.scale.threads or 1)  # as the step does
+        images = loops.prepare(Path(folder) / "images", workload, ROWS)
+        for name in options.loops:
+            found: tuple[list[float], list[float]] = ([], [])
+            for number in range(options.rounds):
+                for side in (0, 1) if number % 2 else (1, 0):
+                    found[side].append(PAIRS[name][side](workload, images))
+            ours, theirs = map(statistics.median, found)
+            figures = ours, "by hand", theirs, "images/s"
+            report(Row("training_loops", f"loop {name}", *figures, TARGET))
+
+
+if __name__ == "__main__":
+    main()
