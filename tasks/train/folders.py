@@ -25,7 +25,7 @@ def seal(folder: Path, facts: Mapping[str, Any]) -> None:
 def sealed(above: Path) -> list[Path]:
     """The complete folders in a folder, the newest last."""
     found = (record.with_suffix("") for record in above.glob("*.json"))
-    return sorted(found, key=lambda folder: int(folder.name.rpartition("-")[2]))
+    return sorted(found, key=_number)
 
 
 def newest(above: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -37,10 +37,27 @@ def newest(above: Path) -> tuple[Path, dict[str, Any]] | None:
     return None
 
 
-def remove(folder: Path) -> None:
-    """Removes a complete folder."""
+def remove_from(above: Path, number: int) -> None:
+    """Removes the folders with this number or a higher one, of a try that is not continued."""
+    for folder in sealed(above):
+        if _number(folder) >= number:
+            _remove(folder)
+
+
+def remove_old(above: Path, keep: Path | None = None) -> None:
+    """Removes all but the newest folders, and one that is kept."""
+    for folder in sealed(above)[:-KEPT]:
+        if folder != keep:
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
     _record(folder).unlink()
-    shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)  # a kill may have left its record only
+
+
+def _number(folder: Path) -> int:
+    return int(folder.name.rpartition("-")[2])
 
 
 def _record(folder: Path) -> Path:

@@ -73,8 +73,9 @@ class Reports:
                 )
         target, partial = self._folder / f"{number:06d}", self._folder / f"{number:06d}.partial"
         if self._rank == 0:
-            shutil.rmtree(partial, ignore_errors=True)
-            shutil.rmtree(target, ignore_errors=True)  # of a try that was interrupted
+            folders.remove_from(self._folder, number)
+            for left in (partial, target):  # by a try that was interrupted
+                shutil.rmtree(left, ignore_errors=True)
             partial.mkdir(parents=True)
         self._barrier()
         if checkpoint:
@@ -98,10 +99,7 @@ class Reports:
         self.history[-1]["checkpoint"] = True
         folders.seal(target, {"history": self.history})
         best = self.best()
-        complete = folders.sealed(self._folder)
-        for old in complete[: -folders.KEPT]:
-            if not best or old != self.folder(best):
-                folders.remove(old)
+        folders.remove_old(self._folder, keep=self.folder(best) if best else None)
 
     def last(self) -> Path | None:
         """The newest undamaged checkpoint; the history becomes that up to it."""

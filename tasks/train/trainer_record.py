@@ -106,7 +106,7 @@ class Record(TrainerCallback):  # type: ignore[misc]  # it has no types
 
     def restore(self) -> Path | None:
         """Takes the state of the last checkpoint over; returns its folder."""
-        found = folders.newest(self._job.scratch / checkpoint.FOLDER)
+        found = folders.newest(self._checkpoints)
         if found is None:
             return None
         folder, _ = found
@@ -117,11 +117,23 @@ class Record(TrainerCallback):  # type: ignore[misc]  # it has no types
         return folder
 
     @property
+    def is_over(self) -> bool:
+        """Whether the training has ended because it no longer got better."""
+        chosen = self._job.hyperparameters
+        return stops_early(self.history, chosen.best, chosen.early_stopping)
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self._job.scratch / checkpoint.FOLDER
+
+    @property
     def _file(self) -> str:
         return f"record-{self._batches.rank}.pt"
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Starts to measure."""
+        if self._batches.rank == 0:  # damaged ones, from which it does not go on
+            folders.remove_from(self._checkpoints, state.global_step + 1)
         self._labelled.parts = args.gradient_accumulation_steps
         self._batch = self._batches.size * args.gradient_accumulation_steps
         self._meter = Meter(
@@ -176,22 +188,23 @@ class Record(TrainerCallback):  # type: ignore[misc]  # it has no types
         self._first = self._began_at = state.global_step
         self._ended = self._began = monotonic()
         self._meter.go_on()
-        if stops_early(self.history, chosen.best, chosen.early_stopping):
+        if self.is_over:
             control.should_training_stop = True
-        over = control.should_training_stop or state.global_step == state.max_steps
+        over = self.is_over or state.global_step == state.max_steps
         worth = min(checkpoint.WORTH_SECONDS, self._job.checkpoint_seconds)
         if broadcast_flag(over or monotonic() - self._saved > worth):
             self._save_now(control, given["optimizer"])
 
-    def finish(self, step: int) -> None:
+    def finish(self) -> None:
         """Writes the progress of a training that is over."""
         if self._batches.rank == 0:
-            self._meter.write(step, self.history[-1]["train_loss"], self.history)
+            last, epochs = self.history[-1], self._job.hyperparameters.epochs
+            meter = Meter(self._job.scratch / FILE, epochs, last["step"], 1, last["step"], 0.0)
+            meter.write(last["step"], last["train_loss"], self.history)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Completes the checkpoint that the Trainer has written, and removes older ones."""
-        above = self._job.scratch / checkpoint.FOLDER
-        folder = above / f"checkpoint-{state.global_step}"
+        folder = self._checkpoints / f"checkpoint-{state.global_step}"
         own = {
             "history": self.history,
             "best": self.best if self._batches.rank == 0 else None,
@@ -203,8 +216,7 @@ class Record(TrainerCallback):  # type: ignore[misc]  # it has no types
         wait_for_all()
         if self._batches.rank == 0:
             folders.seal(folder, {})
-            for old in folders.sealed(above)[: -folders.KEPT]:
-                folders.remove(old)
+            folders.remove_old(self._checkpoints)
         self._saved = monotonic()
 
     def _save_now(self, control: Any, optimizer: Any) -> None:

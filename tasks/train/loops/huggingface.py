@@ -185,10 +185,11 @@ def _train(job: TrainingJob, data: Prepared, network: "Network", on_cpu: bool) -
     )
     trainer.remove_callback(PrinterCallback)
     last = record.restore()
-    trainer.train(resume_from_checkpoint=str(last) if last else None)
-    if not record.history or record.history[-1]["step"] < trainer.state.global_step:
-        trainer.evaluate()
-    record.finish(trainer.state.global_step)
+    if not record.is_over:
+        trainer.train(resume_from_checkpoint=str(last) if last else None)
+        if not record.history or record.history[-1]["step"] < trainer.state.global_step:
+            trainer.evaluate()
+    record.finish()
     return record
 
 

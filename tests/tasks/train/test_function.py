@@ -96,6 +96,18 @@ def test_it_resumes_from_its_last_report(images, tmp_path):
     assert [entry["epoch"] for entry in resumed.history] == [1, 2, 3, 4]
 
 
+def test_one_that_does_not_resume_begins_again(images, tmp_path):
+    arguments = {"lost": str(tmp_path / "lost")}
+    hyperparameters = with_function("begins_again", arguments=arguments)
+    with pytest.raises(RuntimeError, match="the connection was lost"):
+        run(tmp_path, images, hyperparameters, model=MODEL, output="lost-output")
+    trained = run(tmp_path, images, hyperparameters, model=MODEL)
+    assert [entry["epoch"] for entry in trained.history] == [1, 2, 3, 4]
+    assert trained.facts["best_epoch"] == 1
+    weights = load(trained.model_files()[models.WEIGHTS])
+    assert all((value == 0).all() for value in weights.values())
+
+
 def test_a_training_that_was_over_is_not_repeated(trained, images):
     again = run(trained.project.root, images, with_function("train"), model=MODEL, output="again")
     assert again.facts == trained.facts

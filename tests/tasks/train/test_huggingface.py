@@ -124,10 +124,15 @@ def test_it_evaluates_by_steps_and_at_the_end(images, tmp_path):
     assert [entry["step"] for entry in trained.history] == [4, 8, 10]
 
 
-def test_it_ends_early(images, tmp_path):
+def test_it_ends_early_and_is_then_over(images, tmp_path, calls):
     rule = EarlyStopping(patience=2, min_delta=0.5)
     hyperparameters = having(epochs=50, best=Best(metric="val_loss"), early_stopping=rule)
-    assert len(run(tmp_path, images, hyperparameters).history) == 3
+    trained = run(tmp_path, images, hyperparameters)
+    assert len(trained.history) == 3
+    calls.taken.clear()
+    again = run(tmp_path, images, hyperparameters, output="again")
+    assert calls.taken == []
+    assert again.facts == trained.facts
 
 
 def test_a_training_that_diverges_says_so(images, tmp_path):
