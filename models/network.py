@@ -75,6 +75,11 @@ class Network(nn.Module):
         """All but the last layer: the first part of a classifier of `transformers`."""
         return next(self.classifier.children())
 
+    def layers(self) -> list[nn.Module]:
+        """The layers of the backbone; in a network with stages, these."""
+        lists = (each for each in self.backbone.modules() if isinstance(each, nn.ModuleList))
+        return list(next(lists))
+
     def depths(self) -> dict[str, int]:
         """Where in the network each parameter is, by its name.
 

@@ -259,6 +259,8 @@ class Scale(Section):
     Attributes:
         workers: 0 trains in the run's own process; 2 and up is data-parallel over Ray workers,
             each with a GPU where the cluster has enough of them.
+        strategy: How workers share the training. `ddp`: each has all of the network. `fsdp`: each
+            keeps a part of every layer, for networks that are too large for one GPU.
         threads: CPU threads of a worker. `auto` is one for a small network, else the worker's share
             of the cores; None where the training runs on a GPU. Another number sums in another
             order and so trains another model.
@@ -276,6 +278,7 @@ class Scale(Section):
     """
 
     workers: Annotated[int, Field(ge=0, le=4096)] = 0
+    strategy: Literal["ddp", "fsdp"] = "ddp"
     threads: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] | None = "auto"
     require_gpu: bool = False
     ingest: Literal["auto", "memory", "windows", "dataloader"] = "auto"

@@ -26,6 +26,7 @@ class TrainingJob:
         output: The folder of the trained network.
         root: The project's folder; relative paths in the settings start there.
         checkpoint_seconds: The longest time between two checkpoints.
+        strategy: How workers share the training.
         ingest: How images come to the training.
         memory_gb: Memory for images, for each worker.
         data_cpus: Processes of each worker that load images.
@@ -40,6 +41,7 @@ class TrainingJob:
     output: Path
     root: Path
     checkpoint_seconds: float
+    strategy: str
     ingest: str
     memory_gb: float
     data_cpus: int

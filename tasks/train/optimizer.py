@@ -109,8 +109,12 @@ def clip_gradients(module: "torch.nn.Module", largest: float) -> "torch.Tensor":
     from torch.nn.utils import clip_grad_norm_, get_total_norm
 
     if largest:
-        return clip_grad_norm_(module.parameters(), largest)
-    return get_total_norm([each.grad for each in module.parameters() if each.grad is not None])
+        norm = clip_grad_norm_(module.parameters(), largest)
+    else:
+        norm = get_total_norm([each.grad for each in module.parameters() if each.grad is not None])
+    # Of a network that is divided among workers, each has a part of the norm.
+    whole: torch.Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+    return whole
 
 
 def _anneal(start: float, end: float, fraction: float) -> float:

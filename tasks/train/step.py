@@ -49,6 +49,7 @@ TRACKED = "mlflow.json"  # the training's run in MLflow
 VALIDATION = ("val_accuracy", "val_loss")  # metrics of the best epoch that are facts
 SCALE = (
     "workers",
+    "strategy",
     "threads",
     "ingest",
     "memory_gb",
@@ -95,6 +96,7 @@ def train(
         output=workspace.folder / MODEL,
         root=workspace.project.root,
         checkpoint_seconds=scale.checkpoint_seconds,
+        strategy=scale.strategy,
         ingest=scale.ingest,
         memory_gb=scale.memory_gb,
         data_cpus=scale.data_cpus,

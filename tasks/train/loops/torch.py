@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, cast
 import models
 from retrain.workload import Train, Workload
 from tasks.data.shards import PreparedSplit, open_prepared
-from tasks.train import checkpoint, device
+from tasks.train import checkpoint, device, sharding
 from tasks.train.adapters import add_adapters, merge_adapters
 from tasks.train.augment import augment
 from tasks.train.averaging import averaged
 from tasks.train.balance import class_weights
-from tasks.train.collective import share_statistics, sum_over_workers
+from tasks.train.collective import broadcast_flag, share_statistics, sum_over_workers
 from tasks.train.divergence import STEPS_BETWEEN_CHECKS, diverged
 from tasks.train.ingest import DATALOADER, Ingest, windows
 from tasks.train.job import TrainingJob
@@ -39,10 +39,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from models.network import Network
+
 # In PyTorch's messages, when memory cannot be had.
 NO_MEMORY = ("can't allocate memory", "not enough memory", "size calculation overflowed")
 
 NAME = "the loop torch"
+STEPS_BETWEEN_FLAGS = 10  # after which workers agree on whether to write a checkpoint
+
 METRICS = ("train_loss", "val_loss", "val_accuracy")
 INGESTS = ("auto", "memory", "windows", "dataloader")
 USED = tuple(set(Train.model_fields) - {"function", "arguments"})  # of the section `train`
@@ -58,6 +62,12 @@ def faults(workload: Workload) -> Iterator[str]:
         yield f"train.{chosen[0]}: it needs a network of transformers, with a known last layer."
     elif "lora" in chosen and len(chosen) > 1:
         yield f"train.{chosen[1]}: train.lora does not train these layers; leave one of them out."
+    if workload.scale.strategy == "fsdp":
+        if workload.scale.workers < 2:
+            yield "scale.strategy: fsdp divides a network among scale.workers; set it to 2 or more."
+        for name in ("lora", "freeze_epochs", "ema"):
+            if getattr(train, name):
+                yield f"train.{name}: it does not go with scale.strategy fsdp."
 
 
 def slow_faults(hyperparameters: Train, root: Path) -> Iterator[str]:
@@ -152,6 +162,9 @@ class Training:
             add_adapters(self.network, self.hyperparameters.lora)
         self.numerics = self._choose_numerics()
         self.network.to(self.device)
+        self.is_sharded = job.strategy == "fsdp"
+        if self.is_sharded:
+            sharding.shard(self.network, self.workers, self.device)
         self.optimizer = make_optimizer(self.network, self.hyperparameters)
         decay = self.hyperparameters.ema
         self.average = averaged(self.network, decay) if decay else None
@@ -216,8 +229,12 @@ class Training:
 
     def _go_on(self, before: Mapping[str, Any]) -> None:
         """Takes the state of a checkpoint over."""
-        self.network.load_state_dict(before["network"])
-        self.optimizer.load_state_dict(before["optimizer"])
+        network, optimizer = before["network"], before["optimizer"]
+        if self.is_sharded:
+            sharding.restore(self.network, self.optimizer, network, optimizer)
+        else:
+            self.network.load_state_dict(network)
+            self.optimizer.load_state_dict(optimizer)
         if self.average:
             self.average.load_state_dict(before["average"])
         self.step = before["step"]
@@ -225,10 +242,18 @@ class Training:
         self.history, self.best = list(before["history"]), before["best"]
 
     def _save(self) -> None:
-        """Writes a checkpoint."""
+        """Writes a checkpoint, as the first worker; of a divided network, all are called."""
+        if self.is_sharded:
+            network = sharding.whole_weights(self.network)
+            optimizer = sharding.whole_optimizer(self.network, self.optimizer)
+        else:
+            network, optimizer = self.network.state_dict(), self.optimizer.state_dict()
+        self.saved = monotonic()
+        if self.rank:
+            return
         state = {
-            "network": self.network.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "network": network,
+            "optimizer": optimizer,
             "average": self.average.state_dict() if self.average else None,
             "step": self.step,
             "loss_sum": float(self.loss_sum),
@@ -240,6 +265,14 @@ class Training:
         else:  # a restarted training must not continue from here
             self.loss_sum.fill_(float("nan"))  # all workers stop at the next check
         self.saved = monotonic()
+
+    @property
+    def _saves_now(self) -> bool:
+        """Whether this worker has a part in writing a checkpoint, if the last one is old."""
+        late = monotonic() - self.saved > self.job.checkpoint_seconds
+        if not self.is_sharded:
+            return late and self.rank == 0
+        return self.step % STEPS_BETWEEN_FLAGS == 0 and broadcast_flag(late)
 
     @property
     def is_over(self) -> bool:
@@ -264,7 +297,7 @@ class Training:
         if self.hyperparameters.freeze_epochs:
             for each in self.network.backbone.parameters():
                 each.requires_grad_(not self._backbone_is_frozen)
-        module: torch.nn.Module = prepare_model(self.network)
+        module: torch.nn.Module = self.network if self.is_sharded else prepare_model(self.network)
         if self.numerics["compiled"]:
             module = cast("torch.nn.Module", torch.compile(module))
         return module
@@ -294,9 +327,8 @@ class Training:
                 self._check_finite(norm + sum_over_workers(self.loss_sum))
             if self.rank == 0:
                 self.meter.tick(self.step, self.loss_sum, self.history)
-                late = monotonic() - self.saved > self.job.checkpoint_seconds
-                if late and self.step < end:
-                    self._save()
+            if self.step < end and self._saves_now:
+                self._save()
         self.speed = (self.step - first) * self.batch / (monotonic() - began)
         self.meter.pause(float(self.loss_sum))
 
@@ -353,7 +385,8 @@ class Training:
         with self.autocast:
             val_loss, val_accuracy = validate(network, self.val, self.batches, self.device)
         self._check_finite(val_loss)
-        if not checkpoint.is_finite((self.network.state_dict(), self.optimizer.state_dict())):
+        own = self.network.state_dict(), self.optimizer.state_dict()
+        if not self.is_sharded and not checkpoint.is_finite(own):
             raise self._diverged()  # on all workers: their weights are equal
         loss = float(sum_over_workers(self.loss_sum)) / self.workers / self.batches.per_epoch
         this: Epoch = {
@@ -369,12 +402,18 @@ class Training:
         self.history.append(dict(this))
         best = self.best["epoch"] if self.best else None
         if is_better(this, best, self.hyperparameters.best):
-            weights = {name: value.cpu().clone() for name, value in network.state_dict().items()}
-            self.best = {"epoch": dict(this), "weights": weights}
+            self.best = {"epoch": dict(this), "weights": self._weights_of(network)}
         self.loss_sum.zero_()
         worth = min(checkpoint.WORTH_SECONDS, self.job.checkpoint_seconds)
-        if self.rank == 0 and (monotonic() - self.saved > worth or self.is_over):
+        due = monotonic() - self.saved > worth or self.is_over
+        if broadcast_flag(due) if self.is_sharded else due and self.rank == 0:
             self._save()
+
+    def _weights_of(self, network: "torch.nn.Module") -> dict[str, "Tensor"]:
+        """A copy of a network's state on the CPU; of a divided one, for the first worker."""
+        if self.is_sharded:
+            return sharding.whole_weights(self.network)
+        return {name: value.cpu().clone() for name, value in network.state_dict().items()}
 
     def finish(self) -> dict[str, Any]:
         """Saves the network with the best epoch's weights, as `models.save` does.
@@ -385,16 +424,26 @@ class Training:
         assert self.best is not None
         if self.rank == 0:
             self.meter.write(self.step, self.history[-1]["train_loss"], self.history)
-            self.network.load_state_dict(self.best["weights"])
+            network = self._whole_network()
+            network.load_state_dict(self.best["weights"])
             if self.hyperparameters.lora:
-                merge_adapters(self.network)
-            self.job.save(self.network, self.data)
+                merge_adapters(network)
+            self.job.save(network, self.data)
         return {
             "history": self.history,
             "best": self.best["epoch"],
             "parameters": sum(each.numel() for each in self.network.parameters()),
             "numerics": self.numerics,
         }
+
+    def _whole_network(self) -> "Network":
+        """The network; of a divided one, another that is whole."""
+        if not self.is_sharded:
+            return self.network
+        with chdir(self.job.root):
+            return models.build(
+                self.job.family, self.job.settings, self.data.shape, len(self.data.labels)
+            )
 
     def _check_finite(self, value: "Tensor") -> None:
         """Stops a training that diverged; on all workers, because the value is equal on each."""

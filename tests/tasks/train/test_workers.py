@@ -85,6 +85,23 @@ def test_workers_evaluate_the_batch_statistics_that_are_saved(ray_session, image
     assert trained.facts["val_loss"] == pytest.approx(float(loss), rel=1e-5)
 
 
+def test_a_divided_network_trains_as_a_whole_one_and_resumes(ray_session, images, tmp_path):
+    alone = run(tmp_path / "alone", images, RECIPE)
+    scale = Scale(workers=2, strategy="fsdp", checkpoint_seconds=1e-9)
+    divided = run(tmp_path, images, RECIPE, scale=scale)
+    for epoch, other in zip(divided.history, alone.history, strict=True):
+        assert epoch["train_loss"] == pytest.approx(other["train_loss"], rel=1e-3)
+        assert epoch["val_loss"] == pytest.approx(other["val_loss"], rel=1e-3)
+    by_workers, by_one = (load(each.model_files()[models.WEIGHTS]) for each in (divided, alone))
+    assert by_workers.keys() == by_one.keys()
+    for name, value in by_workers.items():
+        if not name.endswith("k_proj.bias"):
+            assert torch.allclose(value, by_one[name], atol=1e-3), name
+    max((tmp_path / "scratch" / checkpoint.FOLDER).glob("*.pt")).unlink()
+    resumed = run(tmp_path, images, RECIPE, scale=scale, output="resumed")
+    assert resumed.facts == divided.facts
+
+
 def kill_a_worker(checkpoints, killed):
     """Kills one of the training workers of this process's Ray, after the first checkpoint.
 
@@ -132,6 +149,7 @@ def train_with(tmp_path, monkeypatch, error, scale=SCALE):
         output=tmp_path,
         root=tmp_path,
         checkpoint_seconds=1.0,
+        strategy="ddp",
         ingest="auto",
         memory_gb=1.0,
         data_cpus=0,
