@@ -5,6 +5,8 @@ prefect deployment run train/vit --watch
 """
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from retrain import tracking
 from retrain.errors import ChampionChangedError
@@ -94,6 +96,7 @@ def document(run: RunState) -> Document:
     names = ("rows", "quarantined", "near_duplicates")
     base["data"] |= {name: facts.get("validate", {}).get(name) for name in names}
     result = base | {
+        "training": facts.get("train"),
         "metrics": facts.get("evaluate", {}).get("metrics"),
         "champion": champion,
         "decision": decision,
@@ -117,12 +120,26 @@ def standing(document: Document) -> str:
 
 
 def show(document: Document) -> None:
-    """Shows the metrics and the champion's, the rules, the verdict, and where the results are."""
+    """Shows the best epoch, the metrics, the rules, the verdict, and where the results are."""
+    if training := document.get("training"):  # not in the records of older versions
+        console.say(_in_training(training))
     outcome.show(document)
     if document["data"]["quarantined"]:
         console.say(f"{document['data']['quarantined']} images were set aside by the checks.")
     say_near_duplicates(document)
     console.say_places(document)
+
+
+def _in_training(facts: Mapping[str, Any]) -> str:
+    """The best epoch of a training, and what was trained, in one line."""
+    others = ("batch_size", "best_epoch", "numerics", "parameters", "weights")
+    metrics = [name for name in facts if name not in others]
+    values = ", ".join(f"{name} {console.number(facts[name])}" for name in metrics)
+    precision = facts["numerics"]["precision"]
+    return (
+        f"best epoch {facts['best_epoch']}: {values}; {facts['parameters']:,} parameters, "
+        f"{precision}, batches of {facts['batch_size']}"
+    )
 
 
 def publish(document: Document) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+from importlib import import_module
 from typing import Any
 
 from retrain.cli.command import Commands, print_json
@@ -11,7 +12,9 @@ from retrain.runs.records import Document
 
 def add_commands(commands: Commands) -> None:
     """Adds `status` and `history`."""
-    commands.add("status", _status, "Show what is in production.")
+    help_ = "Show what is in production, and how the last run of each workload ended."
+    status = commands.add("status", _status, help_)
+    status.add_argument("workload", nargs="?", help="show its last run whole")
     help_ = "Show what was promoted or rejected, and why."
     commands.add("history", _history, help_, workload=True)
 
@@ -20,8 +23,10 @@ def _status(project: Project, options: argparse.Namespace) -> int:
     from retrain.registry import versions
     from retrain.runs import console, records
 
+    if options.workload:
+        records.check_name(project, options.workload)
     shown: list[dict[str, Any]] = []
-    for name in records.names(project):
+    for name in [options.workload] if options.workload else records.names(project):
         champion = versions.champion(project, name)
         last = records.last_run(project, name)
         shown.append(
@@ -32,6 +37,9 @@ def _status(project: Project, options: argparse.Namespace) -> int:
         return 0
     columns = ("workload", "champion", "accuracy", "registered", "last run")
     console.print_table(columns, [_status_row(**each) for each in shown])
+    if options.workload and (last := shown[0]["last_run"]) and "error" not in last:
+        with console.on_stdout():
+            import_module(f"flows.{last['flow']}").PIPELINE.show(last)
     return 0
 
 

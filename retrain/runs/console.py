@@ -107,6 +107,16 @@ def on_screen(log: Path, *, to_stderr: bool) -> Iterator[Console]:
             screen.close()
 
 
+@contextmanager
+def on_stdout() -> Iterator[None]:
+    """Prints what is said to standard output."""
+    _screen.console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    try:
+        yield
+    finally:
+        _screen.console = None
+
+
 def say(line: str | Table) -> None:
     """Shows a line, which is a log record too, or a table."""
     if isinstance(line, str) and line:

@@ -1,6 +1,7 @@
 """The whole flow on the starter data, shortened: what is cached, and what is not."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -288,6 +289,10 @@ def test_status_history_and_why_tell_of_the_runs(clone, first):
     why = json.loads(clone.retrain("why", "vit", "--json").stdout)
     assert [step["step"] for step in why][:5] == BEFORE_THE_GATE
     assert f"version {status[0]['champion']['version']}" in clone.retrain("status").stdout
+    whole = clone.retrain("status", "vit").stdout
+    assert "beans" not in whole
+    assert re.search(r"best epoch \d: val_accuracy 0\.\d+, val_loss", whole)
+    assert "worst_class_recall" in whole
     assert "promoted" in clone.retrain("history", "vit").stdout
     assert "train                cached" in clone.retrain("why", "vit").stdout
 
