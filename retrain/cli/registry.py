@@ -39,7 +39,7 @@ def _status(project: Project, options: argparse.Namespace) -> int:
     console.print_table(columns, [_status_row(**each) for each in shown])
     if options.workload and (last := shown[0]["last_run"]) and "error" not in last:
         with console.on_stdout():
-            import_module(f"flows.{last['flow']}").PIPELINE.show(last)
+            import_module(f"flows.{last['flow']}").PIPELINE.show(last | {"took": last["seconds"]})
     return 0
 
 

@@ -187,7 +187,8 @@ def test_own_images_have_a_name_and_a_champion_of_their_own(clone, first, tmp_pa
     assert champion(clone, "photos").version == 1
     assert champion(clone) == served
     status = json.loads(clone.retrain("status", "--json").stdout)
-    assert {each["workload"] for each in status} == {"vit", "photos"}
+    ours = {*workload_names(ROOT / "params.yaml"), "photos"}
+    assert {each["workload"] for each in status} == ours
     events = json.loads(clone.retrain("history", "photos", "--json").stdout)
     assert [event["action"] for event in events] == ["promoted"]
 

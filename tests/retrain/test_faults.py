@@ -16,7 +16,7 @@ LEAST = {"name": "toy", "data": {"path": "x"}, "model": {"family": "vit"}}
         ("train", {"epochs": "many"}, "train.epochs: should be a valid integer, is 'many'"),
         ("train", {"epochs": 1.5}, "train.epochs: should be a valid integer, is 1.5"),
         ("train", {"lr": -1}, "train.lr: should be greater than 0, is -1"),
-        ("train", {"schedule": "linear"}, "'cosine' or 'one_cycle'"),
+        ("train", {"schedule": "linear"}, "'cosine', 'one_cycle', 'plateau' or 'constant'"),
         (
             "scale",
             {"threads": 0},

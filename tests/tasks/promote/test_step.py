@@ -8,7 +8,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+import models
 from retrain import tracking
+from retrain.code import source_of
 from retrain.project import Project
 from retrain.registry import versions
 from retrain.step import DataVersion, Workspace
@@ -297,7 +299,7 @@ def test_the_package_has_the_code_that_it_runs_and_no_other(project, run):
     folder = versions.download(project, champion)
     code = {path.relative_to(folder / "code").as_posix() for path in folder.glob("code/**/*.*")}
     own = ("cost", "fine_tuned", "vit")
-    modules = ("__init__", "image", "network", "pretrained", "serving", *own)
+    modules = ("__init__", "image", "network", "pretrained", "serving", "user_code", *own)
     assert code == {f"models/{name}.py" for name in modules}
     assert package.digest_of_folder(folder) == champion.package_digest
 
@@ -307,10 +309,13 @@ def test_mended_code_makes_a_new_version_of_the_same_training(project, run, monk
     run(trained, "first")
     before = versions.champion(project, "toy")
     mended = project.root / "mended" / "models"
-    shutil.copytree(packaging.MODELS, mended, ignore=shutil.ignore_patterns("__pycache__"))
+    ours = Path(models.__file__).parent
+    shutil.copytree(ours, mended, ignore=shutil.ignore_patterns("__pycache__"))
     source = (mended / "image.py").read_text()
     (mended / "image.py").write_text(f"# A comment.\n{source}")
-    monkeypatch.setattr(packaging, "MODELS", mended)
+    monkeypatch.setattr(
+        packaging, "source_of", lambda name: source_of(name, project.root / "mended")
+    )
     folder = project.root / "scores"
     scores = write_scores(folder, trained, ROWS)
     assert run(trained, "champion already", 1, scores)["version"] == 1

@@ -76,12 +76,10 @@ def test_the_same_training_gives_the_same_bytes(trained, images, tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
         {"micro_batch": 4, "label_smoothing": 0.1},
-        {"arguments": BY_STEPS},
-        {"lora": Lora(r=2, dropout=0.1)},
+        {"arguments": BY_STEPS, "lora": Lora(r=2, dropout=0.1)},
     ],
-    ids=["epochs", "in parts", "steps", "lora"],
+    ids=["epochs, in parts", "steps, lora"],
 )
 def test_it_resumes_in_the_middle_of_an_epoch_to_the_bit(images, tmp_path, calls, changes):
     hyperparameters = having(epochs=2, **changes)

@@ -43,8 +43,15 @@ class InterruptedTrainingError(Exception):
     pass
 
 
+@pytest.fixture(scope="module")
+def plain(images, tmp_path_factory):
+    return run(tmp_path_factory.mktemp("plain"), images, BASE)
+
+
 @pytest.mark.parametrize("choice", CHOICES)
-def test_it_changes_the_training_and_resumes_to_the_bit(images, tmp_path, monkeypatch, choice):
+def test_it_changes_the_training_and_resumes_to_the_bit(
+    images, plain, tmp_path, monkeypatch, choice
+):
     from tasks.train.loops import torch as torch_loop
 
     hyperparameters = BASE.model_copy(update=CHOICES[choice])
@@ -63,7 +70,6 @@ def test_it_changes_the_training_and_resumes_to_the_bit(images, tmp_path, monkey
     resumed = run(tmp_path, images, hyperparameters)
     assert resumed.facts == whole.facts
     assert resumed.model_files() == whole.model_files()
-    plain = run(tmp_path / "plain", images, BASE)
     assert plain.facts["weights"] != whole.facts["weights"]
 
 

@@ -131,7 +131,7 @@ def test_a_training_that_diverged_does_not_go_on_from_what_it_came_to(
     scale = Scale(checkpoint_seconds=checkpoint_seconds)
     with monkeypatch.context() as patched:
         patched.setattr(torch_loop, "learning_rate", exploding)
-        patched.setattr(torch_loop, "SECONDS_WORTH_A_CHECKPOINT", 0.0)
+        patched.setattr(checkpoint, "WORTH_SECONDS", 0.0)
         with pytest.raises(ValueError, match="diverged in epoch 3"):
             run(tmp_path, images, RECIPE, model=DROPOUT, scale=scale, output="diverged")
     assert steps[-1] >= 2 * PER_EPOCH + 3
