@@ -38,6 +38,7 @@ from tasks.train.estimate import estimate, forecast, notice
 from tasks.train.ingest import DATALOADER
 from tasks.train.job import TrainingJob
 from tasks.train.progress import FILE, followed
+from tasks.train.selection import stops_early
 
 if TYPE_CHECKING:
     from ray.train import ScalingConfig
@@ -64,8 +65,8 @@ def train(
 ) -> Facts:
     """Trains a network; continues from the last checkpoint of an interrupted training.
 
-    Writes `model/` (as `models.save` does; of the epoch with the best validation accuracy),
-    `report/history.json` (a list with an entry for each epoch) and `report/mlflow.json`.
+    Writes `model/` (as `models.save` does; of the best epoch), `report/history.json` (a list with
+    an entry for each epoch) and `report/mlflow.json`.
 
     Args:
         model: Which network.
@@ -76,9 +77,9 @@ def train(
 
     Returns:
         `weights` (SHA-256 of the weights' file), `parameters` (how many), `numerics` (`precision`,
-        `attention`, whether `compiled`, and CPU `threads`), `batch_size` (over all
-        workers, as it was), `best_epoch`, and the metric by which
-        it is the best, with `val_accuracy` and `val_loss` where the loop has them.
+        `attention`, whether `compiled`, and CPU `threads`), `batch_size` (over all workers, as it
+        was), `best_epoch`, and the metric by which it is the best, with `val_accuracy` and
+        `val_loss` where the loop has them.
 
     Raises:
         ValueError: The parameters do not go together or with the images, or training diverged.
@@ -123,10 +124,11 @@ def train(
         ):
             result = _launch(job, scale)
         history = result["history"]
-        if (rule := hyperparameters.early_stopping) and len(history) < hyperparameters.epochs:
+        rule, choice = hyperparameters.early_stopping, hyperparameters.best
+        if rule and stops_early(history, choice, rule) and len(history) != hyperparameters.epochs:
             console.say(
-                f"train ended after epoch {len(history)} of {hyperparameters.epochs}: "
-                f"{hyperparameters.best.metric} was no better for {rule.patience} epochs."
+                f"train ended early: {choice.metric} was no better in the last {rule.patience} of "
+                f"{len(history)} evaluations."
             )
         write_json(workspace.report / "history.json", history)
         write_json(workspace.report / TRACKED, asdict(run))
@@ -198,6 +200,8 @@ def _unfit_for_the_loop(workload: Workload) -> Iterator[str]:
     train, loop = workload.train, import_module(_loop(workload.train))
     if workload.scale.ingest not in loop.INGESTS:
         yield f"scale.ingest: {loop.NAME} has {' and '.join(loop.INGESTS)}."
+    if workload.scale.strategy not in loop.STRATEGIES:
+        yield f"scale.strategy: {loop.NAME} has {' and '.join(loop.STRATEGIES)}."
     unset = Train()
     for name in set(Train.model_fields) - set(loop.USED):
         if getattr(train, name) != getattr(unset, name):

@@ -222,7 +222,7 @@ class Record(TrainerCallback):  # type: ignore[misc]  # it has no types
     def _save_now(self, control: Any, optimizer: Any) -> None:
         """Has the Trainer write a checkpoint; never one to which a diverged training came."""
         network = self._labelled.network.state_dict()
-        if not checkpoint.is_finite((network, _plain(optimizer).state_dict())):
+        if not checkpoint.is_finite((network, optimizer.state_dict())):
             raise self._diverged()
         control.should_save = True
 
@@ -232,8 +232,3 @@ class Record(TrainerCallback):  # type: ignore[misc]  # it has no types
 
     def _diverged(self) -> ValueError:
         return diverged(len(self.history) + 1, self._job.hyperparameters)
-
-
-def _plain(optimizer: Any) -> Any:
-    """The optimizer of PyTorch inside that of Accelerate."""
-    return getattr(optimizer, "optimizer", optimizer)

@@ -26,6 +26,7 @@ KEY = "train.function"
 NAME = "the loop of train.function"
 METRICS = None  # any that the function reports
 NO_METRICS = {"checkpoint", "epoch", "seconds"}  # of an entry of the history
+STRATEGIES = ("ddp",)  # or what the function does itself
 INGESTS = ("auto", "dataloader")
 # What the function gets of the section `train`; it may do what the other keys say, or not.
 PASSED_ON = ("epochs", "batch_size", "lr", "weight_decay", "precision", "seed")

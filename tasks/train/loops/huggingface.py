@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 NAME = "the loop huggingface"
 METRICS = ("train_loss", "val_loss", "val_accuracy")
+STRATEGIES = ("ddp",)
 INGESTS = ("auto", "dataloader")
 USED = (
     *("loop", "arguments", "epochs", "batch_size", "lr", "weight_decay", "warmup", "schedule"),

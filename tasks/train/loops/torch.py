@@ -48,6 +48,7 @@ NAME = "the loop torch"
 STEPS_BETWEEN_FLAGS = 10  # after which workers agree on whether to write a checkpoint
 
 METRICS = ("train_loss", "val_loss", "val_accuracy")
+STRATEGIES = ("ddp", "fsdp")
 INGESTS = ("auto", "memory", "windows", "dataloader")
 USED = tuple(set(Train.model_fields) - {"function", "arguments"})  # of the section `train`
 

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+import models
 from retrain.project import Project
 from retrain.step import Facts, Workspace
 from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train
-from tasks.data.shards import shard_name
+from tasks.data.shards import open_prepared, shard_name
 from tasks.train.step import train
 from tests import templates
 
@@ -57,6 +59,17 @@ class Trained:
 
     def model_files(self) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in (self.folder / "model").iterdir()}
+
+
+def validated(trained: Trained, images: Path) -> tuple[float, float]:
+    """The cross-entropy and the accuracy of the saved network on the validation split."""
+    val = open_prepared(images).split("val")
+    network = models.load(trained.folder / "model").module
+    with torch.inference_mode():
+        logits = network(torch.from_numpy(val.images[np.arange(len(val))]))
+    labels = torch.from_numpy(val.labels)
+    loss = torch.nn.functional.cross_entropy(logits, labels)
+    return float(loss), float((logits.argmax(1) == labels).float().mean())
 
 
 def run(

@@ -1,6 +1,5 @@
 """The loop with the `Trainer` of `transformers`."""
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load
@@ -8,10 +7,9 @@ from safetensors.torch import load
 import models
 from retrain.project import Project
 from retrain.workload import Augment, Best, Data, EarlyStopping, Lora, Scale, Train, Workload
-from tasks.data.shards import open_prepared
 from tasks.train import checkpoint, folders
 from tasks.train.step import check, check_slowly
-from tests.tasks.train.helpers import SMALL, run
+from tests.tasks.train.helpers import SMALL, run, validated
 
 BASE = Train(loop="huggingface", epochs=6, batch_size=16, lr=0.01, augment=Augment(shift=1))
 DROPOUT = SMALL.model_copy(update={"dropout": 0.1})
@@ -56,13 +54,8 @@ def test_it_learns_and_the_best_epoch_is_the_model(trained, images):
     best = max(trained.history, key=lambda epoch: (epoch["val_accuracy"], -epoch["val_loss"]))
     assert best["val_accuracy"] > 0.7
     assert trained.facts["best_epoch"] == best["epoch"]
-    classifier = models.load(trained.folder / "model")
-    val = open_prepared(images).split("val")
-    with torch.inference_mode():
-        logits = classifier.module(torch.from_numpy(val.images[np.arange(len(val))]))
-    y = torch.from_numpy(val.labels)
-    assert float((logits.argmax(1) == y).float().mean()) == pytest.approx(best["val_accuracy"])
-    loss = float(torch.nn.functional.cross_entropy(logits, y))
+    loss, accuracy = validated(trained, images)
+    assert accuracy == pytest.approx(best["val_accuracy"])
     assert trained.facts["val_loss"] == pytest.approx(loss, rel=1e-4)
     assert trained.facts["numerics"]["attention"] == "sdpa"
 
@@ -138,9 +131,13 @@ def test_a_training_that_diverges_says_so(images, tmp_path):
         run(tmp_path, images, having(lr=1e30))
 
 
-def workload(**changes):
+def workload(scale=None, **changes):
     return Workload(
-        name="sides", data=Data(path="data/sides"), model=SMALL, train=having(**changes)
+        name="sides",
+        data=Data(path="data/sides"),
+        model=SMALL,
+        train=having(**changes),
+        scale=scale or Scale(),
     )
 
 
@@ -148,6 +145,10 @@ def workload(**changes):
     ("changes", "fault"),
     [
         ({"ema": 0.9}, "train.ema: the loop huggingface does not use it."),
+        (
+            {"scale": Scale(workers=2, strategy="fsdp")},
+            "scale.strategy: the loop huggingface has ddp.",
+        ),
         (
             {"arguments": {"learning_rate": 1}},
             "train.arguments.learning_rate: set train.lr instead.",

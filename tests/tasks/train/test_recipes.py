@@ -21,7 +21,7 @@ from retrain.workload import (
 )
 from tasks.data.shards import open_prepared
 from tasks.train.step import check
-from tests.tasks.train.helpers import SMALL, run, write_prepared
+from tests.tasks.train.helpers import SMALL, run, validated, write_prepared
 
 BASE = Train(epochs=3, batch_size=16, lr=0.01)
 OFTEN = Scale(checkpoint_seconds=1e-9)
@@ -98,12 +98,8 @@ def test_adapters_change_linear_layers_by_their_rank_and_are_saved_merged(images
             assert torch.linalg.svdvals(change)[2:].max() < 1e-5, name
         else:
             assert not change.any(), name
-    network = models.load(trained.folder / "model").module
-    val = open_prepared(images).split("val")
-    with torch.inference_mode():
-        logits = network(torch.from_numpy(val.images[np.arange(len(val))]))
-    loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(val.labels))
-    assert trained.facts["val_loss"] == pytest.approx(float(loss), rel=1e-5)
+    loss, _ = validated(trained, images)
+    assert trained.facts["val_loss"] == pytest.approx(loss, rel=1e-5)
 
 
 def test_a_network_without_linear_layers_has_nothing_to_adapt(images, tmp_path):
@@ -119,12 +115,8 @@ def test_a_network_without_linear_layers_has_nothing_to_adapt(images, tmp_path):
 def test_the_average_is_what_is_evaluated_and_kept(images, tmp_path):
     hyperparameters = BASE.model_copy(update={"ema": 0.9, "epochs": 1})
     trained = run(tmp_path, images, hyperparameters)
-    network = models.load(trained.folder / "model").module
-    val = open_prepared(images).split("val")
-    with torch.inference_mode():
-        logits = network(torch.from_numpy(val.images[np.arange(len(val))]))
-    loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(val.labels))
-    assert trained.facts["val_loss"] == pytest.approx(float(loss), rel=1e-5)
+    loss, _ = validated(trained, images)
+    assert trained.facts["val_loss"] == pytest.approx(loss, rel=1e-5)
 
 
 def test_a_training_ends_early_says_so_and_is_then_over(images, tmp_path, steps, caplog):
@@ -137,7 +129,7 @@ def test_a_training_ends_early_says_so_and_is_then_over(images, tmp_path, steps,
     )
     trained = run(tmp_path, images, hyperparameters)
     assert len(trained.history) == 3
-    assert "train ended after epoch 3 of 50: val_loss was no better for 2 epochs" in caplog.text
+    assert "train ended early: val_loss was no better in the last 2 of 3 evaluations" in caplog.text
     assert trained.facts["best_epoch"] == 1 + np.argmin(
         [epoch["val_loss"] for epoch in trained.history]
     )

@@ -1,13 +1,11 @@
 import hashlib
 
-import numpy as np
 import pytest
 import torch
 
 import models
 from retrain.workload import Augment, Model, Scale, Train
-from tasks.data.shards import open_prepared
-from tests.tasks.train.helpers import KEY, LABELS, SMALL, run, write_prepared
+from tests.tasks.train.helpers import KEY, LABELS, SMALL, run, validated, write_prepared
 
 RECIPE = Train(epochs=12, batch_size=16, lr=0.01, augment=Augment(shift=1))
 DROPOUT = SMALL.model_copy(update={"dropout": 0.1})
@@ -25,13 +23,8 @@ def test_the_network_learns_and_the_best_epoch_is_kept(trained, images):
     assert trained.facts["val_accuracy"] == best["val_accuracy"]
     assert trained.facts["val_loss"] == best["val_loss"]
 
-    classifier = models.load(trained.folder / "model")
-    val = open_prepared(images).split("val")
-    with torch.inference_mode():
-        logits = classifier.module(torch.from_numpy(val.images[np.arange(len(val))]))
-    y = torch.from_numpy(val.labels)
-    assert float((logits.argmax(1) == y).float().mean()) == pytest.approx(best["val_accuracy"])
-    loss = float(torch.nn.functional.cross_entropy(logits, y))
+    loss, accuracy = validated(trained, images)
+    assert accuracy == pytest.approx(best["val_accuracy"])
     assert loss == pytest.approx(best["val_loss"], rel=1e-4)
 
 

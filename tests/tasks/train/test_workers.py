@@ -5,16 +5,14 @@ import time
 from importlib import import_module
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load
 
 import models
 from retrain.workload import Augment, Model, Scale, Train
-from tasks.data.shards import open_prepared
 from tasks.train import checkpoint
-from tests.tasks.train.helpers import run, write_prepared
+from tests.tasks.train.helpers import run, validated, write_prepared
 
 RECIPE = Train(epochs=2, batch_size=16, lr=0.003, augment=Augment(shift=1))
 STEPS = 300
@@ -77,12 +75,8 @@ def test_workers_evaluate_the_batch_statistics_that_are_saved(ray_session, image
     model = Model(family="auto", config=config)
     recipe = RECIPE.model_copy(update={"freeze_epochs": 1})  # so DDP is made anew
     trained = run(tmp_path, images, recipe, model=model, scale=Scale(workers=2))
-    network = models.load(trained.folder / "model").module
-    val = open_prepared(images).split("val")
-    with torch.inference_mode():
-        logits = network(torch.from_numpy(val.images[np.arange(len(val))]))
-    loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(val.labels))
-    assert trained.facts["val_loss"] == pytest.approx(float(loss), rel=1e-5)
+    loss, _ = validated(trained, images)
+    assert trained.facts["val_loss"] == pytest.approx(loss, rel=1e-5)
 
 
 def test_a_divided_network_trains_as_a_whole_one_and_resumes(ray_session, images, tmp_path):
