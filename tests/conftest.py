@@ -5,6 +5,7 @@ import shutil
 import signal
 
 import pytest
+from xdist.scheduler.loadfile import LoadFileScheduling
 
 import retrain  # noqa: F401  telemetry off, before any library is imported
 from tests import templates
@@ -15,13 +16,55 @@ os.environ.setdefault("PREFECT_LOGGING_LEVEL", "ERROR")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Files whose tests take longest. Begun last, one of them would keep one process busy alone.
-LONG = ("tests/flows/", "tests/tasks/train/test_workers.py", "tests/retrain/servers/")
+# The files of a group run in one process, which starts Ray or a Prefect server for them once. The
+# longest come first: begun last, they would keep one process busy alone.
+GROUPS = (
+    ("tests/flows/test_train.py",),
+    (  # Ray
+        "tests/tasks/train/test_workers.py",
+        "tests/tasks/train/test_huggingface.py",
+        "tests/tasks/train/test_function.py",
+        "tests/tasks/compute/",
+        "tests/tasks/preprocess/",
+        "tests/tasks/validate/",
+        "tests/tasks/data/",
+        "tests/tasks/evaluate/test_step.py",
+        "tests/retrain/servers/test_ray_cluster.py",
+    ),
+    (  # Prefect
+        "tests/flows/test_three_ways.py",
+        "tests/flows/test_store.py",
+        "tests/flows/test_validate.py",
+        "tests/retrain/runs/",
+        "tests/retrain/test_limits.py",
+    ),
+    ("tests/retrain/servers/test_services.py",),
+    ("tests/flows/test_secrets.py",),
+    ("tests/flows/test_signals.py",),
+    ("tests/flows/test_decide.py",),
+)
 
 
 def pytest_collection_modifyitems(items):
-    """Puts the files with the longest tests first."""
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    """Puts the groups first."""
+    items.sort(key=lambda item: _group(item.nodeid))
+
+
+def pytest_xdist_make_scheduler(config, log):
+    """Gives a process a group or a file at a time."""
+    return _Scheduling(config, log)
+
+
+class _Scheduling(LoadFileScheduling):
+    def _split_scope(self, nodeid):
+        group = _group(nodeid)
+        return str(group) if group < len(GROUPS) else super()._split_scope(nodeid)
+
+
+def _group(nodeid):
+    """The number of a test's group; after all of them for a file that has none."""
+    matches = (number for number, files in enumerate(GROUPS) if nodeid.startswith(files))
+    return next(matches, len(GROUPS))
 
 
 @pytest.fixture(scope="session")

@@ -21,8 +21,8 @@ MIN_LOGICAL_CPUS = 4
 
 SERVICE = "ray"
 ANSWER_SECONDS = 2.0
-# The only files that are sent to a cluster's workers: no data, no secrets, no outputs of runs.
-SENT = ("flows", "models", "retrain", "tasks", "params.yaml")
+# Of the project's packages, these are not sent to a cluster's workers.
+NOT_SENT = ("benchmarks", "tests")
 # Variables that are not passed to Ray workers: those of Prefect, Ray, the shell and the terminal.
 NOT_PASSED_ON = ("PREFECT_", "RAY_", "PWD", "OLDPWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES")
 
@@ -89,7 +89,23 @@ def _project_code() -> dict[str, Any]:
     It comes before code that is installed there, so workers need only the libraries.
     """
     root = Path(__file__).parents[2]
-    return {"working_dir": str(root), "excludes": ["/*", "!/.", *(f"!/{name}" for name in SENT)]}
+    return {
+        "working_dir": str(root),
+        "excludes": ["/*", "!/.", *(f"!/{name}" for name in sent(root))],
+    }
+
+
+def sent(root: Path) -> list[str]:
+    """The files and folders that a cluster's workers get: code, with the user's, and parameters.
+
+    No data, no secrets, no outputs of runs.
+
+    Args:
+        root: The project's folder.
+    """
+    packages = (path.parent.name for path in root.glob("*/__init__.py"))
+    modules = (path.name for path in root.glob("*.py"))
+    return sorted({*packages, *modules, "params.yaml"} - {*NOT_SENT})
 
 
 def _connect_to_service() -> bool:

@@ -6,6 +6,7 @@ copy of `models`, from its own folder.
 
 import importlib
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -137,9 +138,10 @@ def _loaded(package: Path) -> "Iterator[PyFuncModel]":
         yield mlflow.pyfunc.load_model(str(package))
     finally:
         sys.path, sys.dont_write_bytecode = path, bytecode
+        inside = f"{package}{os.sep}"
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None)
-            if _is_models(name) or (file and Path(file).is_relative_to(package)):
+            if _is_models(name) or (file and file.startswith(inside)):
                 del sys.modules[name]
         sys.modules.update(replaced)
 

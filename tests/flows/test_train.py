@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from itertools import chain
@@ -14,6 +15,7 @@ from retrain import tracking
 from retrain.params import workload_names
 from retrain.project import Project
 from retrain.registry import versions
+from tests.flows import preloaded
 from tests.flows.conftest import ROOT, draw_photos, ran, until
 from tests.hub import write_beans, write_mnist, write_vit
 
@@ -126,14 +128,13 @@ def test_a_run_that_failed_or_was_killed_does_not_stand(clone, first, tmp_path):
     assert not list((clone.root / ".retrain" / "store").rglob("*.partial"))
     assert not clone.train()["unchanged"]
     assert clone.train()["unchanged"]
-    command = [sys.executable, "-m", "retrain.cli", "train", "vit", "--set", "train.epochs=500"]
-    with subprocess.Popen(
-        command, cwd=clone.root, env=clone.environment, stdout=subprocess.DEVNULL
-    ) as killed:
-        started = clone.root / ".retrain" / "runs" / "train" / "vit" / "started.json"
-        before = started.read_bytes()
-        until(lambda: started.read_bytes() != before)
-        killed.kill()
+    started = clone.root / ".retrain" / "runs" / "train" / "vit" / "started.json"
+    before, output = started.read_bytes(), tmp_path / "output"
+    arguments = ("train", "vit", "--set", "train.epochs=500")
+    killed = preloaded.start(arguments, clone.root, clone.environment, output, output)
+    until(lambda: started.read_bytes() != before)
+    killed.send_signal(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
     assert not clone.train()["unchanged"]
 
 

@@ -130,13 +130,14 @@ def cluster():
 
 
 def test_workers_need_the_libraries_only_and_run_the_code_of_the_driver(cluster, tmp_path):
-    for name in ray_cluster.SENT:
+    for name in ray_cluster.sent(ROOT):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
     with (tmp_path / "models/image.py").open("a") as module:
         module.write("\nCHANGED = 'today'\n")
     write_files(tmp_path / "pulled/data", {f"{n % 2}/{n:02}.png": png(n) for n in range(40)})
     write_files(tmp_path, {"data/secret.png": png(0), ".env": b"PASSWORD=1", "mlflow.db": b"1"})
+    write_files(tmp_path, {"tests/__init__.py": b"", "mine.py": b"", "ours/__init__.py": b""})
 
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
@@ -151,7 +152,8 @@ def test_workers_need_the_libraries_only_and_run_the_code_of_the_driver(cluster,
     assert result["address"] == cluster
     changed, files = result["seen"]
     assert changed == "today"
-    assert files == sorted(ray_cluster.SENT)
+    code = ["examples", "flows", "mine.py", "models", "ours", "retrain", "tasks"]
+    assert files == sorted([*code, "params.yaml"])
     for step in ("validate", "preprocess"):
         made, expected = (
             [file for file in list_files(tmp_path / place / step) if "report" not in file["path"]]

@@ -27,12 +27,12 @@ def place(request, monkeypatch):
 
 @pytest.mark.usefixtures("place")
 def test_it_says_exactly_what_a_plain_loop_says(model, images):
-    chunks = list(probabilities(PredictionJob(model, images, "test", 3, "fp32"), chunk=16))
+    chunks = list(probabilities(PredictionJob(model, images, "test", 25, "fp32"), chunk=16))
     assert [len(chunk) for chunk in chunks] == [16, 16, 16, 2]
     answers = np.concatenate(chunks)
     assert answers.dtype == np.float32
     assert answers.shape == (50, len(LABELS))
-    assert np.array_equal(answers, plain_probabilities(model, pixels(50), batch_size=3))
+    assert np.array_equal(answers, plain_probabilities(model, pixels(50), batch_size=25))
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 50, 1000])

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
@@ -56,12 +57,8 @@ def test_the_end_of_a_training_does_not_wait_for_a_dashboard(two_workers):
 
 
 def test_a_killed_worker_is_replaced_and_the_training_ends_the_same(two_workers, many, tmp_path):
-    killed = []
-    checkpoints = tmp_path / "scratch" / checkpoint.FOLDER
-    killer = threading.Thread(target=kill_a_worker, args=(checkpoints, killed), daemon=True)
-    killer.start()
-    trained = run(tmp_path, many, RECIPE, scale=SCALE)
-    assert killed, "the training was over before a worker could be killed"
+    with killing_a_worker(tmp_path) as killed:
+        trained = run(tmp_path, many, RECIPE, scale=SCALE)
     assert not [name for name in killed if "DatasetManager" in name or "Preemption" in name]
     assert trained.facts == two_workers.facts
     assert trained.model_files() == two_workers.model_files()
@@ -79,10 +76,13 @@ def test_workers_evaluate_the_batch_statistics_that_are_saved(ray_session, image
     assert trained.facts["val_loss"] == pytest.approx(loss, rel=1e-5)
 
 
-def test_a_divided_network_trains_as_a_whole_one_and_resumes(ray_session, images, tmp_path):
+def test_a_divided_network_trains_as_a_whole_one_when_a_worker_is_killed(
+    ray_session, images, tmp_path
+):
     alone = run(tmp_path / "alone", images, RECIPE)
     scale = Scale(workers=2, strategy="fsdp", checkpoint_seconds=1e-9)
-    divided = run(tmp_path, images, RECIPE, scale=scale)
+    with killing_a_worker(tmp_path):
+        divided = run(tmp_path, images, RECIPE, scale=scale)
     for epoch, other in zip(divided.history, alone.history, strict=True):
         assert epoch["train_loss"] == pytest.approx(other["train_loss"], rel=1e-3)
         assert epoch["val_loss"] == pytest.approx(other["val_loss"], rel=1e-3)
@@ -91,16 +91,23 @@ def test_a_divided_network_trains_as_a_whole_one_and_resumes(ray_session, images
     for name, value in by_workers.items():
         if not name.endswith("k_proj.bias"):
             assert torch.allclose(value, by_one[name], atol=1e-3), name
-    max((tmp_path / "scratch" / checkpoint.FOLDER).glob("*.pt")).unlink()
-    resumed = run(tmp_path, images, RECIPE, scale=scale, output="resumed")
-    assert resumed.facts == divided.facts
+
+
+@contextmanager
+def killing_a_worker(folder):
+    """Kills a worker of a training that runs meanwhile, after its first checkpoint.
+
+    Yields:
+        A list; gets the names of the processes that Ray had then.
+    """
+    killed = []
+    checkpoints = folder / "scratch" / checkpoint.FOLDER
+    threading.Thread(target=kill_a_worker, args=(checkpoints, killed), daemon=True).start()
+    yield killed
+    assert killed, "the training was over before a worker could be killed"
 
 
 def kill_a_worker(checkpoints, killed):
-    """Kills one of the training workers of this process's Ray, after the first checkpoint.
-
-    Adds the names of the processes that Ray then has.
-    """
     import psutil
 
     while not list(checkpoints.glob("*.pt")):
