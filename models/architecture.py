@@ -1,0 +1,174 @@
+"""Which image classifier of `transformers` a config makes, and that config for other images."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from difflib import get_close_matches
+from typing import Any
+
+# Keys of a config that the images decide.
+DECIDED = ("id2label", "image_size", "label2id", "num_channels", "num_labels")
+# Of a published config: about its last layer, or about a use that is not this one.
+NOT_TAKEN = ("dtype", "id2label", "label2id", "num_labels", "output_attentions",
+             "output_hidden_states", "problem_type", "return_dict", "torch_dtype")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What a network is made from.
+
+    Attributes:
+        place: Of it in the settings, for messages.
+        kind: The class of the classifier, of `transformers`.
+        config: As published, or as in the settings.
+    """
+
+    place: str
+    kind: Any
+    config: Mapping[str, Any]
+
+    @property
+    def type(self) -> str:
+        """Its `model_type`."""
+        return str(self.config["model_type"])
+
+    def config_for(self, shape: tuple[int, int, int] | None, classes: int) -> Any:
+        """The config of `transformers` for some images.
+
+        Args:
+            shape: Height, width and channels of the images; its own sizes if None.
+            classes: How many there are.
+
+        Raises:
+            ValueError: A value is wrong.
+        """
+        from huggingface_hub.errors import StrictDataclassError
+
+        try:
+            config = self.kind.config_class.from_dict(dict(self.config) | {"num_labels": classes})
+        except (StrictDataclassError, TypeError, ValueError, KeyError, AttributeError) as error:
+            raise ValueError(f"{self.place}: {first_line(error)}") from error
+        if shape is not None:
+            vision, size = vision_config(config), shape[0]
+            if hasattr(vision, "image_size"):
+                vision.image_size = size if isinstance(vision.image_size, int) else [size, size]
+            if hasattr(vision, "num_channels"):
+                vision.num_channels = shape[2]
+        return config
+
+    def without_memory(self, config: Any) -> Any:
+        """A classifier whose tensors have shapes, but no values."""
+        import torch
+
+        with torch.device("meta"):
+            return self.kind(config)
+
+
+def classifiers(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The image classifiers of a `model_type`, by name; none, if it has none."""
+    import transformers
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES as NAMES,
+    )
+
+    names = NAMES.get(config.get("model_type"), ())
+    names = (names,) if isinstance(names, str) else names
+    return {name: getattr(transformers, name) for name in names}
+
+
+def check_type(name: str, config: Mapping[str, Any]) -> None:
+    """Checks that a published config says of which type the model is.
+
+    Args:
+        name: Of the pretrained model in the settings.
+        config: As it was published.
+
+    Raises:
+        ValueError: It does not say so.
+    """
+    if not isinstance(config.get("model_type"), str):
+        raise ValueError(f"model.pretrained: {name} is a model without a type.")
+
+
+def published(name: str, config: Mapping[str, Any]) -> Architecture:
+    """What a pretrained network is made from.
+
+    Args:
+        name: Of the pretrained model in the settings.
+        config: As it was published.
+
+    Raises:
+        ValueError: It is none that classifies images.
+    """
+    check_type(name, config)
+    classes, place = classifiers(config), f"model.pretrained: {name}"
+    if not classes:
+        raise ValueError(
+            f"{place} is a {config['model_type']}, which transformers has no image classifier for."
+        )
+    own = [each for each in config.get("architectures") or () if each in classes]
+    kept = {key: value for key, value in config.items() if key not in NOT_TAKEN}
+    return Architecture(place, classes[own[0] if own else next(iter(classes))], kept)
+
+
+def written(config: Mapping[str, Any]) -> Architecture:
+    """What a network with random weights is made from.
+
+    Args:
+        config: As in the settings.
+
+    Raises:
+        ValueError: There is no such type, or it has no such parameter.
+    """
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES as NAMES,
+    )
+
+    classes, kind = classifiers(config), config["model_type"]
+    if not classes:
+        raise ValueError(
+            f"model.config.model_type: no image classifier {kind!r} in transformers."
+            f"{_hint(kind, NAMES)}"
+        )
+    chosen = next(iter(classes.values()))
+    _check_keys("model.config", config, chosen.config_class)
+    return Architecture("model.config", chosen, config)
+
+
+def _check_keys(place: str, config: Mapping[str, Any], kind: Any) -> None:
+    """Refuses keys that `transformers` would not use, and those that the images decide.
+
+    Args:
+        place: Of the config in the settings.
+        config: As in the settings.
+        kind: Its class.
+    """
+    from transformers import PreTrainedConfig
+
+    decided = {*DECIDED, *(field.name for field in fields(PreTrainedConfig))}
+    own = {field.name for field in fields(kind) if not field.name.startswith("_")} - decided
+    for name in config.keys() - own - {"model_type"}:
+        if name in decided:
+            raise ValueError(f"{place}.{name}: leave it out, it is decided for you.")
+        raise ValueError(
+            f"{place}.{name}: {kind.model_type} has no such parameter.{_hint(name, own)}"
+        )
+    for name, inner in kind.sub_configs.items():
+        if isinstance(config.get(name), Mapping) and is_dataclass(inner):
+            _check_keys(f"{place}.{name}", config[name], inner)
+
+
+def _hint(name: str, known: Collection[str]) -> str:
+    """The second sentence of a message that refuses a name: the closest known name, or all."""
+    close = get_close_matches(name, known, n=1)
+    return f" Did you mean {close[0]!r}?" if close else f" There are: {', '.join(sorted(known))}."
+
+
+def vision_config(config: Any) -> Any:
+    """The part of a config that is about images; that of CLIP has another one about text."""
+    return getattr(config, "vision_config", config)
+
+
+def first_line(error: Exception) -> str:
+    """The beginning of an error's message; the name of its class if there is none."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2]).removesuffix(".")[:200] or type(error).__name__
