@@ -115,16 +115,64 @@ class Model(BaseModel):
     family: Text
 
 
+class ColorJitter(Section):
+    """By how much the colours of an image change at most.
+
+    Attributes:
+        brightness: A factor between 1 less this and 1 plus this; so are the next two.
+        contrast: See above.
+        saturation: See above.
+        hue: A part of the colour wheel, in both directions.
+    """
+
+    brightness: Fraction = 0.0
+    contrast: Fraction = 0.0
+    saturation: Fraction = 0.0
+    hue: Annotated[float, Field(ge=0, le=0.5)] = 0.0
+
+
+class RandAugment(Section):
+    """Changes drawn from a list of 14 (Cubuk et al., 2020), for a worker's part of a batch at once.
+
+    Attributes:
+        count: How many of them, one after the other.
+        magnitude: How strong they are at most, of 30.
+    """
+
+    count: Annotated[int, Field(ge=1, le=14)] = 2
+    magnitude: Annotated[int, Field(ge=1, le=30)] = 9
+
+
 class Augment(Section):
-    """Random changes of the training images, drawn anew for each epoch.
+    """Random changes of the training images, drawn anew for each epoch, in this order.
 
     Attributes:
         flip: Mirror half of the images left to right.
         shift: Move by up to this many pixels in both directions, filling with the edge.
+        crop: Cut out a part and scale it to the whole: at least this share of the area, with sides
+            of 3:4 to 4:3. 0.08 is usual for large images.
+        color_jitter: Change the colours.
+        rand_augment: Make changes from a list.
+        erasing: How often a rectangle is blackened (Zhong et al., 2020).
+        mixup: Mix images and their labels by a share from Beta(mixup, mixup); 0.2 is usual.
+        cutmix: Replace a rectangle by one of another image, its area from Beta(cutmix, cutmix); 1
+            is usual. With both, each batch gets one of them.
     """
 
     flip: bool = False
     shift: Annotated[int, Field(ge=0, le=4096)] = 0
+    crop: Annotated[float, Field(gt=0, lt=1)] | None = None
+    color_jitter: ColorJitter | None = None
+    rand_augment: RandAugment | None = None
+    erasing: Fraction = 0.0
+    mixup: Annotated[float, Field(gt=0, le=100)] | None = None
+    cutmix: Annotated[float, Field(gt=0, le=100)] | None = None
+
+    @property
+    def needs_color(self) -> bool:
+        """Whether it changes what grey images do not have."""
+        jitter = self.color_jitter
+        return self.rand_augment is not None or bool(jitter and (jitter.saturation or jitter.hue))
 
 
 class Best(Section):
@@ -352,6 +400,11 @@ class Workload(Section):
         size, shift = self.images.size, self.train.augment.shift
         if shift >= size:
             yield f"train.augment.shift {shift} must be smaller than images.size {size}."
+        if self.train.augment.needs_color and self.images.channels == 1:
+            yield (
+                "train.augment: saturation, hue and rand_augment need images.channels=3. Grey "
+                "images have no colours to change."
+            )
         batch, workers = self.train.batch_size, max(self.scale.workers, 1)
         if batch < workers:
             yield f"train.batch_size {batch} is less than an image for each of {workers} workers."

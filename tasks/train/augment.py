@@ -1,12 +1,99 @@
-"""Augments the training images; the seed and the step decide the random changes."""
+"""Augments the training images; the seed and the step decide the random changes.
 
-from typing import TYPE_CHECKING
+Mirroring and shifting are plain indexing here: kornia's shift of 64 images of 8 x 8 takes 0.9 ms,
+where a whole step takes 5.8 ms. The other changes are made by `transforms.py` and `mixing.py`,
+which are imported by name: their code does not belong to a training without them.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from retrain.workload import Augment
 from tasks.train.sampler import AUGMENT, BatchSampler
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+TRANSFORMS, MIXING = "tasks.train.transforms", "tasks.train.mixing"
+
+# Labels, and the share of each image that they are for; the shares add up to 1.
+Targets = tuple[tuple["Tensor", float], ...]
+
+
+def modules_for(changes: Augment) -> tuple[str, ...]:
+    """The modules that some changes need beside this one."""
+    transforms = changes.crop or changes.color_jitter or changes.rand_augment or changes.erasing
+    mixes = changes.mixup or changes.cutmix
+    return (*((TRANSFORMS,) if transforms else ()), *((MIXING,) if mixes else ()))
+
+
+class Augmentation:
+    """The changes of a training."""
+
+    def __init__(self, changes: Augment, sampler: BatchSampler) -> None:
+        """Imports what they need.
+
+        Args:
+            changes: Which changes.
+            sampler: The sampler of the batches.
+        """
+        self._changes, self._sampler = changes, sampler
+        modules = {name: import_module(name) for name in modules_for(changes)}
+        self._transform: Any = TRANSFORMS in modules and modules[TRANSFORMS].Transforms(changes)
+        self._mix: Any = MIXING in modules and modules[MIXING].mix
+
+    def __call__(self, images: "Tensor", labels: "Tensor", step: int) -> "tuple[Tensor, Targets]":
+        """Changes a worker's part of a batch.
+
+        Args:
+            images: uint8 (N, H, W, C); N is the worker's share, or less in a last batch that is not
+                full.
+            labels: int64 (N,).
+            step: Optimizer steps before this one.
+
+        Returns:
+            uint8 or float32 (N, H, W, C), 0 to 255, and what the images show.
+        """
+        import numpy as np
+
+        images = augment(images, self._changes, self._sampler, step)
+        if not self._transform and not self._mix:
+            return images, ((labels, 1.0),)
+        seed = np.random.SeedSequence((self._sampler.seed, AUGMENT, step, self._sampler.rank))
+        for_transforms, for_mixing = seed.generate_state(2, np.uint64).tolist()
+        if self._transform:
+            images = self._transform(images, for_transforms >> 1)
+        if not self._mix:
+            return images, ((labels, 1.0),)
+        mixed: tuple[Tensor, Targets] = self._mix(
+            images, labels, self._changes, np.random.default_rng(for_mixing)
+        )
+        return mixed
+
+
+def mean_loss(
+    loss_of: "Callable[[Tensor, Tensor], Tensor]",
+    logits: "Tensor",
+    targets: Targets,
+    part: slice = slice(None),
+) -> "Tensor":
+    """The loss of images that may be mixed.
+
+    Args:
+        loss_of: The mean loss of logits (n, classes) and int64 labels (n,).
+        logits: float32 (n, classes).
+        targets: Of the whole of the worker's part of a batch.
+        part: Which of its images the logits are for.
+
+    Returns:
+        A scalar.
+    """
+    (labels, share), *others = targets
+    loss = share * loss_of(logits, labels[part])
+    for labels, share in others:
+        loss = loss + share * loss_of(logits, labels[part])
+    return loss
 
 
 def augment(images: "Tensor", changes: Augment, sampler: BatchSampler, step: int) -> "Tensor":

@@ -1,7 +1,8 @@
 """Trains the network with Ray Train, in this process or on workers, and tracks it in MLflow.
 
 - `loops/` has the training loops, of which one is imported, and `job.py` their arguments
-- `sampler.py`, `balance.py`, `ingest.py` and `augment.py` bring the images
+- `sampler.py`, `balance.py` and `ingest.py` bring the images; `augment.py` changes them, with
+  `transforms.py` and `mixing.py`
 - `optimizer.py`, `averaging.py`, `device.py` and `collective.py` train the network
 - `validation.py` and `selection.py` find the best epoch
 - `checkpoint.py` and `progress.py` keep and show how far it is
@@ -34,6 +35,7 @@ from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train, Workload, flatten
 from tasks.data.json_file import write_json
 from tasks.data.shards import JPEG_MODULE, open_prepared
+from tasks.train.augment import TRANSFORMS, modules_for
 from tasks.train.estimate import estimate, forecast, notice
 from tasks.train.ingest import DATALOADER
 from tasks.train.job import TrainingJob
@@ -374,6 +376,9 @@ def _chosen(workload: Workload, images: Artifact) -> Chosen:
     if workload.scale.ingest == "dataloader":
         modules += (DATALOADER,)
     libraries: tuple[str, ...] = ()
+    modules += (changes := modules_for(workload.train.augment))
+    if TRANSFORMS in changes:
+        libraries += ("kornia",)
     if workload.train.lora:
         libraries += ("peft",)
     if workload.train.loop == "huggingface":

@@ -3,6 +3,7 @@
 The record measures, decides when a checkpoint is written, and keeps the best weights.
 """
 
+from functools import partial
 from math import ceil, isfinite
 from pathlib import Path
 from time import monotonic
@@ -15,7 +16,7 @@ from transformers import Trainer, TrainerCallback
 from models.network import Network
 from retrain.workload import Train
 from tasks.train import checkpoint, folders
-from tasks.train.augment import augment
+from tasks.train.augment import Augmentation, mean_loss
 from tasks.train.collective import broadcast_flag, share_statistics, sum_over_workers, wait_for_all
 from tasks.train.divergence import STEPS_BETWEEN_CHECKS, diverged
 from tasks.train.job import TrainingJob
@@ -47,7 +48,8 @@ class LabelledNetwork(nn.Module):
         super().__init__()
         self.network = network
         self.calls, self.parts = 0, 1
-        self._hyperparameters, self._batches = hyperparameters, batches
+        self._smoothing = hyperparameters.label_smoothing
+        self._augmentation = Augmentation(hyperparameters.augment, batches)
         self.loss_sum = torch.zeros(())  # no buffer, which DDP would share
 
     def forward(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
@@ -60,16 +62,15 @@ class LabelledNetwork(nn.Module):
         Returns:
             `loss`, the mean cross-entropy, and `logits` (N, classes).
         """
-        smoothing = 0.0
-        if self.training:
-            smoothing = self._hyperparameters.label_smoothing
-            changes = self._hyperparameters.augment
-            images = augment(images, changes, self._batches, self.calls)
-            self.calls += 1
+        if not self.training:
+            logits = self.network(images)
+            return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+        images, targets = self._augmentation(images, labels, self.calls)
+        self.calls += 1
         logits = self.network(images)
-        loss = nn.functional.cross_entropy(logits, labels, label_smoothing=smoothing)
-        if self.training:
-            self.loss_sum = self.loss_sum.to(loss.device) + loss.detach() / self.parts
+        loss_of = partial(nn.functional.cross_entropy, label_smoothing=self._smoothing)
+        loss = mean_loss(loss_of, logits, targets)
+        self.loss_sum = self.loss_sum.to(loss.device) + loss.detach() / self.parts
         return {"loss": loss, "logits": logits}
 
 

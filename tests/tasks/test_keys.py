@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 from retrain.params import load_workload
 from retrain.step import DataVersion, Plan, difference, plan
 from retrain.store import Artifact
-from retrain.workload import Model, Workload
+from retrain.workload import Augment, Model, Workload
 from tasks.__main__ import STEPS
 
 ROOT = Path(__file__).parents[2]
@@ -188,6 +188,8 @@ def test_dvc_knows_the_modules_of_each_stage():
     workloads += [load_workload(ROOT / "params.yaml", name) for name in ("mnist", "custom")]
     trainer = workload.train.model_copy(update={"loop": "huggingface"})
     workloads.append(workload.model_copy(update={"train": trainer}))
+    changes = workload.train.model_copy(update={"augment": Augment(crop=0.5, mixup=0.2)})
+    workloads.append(workload.model_copy(update={"train": changes}))
     loader = workload.scale.model_copy(update={"ingest": "dataloader"})
     workloads.append(workload.model_copy(update={"scale": loader}))
     stages = YAML(typ="safe", pure=True).load((ROOT / "dvc.yaml").read_text())["stages"]

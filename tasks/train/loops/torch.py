@@ -13,7 +13,7 @@ from retrain.workload import Train, Workload
 from tasks.data.shards import PreparedSplit, open_prepared
 from tasks.train import checkpoint, device, sharding
 from tasks.train.adapters import add_adapters, merge_adapters
-from tasks.train.augment import augment
+from tasks.train.augment import Augmentation, Targets, mean_loss
 from tasks.train.averaging import averaged
 from tasks.train.balance import class_weights
 from tasks.train.collective import broadcast_flag, share_statistics, sum_over_workers
@@ -178,6 +178,7 @@ class Training:
 
         self.module = self._wrap()
         self.loss_of = self._choose_loss(images.labels)
+        self.augmentation = Augmentation(self.hyperparameters.augment, self.batches)
         self.autocast = device.autocast(self.device, self.hyperparameters)
         self.generator = device.generator(self.device)
         self.meter = Meter(
@@ -340,8 +341,7 @@ class Training:
             The norm of its gradients.
         """
         self.optimizer.zero_grad()
-        images = augment(images, self.hyperparameters.augment, self.batches, self.step)
-        self.loss_sum += self._backward(images, labels)
+        self.loss_sum += self._backward(*self.augmentation(images, labels, self.step))
         norm = clip_gradients(self.network, self.hyperparameters.clip_norm)
         self.lr = learning_rate(self.step, self.steps, self.hyperparameters, self.losses)
         set_learning_rate(self.optimizer, self.lr)
@@ -351,7 +351,7 @@ class Training:
         self.step += 1
         return norm
 
-    def _backward(self, images: "Tensor", labels: "Tensor") -> "Tensor":
+    def _backward(self, images: "Tensor", targets: Targets) -> "Tensor":
         """Adds up the gradients of a batch, a part of it at a time.
 
         Returns:
@@ -360,17 +360,17 @@ class Training:
         import torch
 
         micro_batch = self.hyperparameters.micro_batch or len(images)
-        parts = list(
-            zip(torch.split(images, micro_batch), torch.split(labels, micro_batch), strict=True)
-        )
+        parts = torch.split(images, micro_batch)
         total = torch.zeros((), device=images.device)
-        for number, (x, y) in enumerate(parts, 1):
+        for number, x in enumerate(parts, 1):
+            part = slice((number - 1) * micro_batch, number * micro_batch)
             # Workers exchange their gradients once, with the last part.
             before_last = number < len(parts)
             alone = getattr(self.module, "no_sync", nullcontext) if before_last else nullcontext
             with alone():
                 with self.autocast:
-                    loss = self.loss_of(self.module(x), y) * (len(x) / len(images))
+                    logits, share = self.module(x), len(x) / len(images)
+                    loss = mean_loss(self.loss_of, logits, targets, part) * share
                 loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return total

@@ -29,17 +29,17 @@ class InterruptedTrainingError(Exception):
 @pytest.fixture
 def calls(monkeypatch):
     """The numbers of the batches that trainings in this process take; one of them may fail."""
-    from tasks.train import trainer_record
+    from tasks.train.augment import Augmentation
 
-    taken, original = [], trainer_record.augment
+    taken, original = [], Augmentation.__call__
 
-    def recorded(images, changes, batches, number):
+    def recorded(self, images, labels, number):
         if number == getattr(recorded, "failing", None):
             raise InterruptedTrainingError
         taken.append(number)
-        return original(images, changes, batches, number)
+        return original(self, images, labels, number)
 
-    monkeypatch.setattr(trainer_record, "augment", recorded)
+    monkeypatch.setattr(Augmentation, "__call__", recorded)
     recorded.taken = taken
     return recorded
 

@@ -36,6 +36,7 @@ CHOICES = {
     },
     "weights": {"balance": "loss"},
     "sampling": {"balance": "sampling", "augment": Augment(shift=1)},
+    "changes": {"augment": Augment(crop=0.5, erasing=0.2, mixup=0.2, cutmix=1.0)},
 }  # fmt: skip
 
 
