@@ -15,6 +15,7 @@ from retrain.store import Artifact
 from retrain.workload import Evaluate, Workload
 from tasks.compute.inference import PredictionJob, probabilities
 from tasks.data import package
+from tasks.data.embeddings import prepared_by
 from tasks.data.json_file import write_json
 from tasks.data.shards import ROWS, PreparedSplit, open_prepared
 from tasks.evaluate import plots, predictions
@@ -68,7 +69,7 @@ def evaluate(
     write_json(workspace.folder / "per_class.json", per_class(tally))
     report = trained.folder / REPORT
     history = json.loads((report / "history.json").read_text(encoding="utf-8"))
-    plots.draw(tally, examples, split.images, history, workspace.report)
+    plots.draw(tally, examples, prepared.pixels(SPLIT), history, workspace.report)
     _track(report, metrics, workspace)
     return {
         "metrics": metrics,
@@ -131,7 +132,7 @@ STEP = Step(
     "evaluate",
     evaluate,
     reads=("evaluate",),
-    inputs=("train", "preprocess"),
+    inputs=lambda workload: ("train", prepared_by(workload)),
     libraries=("numpy", "pyarrow", "torch", "transformers"),
     chosen=_chosen,
     reports_with=("tasks.evaluate.plots",),
