@@ -20,7 +20,7 @@ from retrain.errors import UsageError
 from retrain.faults import did_you_mean, shorten, shown, validate
 from retrain.hardware import precision, threads
 from retrain.redaction import hide
-from retrain.workload import Section, Workload
+from retrain.workload import Evaluate, Section, Train, Workload
 
 # A workload's name: valid in MLflow, in Prefect and as a folder's name.
 NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"
@@ -254,11 +254,9 @@ def _with_numerics(workload: Workload, trained: float, evaluated: float) -> Work
         evaluated: The same, of the whole network.
     """
     decided: dict[str, Section] = {}
-    for name, section, flops in (
-        ("train", workload.train, trained),
-        ("evaluate", workload.evaluate, evaluated),
-    ):
-        if section.precision == "auto":
+    for name, section in workload:
+        if isinstance(section, Train | Evaluate) and section.precision == "auto":
+            flops = trained if isinstance(section, Train) else evaluated
             chosen = precision(flops * section.batch_size)
             decided[name] = section.model_copy(update={"precision": chosen})
     scale = workload.scale

@@ -22,13 +22,13 @@ from retrain.runs import console
 from retrain.step import REPORT, Chosen, Step
 from tasks.compute.workers import THREADS, map_units
 from tasks.data.embeddings import STEP as NAME, has_embeddings
-from tasks.data.raw_dataset import SPLITS
 from tasks.data.shards import (
     IMAGES,
     JPEG_MODULE,
     LABELS,
     PIXELS,
     ROWS,
+    SPLITS,
     open_prepared,
     publish,
     shard_name,

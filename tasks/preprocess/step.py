@@ -19,8 +19,8 @@ from retrain.step import Chosen, Step
 from tasks.compute.ray_data import map_units
 from tasks.data import image_table
 from tasks.data.json_file import write_json
-from tasks.data.raw_dataset import READERS, SPLITS, RawDataset, Unit, open_raw_dataset
-from tasks.data.shards import ENDS, IMAGES, JPEGS, LABELS, PIXELS, ROWS, publish, shard_name
+from tasks.data.raw_dataset import READERS, RawDataset, Unit, open_raw_dataset
+from tasks.data.shards import ENDS, IMAGES, JPEGS, LABELS, PIXELS, ROWS, SPLITS, publish, shard_name
 
 if TYPE_CHECKING:
     from retrain.step import Facts, Workspace
