@@ -19,7 +19,7 @@ from tasks.data.embeddings import prepared_by
 from tasks.data.json_file import write_json
 from tasks.data.shards import ROWS, PreparedSplit, open_prepared
 from tasks.evaluate import plots, predictions
-from tasks.evaluate.metrics import LOWER_IS_BETTER, METRICS, Tally, per_class, summarise
+from tasks.evaluate.metrics import LOWER_IS_BETTER, METRICS, Tally, outcomes, per_class, summarise
 from tasks.evaluate.predictions import Answers
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def evaluate(
     """Predicts the test split and measures how good the predictions are.
 
     Writes `metrics.json`, `per_class.json`, `predictions.parquet` and `confusion.csv` (actual and
-    predicted class of each row).
+    predicted class of each row); and `report/classes.json`, as `metrics.outcomes` gives it.
 
     Returns:
         `metrics`, by name; `lower_is_better`, the names of those where lower is better; `weights`,
@@ -67,6 +67,7 @@ def evaluate(
     metrics = summarise(tally)
     write_json(workspace.folder / "metrics.json", metrics)
     write_json(workspace.folder / "per_class.json", per_class(tally))
+    write_json(workspace.report / "classes.json", outcomes(tally))
     report = trained.folder / REPORT
     history = json.loads((report / "history.json").read_text(encoding="utf-8"))
     plots.draw(tally, examples, prepared.pixels(SPLIT), history, workspace.report)
