@@ -110,7 +110,8 @@ class Build:
         """
         folder = self.folder(step.name)
         if not step.needed(self.workload):
-            folder.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
             write_json(folder / RECORD, {"step": step.name})
             return
         with self.store.holding(self.context.run):

@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from models.cost import cost_of
+from models.pretrained import read_config
 from retrain.hardware import gpu_capabilities
 from retrain.runs import console
 from retrain.step import REPORT, Chosen, Step
@@ -45,8 +47,8 @@ if TYPE_CHECKING:
 PART_ROWS = 512  # of a file; what a killed run loses at most, for each worker
 SHOWN = "test"  # the split whose images the plots of the evaluation show
 
-# What a ViT-B/32 takes for an image, where the network's own cost is not known; and what a core or
-# a GPU does in a second. They decide no more than where the work is done.
+# FLOPs of a ViT-B/32 for an image, where the network's own are not known; and what a core or a GPU
+# does in a second. They decide no more than where the work is done.
 FLOPS = 9e9
 SPEED = {"cpu": 4e10, "gpu": 2e13}
 
@@ -122,7 +124,7 @@ def embed(
             map_units(
                 partial(_load, job),
                 missing,
-                seconds=_seconds(sum(part.rows for part in missing)),
+                seconds=_seconds(job, sum(part.rows for part in missing)),
                 done=lambda part: show(part.rows),
             )
     _write(images.folder, parts, workspace.folder)
@@ -145,9 +147,13 @@ def _plan(job: EmbeddingJob, folder: Path) -> Iterator[Part]:
             yield Part(split, first, rows, folder / split / shard_name(number))
 
 
-def _seconds(rows: int) -> float:
+def _seconds(job: EmbeddingJob, rows: int) -> float:
     """How long a core, or a GPU, takes for some images, roughly."""
-    return rows * FLOPS / SPEED["gpu" if gpu_capabilities() else "cpu"]
+    config = read_config(job.pretrained, job.version, job.root) if job.version else None
+    cost = cost_of(config) if config and "model_type" in config else None
+    height, width, channels = open_prepared(job.images).shape
+    flops = cost.flops((height, width, channels)) if cost else FLOPS
+    return rows * flops / SPEED["gpu" if gpu_capabilities() else "cpu"]
 
 
 def _load(job: EmbeddingJob, device: str) -> Callable[[Part], None]:
@@ -241,6 +247,7 @@ STEP = Step(
     inputs=("preprocess",),
     libraries=("numpy", "safetensors", "torch", "transformers"),
     chosen=_chosen,
+    reports_with=("models.cost",),
     check=check,
     needed=has_embeddings,
 )

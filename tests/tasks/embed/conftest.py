@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from models.pretrained import find_version
 from retrain.project import Project
 from retrain.step import Workspace
 from retrain.store import Artifact
@@ -79,7 +80,8 @@ def backbone(tmp_path_factory):
 
 
 def head_on(backbone: Path) -> Model:
-    settings = {"pretrained": str(backbone), "pretrained_version": None}
+    version = find_version(str(backbone), Path()) if backbone.is_absolute() else None
+    settings = {"pretrained": str(backbone), "pretrained_version": version}
     return Model(family="embedding_head", **settings, hidden=8, dropout=0.3)
 
 
@@ -99,3 +101,19 @@ def run_embed(
 @pytest.fixture(scope="session")
 def embedded(tmp_path_factory, images, backbone):
     return run_embed(tmp_path_factory.mktemp("embedded"), images, backbone)
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """The optimizer steps that trainings in this process have taken, by number, as they go."""
+    from tasks.train.loops import torch as torch_loop
+
+    taken = []
+    learning_rate = torch_loop.learning_rate
+
+    def recorded(step, *others):
+        taken.append(step)
+        return learning_rate(step, *others)
+
+    monkeypatch.setattr(torch_loop, "learning_rate", recorded)
+    return taken

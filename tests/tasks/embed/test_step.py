@@ -78,7 +78,7 @@ def test_actors_write_the_same_bytes_as_this_process(
 ):
     monkeypatch.setattr(step, "PART_ROWS", 32)  # several parts for each actor
     here = run_embed(tmp_path / "here", images, backbone)
-    monkeypatch.setattr(step, "FLOPS", 1e15)  # as if it took long
+    monkeypatch.setitem(step.SPEED, "cpu", 1.0)  # as if it took long
     with caplog.at_level(logging.INFO, "tasks.compute.ray_data"):
         plan = run_embed(tmp_path / "plan", images, backbone)
     assert "_Actor" in caplog.text
@@ -93,7 +93,7 @@ def test_actors_write_the_same_bytes_as_this_process(
 def test_an_error_of_a_worker_is_raised_as_it_is(
     ray_session, images, backbone, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(step, "FLOPS", 1e15)
+    monkeypatch.setitem(step.SPEED, "cpu", 1.0)
     (tmp_path / "vit").mkdir()
     (tmp_path / "vit" / "config.json").write_text(json.dumps({"model_type": "bert"}))
     with pytest.raises(ValueError, match="is a bert, which gives no embedding") as caught:
