@@ -36,8 +36,6 @@ def connect() -> None:
     if ray.is_initialized():
         return
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # Ray's core would print a note about each pool of actors to this process's standard error.
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     if is_remote():
         check()
         ray.init(runtime_env=_project_code(), log_to_driver=False, logging_level=logging.ERROR)

@@ -43,6 +43,8 @@ AT_ONCE = 1000
 # Enough blocks to spread the work of actors evenly; a block costs Ray about as much as a batch of a
 # small network.
 BLOCKS_PER_ACTOR = 16
+# Plans in a row that may end with a lost worker before they have given a result.
+TRIES = 4
 
 logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)
@@ -101,24 +103,20 @@ def map_by_actors(make: Callable[[str], Callable[[T], R]], units: Sequence[T]) -
         Exception: The error of the first unit that fails.
     """
     connect()
-    import ray
-    from joblib import cpu_count
-    from ray.data import ActorPoolStrategy
+    import ray.exceptions
 
-    resources = ray.cluster_resources()
-    gpus = int(resources.get("GPU", 0))
-    # A Ray of this machine counts more CPUs than there are cores.
-    cpus = int(resources["CPU"]) if ray_cluster.is_remote() else int(cpu_count())
-    actors = min(gpus or cpus, len(units))
-    plan = _source(units, min(len(units), BLOCKS_PER_ACTOR * actors)).map(
-        _Actor,
-        fn_constructor_args=(make, "cuda" if gpus else "cpu"),
-        num_cpus=None if gpus else 1,
-        num_gpus=1 if gpus else None,
-        # Where others have CPUs, it starts with as many actors as it can have.
-        compute=ActorPoolStrategy(min_size=1, initial_size=actors, max_size=actors),
-    )
-    yield from _results(plan)
+    done, tries = 0, TRIES
+    while done < len(units):
+        before = done
+        try:
+            for result in _results(_plan_of_actors(make, units[done:])):
+                done += 1
+                yield result
+        except ray.exceptions.RayActorError:
+            tries = TRIES if done > before else tries - 1
+            if not tries:
+                raise
+            logger.warning("A worker of Ray was lost; unit %d and what follows begin again.", done)
 
 
 def are_actors_worth(seconds: float) -> bool:
@@ -198,6 +196,28 @@ def _plan(function: Callable[[T], R], units: Sequence[T], seconds: float) -> "Da
     cpus = math.ceil(ray.cluster_resources().get("CPU", 1))  # none yet, if it has still to grow
     blocks = _blocks(len(units), seconds, cpus)
     return _source(units, blocks).map(call, compute=TaskPoolStrategy(size=min(blocks, AT_ONCE)))
+
+
+def _plan_of_actors(make: Callable[[str], Callable[[T], R]], units: Sequence[T]) -> "Dataset":
+    """The plan that has actors call what they make on each unit."""
+    import ray
+    from joblib import cpu_count
+    from ray.data import ActorPoolStrategy
+
+    resources = ray.cluster_resources()
+    gpus = int(resources.get("GPU", 0))
+    # A Ray of this machine counts more CPUs than there are cores.
+    cpus = int(resources["CPU"]) if ray_cluster.is_remote() else int(cpu_count())
+    actors = min(gpus or cpus, len(units))
+    return _source(units, min(len(units), BLOCKS_PER_ACTOR * actors)).map(
+        _Actor,
+        fn_constructor_args=(make, "cuda" if gpus else "cpu"),
+        num_cpus=None if gpus else 1,
+        num_gpus=1 if gpus else None,
+        # Where others have CPUs, it starts with as many actors as it can have.
+        compute=ActorPoolStrategy(min_size=1, initial_size=actors, max_size=actors),
+        max_restarts=0,  # with others, Ray prints a warning about each pool on standard error
+    )
 
 
 class _Actor:

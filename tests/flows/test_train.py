@@ -330,6 +330,16 @@ def test_every_shipped_workload_runs(clone, small, workload):
     assert clone.train(*changes, workload=workload)["model"]["version"] >= 1
 
 
+def test_another_head_on_the_same_embeddings_embeds_nothing_again(clone, small):
+    changes = [word for each in small["doggos"] for word in ("--set", each)]
+    first = clone.train(*changes, workload="doggos")
+    assert [step["step"] for step in first["steps"]][2:5] == ["preprocess", "embed", "train"]
+    again = clone.train(*changes, "--set", "model.hidden=64", workload="doggos")
+    assert ran(again) == ["train", "evaluate"]
+    planned = clone.retrain("train", "vit", "--dry-run", "--json", "--refresh")
+    assert "embed" not in [step["step"] for step in json.loads(planned.stdout)["steps"]]
+
+
 def test_nothing_was_left_running_by_a_run(clone, first):
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
     assert str(clone.root) not in listed.stdout
