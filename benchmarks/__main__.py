@@ -25,6 +25,7 @@ ALONE = (
     "training_loops",
     "two_workers",
     "predict",
+    "embed",
     "gpu",
     "flow",
     "deployment",

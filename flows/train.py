@@ -1,5 +1,7 @@
 """The flow `train`: pull > validate > preprocess > train > evaluate > gate > promote.
 
+For a head on embeddings, `embed` comes before `train`.
+
 retrain train vit
 prefect deployment run train/vit --watch
 """
@@ -18,6 +20,7 @@ from retrain.runs.run import Run
 from retrain.runs.state import RunState
 from retrain.step import REPORT, DataVersion
 from retrain.store import Artifact
+from tasks.embed.step import STEP as EMBED
 from tasks.evaluate.champion import STEP as EVALUATE_CHAMPION, score_champion
 from tasks.evaluate.classes import STEP as COMPARE_CLASSES, compare_classes
 from tasks.evaluate.step import STEP as EVALUATE
@@ -44,6 +47,8 @@ def order(run: Run | DryRun, version: DataVersion) -> None:
     checked = run(VALIDATE, data)
     compare_classes(run, checked)  # before hours of training
     images = run(PREPROCESS, data, checked)
+    if EMBED.needed(run.workload):
+        images = run(EMBED, images)
     model = run(TRAIN, images)
     scores = run(EVALUATE, model, images)
     decide(run, version, data, checked, model, scores)
@@ -82,6 +87,7 @@ IMPORTS = {
     "pull": ("dvc.repo",),
     "validate": ("great_expectations",),
     "preprocess": ("numpy", "pyarrow.parquet"),
+    "embed": ("torch", "transformers.modeling_utils"),
     "train": ("mlflow", "torch", "ray.train.torch", "transformers.modeling_utils"),
     "evaluate": ("matplotlib.figure",),
 }
@@ -203,6 +209,7 @@ PIPELINE = Pipeline(
         VALIDATE,
         COMPARE_CLASSES,
         PREPROCESS,
+        EMBED,
         TRAIN,
         EVALUATE,
         EVALUATE_CHAMPION,

@@ -19,6 +19,12 @@ A family's module has:
 - `rebuild(description)`: a network as it was saved, its weights still to be loaded. It needs
   nothing but the description.
 
+A family that trains a part of its network, on embeddings, has two more:
+
+- `training_flops(settings, shape)`: as `flops`, of this part.
+- `complete(settings, trained)`: the whole network, with the part that was trained; `build` makes
+  the part, and its shape is that of an embedding: `(D,)`.
+
 `models/families.py` lists them.
 
 A network is a `torch.nn.Module` that takes uint8 images (N, H, W, C) on its own device, normalises
@@ -59,14 +65,14 @@ class Classifier:
 
 
 def build(
-    family: str, settings: Mapping[str, Any], shape: tuple[int, int, int], classes: int
+    family: str, settings: Mapping[str, Any], shape: tuple[int, ...], classes: int
 ) -> "Network":
     """Makes a new network.
 
     Args:
         family: A module of this package.
         settings: As that family's `Settings` declare them.
-        shape: Height, width and channels of the images.
+        shape: Height, width and channels of the images; or the length of their embeddings.
         classes: How many there are.
 
     Raises:
@@ -75,6 +81,25 @@ def build(
     module = importlib.import_module(f"models.{family}")
     built: Network = module.build(module.Settings.model_validate(settings), shape, classes)
     return built
+
+
+def complete(family: str, settings: Mapping[str, Any], trained: "Network") -> "Network":
+    """The network that is saved, from what `build` made and a training changed.
+
+    Args:
+        family: A module of this package.
+        settings: As that family's `Settings` declare them.
+        trained: All of the network, or the part that the family trains.
+
+    Raises:
+        ValueError: The rest of the network cannot be loaded.
+        OSError: The hub cannot be reached.
+    """
+    module = importlib.import_module(f"models.{family}")
+    if not hasattr(module, "complete"):
+        return trained
+    completed: Network = module.complete(module.Settings.model_validate(settings), trained)
+    return completed
 
 
 def modules_of(family: str, settings: Mapping[str, Any]) -> tuple[str, ...]:

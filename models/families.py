@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-FAMILIES = ("auto", "custom", "vit")
+FAMILIES = ("auto", "custom", "embedding_head", "vit")
 
 
 def settings_class(family: str) -> type[BaseModel]:
@@ -29,6 +29,14 @@ def flops(family: str, settings: Mapping[str, Any], shape: tuple[int, int, int])
     """
     module = _module(family)
     counted: float = module.flops(module.Settings.model_validate(settings), shape)
+    return counted
+
+
+def training_flops(family: str, settings: Mapping[str, Any], shape: tuple[int, int, int]) -> float:
+    """The same, of the part that is trained, over what it takes; the arguments of `flops`."""
+    module = _module(family)
+    count = getattr(module, "training_flops", module.flops)
+    counted: float = count(module.Settings.model_validate(settings), shape)
     return counted
 
 

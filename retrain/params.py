@@ -100,7 +100,11 @@ def load_workload(
     if version := families.pretrained_version(family, settings, params.absolute().parent):
         start = workload.model.model_copy(update={"pretrained_version": version})
         workload = workload.model_copy(update={"model": start})
-    return _with_numerics(workload, families.flops(family, settings, shape))
+    return _with_numerics(
+        workload,
+        families.training_flops(family, settings, shape),
+        families.flops(family, settings, shape),
+    )
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -241,19 +245,21 @@ def _check_name(name: str) -> None:
         )
 
 
-def _with_numerics(workload: Workload, flops: float) -> Workload:
+def _with_numerics(workload: Workload, trained: float, evaluated: float) -> Workload:
     """Decides the precisions and the threads that are `auto`; they change the rounding.
 
     Args:
         workload: A valid workload.
-        flops: FLOPs of a forward pass of its network over one image.
+        trained: FLOPs of a forward pass of what is trained, over one image.
+        evaluated: The same, of the whole network.
     """
-    decided: dict[str, Section] = {
-        name: section.model_copy(update={"precision": precision(flops * section.batch_size)})
-        for name, section in workload
-        if isinstance(section, Train | Evaluate) and section.precision == "auto"
-    }
+    decided: dict[str, Section] = {}
+    for name, section in workload:
+        if isinstance(section, Train | Evaluate) and section.precision == "auto":
+            flops = trained if isinstance(section, Train) else evaluated
+            chosen = precision(flops * section.batch_size)
+            decided[name] = section.model_copy(update={"precision": chosen})
     scale = workload.scale
-    count = threads(flops * workload.train.batch_size, scale.workers, scale.threads)
+    count = threads(trained * workload.train.batch_size, scale.workers, scale.threads)
     decided["scale"] = scale.model_copy(update={"threads": count})
     return workload.model_copy(update=decided)

@@ -121,7 +121,8 @@ class Step:
             inputs, and a `Workspace`; returns JSON-able facts that do not differ between runs.
         reads: Dotted names of the sections or parameters of the workload that the output depends
             on. A parameter of a section that is not named must not change the output.
-        inputs: The names of the earlier steps whose outputs are the inputs.
+        inputs: The names of the earlier steps whose outputs are the inputs; a function of the
+            workload where they depend on it.
         libraries: The distributions whose version changes the output.
         chosen: Called with the workload and the inputs; returns what is used because of them.
         reports_with: Modules that affect only what the step shows, logs and writes below
@@ -137,12 +138,13 @@ class Step:
             step is about to run, or may be.
         forecast: What the step would take, also known before a run's first step.
         hours: The time limit of the step, if the workload's `limits` have none for it.
+        needed: Whether a flow calls the step for a workload.
     """
 
     name: str
     function: Callable[..., Facts]
     reads: tuple[str, ...]
-    inputs: tuple[str, ...]
+    inputs: tuple[str, ...] | Callable[[Workload], tuple[str, ...]]
     libraries: tuple[str, ...] = ()
     chosen: Callable[..., Chosen] | None = None
     reports_with: tuple[str, ...] = ()
@@ -152,6 +154,11 @@ class Step:
     check_slowly: Callable[[Workload, Project], Iterable[str]] = lambda workload, project: ()
     forecast: Callable[[Workload, Project], Forecast] = lambda workload, project: Forecast()
     hours: float = 24.0
+    needed: Callable[[Workload], bool] = lambda workload: True
+
+    def inputs_for(self, workload: Workload) -> tuple[str, ...]:
+        """The names of the earlier steps whose outputs are the inputs, for a workload."""
+        return self.inputs(workload) if callable(self.inputs) else self.inputs
 
     def run(self, workload: Workload, inputs: Sequence[Input], workspace: Workspace) -> Facts:
         """Calls the function.
@@ -212,7 +219,8 @@ class Plan:
 
 def plan(step: Step, workload: Workload, inputs: Sequence[Input]) -> Plan:
     """Makes the plan of a step: what its output depends on."""
-    assert tuple(each.step for each in inputs) == step.inputs, (step.name, inputs)
+    wanted = step.inputs_for(workload)
+    assert tuple(each.step for each in inputs) == wanted, (step.name, inputs)
     chosen = step.chosen(workload, *inputs) if step.chosen else Chosen()
     modules = (step.function.__module__, *chosen.modules)
     return Plan(

@@ -41,6 +41,7 @@ from retrain.store import (
 )
 from retrain.verify import Verifier, retry_damaged
 from retrain.workload import Workload
+from tasks.embed.step import STEP as EMBED
 from tasks.evaluate.champion import score_champion
 from tasks.evaluate.classes import compare_classes
 from tasks.evaluate.step import STEP as EVALUATE
@@ -53,7 +54,8 @@ from tasks.train.step import STEP as TRAIN
 from tasks.validate.step import STEP as VALIDATE
 
 RECORD = "record.json"
-STEPS = {step.name: step for step in (PULL, VALIDATE, PREPROCESS, TRAIN, EVALUATE, GATE, PROMOTE)}
+ORDER = (PULL, VALIDATE, PREPROCESS, EMBED, TRAIN, EVALUATE, GATE, PROMOTE)
+STEPS = {step.name: step for step in ORDER}
 
 
 @dataclass(frozen=True)
@@ -100,12 +102,20 @@ class Build:
     def run(self, step: Step) -> None:
         """Runs a step, or takes its output from the store, and writes its record at the end.
 
+        Each workload has all stages; of a step that it does not need there is an empty record.
+
         Raises:
             DamagedArtifactError: An artifact in the store was damaged, and has been removed.
             ValueError: As the step does.
         """
+        folder = self.folder(step.name)
+        if not step.needed(self.workload):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            write_json(folder / RECORD, {"step": step.name})
+            return
         with self.store.holding(self.context.run):
-            inputs = [self._input(name) for name in step.inputs]
+            inputs = [self._input(name) for name in step.inputs_for(self.workload)]
             now = plan(step, self.workload, inputs)
             if step.cached:
                 made = self(step, *inputs)
@@ -113,7 +123,6 @@ class Build:
                     compare_classes(self, made)
             else:
                 made = run_uncached(step, now, self.workload, inputs, self.context, self._checking)
-            folder = self.folder(step.name)
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             if step.cached:
@@ -214,7 +223,7 @@ def main() -> int:
     try:
         project = find_project()
         workload = load_workload(project.params, options.workload)
-        preflight.check(list(STEPS.values()), workload, project)
+        preflight.check([step for step in ORDER if step.needed(workload)], workload, project)
         build = Build(workload, RunContext("dvc", project))
         log = project.logs / f"{time.strftime('%Y%m%d-%H%M%S')}-dvc-{options.workload}.log"
         with console.on_screen(log, to_stderr=False):

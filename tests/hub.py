@@ -71,3 +71,36 @@ def write_vit(folder: Path, size: int) -> Path:
     ViTModel(config).save_pretrained(folder)
     ViTImageProcessor(size={"height": size, "width": size}).save_pretrained(folder)
     return folder
+
+
+def write_doggos(folder: Path, side: int = 40) -> Path:
+    """The data set `doggos`: a folder per split and per class; three classes, other images."""
+    random = np.random.default_rng(0)
+    for split, count in (("train", 36), ("val", 12), ("test", 12)):
+        for number in range(count):
+            label = number % 3
+            pixels = random.integers(0, 120, (side, side, 3), np.uint8)
+            pixels[..., label] += 100
+            place = folder / split / ("basset", "collie", "pug")[label]
+            place.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(place / f"{number}.jpg")
+    return folder
+
+
+def write_clip(folder: Path, size: int) -> Path:
+    """A CLIP with both its parts, as `openai/clip-vit-base-patch32` has them; random weights."""
+    from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel
+
+    sizes = {
+        "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "intermediate_size": 32, "projection_dim": 12,
+    }  # fmt: skip
+    text = {"vocab_size": 50, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
+    config = CLIPConfig(
+        vision_config=sizes | {"image_size": size, "patch_size": 8},
+        text_config=sizes | text,
+        projection_dim=12,
+    )
+    CLIPModel(config).save_pretrained(folder)
+    CLIPImageProcessor(size={"shortest_edge": size}).save_pretrained(folder)
+    return folder

@@ -37,7 +37,7 @@ class Pipeline:
     Attributes:
         name: The name of the flow, and of its command: `train`.
         help: What the flow does, in one sentence.
-        steps: All its steps, in order.
+        steps: All its steps, in order; a workload may not need some of them.
         order: Takes a version of the data through the steps, top to bottom. Its first argument
             runs a step, or takes the step's output from the store.
         data_version: Finds the version of the data for a run; its last argument is a git revision,
@@ -81,7 +81,7 @@ class Pipeline:
         Raises:
             UsageError: With a line for each fault.
         """
-        preflight.check(self.steps, workload, project, force)
+        preflight.check(self.steps_for(workload), workload, project, force)
 
     def check_slowly(self, first: str | None, workload: Workload, project: Project) -> None:
         """Finds faults of the steps from one on that take seconds to find.
@@ -89,16 +89,21 @@ class Pipeline:
         Raises:
             UsageError: With a line for each fault.
         """
-        preflight.check_slowly(self._from(first), workload, project)
+        preflight.check_slowly(self._from(first, workload), workload, project)
 
     def forecast(self, first: str | None, workload: Workload, project: Project) -> list[str]:
         """What a run would take from a step on, in a sentence for each that takes much."""
-        said = [step.forecast(workload, project).says for step in self._from(first)]
+        said = [step.forecast(workload, project).says for step in self._from(first, workload)]
         return [each for each in said if each]
 
-    def _from(self, first: str | None) -> Sequence[Step]:
-        names = [step.name for step in self.steps]
-        return self.steps[names.index(first) :] if first in names else ()
+    def steps_for(self, workload: Workload) -> Sequence[Step]:
+        """The steps that a workload needs, in order."""
+        return [step for step in self.steps if step.needed(workload)]
+
+    def _from(self, first: str | None, workload: Workload) -> Sequence[Step]:
+        steps = self.steps_for(workload)
+        names = [step.name for step in steps]
+        return steps[names.index(first) :] if first in names else ()
 
     def dry_run(
         self,
@@ -150,7 +155,8 @@ class Pipeline:
             insist: Whether the run follows the steps even if nothing has changed.
             refresh: Whether it takes nothing from the store.
         """
-        steps = dry_run.preview([step.name for step in self.steps], refresh=refresh)
+        names = [step.name for step in self.steps_for(dry_run.workload)]
+        steps = dry_run.preview(names, refresh=refresh)
         same = None if insist or refresh else self.unchanged(dry_run)
         first = next((each for each in steps if each["would"] == "run"), None)
         if same:

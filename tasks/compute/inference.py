@@ -1,35 +1,32 @@
-"""Batch inference over prepared images: in this process on one machine, by Ray Data on a cluster.
+"""Batch inference over prepared images: in this process, or by Ray Data's pool of actors.
 
 The result is the same: the rows of a forward pass depend on the batch size alone, and one thread
-calculates each pass. The images and the probabilities are never in memory as a whole.
+calculates each pass. Each worker reads the images from the shards itself.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import models
 from retrain.servers import ray_cluster
 from tasks.compute import ray_data
-from tasks.compute.prefetch import prefetch
+from tasks.compute.workers import THREADS, in_threads
 from tasks.data.shards import open_prepared
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# PyTorch divides some sums among threads, so that results would depend on the machine's cores.
-# Several forward passes at once use all cores, which is also faster.
-THREADS = 1
-# Enough to spread the work evenly; a task costs Ray about as much as a batch of a small network.
-TASKS_PER_ACTOR = 16
-
 
 @dataclass(frozen=True)
 class PredictionJob:
     """Which images a model predicts, and how.
+
+    The images and the probabilities are never in memory as a whole.
 
     Attributes:
         model: A folder that `models.save` wrote.
@@ -52,7 +49,7 @@ class PredictionJob:
 
 
 class _Predictor:
-    """Runs a model on numbered batches of a split. Ray Data calls it in an actor."""
+    """Runs a model on numbered batches of a split."""
 
     def __init__(self, job: PredictionJob, device: str) -> None:
         import torch
@@ -63,7 +60,7 @@ class _Predictor:
         self._module.prefer_attention(self._device.type, job.precision)
         self._images = open_prepared(job.images).split(job.split).images
 
-    def predict(self, number: int) -> "NDArray[np.float32]":
+    def __call__(self, number: int) -> "NDArray[np.float32]":
         import numpy as np
         import torch
 
@@ -71,12 +68,6 @@ class _Predictor:
         rows = np.arange(start, min(start + self._job.batch_size, len(self._images)))
         pixels = torch.from_numpy(self._images[rows]).to(self._device)
         return self._module.probabilities(pixels, self._job.precision).cpu().numpy()
-
-    def __call__(
-        self, numbers: "dict[str, NDArray[np.int64]]"
-    ) -> "Iterator[dict[str, NDArray[np.float32]]]":
-        for number in numbers["id"]:
-            yield {"probabilities": self.predict(int(number))}
 
 
 def probabilities(job: PredictionJob, chunk: int) -> "Iterator[NDArray[np.float32]]":
@@ -89,68 +80,11 @@ def probabilities(job: PredictionJob, chunk: int) -> "Iterator[NDArray[np.float3
     Yields:
         float32 (chunk, classes of the model), in the order of the split; the last has the rest.
     """
-    if ray_cluster.is_remote():
-        yield from _on_cluster(job, chunk)
-    else:
-        yield from _rechunked(_on_this_machine(job), chunk)
-
-
-def _on_this_machine(job: PredictionJob) -> "Iterator[NDArray[np.float32]]":
-    """Runs as many forward passes at once as there are cores, or one on each GPU.
-
-    Yields:
-        float32 (n, classes) for each batch, in order.
-    """
-    import torch
-    from joblib import cpu_count
-
-    gpus, threads = torch.cuda.device_count(), torch.get_num_threads()
-    if gpus:
-        predictors = [_Predictor(job, f"cuda:{gpu}") for gpu in range(gpus)]
-    else:
-        predictors = [_Predictor(job, "cpu")] * cpu_count()
-    idle: SimpleQueue[_Predictor] = SimpleQueue()
-    for predictor in predictors:
-        idle.put(predictor)
-
-    def predict(number: int) -> "NDArray[np.float32]":
-        torch.set_num_threads(THREADS)  # applies to the calling thread alone
-        predictor = idle.get()
-        try:
-            return predictor.predict(number)
-        finally:
-            idle.put(predictor)
-
-    try:
-        yield from prefetch(predict, range(job.batches), 2 * len(predictors), len(predictors))
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _on_cluster(job: PredictionJob, chunk: int) -> "Iterator[NDArray[np.float32]]":
-    """Runs an actor on each GPU or CPU of the cluster.
-
-    Only batch numbers and probabilities go through Ray. Each actor reads the pixels from the shards
-    itself.
-    """
-    ray_data.connect()
-    import ray
-    import ray.data
-
-    gpus = int(ray.cluster_resources().get("GPU", 0))
-    actors = gpus or int(ray.cluster_resources()["CPU"])
-    batches = job.batches
-    numbers = ray.data.range(batches, override_num_blocks=min(batches, TASKS_PER_ACTOR * actors))
-    predicted = numbers.map_batches(
-        _Predictor,
-        fn_constructor_args=(job, "cuda" if gpus else "cpu"),
-        batch_size=None,
-        num_cpus=None if gpus else 1,
-        num_gpus=1 if gpus else None,
-        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=min(actors, batches)),
-    )
-    for rows in predicted.iter_batches(batch_size=chunk, batch_format="numpy"):
-        yield rows["probabilities"]
+    make = partial(_Predictor, job)
+    numbers = range(job.batches)
+    in_order = ray_data.map_by_actors if ray_cluster.is_remote() else in_threads
+    with closing(in_order(make, numbers)) as predicted:
+        yield from _rechunked(predicted, chunk)
 
 
 def _rechunked(

@@ -1,9 +1,9 @@
 """Runs work as plans of Ray Data, where the work is large enough for one.
 
-A plan streams units of the data, which are names of files, to tasks that write finished files. Only
-the names and a small row for each result go through Ray's object store. The tasks share no state
-that is expensive to make, such as a network on a GPU, so they run in Ray Data's pool of tasks;
-`tasks.compute.inference` has a network, and uses a pool of actors.
+A plan streams units of the data, which are names of files, to workers that write finished files.
+Only the names and a small row for each result go through Ray's object store. Work without state
+that is expensive to make runs in Ray Data's pool of tasks; `tasks.compute.inference` has networks,
+and uses a pool of actors.
 """
 
 import logging
@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrain.servers import ray_cluster
@@ -29,6 +30,8 @@ R = TypeVar("R")
 RAY_START = 5.0
 RAY_WORKERS = 3.0
 PLAN = 0.15
+# An actor that imports PyTorch and transformers, and loads a network.
+ACTOR = 4.0
 # A block costs Ray Data about 10 ms of a core, so its work should last longer, but be short enough
 # to show progress and to lose little with a lost worker. With little work in all, each CPU still
 # gets several blocks, so that the CPUs end at about the same time.
@@ -37,6 +40,11 @@ BLOCKS_PER_CPU = 4
 # Tasks that Ray has at once. Most of them wait, which makes an autoscaling cluster grow. More would
 # only slow Ray Data down.
 AT_ONCE = 1000
+# Enough blocks to spread the work of actors evenly; a block costs Ray about as much as a batch of a
+# small network.
+BLOCKS_PER_ACTOR = 16
+# Plans in a row that may end with a lost worker before they have given a result.
+TRIES = 4
 
 logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)
@@ -78,6 +86,48 @@ def map_units(
     return results
 
 
+def map_by_actors(make: Callable[[str], Callable[[T], R]], units: Sequence[T]) -> Generator[R]:
+    """Runs units as a plan, in actors that each make a function of their own once.
+
+    There is an actor for each GPU, or for each CPU if there are none.
+
+    Args:
+        make: Takes the device (`cuda` or `cpu`), and returns what is called with each unit; loads a
+            network, for example. What it raises counts as raised by a unit.
+        units: The arguments of the calls. One may be called again whose worker was lost.
+
+    Yields:
+        What the function returned, in the order of the units.
+
+    Raises:
+        Exception: The error of the first unit that fails.
+    """
+    connect()
+    import ray.exceptions
+
+    done, tries = 0, TRIES
+    while done < len(units):
+        before = done
+        try:
+            for result in _results(_plan_of_actors(make, units[done:])):
+                done += 1
+                yield result
+        except ray.exceptions.RayActorError:
+            tries = TRIES if done > before else tries - 1
+            if not tries:
+                raise
+            logger.warning("A worker of Ray was lost; unit %d and what follows begin again.", done)
+
+
+def are_actors_worth(seconds: float) -> bool:
+    """Whether work is large enough for a plan with actors.
+
+    Args:
+        seconds: How long one core would be busy with it, roughly.
+    """
+    return _is_worth_a_plan(seconds - ACTOR)
+
+
 def connect() -> None:
     """Connects to Ray and sets Ray Data up: little output, results in order."""
     ray_cluster.connect()
@@ -117,8 +167,12 @@ def _map_here(function: Callable[[T], R], units: Sequence[T], _: float) -> Gener
 
 
 def _map_by_plan(function: Callable[[T], R], units: Sequence[T], seconds: float) -> Generator[R]:
+    return _results(_plan(function, units, seconds))
+
+
+def _results(plan: "Dataset") -> Generator[Any]:
+    """Runs a plan; gives the results that its rows hold, and raises the first error in them."""
     global _workers_started
-    plan = _plan(function, units, seconds)
     with closing(_rows(plan)) as rows:
         for row in rows:
             _workers_started = True
@@ -133,20 +187,68 @@ def _plan(function: Callable[[T], R], units: Sequence[T], seconds: float) -> "Da
     """The plan that calls the function on each unit."""
 
     def call(row: dict[str, Any]) -> dict[str, Any]:
-        outcome: tuple[R | None, Exception | None]
-        try:
-            outcome = function(pickle.loads(row["unit"])), None
-        except Exception as error:  # Ray Data would replace its class
-            error.add_note(f"In a worker of Ray:\n{''.join(traceback.format_exception(error))}")
-            outcome = None, error
-        return {"outcome": pickle.dumps(outcome)}
+        return _outcome(lambda: function(pickle.loads(row["unit"])))
 
     connect()
     import ray
-    from ray.data import TaskPoolStrategy, from_items
+    from ray.data import TaskPoolStrategy
 
     cpus = math.ceil(ray.cluster_resources().get("CPU", 1))  # none yet, if it has still to grow
     blocks = _blocks(len(units), seconds, cpus)
+    return _source(units, blocks).map(call, compute=TaskPoolStrategy(size=min(blocks, AT_ONCE)))
+
+
+def _plan_of_actors(make: Callable[[str], Callable[[T], R]], units: Sequence[T]) -> "Dataset":
+    """The plan that has actors call what they make on each unit."""
+    import ray
+    from joblib import cpu_count
+    from ray.data import ActorPoolStrategy
+
+    resources = ray.cluster_resources()
+    gpus = int(resources.get("GPU", 0))
+    # A Ray of this machine counts more CPUs than there are cores.
+    cpus = int(resources["CPU"]) if ray_cluster.is_remote() else int(cpu_count())
+    actors = min(gpus or cpus, len(units))
+    return _source(units, min(len(units), BLOCKS_PER_ACTOR * actors)).map(
+        _Actor,
+        fn_constructor_args=(make, "cuda" if gpus else "cpu"),
+        num_cpus=None if gpus else 1,
+        num_gpus=1 if gpus else None,
+        # Where others have CPUs, it starts with as many actors as it can have.
+        compute=ActorPoolStrategy(min_size=1, initial_size=actors, max_size=actors),
+        max_restarts=0,  # with others, Ray prints a warning about each pool on standard error
+    )
+
+
+class _Actor:
+    """Makes a function with its first unit, and calls it with each."""
+
+    def __init__(self, make: Callable[[str], Callable[[T], R]], device: str) -> None:
+        self._make, self._device = make, device
+
+    @cached_property
+    def _function(self) -> Callable[[Any], Any]:
+        return self._make(self._device)
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        return _outcome(lambda: self._function(pickle.loads(row["unit"])))
+
+
+def _outcome(call: Callable[[], R]) -> dict[str, Any]:
+    """A row with a call's result, or with its error, whose class Ray Data would replace."""
+    outcome: tuple[R | None, Exception | None]
+    try:
+        outcome = call(), None
+    except Exception as error:
+        error.add_note(f"In a worker of Ray:\n{''.join(traceback.format_exception(error))}")
+        outcome = None, error
+    return {"outcome": pickle.dumps(outcome)}
+
+
+def _source(units: Sequence[T], blocks: int) -> "Dataset":
+    """The units as the first part of a plan."""
+    from ray.data import from_items
+
     rows = [{"unit": pickle.dumps(unit)} for unit in units]
     source = from_items(rows, override_num_blocks=blocks)
     # Ray Data would reserve a share of the cluster's CPUs and object store, which it learns only
@@ -154,7 +256,7 @@ def _plan(function: Callable[[T], R], units: Sequence[T], seconds: float) -> "Da
     # `compute` limits its tasks. A task waits in Ray for a free CPU and, once it runs, for nothing
     # else: beside training workers the tasks end later, but they end.
     source.context.op_resource_reservation_enabled = False
-    return source.map(call, compute=TaskPoolStrategy(size=min(blocks, AT_ONCE)))
+    return source
 
 
 def _blocks(units: int, seconds: float, cpus: int) -> int:

@@ -1,4 +1,6 @@
-"""Reads the prepared images, which `preprocess` writes for training and evaluation.
+"""Reads what training and evaluation take: prepared images, or embeddings of them.
+
+`preprocess` writes images:
 
 - `labels.json`: the class names by index
 - `images.json`: `size`, `channels` and `resize`: the form of every image
@@ -9,10 +11,15 @@
 - `<split>/rows.parquet`: path, label, sha256, file, row: where each row comes from
 
 The splits are train, val and test, and none is empty.
+
+`embed` writes the same files, but `<split>/images-*.npy` hold an embedding of each image, float32
+(N, D), and `report/test/images-*.npy` are the images of the test split, for plots.
 """
 
 import json
+import math
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,11 +29,14 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from retrain.step import REPORT
+
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
     from numpy.typing import NDArray
 
+SPLITS = ("train", "val", "test")
 LABELS = "labels.json"
 IMAGES = "images.json"
 ROWS = "rows.parquet"
@@ -46,24 +56,24 @@ class StoredImages(Protocol):
 
     Attributes:
         decodes: Whether reading an image decodes it.
-        shape: Height, width and channels of every image.
+        shape: Of every image as stored: height, width and channels, or the length of an embedding.
         bytes_per_image: On disk, and in memory as `load` gives it; the mean.
     """
 
     decodes: bool
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     bytes_per_image: float
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, rows: "NDArray[np.int64]") -> "NDArray[np.uint8]": ...
+    def __getitem__(self, rows: "NDArray[np.int64]") -> "NDArray[Any]": ...
 
     def load(self, rows: "NDArray[np.int64]") -> Any:
         """Reads images into memory; the result is indexed from 0, in the order of `rows`."""
 
 
 class Shards:
-    """The images of a split as pixels, left on disk; indexing reads only the rows it needs.
+    """Pixels or embeddings of a split, left on disk; indexing reads only the rows it needs.
 
     The files are read and not mapped: a mapped file counts as memory of each process that reads it,
     up to all of it.
@@ -75,7 +85,7 @@ class Shards:
         """Opens the shards.
 
         Args:
-            paths: `.npy` files of uint8 (N, H, W, C), at least one, in row order.
+            paths: `.npy` files of one dtype, (N, …), at least one, in row order.
         """
         import numpy as np
 
@@ -83,27 +93,27 @@ class Shards:
         self._paths = paths
         self._offsets: list[int] = [shard.offset for shard in shards]
         self._ends = np.cumsum([len(shard) for shard in shards])
-        height, width, channels = shards[0].shape[1:]
-        self.shape: tuple[int, int, int] = (height, width, channels)
-        self.bytes_per_image: float = height * width * channels
+        self.shape: tuple[int, ...] = shards[0].shape[1:]
+        self._dtype = shards[0].dtype
+        self.bytes_per_image: float = math.prod(self.shape) * self._dtype.itemsize
 
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def __getitem__(self, rows: "NDArray[np.int64]") -> "NDArray[np.uint8]":
+    def __getitem__(self, rows: "NDArray[np.int64]") -> "NDArray[Any]":
         """Reads images into memory; fastest for rows that follow each other on disk.
 
         Args:
             rows: int64 (n,), row indices of the split, from 0, in any order.
 
         Returns:
-            uint8 (n, H, W, C), in the order of `rows`.
+            (n, …), in the order of `rows`.
         """
         import numpy as np
 
-        images = np.empty((len(rows), *self.shape), np.uint8)
+        images = np.empty((len(rows), *self.shape), self._dtype)
         size = int(self.bytes_per_image)
-        target = images.reshape(-1).data
+        target = images.reshape(-1).view(np.uint8).data
         for shard, runs in runs_of(rows, self._ends):
             with self._paths[shard].open("rb") as file:
                 for place, first, count in runs:
@@ -112,6 +122,14 @@ class Shards:
         return images
 
     load = __getitem__
+
+
+def publish(file: Path, target: Path) -> None:
+    """Puts a finished file into an output, and leaves it where it is."""
+    try:
+        target.hardlink_to(file)
+    except OSError:  # another file system, or one without hard links
+        shutil.copyfile(file, target)
 
 
 def runs_of(
@@ -180,7 +198,7 @@ class PreparedSplit:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The output of `preprocess`. To pass it to another process, pass the folder.
+    """The output of `preprocess` or `embed`. To pass it to another process, pass the folder.
 
     Attributes:
         folder: The artifact's folder.
@@ -193,25 +211,33 @@ class Prepared:
     images: Mapping[str, Any]
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Height, width and channels of every image."""
-        return self.images["size"], self.images["size"], self.images["channels"]
+    def shape(self) -> tuple[int, ...]:
+        """Of every image as stored: height, width and channels, or the length of an embedding."""
+        return self.split("train").images.shape
 
     def split(self, name: str) -> PreparedSplit:
         """Opens `train`, `val` or `test`."""
         import numpy as np
 
         folder = self.folder / name
-        shards: StoredImages
+        return PreparedSplit(self._open(folder), np.load(folder / "labels.npy"), folder)
+
+    def pixels(self, split: str) -> StoredImages:
+        """The images of the test split, also where it has embeddings."""
+        kept = self.folder / REPORT / split
+        return self._open(kept if kept.is_dir() else self.folder / split)
+
+    def _open(self, folder: Path) -> StoredImages:
         if jpegs := sorted(folder.glob(f"images-*{JPEGS}")):
-            shards = import_module(JPEG_MODULE).JpegShards(jpegs, self.shape)
-        else:
-            shards = Shards(sorted(folder.glob(f"images-*{PIXELS}")))
-        return PreparedSplit(shards, np.load(folder / "labels.npy"), folder)
+            size, channels = self.images["size"], self.images["channels"]
+            shape = size, size, channels
+            opened: StoredImages = import_module(JPEG_MODULE).JpegShards(jpegs, shape)
+            return opened
+        return Shards(sorted(folder.glob(f"images-*{PIXELS}")))
 
 
 def open_prepared(folder: Path) -> Prepared:
-    """Opens the output of `preprocess`.
+    """Opens the output of `preprocess` or `embed`.
 
     Args:
         folder: The artifact's folder.

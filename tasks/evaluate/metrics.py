@@ -160,6 +160,32 @@ def per_class(tally: Tally) -> ClassTable:
     ]
 
 
+def outcomes(tally: Tally) -> dict[str, Any]:
+    """How each class was predicted, one against the rest, and the averages over the classes.
+
+    Returns:
+        `classes`, a row for each class of the data in the order of its labels: `tp`, `fp`, `fn` and
+        `tn` (true and false, positive and negative), and what `per_class` has. `macro`: the means
+        over these classes, with equal weights. `micro`: of the sums of the counts. An image has one
+        class, so a false negative of one class is a false positive of another, and all micro
+        values are the accuracy.
+    """
+    classes = []
+    for index, row in enumerate(per_class(tally)):
+        actual, predicted, correct = (
+            int(counts[index]) for counts in (tally.actual, tally.predicted, tally.correct)
+        )
+        counts = {"tp": correct, "fp": predicted - correct, "fn": actual - correct}
+        counts["tn"] = tally.rows - sum(counts.values())
+        classes.append(row | counts)
+    names = ("precision", "recall", "f1")
+    return {
+        "classes": classes,
+        "macro": {name: sum(row[name] for row in classes) / len(classes) for name in names},
+        "micro": dict.fromkeys(names, tally.accuracy),
+    }
+
+
 def _macro(name: str) -> Callable[[Tally, ClassTable], float]:
     """The mean over the classes of the data, with equal weights."""
     return lambda _, table: sum(row[name] for row in table) / len(table)

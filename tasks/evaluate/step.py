@@ -15,10 +15,11 @@ from retrain.store import Artifact
 from retrain.workload import Evaluate, Workload
 from tasks.compute.inference import PredictionJob, probabilities
 from tasks.data import package
+from tasks.data.embeddings import prepared_by
 from tasks.data.json_file import write_json
 from tasks.data.shards import ROWS, PreparedSplit, open_prepared
 from tasks.evaluate import plots, predictions
-from tasks.evaluate.metrics import LOWER_IS_BETTER, METRICS, Tally, per_class, summarise
+from tasks.evaluate.metrics import LOWER_IS_BETTER, METRICS, Tally, outcomes, per_class, summarise
 from tasks.evaluate.predictions import Answers
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def evaluate(
     """Predicts the test split and measures how good the predictions are.
 
     Writes `metrics.json`, `per_class.json`, `predictions.parquet` and `confusion.csv` (actual and
-    predicted class of each row).
+    predicted class of each row); and `report/classes.json`, as `metrics.outcomes` gives it.
 
     Returns:
         `metrics`, by name; `lower_is_better`, the names of those where lower is better; `weights`,
@@ -66,9 +67,10 @@ def evaluate(
     metrics = summarise(tally)
     write_json(workspace.folder / "metrics.json", metrics)
     write_json(workspace.folder / "per_class.json", per_class(tally))
+    write_json(workspace.report / "classes.json", outcomes(tally))
     report = trained.folder / REPORT
     history = json.loads((report / "history.json").read_text(encoding="utf-8"))
-    plots.draw(tally, examples, split.images, history, workspace.report)
+    plots.draw(tally, examples, prepared.pixels(SPLIT), history, workspace.report)
     _track(report, metrics, workspace)
     return {
         "metrics": metrics,
@@ -131,7 +133,7 @@ STEP = Step(
     "evaluate",
     evaluate,
     reads=("evaluate",),
-    inputs=("train", "preprocess"),
+    inputs=lambda workload: ("train", prepared_by(workload)),
     libraries=("numpy", "pyarrow", "torch", "transformers"),
     chosen=_chosen,
     reports_with=("tasks.evaluate.plots",),

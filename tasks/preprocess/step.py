@@ -6,7 +6,6 @@ scratch folder, so a run that was killed continues with the missing ones. `tasks
 describes the layout.
 """
 
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,8 +19,8 @@ from retrain.step import Chosen, Step
 from tasks.compute.ray_data import map_units
 from tasks.data import image_table
 from tasks.data.json_file import write_json
-from tasks.data.raw_dataset import READERS, SPLITS, RawDataset, Unit, open_raw_dataset
-from tasks.data.shards import ENDS, IMAGES, JPEGS, LABELS, PIXELS, ROWS, shard_name
+from tasks.data.raw_dataset import READERS, RawDataset, Unit, open_raw_dataset
+from tasks.data.shards import ENDS, IMAGES, JPEGS, LABELS, PIXELS, ROWS, SPLITS, publish, shard_name
 
 if TYPE_CHECKING:
     from retrain.step import Facts, Workspace
@@ -98,7 +97,8 @@ def preprocess(
     for task in tasks:
         for split, shard in task.shards.items():
             for path in (shard, *_ends_of(shard)):
-                _publish(path, workspace.folder / split / path.name)
+                # Should this run be killed before the output is published, the next finds it.
+                publish(path, workspace.folder / split / path.name)
     for split in SPLITS:
         _write_rows(validated.folder, groups, split, labels, workspace.folder / split)
     write_json(workspace.folder / LABELS, labels)
@@ -206,18 +206,6 @@ def _write_header(file: IO[bytes], kind: str, shape: tuple[int, ...]) -> None:
 
     header = {"descr": kind, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)
-
-
-def _publish(shard: Path, target: Path) -> None:
-    """Puts a finished shard into the output.
-
-    It stays in the scratch folder too, where the next run finds it if this one is killed before
-    the output is published.
-    """
-    try:
-        target.hardlink_to(shard)
-    except OSError:  # another file system, or one without hard links
-        shutil.copyfile(shard, target)
 
 
 def _write_rows(

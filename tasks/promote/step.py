@@ -202,11 +202,12 @@ def _run_of(trained: Artifact, scores: Artifact, workspace: Workspace) -> str:
     run_id = str(json.loads((report / "mlflow.json").read_text(encoding="utf-8"))["run_id"])
     if tracking.is_active(project, run_id):
         return run_id
-    plan: dict[str, Any] = {"config": {}, "inputs": {"preprocess": "unknown"}}
+    plan: dict[str, Any] = {"config": {}, "inputs": {"": "unknown"}}
     if (trained.folder / MANIFEST).exists():  # DVC's copy of an output has none
         plan = json.loads((trained.folder / MANIFEST).read_text(encoding="utf-8"))["plan"]
+    [images] = plan["inputs"].values()
     run_id = tracking.start_run(
-        project, workspace.workload, trained.key, plan["config"], plan["inputs"]["preprocess"]
+        project, workspace.workload, trained.key, plan["config"], images
     ).run_id
     tracking.log_epochs(
         project, run_id, json.loads((report / "history.json").read_text(encoding="utf-8"))

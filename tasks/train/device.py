@@ -46,7 +46,7 @@ def set_threads(device: "torch.device", threads: int | None) -> int | None:
     return torch.get_num_threads()
 
 
-def flops(network: "torch.nn.Module", shape: tuple[int, int, int]) -> float:
+def flops(network: "torch.nn.Module", shape: tuple[int, ...]) -> float:
     """FLOPs of a forward pass over one image; works for a pretrained network too."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode

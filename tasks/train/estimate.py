@@ -94,7 +94,7 @@ def estimate(
     model: Model,
     hyperparameters: Train,
     scale: Scale,
-    shape: tuple[int, int, int],
+    shape: tuple[int, ...],
     classes: int,
     root: Path,
 ) -> Estimate | None:

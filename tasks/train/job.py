@@ -1,6 +1,7 @@
 """Describes a training to the loop that runs it."""
 
 from collections.abc import Mapping
+from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ class TrainingJob:
         family: The network's family, a module of `models`.
         settings: The family's settings.
         hyperparameters: How the network is trained.
-        images: The output of `preprocess`.
+        images: The output of `preprocess`, or of `embed`.
         scratch: The folder of checkpoints and progress; remains after a kill.
         output: The folder of the trained network.
         root: The project's folder; relative paths in the settings start there.
@@ -54,8 +55,10 @@ class TrainingJob:
             network: With the weights of the best epoch.
             data: What it was trained on.
         """
+        with chdir(self.root):
+            whole = models.complete(self.family, self.settings, network)
         models.save(
-            network,
+            whole,
             self.output,
             family=self.family,
             settings=self.settings,

@@ -33,6 +33,7 @@ from retrain.servers import ray_cluster
 from retrain.step import Chosen, Facts, Step, Workspace
 from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train, Workload, flatten
+from tasks.data.embeddings import prepared_by
 from tasks.data.json_file import write_json
 from tasks.data.shards import JPEG_MODULE, open_prepared
 from tasks.train.augment import TRANSFORMS, modules_for
@@ -74,7 +75,7 @@ def train(
         model: Which network.
         hyperparameters: How it is trained.
         scale: On how many workers.
-        images: The output of `preprocess`.
+        images: The output of `preprocess`, or of `embed`.
         workspace: Its scratch holds the checkpoints.
 
     Returns:
@@ -393,7 +394,7 @@ STEP = Step(
     "train",
     train,
     reads=("model", "train", *(f"scale.{name}" for name in SCALE)),
-    inputs=("preprocess",),
+    inputs=lambda workload: (prepared_by(workload),),
     libraries=("numpy", "safetensors", "torch", "transformers"),
     chosen=_chosen,
     reports_with=(

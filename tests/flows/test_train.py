@@ -17,7 +17,7 @@ from retrain.project import Project
 from retrain.registry import versions
 from tests.flows import preloaded
 from tests.flows.conftest import ROOT, draw_photos, ran, until
-from tests.hub import write_beans, write_mnist, write_vit
+from tests.hub import write_beans, write_clip, write_doggos, write_mnist, write_vit
 
 BEFORE_THE_GATE = ["pull", "validate", "preprocess", "train", "evaluate"]
 NOT_NEEDED = {"torch", "ray", "transformers", "great_expectations", "dvc", "sklearn"}
@@ -314,9 +314,14 @@ def small(tmp_path_factory):
         "data.path": folder / "mnist", "data.format": "parquet",
         "model.config.embedding_size": 8, "model.config.hidden_sizes": [8, 8, 8, 8],
     }  # fmt: skip
+    write_doggos(folder / "doggos")
+    write_clip(folder / "clip", 32)
+    doggos = {
+        "data.path": folder / "doggos", "images.size": 32, "model.pretrained": folder / "clip",
+    }  # fmt: skip
     return {
         name: [f"{key}={value}" for key, value in changes.items()]
-        for name, changes in (("beans", beans), ("mnist", mnist))
+        for name, changes in (("beans", beans), ("mnist", mnist), ("doggos", doggos))
     }
 
 
@@ -324,6 +329,16 @@ def small(tmp_path_factory):
 def test_every_shipped_workload_runs(clone, small, workload):
     changes = [word for each in small.get(workload, ()) for word in ("--set", each)]
     assert clone.train(*changes, workload=workload)["model"]["version"] >= 1
+
+
+def test_another_head_on_the_same_embeddings_embeds_nothing_again(clone, small):
+    changes = [word for each in small["doggos"] for word in ("--set", each)]
+    first = clone.train(*changes, workload="doggos")
+    assert [step["step"] for step in first["steps"]][2:5] == ["preprocess", "embed", "train"]
+    again = clone.train(*changes, "--set", "model.hidden=64", workload="doggos")
+    assert ran(again) == ["train", "evaluate"]
+    planned = clone.retrain("train", "vit", "--dry-run", "--json", "--refresh")
+    assert "embed" not in [step["step"] for step in json.loads(planned.stdout)["steps"]]
 
 
 def test_nothing_was_left_running_by_a_run(clone, first):

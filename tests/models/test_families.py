@@ -9,6 +9,7 @@ from models.families import FAMILIES, flops, settings_class
 ROOT = Path(__file__).parents[2]
 LEAST = {
     "auto": {"config": {"model_type": "vit"}},
+    "embedding_head": {"pretrained": "owner/name"},
     "custom": {"factory": "examples.ported:build_model"},
     "vit": {},
 }

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from retrain.hardware import has_bf16
 from retrain.params import load_workload
 from retrain.step import DataVersion, Plan, difference, plan
 from retrain.store import Artifact
@@ -42,7 +43,9 @@ EDITS = {
     "mine.py": ["train", "evaluate"],  # the copy's family imports it
     "models/__init__.py": ["train", "evaluate"],
     "models/auto.py": [],
+    "models/backbone.py": [],
     "models/cost.py": ["evaluate"],  # it is in the package
+    "models/embedding_head.py": [],
     "models/families.py": [],
     "models/fine_tuned.py": ["train", "evaluate"],
     "models/image.py": ["validate", "preprocess", "evaluate"],  # it is served too
@@ -55,6 +58,7 @@ EDITS = {
     "retrain/params.py": [],
     "retrain/runs/console.py": [],
     "retrain/workload.py": [],
+    "tasks/compute/workers.py": ["evaluate"],
     "tasks/data/class_folders.py": ["validate", "preprocess"],
     "tasks/data/jpeg_shards.py": [],
     "tasks/data/json_file.py": ["preprocess", "evaluate"],
@@ -86,7 +90,7 @@ def step_plan(name: str, workload: Workload, facts: dict, tracked: bool = True) 
     inputs = [
         DataVersion("digest", tracked) if each == "data"
         else Artifact(each, "key", "digest", Path(), facts)
-        for each in STEPS[name].inputs
+        for each in STEPS[name].inputs_for(workload)
     ]  # fmt: skip
     return plan(STEPS[name], workload, inputs)
 
@@ -144,6 +148,29 @@ def test_a_family_counts_only_where_it_is_trained():
         assert one ^ other == {*own, "models.vit"}, name
 
 
+def test_another_head_and_another_training_embed_nothing_again():
+    def key(**overrides):
+        workload = load_workload(ROOT / "params.yaml", "doggos", overrides)
+        return step_plan("embed", workload, FACTS).key
+
+    same = {"model.hidden": 64, "model.dropout": 0.1, "train.lr": 0.1, "train.seed": 3}
+    assert key(**same) == key()
+    commit = "0" * 40
+    for name, value in (
+        ("model.pretrained", f"openai/clip-vit-base-patch32@{commit}"),
+        ("evaluate.precision", "fp32" if has_bf16() else "bf16"),
+    ):
+        assert key(**{name: value}) != key(), name
+
+
+def test_the_head_on_embeddings_does_not_belong_to_the_step_that_embeds():
+    doggos = load_workload(ROOT / "params.yaml", "doggos")
+    embed, train = (step_plan(name, doggos, FACTS) for name in ("embed", "train"))
+    assert "models.backbone" in embed.code
+    assert "models.embedding_head" in train.code.keys() - embed.code.keys()
+    assert [*train.inputs] == ["embed"]
+
+
 def test_a_function_of_the_user_s_counts_and_so_does_that_of_its_network():
     custom = load_workload(ROOT / "params.yaml", "custom")
     other = {"function": "examples.with_accelerate:train"}
@@ -185,7 +212,8 @@ def test_dvc_knows_the_modules_of_each_stage():
     workloads = [workload] + [
         workload.model_copy(update={"data": data.model_copy(update=each)}) for each in elsewhere
     ]
-    workloads += [load_workload(ROOT / "params.yaml", name) for name in ("mnist", "custom")]
+    names = ("mnist", "custom", "doggos")
+    workloads += [load_workload(ROOT / "params.yaml", name) for name in names]
     trainer = workload.train.model_copy(update={"loop": "huggingface"})
     workloads.append(workload.model_copy(update={"train": trainer}))
     changes = workload.train.model_copy(update={"augment": Augment(crop=0.5, mixup=0.2)})
@@ -193,7 +221,7 @@ def test_dvc_knows_the_modules_of_each_stage():
     loader = workload.scale.model_copy(update={"ingest": "dataloader"})
     workloads.append(workload.model_copy(update={"scale": loader}))
     stages = YAML(typ="safe", pure=True).load((ROOT / "dvc.yaml").read_text())["stages"]
-    for name in CACHED:
+    for name in (*CACHED, "embed"):
         modules = set()
         for each in workloads:
             for kind in ("parquet", "folders"):
@@ -201,7 +229,7 @@ def test_dvc_knows_the_modules_of_each_stage():
                     facts = {"format": kind, "storage": storage}
                     tracked = each.data == data
                     modules |= set(step_plan(name, each, facts, tracked).code)
-        modules -= {"models.auto", "models.custom"}  # of the family
+        modules -= {"models.auto", "models.custom", "models.embedding_head"}  # of the family
         modules -= {"examples.ported"}  # of the folder examples
         files = {module.replace(".", "/") for module in modules}
         files = {f"{each}/__init__.py" if each == "models" else f"{each}.py" for each in files}

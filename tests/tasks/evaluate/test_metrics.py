@@ -1,6 +1,14 @@
 import numpy as np
 import pytest
-from sklearn.metrics import f1_score, log_loss as sklearn_log_loss, precision_score, recall_score
+from sklearn.metrics import (
+    accuracy_score,
+    f1_score,
+    log_loss as sklearn_log_loss,
+    multilabel_confusion_matrix,
+    precision_recall_fscore_support,
+    precision_score,
+    recall_score,
+)
 
 from tasks.evaluate.metrics import (
     LOWER_IS_BETTER,
@@ -8,6 +16,7 @@ from tasks.evaluate.metrics import (
     METRICS,
     Predictions,
     Tally,
+    outcomes,
     per_class,
     summarise,
 )
@@ -53,6 +62,23 @@ def test_macro_means_are_those_of_scikit_learn():
         assert metrics[f"macro_{name}"] == pytest.approx(
             function(labels, predicted, average="macro")
         )
+
+
+def test_the_outcomes_of_each_class_and_their_averages_are_those_of_scikit_learn():
+    random = np.random.default_rng(1)
+    labels, predicted = random.integers(0, 3, 200), random.choice([0, 1, 1, 2], 200)
+    found = outcomes(tally(labels, predicted, chunk=7))
+    counts = [[[row["tn"], row["fp"]], [row["fn"], row["tp"]]] for row in found["classes"]]
+    assert counts == multilabel_confusion_matrix(labels, predicted).tolist()
+    assert [row["label"] for row in found["classes"]] == list(NAMES)
+    names = ("precision", "recall", "f1")
+    each = precision_recall_fscore_support(labels, predicted)
+    for place, name in enumerate((*names, "rows")):
+        assert [row[name] for row in found["classes"]] == pytest.approx(each[place])
+    for average in ("macro", "micro"):
+        expected = precision_recall_fscore_support(labels, predicted, average=average)[:3]
+        assert [found[average][name] for name in names] == pytest.approx(expected)
+    assert found["micro"]["f1"] == pytest.approx(accuracy_score(labels, predicted))
 
 
 def test_a_class_that_is_never_predicted_counts_as_zero():

@@ -100,7 +100,7 @@ def test_what_will_be_served_is_named_by_all_that_it_answers_with(scored, tmp_pa
 
 def test_a_changed_decoder_or_server_is_evaluated_anew():
     workload = Workload(name="toy", data=Data(path="x"), model=Model(family="vit"))
-    inputs = [Artifact(name, "k", "d", Path(), {}) for name in STEP.inputs]
+    inputs = [Artifact(name, "k", "d", Path(), {}) for name in STEP.inputs_for(workload)]
     code = plan(STEP, workload, inputs).code
     assert {"models.serving", "models.image", "models.vit"} <= code.keys()
 

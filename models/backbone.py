@@ -1,0 +1,315 @@
+"""Backbones: pretrained networks of `transformers` that give an embedding of an image.
+
+- CLIP, MetaCLIP: the projected embedding, which is comparable with that of a text
+- SigLIP: the output of the pooling head of its vision part
+- ViT, DeiT, DINOv2 and others with a class token: this token after the last norm. A ViT's pooler is
+  left out: in many checkpoints it was never trained.
+- other classifiers of images (ResNet, ConvNeXt, Swin, BEiT): their pooled output
+
+Weights that a checkpoint lacks are random, so a network whose embedding depends on some is refused.
+"""
+
+import inspect
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from models import fine_tuned
+from models.architecture import first_line
+from models.network import NOT_KEPT, Network, prefer_attention
+
+# The part for images of networks that have another one for text.
+VISION = {
+    "clip": "CLIPVisionModelWithProjection",
+    "clip_vision_model": "CLIPVisionModelWithProjection",
+    "metaclip_2": "MetaClip2VisionModelWithProjection",
+    "siglip": "SiglipVisionModel",
+    "siglip_vision_model": "SiglipVisionModel",
+}
+PROJECTED = ("CLIPVisionModelWithProjection", "MetaClip2VisionModelWithProjection")
+# Their last norm is of all tokens, the first of which is that of the class.
+CLASS_TOKEN = (
+    "deit", "dinov2", "dinov2_with_registers", "dinov3_vit", "vit", "vit_msn",
+)  # fmt: skip
+# Give embeddings, but have no classifier in `transformers`.
+NO_CLASSIFIER = ("dinov3_convnext", "dinov3_vit")
+
+
+class Backbone(nn.Module):
+    """A pretrained network that gives embeddings; it is never trained.
+
+    Attributes:
+        model: Of `transformers`.
+        pooling: Which of its outputs is the embedding: `image_embeds`, `pooler_output` or
+            `class_token`.
+    """
+
+    def __init__(self, model: nn.Module, pooling: str) -> None:
+        """Wraps a network."""
+        super().__init__()
+        self.model, self.pooling = model, pooling
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Embeds images.
+
+        Args:
+            images: float32 (N, C, H, W), normalised.
+
+        Returns:
+            (N, D).
+        """
+        output = self.model(images)
+        if self.pooling == "class_token":
+            found: Tensor = output.last_hidden_state[:, 0]
+        else:
+            found = output[self.pooling]
+        return found.flatten(1)  # convolutions leave (N, D, 1, 1)
+
+    def train(self, mode: bool = True) -> "Backbone":
+        """Stays in evaluation mode."""
+        return super().train(False)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """All that `rebuild` needs, except for the weights."""
+        model: Any = self.model
+        config = model.config.to_diff_dict()
+        for incidental in NOT_KEPT:
+            config.pop(incidental, None)
+        return {"class": type(model).__name__, "config": config, "pooling": self.pooling}
+
+
+class EmbeddingNetwork(Network):
+    """A backbone and a head: takes images, or their embeddings.
+
+    Without a backbone it takes embeddings only, and without a head it gives them.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone | None,
+        head: nn.Module | None,
+        sizes: Mapping[str, Any],
+        mean: Sequence[float],
+        std: Sequence[float],
+    ) -> None:
+        """Joins a backbone and a head.
+
+        Args:
+            backbone: Takes pixels.
+            head: Takes embeddings.
+            sizes: All that rebuilds the head, except for its weights; JSON-able.
+            mean: Of each channel; subtracted from pixels in [0, 1].
+            std: Of each channel; the difference is divided by it.
+        """
+        parts = OrderedDict(backbone=backbone or nn.Identity(), head=head or nn.Identity())
+        config = {"backbone": backbone.description if backbone else None, "head": dict(sizes)}
+        super().__init__(nn.Sequential(parts), config, mean, std)
+
+    @property
+    def head(self) -> nn.Module:
+        """What takes embeddings."""
+        return self.classifier.get_submodule("head")
+
+    def prefer_attention(self, device: str, precision: str) -> str | None:
+        """As of any `Network`: of the backbone."""
+        model = getattr(self.backbone, "model", None)
+        return prefer_attention(model, device, precision)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Classifies images.
+
+        Args:
+            images: uint8 (N, H, W, C), or their embeddings, float32 (N, D).
+
+        Returns:
+            Logits, float32 (N, classes).
+        """
+        embeddings = images.float() if images.ndim == 2 else self._embeddings(images)
+        logits: Tensor = self.head(embeddings)
+        return logits.float()
+
+    def embed(self, images: Tensor, precision: str) -> Tensor:
+        """Embeds images, as serving does before the head.
+
+        Args:
+            images: uint8 (N, H, W, C), on the network's device.
+            precision: `fp32` or `bf16`, of the matrix products.
+
+        Returns:
+            float32 (N, D).
+        """
+        bf16 = torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16")
+        with torch.inference_mode(), bf16:
+            return self._embeddings(images)
+
+    def _embeddings(self, images: Tensor) -> Tensor:
+        found: Tensor = self.backbone(self.normalised(images))
+        return found.float()
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What a backbone is made from.
+
+    Attributes:
+        model: A class of `transformers`.
+        pooling: As of `Backbone`.
+        type: Of the network, as published.
+    """
+
+    model: Any
+    pooling: str
+    type: str
+
+    def from_config(self, config: Any) -> Any:
+        """A network with random weights."""
+        return self.model(config, **self.options)
+
+    @property
+    def options(self) -> dict[str, bool]:
+        """What the class takes beside the config: without a pooler where none is used."""
+        known = inspect.signature(self.model.__init__).parameters
+        leave_out = self.pooling == "class_token" and "add_pooling_layer" in known
+        return {"add_pooling_layer": False} if leave_out else {}
+
+
+def load(
+    name: str, version: str | None, shape: tuple[int, int, int] | None = None
+) -> EmbeddingNetwork:
+    """Loads a backbone in fp32, without a head.
+
+    Args:
+        name: As in the settings; a relative path starts in the working directory.
+        version: As `pretrained.find_version` returned it.
+        shape: Height, width and channels of the images that it is tried on; its own if None.
+
+    Returns:
+        What has `embed`, in evaluation mode.
+
+    Raises:
+        ValueError: There is no such network, it gives no embedding of images, or its files lack
+            weights.
+        OSError: The hub cannot be reached.
+    """
+    from transformers import PreTrainedConfig
+
+    with fine_tuned.loading(name, version) as where:
+        published, _ = PreTrainedConfig.get_config_dict(**where)
+        kind = _kind(name, published)
+        try:
+            model, found = kind.model.from_pretrained(
+                **where, **kind.options, dtype=torch.float32, output_loading_info=True
+            )
+        except RuntimeError as error:
+            raise ValueError(f"model.pretrained: {name}: {first_line(error)}.") from error
+        channels = _number(model.config, "num_channels", 3)
+        side = _number(model.config, "image_size", 224)
+        tried = _try(name, kind, model.config, shape or (side, side, channels))
+        unused = {each for each, weight in tried.named_parameters() if weight.grad is None}
+        lacking = {*found["missing_keys"], *(each[0] for each in found["mismatched_keys"])} - unused
+        if lacking:
+            raise ValueError(
+                f"model.pretrained: the files of {name} lack weights that its embedding depends "
+                f"on: {min(lacking)}, for example. Take a checkpoint that has them."
+            )
+        mean, std = fine_tuned.normalisation(where, channels)
+    backbone = Backbone(model.requires_grad_(False), kind.pooling)
+    return EmbeddingNetwork(backbone, None, {}, mean, std).eval()
+
+
+def rebuild(description: Mapping[str, Any]) -> Backbone:
+    """Makes a backbone as it was described, its weights still to be loaded."""
+    import transformers
+
+    model = getattr(transformers, description["class"])
+    kind = _Kind(model, description["pooling"], "")
+    with fine_tuned.quiet():
+        made = kind.from_config(model.config_class.from_dict(dict(description["config"])))
+    return Backbone(made.requires_grad_(False), kind.pooling)
+
+
+def check(name: str, published: Mapping[str, Any], shape: tuple[int, int, int]) -> None:
+    """Tries a backbone on images.
+
+    Args:
+        name: As in the settings.
+        published: Its configuration.
+        shape: Height, width and channels of the images.
+
+    Raises:
+        ValueError: It gives no embedding of such images.
+    """
+    kind = _kind(name, published)
+    own = published.get("vision_config", published) if kind.type in VISION else published
+    try:
+        config = kind.model.config_class.from_dict(dict(own))
+    except Exception as error:  # each type of network has checks of its own
+        raise ValueError(f"model.pretrained: {name}: {first_line(error)}.") from error
+    _try(name, kind, config, shape)
+
+
+def _kind(name: str, config: Mapping[str, Any]) -> _Kind:
+    """What a published network is made from.
+
+    Raises:
+        ValueError: It gives no embedding of an image.
+    """
+    import transformers
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES as CLASSIFIERS,
+        MODEL_MAPPING_NAMES as MODELS,
+    )
+
+    kind = str(config.get("model_type"))
+    if kind in VISION:
+        pooling = "image_embeds" if VISION[kind] in PROJECTED else "pooler_output"
+        return _Kind(getattr(transformers, VISION[kind]), pooling, kind)
+    if kind not in {*CLASSIFIERS, *NO_CLASSIFIER} or kind not in MODELS:
+        raise ValueError(
+            f"model.pretrained: {name} is a {kind}, which gives no embedding of an image. Take a "
+            "CLIP, SigLIP, DINOv2 or ViT, for example."
+        )
+    pooling = "class_token" if kind in CLASS_TOKEN else "pooler_output"
+    return _Kind(getattr(transformers, MODELS[kind]), pooling, kind)
+
+
+def _try(name: str, kind: _Kind, config: Any, shape: tuple[int, int, int]) -> Any:
+    """A network that has embedded two images, all without memory.
+
+    Args:
+        name: As in the settings.
+        kind: What the network is made from.
+        config: Its configuration.
+        shape: Height, width and channels of the images.
+
+    Returns:
+        The network, with a gradient for each parameter that the embedding depends on.
+
+    Raises:
+        ValueError: It gives no embedding of such images.
+    """
+    height, width, channels = shape
+    try:
+        with torch.device("meta"):
+            model = kind.from_config(config)
+        images = torch.zeros(2, channels, height, width, device="meta")
+        embeddings = Backbone(model, kind.pooling).eval()(images)
+        embeddings.sum().backward()
+    # Whatever the code of an architecture stumbles over.
+    except Exception as error:
+        raise ValueError(
+            f"model.pretrained: {name} gives no embedding of images of {height} x {width} pixels "
+            f"and {channels} channels ({first_line(error)})."
+        ) from error
+    return model
+
+
+def _number(config: Any, name: str, default: int) -> int:
+    """A number of a config; the first of several."""
+    found = getattr(config, name, default)
+    return int(found if isinstance(found, int) else found[0])

@@ -1,0 +1,254 @@
+"""Embeds the prepared images with a pretrained network, for a head that is trained on embeddings.
+
+The output is laid out as that of `preprocess`, with an embedding in the place of each image. It
+does not depend on the head or on how it is trained, so another head embeds nothing again.
+
+Each part of a split is embedded by a worker that has loaded the network once: an actor of Ray Data
+on a GPU, or on a CPU if there are none; for little work, a thread of this process. A worker reads
+the images of its parts and writes finished files: no pixels go through Ray. The files are made in
+the scratch folder, so a run that was killed continues with the missing parts.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import chdir
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from models.cost import cost_of
+from models.pretrained import read_config
+from retrain.hardware import gpu_capabilities
+from retrain.runs import console
+from retrain.step import REPORT, Chosen, Step
+from retrain.workload import Augment
+from tasks.compute.workers import THREADS, map_units
+from tasks.data.embeddings import STEP as NAME, has_embeddings
+from tasks.data.shards import (
+    IMAGES,
+    JPEG_MODULE,
+    LABELS,
+    PIXELS,
+    ROWS,
+    SPLITS,
+    open_prepared,
+    publish,
+    shard_name,
+)
+
+if TYPE_CHECKING:
+    from models.backbone import EmbeddingNetwork
+    from retrain.project import Project
+    from retrain.step import Facts, Workspace
+    from retrain.store import Artifact
+    from retrain.workload import Evaluate, Model, Workload
+    from tasks.data.shards import StoredImages
+
+PART_ROWS = 512  # of a file; what a killed run loses at most, for each worker
+SHOWN = "test"  # the split whose images the plots of the evaluation show
+
+# FLOPs of a ViT-B/32 for an image, where the network's own are not known; and what a core or a GPU
+# does in a second. They decide no more than where the work is done.
+FLOPS = 9e9
+SPEED = {"cpu": 4e10, "gpu": 2e13}
+
+
+@dataclass(frozen=True)
+class EmbeddingJob:
+    """What embeds the images.
+
+    Attributes:
+        pretrained: The network, as in the settings.
+        version: Of its weights.
+        root: The project's folder; a relative path of the network starts there.
+        images: The output of `preprocess`.
+        batch_size: Images per forward pass.
+        precision: `fp32` or `bf16`, of the matrix products.
+    """
+
+    pretrained: str
+    version: str | None
+    root: Path
+    images: Path
+    batch_size: int
+    precision: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """Successive rows of a split, and the file for their embeddings."""
+
+    split: str
+    first: int
+    rows: int
+    file: Path
+
+
+def embed(
+    model: "Model", evaluation: "Evaluate", images: "Artifact", workspace: "Workspace"
+) -> "Facts":
+    """Embeds all splits.
+
+    The embeddings are those that the served network calculates for its head: in the precision of
+    the evaluation.
+
+    Args:
+        model: Whose `pretrained` embeds.
+        evaluation: Images per forward pass, and the precision.
+        images: The output of `preprocess`.
+        workspace: Its scratch keeps finished parts.
+
+    Returns:
+        `rows` of each split, the `classes` by index, the `shape` (D,) of an embedding, and the
+        `storage`: `embeddings`.
+
+    Raises:
+        ValueError: There is no such network, or it gives no embedding of such images.
+        OSError: The hub cannot be reached.
+    """
+    settings = model.model_dump()
+    job = EmbeddingJob(
+        pretrained=settings["pretrained"],
+        version=settings["pretrained_version"],
+        root=workspace.project.root,
+        images=images.folder,
+        batch_size=evaluation.batch_size,
+        precision=evaluation.precision,
+    )
+    parts = list(_plan(job, workspace.scratch))
+    missing = [part for part in parts if not part.file.exists()]
+    for split in SPLITS:
+        (workspace.scratch / split).mkdir(parents=True, exist_ok=True)
+    if missing:
+        with console.unit_progress(NAME, len(missing)) as show:
+            map_units(
+                partial(_load, job),
+                missing,
+                seconds=_seconds(job, sum(part.rows for part in missing)),
+                done=lambda part: show(part.rows),
+            )
+    _write(images.folder, parts, workspace.folder)
+    data = open_prepared(workspace.folder)
+    return {
+        "rows": {split: len(data.split(split)) for split in SPLITS},
+        "classes": list(data.labels),
+        "shape": list(data.shape),
+        "storage": "embeddings",
+    }
+
+
+def _plan(job: EmbeddingJob, folder: Path) -> Iterator[Part]:
+    """Cuts the splits into parts."""
+    prepared = open_prepared(job.images)
+    for split in SPLITS:
+        count = len(prepared.split(split))
+        for number, first in enumerate(range(0, count, PART_ROWS)):
+            rows = min(PART_ROWS, count - first)
+            yield Part(split, first, rows, folder / split / shard_name(number))
+
+
+def _seconds(job: EmbeddingJob, rows: int) -> float:
+    """How long a core, or a GPU, takes for some images, roughly."""
+    config = read_config(job.pretrained, job.version, job.root) if job.version else None
+    cost = cost_of(config) if config and "model_type" in config else None
+    height, width, channels = open_prepared(job.images).shape
+    flops = cost.flops((height, width, channels)) if cost else FLOPS
+    return rows * flops / SPEED["gpu" if gpu_capabilities() else "cpu"]
+
+
+def _load(job: EmbeddingJob, device: str) -> Callable[[Part], None]:
+    """Makes a worker: loads the network on a device."""
+    import torch
+
+    from models.backbone import load
+
+    torch.set_num_threads(THREADS)
+    prepared = open_prepared(job.images)
+    images = {split: prepared.split(split).images for split in SPLITS}
+    height, width, channels = prepared.shape
+    with chdir(job.root):
+        network = load(job.pretrained, job.version, (height, width, channels))
+    network.to(device)
+    network.prefer_attention(torch.device(device).type, job.precision)
+    return partial(_embed_part, network, torch.device(device), job, images)
+
+
+def _embed_part(
+    network: "EmbeddingNetwork",
+    device: Any,
+    job: EmbeddingJob,
+    images: "dict[str, StoredImages]",
+    part: Part,
+) -> None:
+    """Embeds the images of a part, a batch at a time, and writes its file."""
+    import numpy as np
+    import torch
+
+    batches = []
+    for first in range(part.first, part.first + part.rows, job.batch_size):
+        rows = np.arange(first, min(first + job.batch_size, part.first + part.rows))
+        pixels = torch.from_numpy(images[part.split][rows]).to(device)
+        batches.append(network.embed(pixels, job.precision).cpu().numpy())
+    partial_file = part.file.with_name(f".{part.file.name}.partial")
+    with partial_file.open("wb") as file:
+        np.save(file, np.concatenate(batches))
+    partial_file.replace(part.file)  # its name marks the part as finished
+
+
+def _write(images: Path, parts: Sequence[Part], folder: Path) -> None:
+    """Writes the output: the embeddings, and what is known of the images."""
+    for split in SPLITS:
+        (folder / split).mkdir()
+        for name in ("labels.npy", ROWS):
+            shutil.copyfile(images / split / name, folder / split / name)
+    for part in parts:
+        publish(part.file, folder / part.split / part.file.name)
+    for name in (LABELS, IMAGES):
+        shutil.copyfile(images / name, folder / name)
+    pixels = folder / REPORT / SHOWN
+    pixels.mkdir(parents=True)
+    for shard in sorted((images / SHOWN).glob(f"images-*{PIXELS}")):
+        publish(shard, pixels / shard.name)
+
+
+def check(workload: "Workload", project: "Project") -> Iterator[str]:
+    """Finds settings of a training that do not go with a network that is not trained itself."""
+    train = workload.train
+    unfit = {
+        "loop": train.loop != "torch",
+        "function": train.function is not None,
+        "augment": train.augment != Augment(),
+        "lora": train.lora is not None,
+        "freeze_epochs": train.freeze_epochs > 0,
+        "layer_decay": train.layer_decay < 1,
+    }
+    for name, is_set in unfit.items():
+        if is_set:
+            yield (
+                f"train.{name}: a head on embeddings is trained by the loop torch, with its images "
+                "and their embeddings as they are; leave it out."
+            )
+    if workload.scale.strategy != "ddp":
+        yield "scale.strategy: a head on embeddings is too small to be divided; leave it out."
+    if train.batch_size // max(workload.scale.workers, 1) < 2 or train.micro_batch == 1:
+        yield "train.batch_size: the head's batch norm needs two images or more at once."
+
+
+def _chosen(workload: "Workload", images: "Artifact") -> Chosen:
+    if images.facts["storage"] == "jpeg":
+        return Chosen((JPEG_MODULE,), ("pillow", "simplejpeg"))
+    return Chosen()
+
+
+STEP = Step(
+    NAME,
+    embed,
+    reads=("model.pretrained", "model.pretrained_version", "evaluate"),
+    inputs=("preprocess",),
+    libraries=("numpy", "safetensors", "torch", "transformers"),
+    chosen=_chosen,
+    reports_with=("models.cost",),
+    check=check,
+    needed=has_embeddings,
+)

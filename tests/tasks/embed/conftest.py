@@ -1,0 +1,119 @@
+"""What the tests of the step share: prepared images, a small backbone, a place to run it."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from models.pretrained import find_version
+from retrain.project import Project
+from retrain.step import Workspace
+from retrain.store import Artifact
+from retrain.workload import Evaluate, Model
+from tasks.data.shards import open_prepared
+from tasks.embed.step import embed
+from tests.tasks.train.helpers import LABELS, write_prepared
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """The output of the step."""
+
+    folder: Path
+    facts: dict[str, Any]
+
+    @property
+    def artifact(self) -> Artifact:
+        return Artifact("embed", "k", "ef" * 32, self.folder, self.facts)
+
+    def files(self) -> dict[str, bytes]:
+        return {
+            str(path.relative_to(self.folder)): path.read_bytes()
+            for path in sorted(self.folder.rglob("*"))
+            if path.is_file()
+        }
+
+
+def write_images(folder: Path, rows: int = 96) -> Path:
+    """Three splits as `preprocess` leaves them: 8 x 8 pixels, one channel."""
+    write_prepared(folder, rows)
+    data = open_prepared(folder)
+    for name in ("train", "val", "test"):
+        split = data.split(name)
+        count = range(len(split))
+        table = {
+            "path": [f"{name}/{row}.png" for row in count],
+            "label": [LABELS[index] for index in split.labels],
+            "sha256": [hashlib.sha256(f"{name}/{row}.png".encode()).hexdigest() for row in count],
+            "file": f"{name}.parquet",
+            "row": list(count),
+        }
+        pd.DataFrame(table).to_parquet(folder / name / "rows.parquet")
+    return folder
+
+
+def write_backbone(folder: Path) -> Path:
+    """A ViT for these images, with a last layer and so without a pooler."""
+    import torch
+    from transformers import ViTConfig, ViTForImageClassification
+
+    torch.manual_seed(0)
+    config = ViTConfig(
+        image_size=8, patch_size=4, num_channels=1, hidden_size=16, num_hidden_layers=2,
+        num_attention_heads=2, intermediate_size=32, initializer_range=0.2,
+    )  # fmt: skip
+    ViTForImageClassification(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory):
+    return write_images(tmp_path_factory.mktemp("images") / "images")
+
+
+@pytest.fixture(scope="session")
+def backbone(tmp_path_factory):
+    return write_backbone(tmp_path_factory.mktemp("backbone") / "vit")
+
+
+def head_on(backbone: Path) -> Model:
+    version = find_version(str(backbone), Path()) if backbone.is_absolute() else None
+    settings = {"pretrained": str(backbone), "pretrained_version": version}
+    return Model(family="embedding_head", **settings, hidden=8, dropout=0.3)
+
+
+def run_embed(
+    root: Path, images: Path, backbone: Path, batch_size: int = 16, output: str = "output"
+) -> Embedded:
+    """Runs the step; in the same root again, as a retry of it."""
+    folder, scratch = root / output, root / "scratch"
+    folder.mkdir(parents=True)
+    scratch.mkdir(exist_ok=True)
+    workspace = Workspace(folder, scratch, "key", "toy", Project(root))
+    evaluation = Evaluate(batch_size=batch_size, precision="fp32")
+    artifact = Artifact("preprocess", "k", "ab" * 32, images, {"storage": "pixels"})
+    return Embedded(folder, embed(head_on(backbone), evaluation, artifact, workspace))
+
+
+@pytest.fixture(scope="session")
+def embedded(tmp_path_factory, images, backbone):
+    return run_embed(tmp_path_factory.mktemp("embedded"), images, backbone)
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """The optimizer steps that trainings in this process have taken, by number, as they go."""
+    from tasks.train.loops import torch as torch_loop
+
+    taken = []
+    learning_rate = torch_loop.learning_rate
+
+    def recorded(step, *others):
+        taken.append(step)
+        return learning_rate(step, *others)
+
+    monkeypatch.setattr(torch_loop, "learning_rate", recorded)
+    return taken
