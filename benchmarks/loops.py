@@ -74,7 +74,8 @@ def run_step(workload: Workload, images: Path) -> tuple[Facts, list[dict[str, An
             workload.model,
             workload.train,
             workload.scale,
-            Artifact("preprocess", "benchmark", "benchmark", images, {}),
+            Artifact("preprocess", "benchmark", "benchmark", images, {"storage": "pixels"}),
+            Artifact("pull", "benchmark", "benchmark", root, {}),
             Workspace(output, scratch, "benchmark", workload.name, Project(root)),
         )
         return facts, json.loads((output / "report" / "history.json").read_text())

@@ -44,7 +44,7 @@ def order(run: Run | DryRun, version: DataVersion) -> None:
     checked = run(VALIDATE, data)
     compare_classes(run, checked)  # before hours of training
     images = run(PREPROCESS, data, checked)
-    model = run(TRAIN, images)
+    model = run(TRAIN, images, data)
     scores = run(EVALUATE, model, images)
     decide(run, version, data, checked, model, scores)
 

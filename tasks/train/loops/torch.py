@@ -18,7 +18,7 @@ from tasks.train.averaging import averaged
 from tasks.train.balance import class_weights
 from tasks.train.collective import broadcast_flag, share_statistics, sum_over_workers
 from tasks.train.divergence import STEPS_BETWEEN_CHECKS, diverged
-from tasks.train.ingest import DATALOADER, Ingest, windows
+from tasks.train.ingest import DATALOADER, STREAM, Ingest, sampler
 from tasks.train.job import TrainingJob
 from tasks.train.optimizer import (
     clip_gradients,
@@ -27,7 +27,6 @@ from tasks.train.optimizer import (
     set_learning_rate,
 )
 from tasks.train.progress import FILE, Meter
-from tasks.train.sampler import BatchSampler
 from tasks.train.selection import Epoch, is_better, stops_early
 from tasks.train.validation import validate
 
@@ -49,7 +48,7 @@ STEPS_BETWEEN_FLAGS = 10  # after which workers agree on whether to write a chec
 
 METRICS = ("train_loss", "val_loss", "val_accuracy")
 STRATEGIES = ("ddp", "fsdp")
-INGESTS = ("auto", "memory", "windows", "dataloader")
+INGESTS = ("auto", "memory", "windows", "dataloader", "stream")
 USED = tuple(set(Train.model_fields) - {"function", "arguments"})  # of the section `train`
 
 
@@ -140,18 +139,7 @@ class Training:
         self.data = open_prepared(job.images)
         images, self.val = self.data.split("train"), self.data.split("val")
         classes = len(self.data.labels)
-        balanced = self.hyperparameters.balance == "sampling"
-        self.batches = BatchSampler(
-            rows=len(images),
-            size=self.hyperparameters.batch_size,
-            seed=self.hyperparameters.seed,
-            rank=self.rank,
-            workers=self.workers,
-            windows=windows(
-                images.images, job.ingest, job.memory_gb, self.hyperparameters.batch_size
-            ),
-            chances=class_weights(images.labels, classes)[images.labels] if balanced else None,
-        )
+        self.batches = sampler(job, self.data, self.rank, self.workers)
         self.ingest = self._open_ingest(images)
         self.batch = self.batches.share * self.workers  # images of a step
         self.steps = self.batches.per_epoch * self.hyperparameters.epochs
@@ -192,6 +180,8 @@ class Training:
 
     def _open_ingest(self, images: PreparedSplit) -> Any:
         """What gives the batches of each epoch."""
+        if self.job.ingest == "stream":
+            images = import_module(STREAM).arriving(images, self.rank)
         if self.job.ingest != "dataloader":
             return Ingest(images, self.batches, self.device)
         return import_module(DATALOADER).DataLoaderIngest(
