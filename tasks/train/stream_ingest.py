@@ -12,8 +12,8 @@ together, the training would wait forever, and say nothing: the tasks get no mor
 
 import math
 import pickle
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from functools import lru_cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
@@ -69,8 +69,8 @@ def of_trainer(job: TrainingJob, scaling: "ScalingConfig") -> dict[str, Any]:
     return {"datasets": datasets, "dataset_config": DataConfig(datasets_to_split=[])}
 
 
-def arriving(split: PreparedSplit, rank: int) -> PreparedSplit:
-    """The training split of a worker, with the images that Ray Data decodes.
+def arriving(split: PreparedSplit, rank: int) -> "ArrivingImages":
+    """The training images of a worker, which Ray Data decodes.
 
     Args:
         split: With images that are not prepared.
@@ -78,8 +78,7 @@ def arriving(split: PreparedSplit, rank: int) -> PreparedSplit:
     """
     from ray.train import get_dataset_shard
 
-    images = ArrivingImages(get_dataset_shard(_name(rank)), split.images.shape, len(split))
-    return replace(split, images=images)
+    return ArrivingImages(get_dataset_shard(_name(rank)), split.images.shape, len(split))
 
 
 class ArrivingImages:
@@ -130,12 +129,16 @@ class ArrivingImages:
 
     load = __getitem__
 
+    def close(self) -> None:
+        """Ends what still decodes images, which is much where a training ends early."""
+        self._blocks.close()
+
 
 def _name(rank: int) -> str:
     return f"train-{rank}"
 
 
-def _blocks(shard: "DataIterator") -> "Iterator[tuple[NDArray[np.uint8], NDArray[np.int64]]]":
+def _blocks(shard: "DataIterator") -> "Generator[tuple[NDArray[np.uint8], NDArray[np.int64]]]":
     """Decoded images and their rows, as they come.
 
     Raises:
@@ -145,9 +148,13 @@ def _blocks(shard: "DataIterator") -> "Iterator[tuple[NDArray[np.uint8], NDArray
 
     batches = shard.iter_torch_batches(batch_size=None, prefetch_batches=1, device="cpu")
     try:
-        for batch in batches:
-            yield batch["image"].numpy(), batch["row"].numpy()
+        with closing(iter(batches)) as blocks:
+            for batch in blocks:
+                yield batch["image"].numpy(), batch["row"].numpy()
     except RayTaskError as error:
+        if isinstance(error.cause, ValueError):
+            # Ray Data adds lines about its own settings to the message.
+            raise ValueError(str(error.cause).split("\n")[0]) from None
         raise error.cause from None
 
 

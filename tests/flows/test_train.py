@@ -15,7 +15,7 @@ from retrain.params import workload_names
 from retrain.project import Project
 from retrain.registry import versions
 from tests.flows.conftest import ROOT, draw_photos, ran, until
-from tests.hub import write_beans, write_mnist, write_vit
+from tests.hub import write_beans, write_cifar10, write_mnist, write_vit
 
 BEFORE_THE_GATE = ["pull", "validate", "preprocess", "train", "evaluate"]
 NOT_NEEDED = {"torch", "ray", "transformers", "great_expectations", "dvc", "sklearn"}
@@ -313,9 +313,14 @@ def small(tmp_path_factory):
         "data.path": folder / "mnist", "data.format": "parquet",
         "model.config.embedding_size": 8, "model.config.hidden_sizes": [8, 8, 8, 8],
     }  # fmt: skip
+    write_cifar10(folder / "cifar10")
+    cifar10 = {
+        "data.path": folder / "cifar10", "data.format": "parquet",
+        "model.hidden_size": 16, "model.layers": 1, "model.heads": 2,
+    }  # fmt: skip
     return {
         name: [f"{key}={value}" for key, value in changes.items()]
-        for name, changes in (("beans", beans), ("mnist", mnist))
+        for name, changes in (("beans", beans), ("mnist", mnist), ("cifar10", cifar10))
     }
 
 
