@@ -53,7 +53,7 @@ def of_trainer(job: TrainingJob, scaling: "ScalingConfig") -> dict[str, Any]:
     from ray.train import DataConfig
 
     workers = max(scaling.num_workers, 1)
-    cpus = ray.cluster_resources()["CPU"]
+    cpus = ray.cluster_resources().get("CPU", 1)  # none yet, if it has still to grow
     # A training in this process takes no CPU of Ray's, but it takes as much of the machine's.
     taken = workers * scaling.resources_per_worker["CPU"] if scaling.num_workers else cpus / 2
     free = (cpus - taken) / workers

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -15,6 +16,7 @@ import models
 from models.image import to_arrays
 from retrain.store import Artifact
 from retrain.workload import Augment, Checks, Data, Images, Scale, Train
+from tasks.data.shards import open_prepared
 from tasks.preprocess.step import preprocess
 from tasks.train.sampler import BatchSampler, Windows
 from tasks.validate.step import validate
@@ -89,6 +91,16 @@ def test_it_trains_the_network_of_windows_of_prepared_images(both, tmp_path):
     streamed = run(tmp_path / "stream", both.source, RECIPE, scale=STREAM, pulled=both.pulled)
     assert streamed.facts == shards.facts
     assert streamed.model_files() == shards.model_files()
+
+
+def test_images_that_are_not_prepared_are_read_in_any_order(both):
+    prepared = open_prepared(both.pixels).split("train")
+    split = open_prepared(both.source, both.pulled).split("train")
+    names = sorted(path.name for path in split.folder.iterdir())
+    assert names == ["labels.npy", "rows.parquet", "source.json"]
+    assert len(split.images) == len(prepared.images)
+    for rows in (np.arange(len(split)), np.array([40, 3, 3, 77, 41])):
+        assert np.array_equal(split.images[rows], prepared.images[rows])
 
 
 class InterruptedTrainingError(Exception):
