@@ -45,7 +45,8 @@ class Data(Section):
         path: A path under the project's `data/` (versioned by DVC); or any other folder, file or
             fsspec URL; or a data set on the Hugging Face hub (`format: hub`). A password in a URL
             is hidden (`retrain.redaction`).
-        format: `folders` is a folder per class, with or without a folder per split above it.
+        format: `folders` is a folder per class, with or without a folder per split above it;
+            `webdataset` tar files with an image and its class for each name.
         image_column: The Parquet column with the image: a struct of `bytes` and `path`, or bytes;
             `image` or `img` when None.
         label_column: The Parquet column with the class: a name, or an integer; `label` or `labels`
@@ -53,7 +54,7 @@ class Data(Section):
     """
 
     path: Text
-    format: Literal["auto", "parquet", "folders", "hub"] = "auto"
+    format: Literal["auto", "parquet", "folders", "webdataset", "hub"] = "auto"
     image_column: Text | None = None
     label_column: Text | None = None
     split: Split = Split()

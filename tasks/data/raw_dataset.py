@@ -1,6 +1,6 @@
 """Reads the raw images of a pulled version of the data, in units for tasks on any machine.
 
-Two formats are read: `parquet_files.py` and `class_folders.py`.
+Three formats are read: `parquet_files.py`, `class_folders.py` and `tar_files.py`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 # The reader of each format. One is imported, by its name, so that the code of the other does not
 # belong to a step's.
-READERS = {"parquet": "tasks.data.parquet_files", "folders": "tasks.data.class_folders"}
+READERS = {
+    "parquet": "tasks.data.parquet_files",
+    "folders": "tasks.data.class_folders",
+    "webdataset": "tasks.data.tar_files",
+}
 
 SPLITS = ("train", "val", "test")
 
@@ -142,7 +146,7 @@ class RawDataset:
     """The images of a pulled version of the data; cheap to send to a worker of Ray.
 
     Attributes:
-        format: `parquet` or `folders`.
+        format: `parquet`, `folders` or `webdataset`.
         reader: Of that format.
     """
 

@@ -69,6 +69,7 @@ EDITS = {
     "tasks/train/dataloader_ingest.py": [],
     "tasks/train/stream_ingest.py": [],
     "tasks/data/source_images.py": [],
+    "tasks/data/tar_files.py": [],
     "tasks/train/loops/mine.py": [],
     "tasks/train/estimate.py": [],
     "tasks/train/loops/torch.py": ["train"],
@@ -210,7 +211,7 @@ def test_dvc_knows_the_modules_of_each_stage():
     for name in CACHED:
         modules = set()
         for each in workloads:
-            for kind in ("parquet", "folders"):
+            for kind in ("parquet", "folders", "webdataset"):
                 for storage in ("pixels", "jpeg", "source"):
                     facts = {"format": kind, "storage": storage}
                     tracked = each.data == data
