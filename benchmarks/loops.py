@@ -4,7 +4,9 @@ Each trains the same network with the same hyperparameters on the same images an
 images per second it went through, epoch by epoch.
 """
 
+import hashlib
 import json
+import shutil
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator
@@ -15,15 +17,18 @@ from time import monotonic
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
 import models
+from models.image import to_jpeg
 from retrain.project import Project
 from retrain.step import Facts, Workspace
 from retrain.store import Artifact
 from retrain.workload import Workload
-from tasks.data.shards import Prepared, open_prepared, shard_name
+from tasks.data.shards import ROWS, SOURCE, Prepared, open_prepared, shard_name
 from tasks.train.augment import augment
 from tasks.train.optimizer import learning_rate, make_optimizer
 from tasks.train.sampler import BatchSampler
@@ -63,8 +68,52 @@ def prepare(folder: Path, workload: Workload, rows: int) -> Path:
     return folder
 
 
-def run_step(workload: Workload, images: Path) -> tuple[Facts, list[dict[str, Any]]]:
-    """Runs the project's step from an empty workspace; returns its facts and its history."""
+def leave_undecoded(images: Path) -> tuple[Path, Path]:
+    """Makes prepared images those of a data set in Parquet, of which none is prepared for training.
+
+    Args:
+        images: As `prepare` writes them.
+
+    Returns:
+        What `preprocess` would write with `images.storage: source`, and the output of `pull`.
+    """
+    prepared, pulled = images.with_name("undecoded"), images.with_name("pulled")
+    if prepared.exists():
+        return prepared, pulled
+    data = open_prepared(images)
+    split = data.split("train")
+    pixels = split.images[np.arange(len(split))]
+    encoded = [to_jpeg(image) for image in pixels]
+    (pulled / "data").mkdir(parents=True)
+    table = pa.table({"image": encoded, "label": split.labels})
+    pq.write_table(table, pulled / "data" / "train.parquet", row_group_size=ROWS_PER_SHARD)
+    shutil.copytree(images, prepared, ignore=shutil.ignore_patterns("train"))
+    folder = prepared / "train"
+    folder.mkdir()
+    np.save(folder / "labels.npy", split.labels)
+    digests = [hashlib.sha256(each).hexdigest() for each in encoded]
+    files, numbers = ["train.parquet"] * len(split), np.arange(len(split))
+    pq.write_table(pa.table({"file": files, "row": numbers, "sha256": digests}), folder / ROWS)
+    described = {"format": "parquet", "bytes": sum(map(len, encoded))}
+    columns = dict.fromkeys(("image_column", "label_column"))
+    (folder / SOURCE).write_text(json.dumps(described | columns))
+    return prepared, pulled
+
+
+def run_step(
+    workload: Workload, images: Path, pulled: Path | None = None
+) -> tuple[Facts, list[dict[str, Any]]]:
+    """Runs the project's step from an empty workspace.
+
+    Args:
+        workload: What to train.
+        images: Prepared images; or, with `pulled`, such as are not.
+        pulled: The output of `pull`.
+
+    Returns:
+        The step's facts and its history.
+    """
+    storage = "source" if pulled else "pixels"
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         output, scratch = root / "output", root / "scratch"
@@ -74,15 +123,16 @@ def run_step(workload: Workload, images: Path) -> tuple[Facts, list[dict[str, An
             workload.model,
             workload.train,
             workload.scale,
-            Artifact("preprocess", "benchmark", "benchmark", images, {}),
+            Artifact("preprocess", "benchmark", "benchmark", images, {"storage": storage}),
+            Artifact("pull", "benchmark", "benchmark", pulled or root, {}),
             Workspace(output, scratch, "benchmark", workload.name, Project(root)),
         )
         return facts, json.loads((output / "report" / "history.json").read_text())
 
 
-def step(workload: Workload, images: Path) -> Speed:
+def step(workload: Workload, images: Path, pulled: Path | None = None) -> Speed:
     """The project's step: checkpoints, progress and MLflow included."""
-    history = run_step(workload, images)[1][1:]
+    history = run_step(workload, images, pulled)[1][1:]
     rows = open_prepared(images).split("train")
     trained = len(rows) // workload.train.batch_size * workload.train.batch_size
     return Speed(

@@ -8,6 +8,7 @@ MLflow.
 
 - `huggingface`: the Trainer of `transformers`, as one would call it
 - `dataloader`: a plain loop over PyTorch's `DataLoader`
+- `ray_data`: a plain loop in `TorchTrainer` over the batches of Ray Data, from Parquet
 - `function`: the same function in `TorchTrainer`, without this project (`functions.py`)
 
 The figures are images/s of training (of whole epochs with their checkpoint for `function`), the
@@ -29,6 +30,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks import functions, loops
 from benchmarks.table import Row, report
 from benchmarks.train_throughput import FP32, MIDDLING
+from models.image import to_arrays
 from models.network import in_stored_units, normalise
 from retrain.params import load_workload
 from retrain.project import find_project
@@ -125,10 +127,57 @@ def function_by_hand(workload: Workload, images: Path) -> float:
     return statistics.median(speeds[1:])
 
 
+def ray_data(workload: Workload, images: Path) -> float:
+    """The step with images that Ray Data decodes while it trains."""
+    streamed = changed(workload, images={"storage": "source"}, scale={"ingest": "stream"})
+    return loops.step(streamed, *loops.leave_undecoded(images)).training
+
+
+def ray_data_by_hand(workload: Workload, images: Path) -> float:
+    """A plain loop in `TorchTrainer`, over the batches of a plan of Ray Data."""
+    import ray.data
+    from ray.train import RunConfig, ScalingConfig, get_dataset_shard
+    from ray.train.torch import TorchTrainer
+
+    from tasks.compute.ray_data import connect
+
+    connect()
+    data, batch = open_prepared(images), workload.train.batch_size
+    size, _, channels = data.shape
+
+    def decode(rows: dict[str, Any]) -> dict[str, Any]:
+        decoded = to_arrays(rows["image"], size, channels, "stretch")
+        return {"image": decoded, "label": rows["label"]}
+
+    speeds: list[float] = []
+
+    def train(_: dict[str, Any]) -> None:
+        def batches() -> Iterator[tuple[Tensor, Tensor]]:
+            for rows in get_dataset_shard("train").iter_torch_batches(
+                batch_size=batch, drop_last=True, local_shuffle_buffer_size=ROWS // 2
+            ):
+                yield rows["image"], rows["label"]
+
+        speeds.append(loops.by_hand(workload, data, batches).training)
+
+    _, pulled = loops.leave_undecoded(images)
+    table = ray.data.read_parquet(str(pulled / "data"))
+    with tempfile.TemporaryDirectory() as folder:
+        TorchTrainer(
+            train,
+            train_loop_config={},
+            scaling_config=ScalingConfig(num_workers=0),
+            run_config=RunConfig(storage_path=folder),
+            datasets={"train": table.map_batches(decode, batch_size=batch)},
+        ).fit()
+    return speeds[0]
+
+
 PAIRS: dict[str, tuple[Callable[..., float], Callable[..., float]]] = {
     "huggingface": (huggingface, huggingface_by_hand),
     "dataloader": (dataloader, dataloader_by_hand),
     "function": (function, function_by_hand),
+    "ray_data": (ray_data, ray_data_by_hand),
 }
 
 

@@ -49,7 +49,7 @@ def order(run: Run | DryRun, version: DataVersion) -> None:
     images = run(PREPROCESS, data, checked)
     if EMBED.needed(run.workload):
         images = run(EMBED, images)
-    model = run(TRAIN, images)
+    model = run(TRAIN, images, data)
     scores = run(EVALUATE, model, images)
     decide(run, version, data, checked, model, scores)
 

@@ -123,6 +123,8 @@ class Step:
             on. A parameter of a section that is not named must not change the output.
         inputs: The names of the earlier steps whose outputs are the inputs; a function of the
             workload where they depend on it.
+        looked_up: Those of them in which the step only looks up what another input names by its
+            SHA-256, and checks it: their digests are not part of the key.
         libraries: The distributions whose version changes the output.
         chosen: Called with the workload and the inputs; returns what is used because of them.
         reports_with: Modules that affect only what the step shows, logs and writes below
@@ -145,6 +147,7 @@ class Step:
     function: Callable[..., Facts]
     reads: tuple[str, ...]
     inputs: tuple[str, ...] | Callable[[Workload], tuple[str, ...]]
+    looked_up: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
     chosen: Callable[..., Chosen] | None = None
     reports_with: tuple[str, ...] = ()
@@ -230,7 +233,7 @@ def plan(step: Step, workload: Workload, inputs: Sequence[Input]) -> Plan:
             for name, value in workload.flat().items()
             if any(name == read or name.startswith(f"{read}.") for read in step.reads)
         },
-        inputs={each.step: each.digest for each in inputs},
+        inputs={each.step: each.digest for each in inputs if each.step not in step.looked_up},
         code=code_digests(modules, without=step.reports_with),
         libraries={name: version(name) for name in sorted({*step.libraries, *chosen.libraries})},
     )

@@ -45,7 +45,8 @@ class Data(Section):
         path: A path under the project's `data/` (versioned by DVC); or any other folder, file or
             fsspec URL; or a data set on the Hugging Face hub (`format: hub`). A password in a URL
             is hidden (`retrain.redaction`).
-        format: `folders` is a folder per class, with or without a folder per split above it.
+        format: `folders` is a folder per class, with or without a folder per split above it;
+            `webdataset` tar files with an image and its class for each name.
         image_column: The Parquet column with the image: a struct of `bytes` and `path`, or bytes;
             `image` or `img` when None.
         label_column: The Parquet column with the class: a name, or an integer; `label` or `labels`
@@ -53,7 +54,7 @@ class Data(Section):
     """
 
     path: Text
-    format: Literal["auto", "parquet", "folders", "hub"] = "auto"
+    format: Literal["auto", "parquet", "folders", "webdataset", "hub"] = "auto"
     image_column: Text | None = None
     label_column: Text | None = None
     split: Split = Split()
@@ -98,13 +99,15 @@ class Images(Section):
             not keep the proportions.
         storage: How the resized images of the training split are stored: `pixels`, or `jpeg`
             (quality 95, full colour resolution), which is smaller but is decoded in every epoch.
-            `auto` is `pixels` up to 100 GB. The other splits are always stored as pixels.
+            `auto` is `pixels` up to 100 GB. With `source` they are not stored: the training decodes
+            them from the data as it goes (`scale.ingest: stream`). The other splits are always
+            stored as pixels.
     """
 
     size: Annotated[int, Field(ge=1, le=4096)] = 224
     channels: Literal[1, 3] = 3
     resize: Literal["crop", "stretch"] = "crop"
-    storage: Literal["auto", "pixels", "jpeg"] = "auto"
+    storage: Literal["auto", "pixels", "jpeg", "source"] = "auto"
 
 
 class Model(BaseModel):
@@ -316,10 +319,13 @@ class Scale(Section):
         ingest: How images come to the training. `memory` holds all of them; `windows` holds and
             shuffles a part at a time, which trains another model; `auto` is `memory` if they fit
             into `memory_gb`, else `windows`. `dataloader` is PyTorch's `DataLoader`, which takes
-            from disk what does not fit.
-        memory_gb: How much of the training images each worker may hold, in 10^9 bytes.
+            from disk what does not fit. `stream` is Ray Data, which decodes the images of
+            `images.storage: source` for each window; `auto` is `stream` with these.
+        memory_gb: How much of the training images each worker may hold, in 10^9 bytes. With
+            `stream`, up to half as much again is in Ray's object store.
         data_cpus: Processes of each worker that load images, with `dataloader` and with the loop
-            `huggingface`; 0 is the worker itself.
+            `huggingface`; 0 is the worker itself. With `stream`, the tasks of Ray Data that decode
+            images for each worker at a time; 0 is the CPUs that the training leaves.
         checkpoint_seconds: A checkpoint is written after every epoch that took a second, and at
             most this many seconds after the last one.
         max_failures: How often lost workers are replaced before the training fails.
@@ -329,7 +335,7 @@ class Scale(Section):
     strategy: Literal["ddp", "fsdp"] = "ddp"
     threads: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] | None = "auto"
     require_gpu: bool = False
-    ingest: Literal["auto", "memory", "windows", "dataloader"] = "auto"
+    ingest: Literal["auto", "memory", "windows", "dataloader", "stream"] = "auto"
     memory_gb: Annotated[float, Field(gt=0)] = 4.0
     data_cpus: Annotated[int, Field(ge=0, le=1024)] = 0
     checkpoint_seconds: Annotated[float, Field(gt=0)] = 60.0
@@ -405,6 +411,11 @@ class Workload(Section):
                 "train.augment: saturation, hue and rand_augment need images.channels=3. Grey "
                 "images have no colours to change."
             )
+        source, ingest = self.images.storage == "source", self.scale.ingest
+        if source and ingest not in ("auto", "stream"):
+            yield f"scale.ingest: {ingest} needs prepared images; images.storage is source."
+        if ingest == "stream" and not source:
+            yield "scale.ingest: stream needs images.storage source, which leaves images undecoded."
         batch, workers = self.train.batch_size, max(self.scale.workers, 1)
         if batch < workers:
             yield f"train.batch_size {batch} is less than an image for each of {workers} workers."

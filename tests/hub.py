@@ -41,23 +41,31 @@ def write_beans(folder: Path, side: int = 40) -> Path:
 
 def write_mnist(folder: Path) -> Path:
     """The data set `mnist`: columns and names of files as on the hub; other images."""
+    return _write_tens(folder / "mnist", "image", (28, 28))
+
+
+def write_cifar10(folder: Path) -> Path:
+    """The data set `cifar10`: columns and names of files as on the hub; other images."""
+    return _write_tens(folder / "plain_text", "img", (32, 32, 3))
+
+
+def _write_tens(folder: Path, column: str, shape: tuple[int, ...]) -> Path:
+    """Ten classes, each with a bright stripe of its own, split into train and test."""
     random = np.random.default_rng(0)
     image_type = pa.struct({"bytes": pa.binary(), "path": pa.string()})
-    schema = pa.schema({"image": image_type, "label": pa.int64()})
-    (folder / "mnist").mkdir(parents=True)
+    schema = pa.schema({column: image_type, "label": pa.int64()})
+    folder.mkdir(parents=True)
     for split, count in (("train", 120), ("test", 30)):
         rows = []
         for number in range(count):
-            pixels = random.integers(0, 100, (28, 28), np.uint8)
+            pixels = random.integers(0, 100, shape, np.uint8)
             pixels[:, 2 * (number % 10) : 2 * (number % 10) + 6] += 120
             encoded = io.BytesIO()
             Image.fromarray(pixels).save(encoded, "PNG")
-            rows.append(
-                {"image": {"bytes": encoded.getvalue(), "path": None}, "label": number % 10}
-            )
+            rows.append({column: {"bytes": encoded.getvalue(), "path": None}, "label": number % 10})
         table = pa.Table.from_pylist(rows, schema)
-        pq.write_table(table, folder / "mnist" / f"{split}-00000-of-00001.parquet")
-    return folder
+        pq.write_table(table, folder / f"{split}-00000-of-00001.parquet")
+    return folder.parent
 
 
 def write_vit(folder: Path, size: int) -> Path:

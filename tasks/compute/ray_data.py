@@ -138,7 +138,7 @@ def connect() -> None:
     context.execution_options.preserve_order = True
     for handler in logging.getLogger("ray.data").handlers:
         if handler.name == "console":  # the other one writes to the folder of Ray's session
-            handler.setLevel(logging.ERROR)
+            handler.setLevel(logging.CRITICAL)  # errors of tasks are raised
 
 
 def _is_worth_a_plan(seconds: float) -> bool:

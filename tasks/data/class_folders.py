@@ -15,7 +15,7 @@ from tasks.data.listing import (
 from tasks.data.raw_dataset import RawImage, Unit
 
 if TYPE_CHECKING:
-    from retrain.workload import Data
+    from tasks.data.raw_dataset import Columns
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,10 @@ class ClassFolders:
         for name in unit.files.split("\0")[:-1]:
             yield self._read_file(name)
 
+    def unit_of(self, images: Sequence[tuple[str, int]]) -> Unit:
+        """A unit with certain images; see `tasks.data.raw_dataset.Reader`."""
+        return Unit(len(images), 0, files="".join(f"{file}\0" for file, _ in images))
+
     def _read_file(self, name: str) -> RawImage:
         folders = name.split("/")[:-1]
         split = split_of_folder(folders.pop(0)) if self.split_folders else None
@@ -60,7 +64,7 @@ class ClassFolders:
         return RawImage(name, 0, name, label, split, data)
 
 
-def open_reader(data: "Data", root: Path) -> ClassFolders:
+def open_reader(data: "Columns", root: Path) -> ClassFolders:
     """The class folders in a folder."""
     return ClassFolders(root, has_split_folders(root))
 

@@ -6,10 +6,12 @@ The split is in the name of the file or its folder (`train.parquet`,
 
 import json
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from retrain.workload import Data
+    from tasks.data.raw_dataset import Columns
 
 
 # Names of the columns in data sets of the hub, the usual one first.
@@ -64,6 +66,20 @@ class ParquetFiles:
         """The images of a unit; see `tasks.data.raw_dataset.Reader`."""
         for name, pieces in groupby(unit.pieces, key=lambda piece: piece.file):
             yield from self._read_parquet(name, pieces)
+
+    def unit_of(self, images: Sequence[tuple[str, int]]) -> Unit:
+        """A unit with certain images; see `tasks.data.raw_dataset.Reader`."""
+        pieces = []
+        for name, of_file in groupby(images, key=itemgetter(0)):
+            wanted, begin = [row for _, row in of_file], 0
+            with self._open_parquet(name) as parquet:
+                for number in range(parquet.num_row_groups):
+                    end = begin + parquet.metadata.row_group(number).num_rows
+                    if inside := wanted[bisect_left(wanted, begin) : bisect_left(wanted, end)]:
+                        first, rows = inside[0], inside[-1] + 1 - inside[0]
+                        pieces.append(Piece(name, number, first, first - begin, rows))
+                    begin = end
+        return Unit(sum(piece.rows for piece in pieces), 0, pieces=tuple(pieces))
 
     def _read_parquet(self, name: str, pieces: Iterable[Piece]) -> Iterator[RawImage]:
         import pyarrow as pa
@@ -123,7 +139,7 @@ class ParquetFiles:
         return image, _find_column(name, schema, "label_column", self.label_column)
 
 
-def open_reader(data: "Data", root: Path) -> ParquetFiles:
+def open_reader(data: "Columns", root: Path) -> ParquetFiles:
     """The Parquet files in a folder, with the columns that the workload names."""
     return ParquetFiles(root, data.image_column, data.label_column)
 

@@ -1,6 +1,6 @@
 """Reads the raw images of a pulled version of the data, in units for tasks on any machine.
 
-Two formats are read: `parquet_files.py` and `class_folders.py`.
+Three formats are read: `parquet_files.py`, `class_folders.py` and `tar_files.py`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,12 +9,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from retrain.store import Artifact
-    from retrain.workload import Data
 
 # The reader of each format. One is imported, by its name, so that the code of the other does not
 # belong to a step's.
-READERS = {"parquet": "tasks.data.parquet_files", "folders": "tasks.data.class_folders"}
+READERS = {
+    "parquet": "tasks.data.parquet_files",
+    "folders": "tasks.data.class_folders",
+    "webdataset": "tasks.data.tar_files",
+}
 
 SPLITS = ("train", "val", "test")
 
@@ -99,8 +104,27 @@ class RawImage:
     data: bytes
 
 
+class Columns(Protocol):
+    """Which columns of Parquet files are read; the section `data` of a workload says it."""
+
+    @property
+    def image_column(self) -> str | None:
+        """The column with the images; None if it has a usual name."""
+
+    @property
+    def label_column(self) -> str | None:
+        """The column with their classes; None if it has a usual name."""
+
+
 class Reader(Protocol):
     """How one format is read; cheap to send to a Ray task."""
+
+    def unit_of(self, images: Sequence[tuple[str, int]]) -> Unit:
+        """A unit that has certain images, and perhaps others between them.
+
+        Args:
+            images: The file and the row of each, in order of the files' names and of the rows.
+        """
 
     def parts(self) -> Iterator[Unit]:
         """The images, in order of the files' names and of the rows in them, in small parts.
@@ -122,7 +146,7 @@ class RawDataset:
     """The images of a pulled version of the data; cheap to send to a worker of Ray.
 
     Attributes:
-        format: `parquet` or `folders`.
+        format: `parquet`, `folders` or `webdataset`.
         reader: Of that format.
     """
 
@@ -159,10 +183,14 @@ class RawDataset:
         return self.reader.read(unit)
 
 
-def open_raw_dataset(data: "Data", pulled: "Artifact") -> RawDataset:
+def open_raw_dataset(data: "Columns", pulled: "Artifact") -> RawDataset:
     """The images in the output of `pull`."""
-    name = pulled.facts["format"]
-    reader: Reader = import_module(READERS[name]).open_reader(data, pulled.folder / "data")
+    return open_format(pulled.facts["format"], data, pulled.folder)
+
+
+def open_format(name: str, columns: "Columns", pulled: "Path") -> RawDataset:
+    """The images in the folder of an output of `pull`, in a known format."""
+    reader: Reader = import_module(READERS[name]).open_reader(columns, pulled / "data")
     return RawDataset(name, reader)
 
 

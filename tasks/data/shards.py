@@ -7,6 +7,8 @@
 - `<split>/images-00000.npy` and on: uint8 (N, H, W, C) each, one after the other in row order
 - or, of the training split, `images-00000.jpegs`, the same images as JPEG files one after the
   other, and `images-00000.ends.npy`, int64 (N,), where each of them ends
+- or, of the training split, only `source.json`: its images are decoded from the raw data
+  (`tasks/data/source_images.py`)
 - `<split>/labels.npy`: int64 (rows,), the index of each row's class
 - `<split>/rows.parquet`: path, label, sha256, file, row: where each row comes from
 
@@ -40,10 +42,12 @@ SPLITS = ("train", "val", "test")
 LABELS = "labels.json"
 IMAGES = "images.json"
 ROWS = "rows.parquet"
+SOURCE = "source.json"
 PIXELS, JPEGS, ENDS = ".npy", ".jpegs", ".ends.npy"  # suffixes of a shard's files
 
 # Imported by its name: a step that reads pixels does not depend on how JPEGs are decoded.
 JPEG_MODULE = "tasks.data.jpeg_shards"
+SOURCE_MODULE = "tasks.data.source_images"
 
 
 def shard_name(number: int) -> str:
@@ -204,11 +208,13 @@ class Prepared:
         folder: The artifact's folder.
         labels: The class names by index.
         images: `size`, `channels` and `resize`, as `models.image.to_array` takes them.
+        pulled: The output of `pull`, where images are read that are not prepared.
     """
 
     folder: Path
     labels: tuple[str, ...]
     images: Mapping[str, Any]
+    pulled: Path | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -228,20 +234,24 @@ class Prepared:
         return self._open(kept if kept.is_dir() else self.folder / split)
 
     def _open(self, folder: Path) -> StoredImages:
-        if jpegs := sorted(folder.glob(f"images-*{JPEGS}")):
+        opened: StoredImages
+        if (folder / SOURCE).exists():
+            opened = import_module(SOURCE_MODULE).SourceImages(folder, self.images, self.pulled)
+        elif jpegs := sorted(folder.glob(f"images-*{JPEGS}")):
             size, channels = self.images["size"], self.images["channels"]
-            shape = size, size, channels
-            opened: StoredImages = import_module(JPEG_MODULE).JpegShards(jpegs, shape)
-            return opened
-        return Shards(sorted(folder.glob(f"images-*{PIXELS}")))
+            opened = import_module(JPEG_MODULE).JpegShards(jpegs, (size, size, channels))
+        else:
+            opened = Shards(sorted(folder.glob(f"images-*{PIXELS}")))
+        return opened
 
 
-def open_prepared(folder: Path) -> Prepared:
+def open_prepared(folder: Path, pulled: Path | None = None) -> Prepared:
     """Opens the output of `preprocess` or `embed`.
 
     Args:
         folder: The artifact's folder.
+        pulled: That of `pull`, to read images that are not prepared.
     """
     labels = json.loads((folder / LABELS).read_text(encoding="utf-8"))
     images = json.loads((folder / IMAGES).read_text(encoding="utf-8"))
-    return Prepared(folder, tuple(labels), images)
+    return Prepared(folder, tuple(labels), images, pulled)

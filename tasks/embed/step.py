@@ -229,6 +229,8 @@ def check(workload: "Workload", project: "Project") -> Iterator[str]:
                 f"train.{name}: a head on embeddings is trained by the loop torch, with its images "
                 "and their embeddings as they are; leave it out."
             )
+    if workload.images.storage == "source":
+        yield "images.storage: embeddings are made of prepared images, and not of source."
     if workload.scale.strategy != "ddp":
         yield "scale.strategy: a head on embeddings is too small to be divided; leave it out."
     if train.batch_size // max(workload.scale.workers, 1) < 2 or train.micro_batch == 1:

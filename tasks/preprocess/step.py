@@ -20,7 +20,18 @@ from tasks.compute.ray_data import map_units
 from tasks.data import image_table
 from tasks.data.json_file import write_json
 from tasks.data.raw_dataset import READERS, RawDataset, Unit, open_raw_dataset
-from tasks.data.shards import ENDS, IMAGES, JPEGS, LABELS, PIXELS, ROWS, SPLITS, publish, shard_name
+from tasks.data.shards import (
+    ENDS,
+    IMAGES,
+    JPEGS,
+    LABELS,
+    PIXELS,
+    ROWS,
+    SOURCE,
+    SPLITS,
+    publish,
+    shard_name,
+)
 
 if TYPE_CHECKING:
     from retrain.step import Facts, Workspace
@@ -68,7 +79,7 @@ def preprocess(
 
     Returns:
         `rows` of each split, the `classes` by index, the `shape` (H, W, C) of an image, and the
-        `storage` of the training split: `pixels` or `jpeg`.
+        `storage` of the training split: `pixels`, `jpeg` or `source`.
     """
     source = open_raw_dataset(data, pulled)
     groups = image_table.row_groups(validated.folder)
@@ -79,6 +90,8 @@ def preprocess(
     suffixes = dict.fromkeys(SPLITS, PIXELS)  # evaluation uses the pixels that serving does
     if storage == "jpeg":
         suffixes["train"] = JPEGS
+    elif storage == "source":
+        del suffixes["train"]
 
     tasks = _plan(source.units(), groups, workspace.scratch, suffixes)
     missing = [task for task in map(_unfinished, tasks) if task.shards]
@@ -101,6 +114,14 @@ def preprocess(
                 publish(path, workspace.folder / split / path.name)
     for split in SPLITS:
         _write_rows(validated.folder, groups, split, labels, workspace.folder / split)
+    if storage == "source":
+        described = {
+            "format": pulled.facts["format"],
+            "image_column": data.image_column,
+            "label_column": data.label_column,
+            "bytes": _encoded_bytes(validated.folder, groups, "train"),
+        }
+        write_json(workspace.folder / "train" / SOURCE, described)
     write_json(workspace.folder / LABELS, labels)
     write_json(workspace.folder / IMAGES, images.model_dump(exclude={"storage"}))
     return {
@@ -112,7 +133,7 @@ def preprocess(
 
 
 def _storage(images: "Images", train_rows: int) -> str:
-    """How the training split is stored: `pixels` or `jpeg`."""
+    """How the training split is stored: `pixels`, `jpeg` or `source`."""
     if images.storage != "auto":
         return images.storage
     size = train_rows * images.size**2 * images.channels
@@ -125,12 +146,19 @@ def _plan(
     folder: Path,
     suffixes: Mapping[str, str],
 ) -> list[ShardTask]:
-    """Plans the shards of each unit's images; the shards are in order of the units."""
+    """Plans the shards of each unit's images; the shards are in order of the units.
+
+    Args:
+        units: Of the data.
+        groups: Of the accepted images.
+        folder: Where the shards are made.
+        suffixes: By split; a split without one gets no shards.
+    """
     count = dict.fromkeys(SPLITS, 0)
     tasks = []
     for group in groups:
         shards = {}
-        for split in group.rows:
+        for split in (each for each in group.rows if each in suffixes):
             shard = folder / split / shard_name(count[split])
             shards[split] = shard.with_suffix(suffixes[split])
             count[split] += 1
@@ -235,6 +263,17 @@ def _write_rows(
             writer.write_table(table)
             indices = pc.index_in(table["label"], pa.array(labels, pa.string()))
             file.write(indices.to_numpy().astype(np.int64).tobytes())
+
+
+def _encoded_bytes(validated: Path, groups: Sequence[image_table.RowGroup], split: str) -> int:
+    """The size of all encoded images of a split."""
+    import pyarrow.compute as pc
+
+    total = 0
+    for group in groups:
+        table = image_table.read(validated, group.number, ["split", "bytes"])
+        total += pc.sum(table.filter(pc.equal(table["split"], split))["bytes"]).as_py() or 0
+    return total
 
 
 def _chosen(workload: "Workload", pulled: "Artifact", validated: "Artifact") -> Chosen:

@@ -108,7 +108,7 @@ def pull(data: "Data", version: DataVersion, workspace: Workspace) -> Facts:
     of it are removed.
 
     Returns:
-        `{"format": "parquet" | "folders"}`.
+        `{"format": "parquet" | "folders" | "webdataset"}`.
 
     Raises:
         ValueError: There is no such data in that version, or it is neither Parquet nor folders of
@@ -120,7 +120,8 @@ def pull(data: "Data", version: DataVersion, workspace: Workspace) -> Facts:
     source = find_source(data, workspace.project, version.revision)
     try:
         source.fetch(version.digest, folder, workspace.scratch)
-        unpack(folder, workspace.scratch)
+        if data.format != "webdataset":  # of which one tar file may be all
+            unpack(folder, workspace.scratch)
         found = _recognise(folder) if data.format in ("auto", "hub") else data.format
         if found == "folders":
             check_layout(folder, data.path)
@@ -196,6 +197,8 @@ def _recognise(folder: Path) -> str:
         return "parquet"
     if IMAGE_SUFFIXES & in_folders.keys():
         return "folders"
+    if at_top[".tar"] or in_folders[".tar"]:
+        return "webdataset"
     kinds = (at_top + in_folders).most_common(5)
     found = ", ".join(f"{count} files with {kind}" for kind, count in kinds) or "no files"
     where = " in no folder" if at_top and not in_folders else ""

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tasks.compute.prefetch import prefetch
-from tasks.data.shards import PreparedSplit, StoredImages
+from tasks.data.shards import Prepared, PreparedSplit, StoredImages
+from tasks.train.balance import class_weights
+from tasks.train.job import TrainingJob
 from tasks.train.sampler import BatchSampler, Windows
 
 if TYPE_CHECKING:
@@ -28,8 +30,9 @@ BLOCKS_PER_WINDOW = 32
 # Batches that are ready before they are needed, where a separate thread makes them.
 BATCHES_AHEAD = 3
 
-# Imported by its name, so that its code does not belong to a training without it.
+# Imported by their names, so that their code does not belong to a training without them.
 DATALOADER = "tasks.train.dataloader_ingest"
+STREAM = "tasks.train.stream_ingest"
 
 Batch = tuple["Tensor", "Tensor"]
 
@@ -42,7 +45,7 @@ def windows(images: StoredImages, ingest: str, memory_gb: float, batch_size: int
 
     Args:
         images: Of the training split.
-        ingest: As configured.
+        ingest: As the training job has it.
         memory_gb: Memory for images, in 10^9 bytes.
         batch_size: Images of a batch, over all workers.
 
@@ -57,6 +60,46 @@ def windows(images: StoredImages, ingest: str, memory_gb: float, batch_size: int
     batches = max(1, int(budget / 2 / images.bytes_per_image / batch_size))
     fast, mixed = BLOCK_BYTES / images.bytes_per_image, batches * batch_size / BLOCKS_PER_WINDOW
     return Windows(batches, block=max(1, int(min(fast, mixed))))
+
+
+def sampler(job: TrainingJob, data: Prepared, rank: int, workers: int) -> BatchSampler:
+    """Which training images make up each batch of one worker.
+
+    Args:
+        job: The training.
+        data: What it trains on.
+        rank: Which worker, from 0.
+        workers: How many there are.
+    """
+    split, chosen = data.split("train"), job.hyperparameters
+    chances = None
+    if chosen.balance == "sampling":
+        chances = class_weights(split.labels, len(data.labels))[split.labels]
+    return BatchSampler(
+        rows=len(split),
+        size=chosen.batch_size,
+        seed=chosen.seed,
+        rank=rank,
+        workers=workers,
+        windows=windows(split.images, job.ingest, job.memory_gb, chosen.batch_size),
+        chances=chances,
+    )
+
+
+def cuts(batches: BatchSampler, first: int) -> list[tuple[int, int]]:
+    """The windows of an epoch from a batch on; the first of them may be a part of one.
+
+    Args:
+        batches: With windows.
+        first: The first batch, from 0.
+
+    Returns:
+        The first batch of each, and the one after its last.
+    """
+    assert batches.windows is not None
+    size, count = batches.windows.batches, batches.per_epoch
+    begins = range(0, count, size)
+    return [(max(first, b), min(b + size, count)) for b in begins if b + size > first]
 
 
 class Ingest:
@@ -89,11 +132,7 @@ class Ingest:
         if self._held is not None:
             yield from self._ready(self._held, rows[first:], rows[first:])
             return
-        assert self._batches.windows is not None
-        size = self._batches.windows.batches
-        ends = range(size, len(rows) + size, size)
-        # The first window may start in the middle.
-        cut = [rows[max(first, end - size) : end] for end in ends if end > first]
+        cut = [rows[begin:end] for begin, end in cuts(self._batches, first)]
         for loaded, places, in_window in prefetch(self._load, cut, results=1):
             yield from self._ready(loaded, places, in_window)
 

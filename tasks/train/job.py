@@ -25,10 +25,11 @@ class TrainingJob:
         images: The output of `preprocess`, or of `embed`.
         scratch: The folder of checkpoints and progress; remains after a kill.
         output: The folder of the trained network.
+        pulled: The output of `pull`, where `ingest` is `stream`.
         root: The project's folder; relative paths in the settings start there.
         checkpoint_seconds: The longest time between two checkpoints.
         strategy: How workers share the training.
-        ingest: How images come to the training.
+        ingest: How images come to the training; never `auto` where they are not prepared.
         memory_gb: Memory for images, for each worker.
         data_cpus: Processes of each worker that load images.
         threads: CPU threads of each worker; None for a training on GPUs.
@@ -40,6 +41,7 @@ class TrainingJob:
     images: Path
     scratch: Path
     output: Path
+    pulled: Path
     root: Path
     checkpoint_seconds: float
     strategy: str

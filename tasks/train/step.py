@@ -35,10 +35,11 @@ from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train, Workload, flatten
 from tasks.data.embeddings import prepared_by
 from tasks.data.json_file import write_json
-from tasks.data.shards import JPEG_MODULE, open_prepared
+from tasks.data.raw_dataset import READERS
+from tasks.data.shards import JPEG_MODULE, SOURCE_MODULE, open_prepared
 from tasks.train.augment import TRANSFORMS, modules_for
 from tasks.train.estimate import estimate, forecast, notice
-from tasks.train.ingest import DATALOADER
+from tasks.train.ingest import DATALOADER, STREAM
 from tasks.train.job import TrainingJob
 from tasks.train.progress import FILE, followed
 from tasks.train.selection import stops_early
@@ -64,7 +65,12 @@ COLLECTIVE_SECONDS = 600
 
 
 def train(
-    model: Model, hyperparameters: Train, scale: Scale, images: Artifact, workspace: Workspace
+    model: Model,
+    hyperparameters: Train,
+    scale: Scale,
+    images: Artifact,
+    pulled: Artifact,
+    workspace: Workspace,
 ) -> Facts:
     """Trains a network; continues from the last checkpoint of an interrupted training.
 
@@ -76,6 +82,7 @@ def train(
         hyperparameters: How it is trained.
         scale: On how many workers.
         images: The output of `preprocess`, or of `embed`.
+        pulled: That of `pull`; only images that are not prepared are read there.
         workspace: Its scratch holds the checkpoints.
 
     Returns:
@@ -98,10 +105,11 @@ def train(
         images=images.folder,
         scratch=workspace.scratch,
         output=workspace.folder / MODEL,
+        pulled=pulled.folder,
         root=workspace.project.root,
         checkpoint_seconds=scale.checkpoint_seconds,
         strategy=scale.strategy,
-        ingest=scale.ingest,
+        ingest="stream" if images.facts["storage"] == "source" else scale.ingest,
         memory_gb=scale.memory_gb,
         data_cpus=scale.data_cpus,
         threads=scale.threads,
@@ -203,6 +211,8 @@ def _unfit_for_the_loop(workload: Workload) -> Iterator[str]:
     train, loop = workload.train, import_module(_loop(workload.train))
     if workload.scale.ingest not in loop.INGESTS:
         yield f"scale.ingest: {loop.NAME} has {' and '.join(loop.INGESTS)}."
+    elif workload.images.storage == "source" and "stream" not in loop.INGESTS:
+        yield f"images.storage: {loop.NAME} needs prepared images, and not source."
     if workload.scale.strategy not in loop.STRATEGIES:
         yield f"scale.strategy: {loop.NAME} has {' and '.join(loop.STRATEGIES)}."
     unset = Train()
@@ -291,23 +301,29 @@ def _launch(job: TrainingJob, scale: Scale) -> dict[str, Any]:
     from tasks.train.trainer import Trainer
     from tasks.train.verdict import StopAtVerdict, verdict
 
-    if scale.workers:
+    streamed = job.ingest == "stream"
+    if scale.workers or streamed:
         ray_cluster.connect()
     # Ray Train identifies a run by its name and does nothing if that run has ended. Its files
     # are not needed: the loop has its own checkpoints.
     storage = job.scratch / "ray"
     shutil.rmtree(storage, ignore_errors=True)
+    scaling = _scaling(scale)
+    ingest: dict[str, Any] = {}
+    if streamed:
+        ingest = import_module(STREAM).of_trainer(job, scaling)
     trainer = Trainer(
         import_module(_loop(job.hyperparameters)).work,
         train_loop_config={"job": job},
         torch_config=TorchConfig(timeout_s=COLLECTIVE_SECONDS),
-        scaling_config=_scaling(scale),
+        scaling_config=scaling,
         run_config=RunConfig(
             name="train",
             storage_path=str(storage),
             failure_config=FailureConfig(max_failures=scale.max_failures),
             callbacks=[StopAtVerdict()],
         ),
+        **ingest,
     )
     try:
         with _own_interrupt_handler():
@@ -369,7 +385,7 @@ def _own_interrupt_handler() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
 
 
-def _chosen(workload: Workload, images: Artifact) -> Chosen:
+def _chosen(workload: Workload, images: Artifact, pulled: Artifact) -> Chosen:
     settings = workload.model.model_dump(exclude={"family"})
     modules = (_loop(workload.train), *models.modules_of(workload.model.family, settings))
     if function := workload.train.function:
@@ -387,6 +403,9 @@ def _chosen(workload: Workload, images: Artifact) -> Chosen:
     if images.facts["storage"] == "jpeg":
         modules += (JPEG_MODULE,)
         libraries += ("pillow", "simplejpeg")
+    if images.facts["storage"] == "source":
+        modules += (STREAM, SOURCE_MODULE, READERS[pulled.facts["format"]])
+        libraries += ("pillow", "pyarrow", "simplejpeg")
     return Chosen(modules, libraries)
 
 
@@ -394,7 +413,8 @@ STEP = Step(
     "train",
     train,
     reads=("model", "train", *(f"scale.{name}" for name in SCALE)),
-    inputs=lambda workload: (prepared_by(workload),),
+    inputs=lambda workload: (prepared_by(workload), "pull"),
+    looked_up=("pull",),
     libraries=("numpy", "safetensors", "torch", "transformers"),
     chosen=_chosen,
     reports_with=(

@@ -17,7 +17,14 @@ from retrain.project import Project
 from retrain.registry import versions
 from tests.flows import preloaded
 from tests.flows.conftest import ROOT, draw_photos, ran, until
-from tests.hub import write_beans, write_clip, write_doggos, write_mnist, write_vit
+from tests.hub import (
+    write_beans,
+    write_cifar10,
+    write_clip,
+    write_doggos,
+    write_mnist,
+    write_vit,
+)
 
 BEFORE_THE_GATE = ["pull", "validate", "preprocess", "train", "evaluate"]
 NOT_NEEDED = {"torch", "ray", "transformers", "great_expectations", "dvc", "sklearn"}
@@ -319,9 +326,15 @@ def small(tmp_path_factory):
     doggos = {
         "data.path": folder / "doggos", "images.size": 32, "model.pretrained": folder / "clip",
     }  # fmt: skip
+    write_cifar10(folder / "cifar10")
+    cifar10 = {
+        "data.path": folder / "cifar10", "data.format": "parquet",
+        "model.hidden_size": 16, "model.layers": 1, "model.heads": 2,
+    }  # fmt: skip
+    all_changes = {"beans": beans, "mnist": mnist, "doggos": doggos, "cifar10": cifar10}
     return {
         name: [f"{key}={value}" for key, value in changes.items()]
-        for name, changes in (("beans", beans), ("mnist", mnist), ("doggos", doggos))
+        for name, changes in all_changes.items()
     }
 
 

@@ -46,6 +46,11 @@ def test_the_classes_that_a_model_may_drop_are_a_list_of_names():
             "train.batch_size 64 is less than an image for each of 65 workers",
         ),
         ({"scale": {"workers": 2}, "train": {"micro_batch": 33}}, "more than a worker's part"),
+        ({"scale": {"ingest": "stream"}}, "stream needs images.storage source"),
+        (
+            {"images": {"storage": "source"}, "scale": {"ingest": "windows"}},
+            "windows needs prepared images; images.storage is source",
+        ),
     ],
 )
 def test_values_that_do_not_go_together_are_faults(sections, said):
@@ -56,3 +61,6 @@ def test_values_that_do_not_go_together_are_faults(sections, said):
 def test_values_that_go_together_are_no_faults():
     together = {"scale": {"workers": 2}, "train": {"micro_batch": 32, "augment": {"shift": 223}}}
     assert list(workload(**together).faults()) == []
+    for ingest in ("auto", "stream"):
+        streamed = {"images": {"storage": "source"}, "scale": {"ingest": ingest}}
+        assert list(workload(**streamed).faults()) == []

@@ -71,6 +71,9 @@ EDITS = {
     "tasks/train/loops/function.py": [],
     "tasks/train/loops/huggingface.py": [],
     "tasks/train/dataloader_ingest.py": [],
+    "tasks/train/stream_ingest.py": [],
+    "tasks/data/source_images.py": [],
+    "tasks/data/tar_files.py": [],
     "tasks/train/loops/mine.py": [],
     "tasks/train/estimate.py": [],
     "tasks/train/loops/torch.py": ["train"],
@@ -193,6 +196,21 @@ def test_the_decoder_of_stored_jpegs_counts_only_where_they_are_trained_on():
     assert jpeg["evaluate"] == pixels["evaluate"]  # the test split is kept as pixels
 
 
+def test_the_decoder_of_raw_images_counts_only_where_a_training_streams_them():
+    pixels, source = (plans(ROOT, FACTS | {"storage": storage}) for storage in ("pixels", "source"))
+    assert source["train"].code.keys() - pixels["train"].code.keys() >= {
+        *("models.image", "tasks.data.class_folders", "tasks.train.stream_ingest")
+    }
+    assert "tasks.data.parquet_files" not in source["train"].code
+    assert source["evaluate"] == pixels["evaluate"]
+
+
+def test_a_training_depends_on_the_raw_data_only_through_what_was_prepared():
+    for storage in ("pixels", "source"):
+        planned = plans(ROOT, FACTS | {"storage": storage})["train"]
+        assert planned.inputs.keys() == {"preprocess"}
+
+
 def test_a_new_version_of_great_expectations_checks_the_data_again(monkeypatch):
     from importlib.metadata import version
 
@@ -224,8 +242,8 @@ def test_dvc_knows_the_modules_of_each_stage():
     for name in (*CACHED, "embed"):
         modules = set()
         for each in workloads:
-            for kind in ("parquet", "folders"):
-                for storage in ("pixels", "jpeg"):
+            for kind in ("parquet", "folders", "webdataset"):
+                for storage in ("pixels", "jpeg", "source"):
                     facts = {"format": kind, "storage": storage}
                     tracked = each.data == data
                     modules |= set(step_plan(name, each, facts, tracked).code)

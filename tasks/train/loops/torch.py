@@ -1,7 +1,8 @@
 """The project's own training loop; each worker runs it, or the step's process if there are none."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import chdir, nullcontext
+from contextlib import ExitStack, chdir, closing, nullcontext
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +19,7 @@ from tasks.train.averaging import averaged
 from tasks.train.balance import class_weights
 from tasks.train.collective import broadcast_flag, share_statistics, sum_over_workers
 from tasks.train.divergence import STEPS_BETWEEN_CHECKS, diverged
-from tasks.train.ingest import DATALOADER, Ingest, windows
+from tasks.train.ingest import DATALOADER, STREAM, Ingest, sampler
 from tasks.train.job import TrainingJob
 from tasks.train.optimizer import (
     clip_gradients,
@@ -27,7 +28,6 @@ from tasks.train.optimizer import (
     set_learning_rate,
 )
 from tasks.train.progress import FILE, Meter
-from tasks.train.sampler import BatchSampler
 from tasks.train.selection import Epoch, is_better, stops_early
 from tasks.train.validation import validate
 
@@ -49,7 +49,7 @@ STEPS_BETWEEN_FLAGS = 10  # after which workers agree on whether to write a chec
 
 METRICS = ("train_loss", "val_loss", "val_accuracy")
 STRATEGIES = ("ddp", "fsdp")
-INGESTS = ("auto", "memory", "windows", "dataloader")
+INGESTS = ("auto", "memory", "windows", "dataloader", "stream")
 USED = tuple(set(Train.model_fields) - {"function", "arguments"})  # of the section `train`
 
 
@@ -91,11 +91,12 @@ def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
             enough memory.
     """
     try:
-        training = Training(config["job"])
-        while not training.is_over:
-            training.train_epoch()
-            training.end_epoch()
-        return training.finish()
+        with ExitStack() as opened:
+            training = Training(config["job"], opened)
+            while not training.is_over:
+                training.train_epoch()
+                training.end_epoch()
+            return training.finish()
     except (RuntimeError, MemoryError) as error:
         if not _is_lack_of_memory(error):
             raise
@@ -121,8 +122,12 @@ class Training:
     `loss_sum`, `history` and `best`; everything else follows from the job.
     """
 
-    def __init__(self, job: TrainingJob) -> None:
+    def __init__(self, job: TrainingJob, opened: ExitStack) -> None:
         """Builds all that a training needs, and puts it where its last checkpoint was.
+
+        Args:
+            job: What to train, and on what.
+            opened: Gets what is to be closed after the training.
 
         Raises:
             ValueError: The network does not fit the images.
@@ -140,19 +145,8 @@ class Training:
         self.data = open_prepared(job.images)
         images, self.val = self.data.split("train"), self.data.split("val")
         classes = len(self.data.labels)
-        balanced = self.hyperparameters.balance == "sampling"
-        self.batches = BatchSampler(
-            rows=len(images),
-            size=self.hyperparameters.batch_size,
-            seed=self.hyperparameters.seed,
-            rank=self.rank,
-            workers=self.workers,
-            windows=windows(
-                images.images, job.ingest, job.memory_gb, self.hyperparameters.batch_size
-            ),
-            chances=class_weights(images.labels, classes)[images.labels] if balanced else None,
-        )
-        self.ingest = self._open_ingest(images)
+        self.batches = sampler(job, self.data, self.rank, self.workers)
+        self.ingest = self._open_ingest(images, opened)
         self.batch = self.batches.share * self.workers  # images of a step
         self.steps = self.batches.per_epoch * self.hyperparameters.epochs
 
@@ -191,8 +185,11 @@ class Training:
         )
         self.saved = self.ended = monotonic()
 
-    def _open_ingest(self, images: PreparedSplit) -> Any:
+    def _open_ingest(self, images: PreparedSplit, opened: ExitStack) -> Any:
         """What gives the batches of each epoch."""
+        if self.job.ingest == "stream":
+            arriving = import_module(STREAM).arriving(images, self.rank)
+            images = replace(images, images=opened.enter_context(closing(arriving)))
         if self.job.ingest != "dataloader":
             return Ingest(images, self.batches, self.device)
         return import_module(DATALOADER).DataLoaderIngest(
@@ -322,15 +319,16 @@ class Training:
         if self._backbone_is_frozen:
             self.network.backbone.eval()
         began, first = monotonic(), self.step
-        for images, labels in self.ingest.epoch(epoch, self.step - begin):
-            self.generator.manual_seed(seeds[self.step - begin])
-            norm = self._take_step(images, labels)
-            if self.step % STEPS_BETWEEN_CHECKS == 0 or self.step == end:
-                self._check_finite(norm + sum_over_workers(self.loss_sum))
-            if self.rank == 0:
-                self.meter.tick(self.step, self.loss_sum, self.history)
-            if self.step < end and self._saves_now:
-                self._save()
+        with closing(self.ingest.epoch(epoch, self.step - begin)) as batches:
+            for images, labels in batches:
+                self.generator.manual_seed(seeds[self.step - begin])
+                norm = self._take_step(images, labels)
+                if self.step % STEPS_BETWEEN_CHECKS == 0 or self.step == end:
+                    self._check_finite(norm + sum_over_workers(self.loss_sum))
+                if self.rank == 0:
+                    self.meter.tick(self.step, self.loss_sum, self.history)
+                if self.step < end and self._saves_now:
+                    self._save()
         self.speed = (self.step - first) * self.batch / (monotonic() - began)
         self.meter.pause(float(self.loss_sum))
 

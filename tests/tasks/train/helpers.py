@@ -13,7 +13,7 @@ from retrain.project import Project
 from retrain.step import Facts, Workspace
 from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train
-from tasks.data.shards import open_prepared, shard_name
+from tasks.data.shards import SOURCE, open_prepared, shard_name
 from tasks.train.step import train
 from tests import templates
 
@@ -80,6 +80,7 @@ def run(
     model: Model = SMALL,
     scale: Scale | None = None,
     output: str = "output",
+    pulled: Path | None = None,
 ) -> Trained:
     """Runs the step; in the same root again, as a retry of it."""
     # Both are decided when a workload is read. Such a network gains nothing from more threads.
@@ -92,9 +93,11 @@ def run(
     if not (root / "mlflow.db").exists():
         templates.place_mlflow_database(root)
     workspace = Workspace(folder, scratch, KEY, "sides", project)
-    artifact = Artifact("preprocess", "k", "ab" * 32, images, {})
+    storage = "source" if (images / "train" / SOURCE).exists() else "pixels"
+    prepared = Artifact("preprocess", "k", "ab" * 32, images, {"storage": storage})
     scale = scale or Scale()
     if scale.threads == "auto":
         scale = scale.model_copy(update={"threads": 1})
-    facts = train(model, hyperparameters, scale, artifact, workspace)
+    pulled = Artifact("pull", "k", "cd" * 32, pulled or root, {})
+    facts = train(model, hyperparameters, scale, prepared, pulled, workspace)
     return Trained(facts, folder, project)

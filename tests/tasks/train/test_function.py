@@ -152,7 +152,7 @@ def test_another_metric_can_be_the_best(images, tmp_path):
     assert trained.facts["accuracy"] == 0.5
 
 
-def workload(folder, *, train=None, model=None):
+def workload(folder, *, train=None, model=None, images=None):
     """A workload that is read from a file, with some parameters changed."""
     tree = {
         "data": {"path": "data/sides"},
@@ -162,6 +162,7 @@ def workload(folder, *, train=None, model=None):
     }
     tree["model"] |= model or {}
     tree["train"] |= train or {}
+    tree["images"] |= images or {}
     (folder / "params.yaml").write_text(json.dumps({"workloads": {"sides": tree}}))
     return load_workload(folder / "params.yaml", "sides")
 
@@ -170,6 +171,10 @@ def workload(folder, *, train=None, model=None):
     ("changes", "fault"),
     [
         ({"train": {"ema": 0.9}}, "train.ema: the loop of train.function does not use it."),
+        (
+            {"images": {"storage": "source"}},
+            "images.storage: the loop of train.function needs prepared images, and not source.",
+        ),
         (
             {"train": {"function": "examples.gone:train"}},
             "train.function: there is no module examples.gone in the project's folder.",

@@ -1,0 +1,262 @@
+"""Streams training images that are not prepared: Ray Data decodes them while the network trains.
+
+Each worker has a dataset of its own, which Ray Train gives it. Its rows say only which part of
+which window of the sampler to decode, for all steps that are left, so that no epoch waits for a new
+plan and a training that resumes begins with the step where it was. Tasks read the data in the order
+in which it lies on disk, and the worker puts a window together, as it does with prepared images.
+The order of training is thus that of `scale.ingest: windows`.
+
+A task waits in Ray for a free CPU. If the workers' and the tasks' CPUs did not fit into the cluster
+together, the training would wait forever, and say nothing: the tasks get no more than is left.
+"""
+
+import math
+import pickle
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from functools import lru_cache, partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, cast
+
+from tasks.compute.ray_data import BLOCK_SECONDS, connect
+from tasks.data.shards import PreparedSplit, open_prepared
+from tasks.data.source_images import SourceImages
+from tasks.train import checkpoint
+from tasks.train.ingest import cuts, sampler
+from tasks.train.job import TrainingJob
+from tasks.train.sampler import BatchSampler
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from ray.data import DataIterator, Dataset
+    from ray.train import ScalingConfig
+
+# Where the rows of an item are: in the sampler's batches `begin` to `end` of an epoch, in order of
+# the rows, from `first` to before `last`.
+ITEM = ("epoch", "begin", "end", "first", "last")
+
+# Ray Data keeps a small object for each of its tasks; in a longer training, a task has more items.
+MOST_TASKS = 10_000
+BLOCK_BYTES = 2**23  # of decoded images in the object store
+CPU_DIGITS = 1e4  # Ray counts CPUs to four places
+
+
+def of_trainer(job: TrainingJob, scaling: "ScalingConfig") -> dict[str, Any]:
+    """The arguments of Ray Train's trainer that bring the images.
+
+    Args:
+        job: The training.
+        scaling: Its workers.
+    """
+    import ray
+    from ray.train import DataConfig
+
+    workers = max(scaling.num_workers, 1)
+    cpus = ray.cluster_resources().get("CPU", 1)  # none yet, if it has still to grow
+    # A training in this process takes no CPU of Ray's, but it takes as much of the machine's.
+    taken = workers * scaling.resources_per_worker["CPU"] if scaling.num_workers else cpus / 2
+    free = (cpus - taken) / workers
+    tasks = job.data_cpus or max(1, int(free))
+    each = min(1.0, math.floor(free / tasks * CPU_DIGITS) / CPU_DIGITS)
+    store = ray.cluster_resources()["object_store_memory"]
+    held = min(job.memory_gb * 1e9 / 2, store / 2 / workers)
+    datasets: dict[str, Callable[[], Dataset]] = {
+        _name(rank): partial(_dataset, job, rank, workers, tasks, each, held)
+        for rank in range(workers)
+    }
+    # Ray Train calls the functions whenever it starts the workers, also after one was lost.
+    return {"datasets": datasets, "dataset_config": DataConfig(datasets_to_split=[])}
+
+
+def arriving(split: PreparedSplit, rank: int) -> "ArrivingImages":
+    """The training images of a worker, which Ray Data decodes.
+
+    Args:
+        split: With images that are not prepared.
+        rank: Of the worker.
+    """
+    from ray.train import get_dataset_shard
+
+    return ArrivingImages(get_dataset_shard(_name(rank)), split.images.shape, len(split))
+
+
+class ArrivingImages:
+    """Images that come in the order in which they are loaded, and in no other."""
+
+    decodes = False  # they are decoded elsewhere
+
+    def __init__(self, shard: "DataIterator", shape: tuple[int, ...], rows: int) -> None:
+        """Starts nothing yet.
+
+        Args:
+            shard: The worker's dataset.
+            shape: Height, width and channels of every image.
+            rows: How many images the split has.
+        """
+        self.shape, self._rows = shape, rows
+        self.bytes_per_image: float = math.prod(shape)
+        self._blocks = _blocks(shard)
+        self._rest: tuple[NDArray[np.uint8], NDArray[np.int64]] | None = None
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __getitem__(self, rows: "NDArray[np.int64]") -> "NDArray[np.uint8]":
+        """Waits for the next images.
+
+        Args:
+            rows: int64 (n,), which they are.
+
+        Returns:
+            uint8 (n, H, W, C).
+
+        Raises:
+            ValueError: One can no longer be read.
+        """
+        import numpy as np
+
+        images = np.empty((len(rows), *self.shape), np.uint8)
+        filled = 0
+        while filled < len(rows):
+            some, which = self._rest or next(self._blocks)
+            count = min(len(which), len(rows) - filled)
+            assert np.array_equal(which[:count], rows[filled : filled + count]), "another order"
+            images[filled : filled + count] = some[:count]
+            filled += count
+            self._rest = (some[count:], which[count:]) if count < len(which) else None
+        return images
+
+    load = __getitem__
+
+    def close(self) -> None:
+        """Ends what still decodes images, which is much where a training ends early."""
+        self._blocks.close()
+
+
+def _name(rank: int) -> str:
+    return f"train-{rank}"
+
+
+def _blocks(shard: "DataIterator") -> "Generator[tuple[NDArray[np.uint8], NDArray[np.int64]]]":
+    """Decoded images and their rows, as they come.
+
+    Raises:
+        ValueError: From a task, as it was raised there.
+    """
+    from ray.exceptions import RayTaskError
+
+    batches = shard.iter_torch_batches(batch_size=None, prefetch_batches=1, device="cpu")
+    try:
+        with closing(iter(batches)) as blocks:
+            for batch in blocks:
+                yield batch["image"].numpy(), batch["row"].numpy()
+    except RayTaskError as error:
+        if isinstance(error.cause, ValueError):
+            # Ray Data adds lines about its own settings to the message.
+            raise ValueError(str(error.cause).split("\n")[0]) from None
+        raise error.cause from None
+
+
+def _dataset(
+    job: TrainingJob, rank: int, workers: int, tasks: int, cpus: float, held: float
+) -> "Dataset":
+    """The dataset of one worker, from the step of the last checkpoint on.
+
+    Args:
+        job: The training.
+        rank: Which worker.
+        workers: How many there are.
+        tasks: How many decode images at once.
+        cpus: Of each task.
+        held: Bytes of decoded images in the object store.
+    """
+    connect()
+    from ray.data import ExecutionResources, TaskPoolStrategy, from_items
+
+    described = pickle.dumps((job, rank, workers))
+    before = checkpoint.load(job.scratch)
+    items = list(_items(described, before["step"] if before else 0))
+    rows = [dict(zip(ITEM, item, strict=True)) for item in items]
+    source = from_items(rows, override_num_blocks=min(len(rows), MOST_TASKS))
+    context = source.context
+    context.target_max_block_size = BLOCK_BYTES
+    context.raise_original_map_exception = True
+    limits = ExecutionResources.for_limits(object_store_memory=held)
+    context.execution_options.resource_limits = limits
+    return source.map_batches(
+        partial(_decode, described),
+        batch_size=None,
+        compute=TaskPoolStrategy(size=tasks),
+        num_cpus=cpus,
+    )
+
+
+def _items(described: bytes, step: int) -> Iterator[tuple[int, ...]]:
+    """The items of all steps from one on, each about half a second's work."""
+    images, batches, epochs = _opened(described)
+    per_epoch = batches.per_epoch
+    for epoch in range(step // per_epoch, epochs):
+        for begin, end in cuts(batches, max(0, step - epoch * per_epoch)):
+            rows = (end - begin) * batches.share
+            parts = max(1, math.ceil(rows * images.seconds_per_image / BLOCK_SECONDS))
+            ends = [rows * part // parts for part in range(parts + 1)]
+            for first, last in pairwise(ends):
+                yield epoch, begin, end, first, last
+
+
+def _decode(described: bytes, items: "dict[str, NDArray[np.int64]]") -> Iterator[dict[str, Any]]:
+    """Decodes the images of some items; runs in a task of Ray Data.
+
+    Yields:
+        `image`, uint8 (n, H, W, C), and `row`, int64 (n,), the index of each in the split.
+    """
+    import numpy as np
+
+    images, _, _ = _opened(described)
+    columns = [items[name].tolist() for name in ITEM]
+    for epoch, begin, end, first, last in zip(*columns, strict=True):
+        rows = _window(described, epoch, begin, end)[first:last]
+        unique, counts = np.unique(rows, return_counts=True)
+        done = 0
+        for some in _larger(images.decode(unique)):
+            times = counts[done : done + len(some)]
+            yield {
+                "image": np.repeat(some, times, axis=0),
+                "row": np.repeat(unique[done : done + len(some)], times),
+            }
+            done += len(some)
+
+
+def _larger(arrays: "Iterator[NDArray[np.uint8]]") -> "Iterator[NDArray[np.uint8]]":
+    """The same images in arrays of about the size of a block."""
+    import numpy as np
+
+    some: list[NDArray[np.uint8]] = []
+    size = 0
+    for array in arrays:
+        some.append(array)
+        size += array.nbytes
+        if size >= BLOCK_BYTES:
+            yield np.concatenate(some)
+            some, size = [], 0
+    if some:
+        yield np.concatenate(some)
+
+
+@lru_cache(maxsize=1)
+def _opened(described: bytes) -> tuple[SourceImages, BatchSampler, int]:
+    """The images and the order of a training, and its epochs; kept for a process's next task."""
+    job, rank, workers = pickle.loads(described)
+    data = open_prepared(job.images, job.pulled)
+    images = cast("SourceImages", data.split("train").images)
+    return images, sampler(job, data, rank, workers), job.hyperparameters.epochs
+
+
+@lru_cache(maxsize=2)
+def _window(described: bytes, epoch: int, begin: int, end: int) -> "NDArray[np.int64]":
+    """int64 (rows,), the rows of a worker in a window, ascending."""
+    import numpy as np
+
+    _, batches, _ = _opened(described)
+    return np.sort(batches.epoch(epoch)[begin:end], axis=None)

@@ -1,0 +1,208 @@
+"""Images that Ray Data decodes while a network trains give the network of prepared images."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import models
+from models.image import to_arrays
+from retrain.store import Artifact
+from retrain.workload import Augment, Checks, Data, Images, Scale, Train
+from tasks.data.shards import open_prepared
+from tasks.preprocess.step import preprocess
+from tasks.train.sampler import BatchSampler, Windows
+from tasks.validate.step import validate
+from tests.tasks.toy_data import png, pulled, workspace, write_files, write_parquet
+from tests.tasks.train.helpers import SMALL, run
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+ROOT = Path(__file__).parents[3]
+COUNT = 150
+DATA = Data(path="data")
+IMAGES = Images(size=8, channels=1)
+RECIPE = Train(epochs=3, batch_size=16, lr=0.01, augment=Augment(shift=1))
+# Memory for about two thirds of the training images: windows of two batches.
+FEW = 2 * 2.5 * 16 * 64 / 1e9
+WINDOWS = Scale(ingest="windows", memory_gb=FEW)
+STREAM = Scale(memory_gb=FEW)
+
+
+@dataclass(frozen=True)
+class Both:
+    """The same images, prepared and not."""
+
+    pixels: Path
+    source: Path
+    pulled: Path
+
+
+def prepare(root: Path, format: str) -> Both:
+    files = {f"{n % 3}/{n:03}.png": png(n, 10, 8) for n in range(COUNT)}
+    if format == "folders":
+        write_files(root / "data", files)
+    else:
+        for number in range(2):
+            rows = list(files.items())[number::2]
+            write_parquet(
+                root / f"data/{number}.parquet",
+                [data for _, data in rows],
+                [path.split("/")[0] for path, _ in rows],
+                row_group_size=13,
+            )
+    raw, checked = pulled(root, format), workspace(root, "validate")
+    facts = validate(DATA, Checks(min_images_per_class=1), raw, checked)
+    validated = Artifact("validate", "key", "digest", checked.folder, facts)
+    folders = {}
+    for storage in ("pixels", "source"):
+        (root / storage).mkdir()
+        space = workspace(root / storage, "preprocess")
+        images = IMAGES.model_copy(update={"storage": storage})
+        assert preprocess(DATA, images, raw, validated, space)["storage"] == storage
+        folders[storage] = space.folder
+    return Both(folders["pixels"], folders["source"], raw.folder)
+
+
+@pytest.fixture(scope="module", params=["folders", "parquet"])
+def both(request, tmp_path_factory):
+    return prepare(tmp_path_factory.mktemp(request.param), request.param)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return prepare(tmp_path_factory.mktemp("stream"), "folders")
+
+
+@pytest.fixture(scope="module")
+def prepared(folders, tmp_path_factory):
+    return run(tmp_path_factory.mktemp("windows"), folders.pixels, RECIPE, scale=WINDOWS)
+
+
+def test_it_trains_the_network_of_windows_of_prepared_images(both, tmp_path):
+    shards = run(tmp_path / "shards", both.pixels, RECIPE, scale=WINDOWS)
+    streamed = run(tmp_path / "stream", both.source, RECIPE, scale=STREAM, pulled=both.pulled)
+    assert streamed.facts == shards.facts
+    assert streamed.model_files() == shards.model_files()
+
+
+def test_images_that_are_not_prepared_are_read_in_any_order(both):
+    prepared = open_prepared(both.pixels).split("train")
+    split = open_prepared(both.source, both.pulled).split("train")
+    names = sorted(path.name for path in split.folder.iterdir())
+    assert names == ["labels.npy", "rows.parquet", "source.json"]
+    assert len(split.images) == len(prepared.images)
+    for rows in (np.arange(len(split)), np.array([40, 3, 3, 77, 41])):
+        assert np.array_equal(split.images[rows], prepared.images[rows])
+
+
+class InterruptedTrainingError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("step", [8, 12], ids=["within an epoch", "between two"])
+def test_it_goes_on_at_the_step_where_it_was(folders, prepared, tmp_path, monkeypatch, steps, step):
+    from tasks.train.loops import torch as torch_loop
+
+    learning_rate = torch_loop.learning_rate
+
+    def failing(now, *others):
+        if now == step:
+            raise InterruptedTrainingError
+        return learning_rate(now, *others)
+
+    scale = STREAM.model_copy(update={"checkpoint_seconds": 1e-9})
+    with monkeypatch.context() as patched:
+        patched.setattr(torch_loop, "learning_rate", failing)
+        with pytest.raises(InterruptedTrainingError):
+            run(tmp_path, folders.source, RECIPE, scale=scale, pulled=folders.pulled, output="half")
+    steps.clear()
+    resumed = run(tmp_path, folders.source, RECIPE, scale=scale, pulled=folders.pulled)
+    assert steps[0] == step
+    assert resumed.facts == prepared.facts
+    assert resumed.model_files() == prepared.model_files()
+
+
+# On a Ray with two CPUs, as many as the workers and their tasks could take alone.
+PROGRAM = """
+import sys
+from pathlib import Path
+from retrain.servers import ray_cluster
+from tests.tasks.train.helpers import run
+from tests.tasks.train.test_stream import RECIPE, STREAM
+
+if __name__ == "__main__":
+    ray_cluster.logical_cpus = lambda: 2
+    source, pulled, root = map(Path, sys.argv[1:])
+    recipe = RECIPE.model_copy(update={"balance": "sampling"})
+    for workers in (1, 2):
+        scale = STREAM.model_copy(update={"workers": workers})
+        run(root / str(workers), source, recipe, scale=scale, pulled=pulled)
+"""
+
+
+def test_workers_and_the_tasks_that_decode_for_them_share_two_cpus(folders, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, folders.source, folders.pulled, tmp_path],
+        cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+        timeout=400,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    recipe = RECIPE.model_copy(update={"balance": "sampling"})  # which draws images twice
+    alone = run(tmp_path / "alone", folders.pixels, recipe, scale=WINDOWS)
+    for workers in ("1", "2"):
+        history = json.loads((tmp_path / workers / "output/report/history.json").read_text())
+        for epoch, other in zip(history, alone.history, strict=True):
+            assert epoch["train_loss"] == pytest.approx(other["train_loss"], rel=1e-3)
+            assert epoch["val_loss"] == pytest.approx(other["val_loss"], rel=1e-3)
+
+
+@pytest.mark.parametrize("damage", ["removed", "changed"])
+def test_an_image_that_is_lost_during_a_training_is_named(tmp_path, damage):
+    own = prepare(tmp_path / "own", "folders")
+    rows = pd.read_parquet(own.source / "train" / "rows.parquet")
+    lost = own.pulled / "data" / rows["file"][0]
+    if damage == "removed":
+        lost.unlink()
+    else:
+        lost.write_bytes(png(999, 10, 8))
+    with pytest.raises(ValueError, match=f"^{rows['file'][0]} of the pulled data.*disk") as raised:
+        run(tmp_path, own.source, RECIPE, scale=STREAM, pulled=own.pulled)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_training_goes_as_a_plain_loop_over_the_same_images(folders, tmp_path):
+    recipe = Train(
+        epochs=2, batch_size=16, lr=0.01, weight_decay=0.01, warmup=0.0, schedule="constant",
+        clip_norm=0.0, precision="fp32",
+    )  # fmt: skip
+    streamed = run(tmp_path, folders.source, recipe, scale=STREAM, pulled=folders.pulled)
+    rows = pd.read_parquet(folders.source / "train" / "rows.parquet")
+    files = [(folders.pulled / "data" / name).read_bytes() for name in rows["file"]]
+    images = torch.from_numpy(to_arrays(files, 8, 1, "crop"))
+    labels = torch.tensor([int(label) for label in rows["label"]])
+    order = BatchSampler(len(rows), 16, 0, 0, 1, windows=Windows(batches=2, block=1))
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    network = models.build("vit", SMALL.model_dump(exclude={"family"}), (8, 8, 1), 3)
+    decayed = [each for each in network.parameters() if each.ndim > 1]
+    others = [each for each in network.parameters() if each.ndim <= 1]
+    groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=0.01, weight_decay=0.01)
+    for epoch in range(2):
+        losses = []
+        for batch in order.epoch(epoch):
+            loss = torch.nn.functional.cross_entropy(network(images[batch]), labels[batch])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        expected = sum(losses) / len(losses)
+        assert streamed.history[epoch]["train_loss"] == pytest.approx(expected, rel=1e-5)
