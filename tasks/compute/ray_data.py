@@ -216,7 +216,8 @@ def _plan_of_actors(make: Callable[[str], Callable[[T], R]], units: Sequence[T])
         num_gpus=1 if gpus else None,
         # Where others have CPUs, it starts with as many actors as it can have.
         compute=ActorPoolStrategy(min_size=1, initial_size=actors, max_size=actors),
-        max_restarts=0,  # with others, Ray prints a warning about each pool on standard error
+        # With restarts, Ray prints a warning about each pool to standard error.
+        ray_remote_args_fn=lambda: {"max_restarts": 0, "max_task_retries": 0},
     )
 
 
