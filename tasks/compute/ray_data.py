@@ -11,6 +11,7 @@ import math
 import pickle
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from functools import cached_property
@@ -209,15 +210,19 @@ def _plan_of_actors(make: Callable[[str], Callable[[T], R]], units: Sequence[T])
     # A Ray of this machine counts more CPUs than there are cores.
     cpus = int(resources["CPU"]) if ray_cluster.is_remote() else int(cpu_count())
     actors = min(gpus or cpus, len(units))
-    return _source(units, min(len(units), BLOCKS_PER_ACTOR * actors)).map(
-        _Actor,
-        fn_constructor_args=(make, "cuda" if gpus else "cpu"),
-        num_cpus=None if gpus else 1,
-        num_gpus=1 if gpus else None,
-        # Where others have CPUs, it starts with as many actors as it can have.
-        compute=ActorPoolStrategy(min_size=1, initial_size=actors, max_size=actors),
-        max_restarts=0,  # with others, Ray prints a warning about each pool on standard error
-    )
+    source = _source(units, min(len(units), BLOCKS_PER_ACTOR * actors))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray 2.64 will have another way to say `max_restarts`
+        return source.map(
+            _Actor,
+            fn_constructor_args=(make, "cuda" if gpus else "cpu"),
+            num_cpus=None if gpus else 1,
+            num_gpus=1 if gpus else None,
+            # Where others have CPUs, it starts with as many actors as it can have.
+            compute=ActorPoolStrategy(min_size=1, initial_size=actors, max_size=actors),
+            # With restarts, Ray prints a warning about each pool to standard error.
+            ray_remote_args_fn=lambda: {"max_restarts": 0, "max_task_retries": 0},
+        )
 
 
 class _Actor:

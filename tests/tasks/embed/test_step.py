@@ -102,13 +102,19 @@ def test_an_error_of_a_worker_is_raised_as_it_is(
 
 
 def embed_long(root: Path) -> None:
-    """What the subprocess runs: many small parts."""
-    step.PART_ROWS = 4
+    """What the subprocess runs: many small parts, with time to end it between two of them."""
+    embed_part = step._embed_part
+
+    def slowly(*arguments):
+        time.sleep(0.05)
+        embed_part(*arguments)
+
+    step.PART_ROWS, step._embed_part = 4, slowly
     run_embed(root, root / "images", root / "vit", batch_size=4, output="killed")
 
 
 def test_a_killed_run_goes_on_with_the_missing_parts(tmp_path, monkeypatch):
-    images, backbone = write_images(tmp_path / "images", 4000), write_backbone(tmp_path / "vit")
+    images, backbone = write_images(tmp_path / "images", 1200), write_backbone(tmp_path / "vit")
     program = (
         "import pathlib, sys; from tests.tasks.embed.test_step import embed_long;"
         "embed_long(pathlib.Path(sys.argv[1]))"
@@ -121,7 +127,7 @@ def test_a_killed_run_goes_on_with_the_missing_parts(tmp_path, monkeypatch):
     process.send_signal(signal.SIGKILL)
     process.wait()
     finished = {path.name: path.stat().st_mtime_ns for path in parts.glob("images-*.npy")}
-    assert 5 <= len(finished) < 1000
+    assert 5 <= len(finished) < 300
 
     monkeypatch.setattr(step, "PART_ROWS", 4)
     resumed = run_embed(tmp_path, images, backbone, batch_size=4)
