@@ -11,7 +11,9 @@ import csv
 import json
 import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -56,30 +58,34 @@ def order(run: Run | DryRun, version: DataVersion) -> None:
     images = run(PREPROCESS, data, checked)
     if isinstance(run, Run):
         _search(run, images)
-    elif left := _left(run.state):
+    elif _left(run.state):
         over, wanted = len(_trials(run.state).over()), _wanted(run.workload)
-        raise StepHasToRunError(TRAIN.name, f"{over} of {wanted} trials are over, {left} are left")
+        raise StepHasToRunError(TRAIN.name, f"{over} of {wanted} trials are over")
     best = _best(run.state)
     run(TRAIN, images, workload=vary(run.workload, best.values))
 
 
 def _search(run: Run, images: Artifact) -> None:
-    """Runs the trials that are left, one after the other, and writes what is told of them.
+    """Runs the trials that are left, and writes what is told of them.
 
     Raises:
         ValueError: All of them failed.
     """
+    from filelock import Timeout
+
     state, project = run.state, run.context.project
-    key = _key(state)
-    with state.store.lock(PIPELINE.name, key):  # another process may be at the same search
-        if run.refresh:
-            _trials(state).forget()
+    key, trials = _key(state), _trials(state)
+    with ExitStack() as held:
+        with suppress(Timeout):  # another process may be at the same search
+            held.enter_context(state.store.lock(PIPELINE.name, key, wait=False))
+            if run.refresh:
+                trials.forget()
         params = flatten({"tune": state.workload.tune.model_dump(exclude={"trials"})})
         parent = tracking.start_run(project, state.workload.name, key, params, images.digest)
         try:
-            while _left(state):
-                _try_out(run, images, parent.run_id)
-            _report(state, _best(state))
+            _try_all(run, trials, images, parent.run_id)
+            with trials.locked():
+                _report(state, _best(state))
             tracking.log_artifacts(project, parent.run_id, _folder(state) / REPORT, PIPELINE.name)
             tracking.log_metrics(project, parent.run_id, _metrics(state))
         except BaseException:
@@ -88,17 +94,32 @@ def _search(run: Run, images: Artifact) -> None:
         tracking.end_run(project, parent.run_id, "FINISHED")
 
 
-def _try_out(run: Run, images: Artifact, parent: str) -> None:
-    """Runs the next trial, or goes on with the one that was killed."""
-    trials, workload = _trials(run.state), run.workload
-    over = trials.over()
-    space, choice = spaces.parameters(workload), workload.train.best
-    trial = next(iter(trials.all()[len(over) :]), None)
-    if trial is None:
-        trial = Trial(len(over) + 1, spaces.suggest(space, over, workload.tune.seed))
-        trials.write(trial)
+def _try_all(run: Run, trials: Trials, images: Artifact, parent: str) -> None:
+    """Runs trials until all are over."""
+    workload = run.workload
+    suggest = partial(spaces.suggest, spaces.parameters(workload), seed=workload.tune.seed)
+    while True:
+        with trials.next(_wanted(workload), suggest) as trial:
+            if trial is None:
+                return
+            trials.write(_tried(run, trial, bounds(trials.over()), images, parent))
+
+
+def _tried(
+    run: Run, trial: Trial, limits: Mapping[int, float], images: Artifact, parent: str
+) -> Trial:
+    """Runs a trial, or goes on with one that was killed; returns how it ended.
+
+    Args:
+        run: The run.
+        trial: Its number and values.
+        limits: When it is pruned; see `retrain.step.Trial`.
+        images: The output of `preprocess`.
+        parent: The search's run in MLflow.
+    """
+    workload, choice = run.workload, run.workload.train.best
     name = f"trial {trial.number}"
-    limits, began = bounds(over), monotonic()
+    began = monotonic()
     history: list[Any] = []
     cached, reason, mlflow = False, None, None
     try:
@@ -127,8 +148,8 @@ def _try_out(run: Run, images: Artifact, parent: str) -> None:
         seconds=round(monotonic() - began, 3),
         mlflow=mlflow,
     )
-    trials.write(trial)
     console.ended(name, cached, _in_a_line(trial, choice.metric), trial.seconds)
+    return trial
 
 
 def _in_a_line(trial: Trial, metric: str) -> str:

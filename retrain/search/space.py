@@ -11,7 +11,7 @@ from itertools import chain, islice, product
 from math import ceil, floor, inf, log, log10, prod
 from typing import TYPE_CHECKING, Any
 
-from retrain.search.trials import COMPLETE, PRUNED, Trial
+from retrain.search.trials import COMPLETE, PRUNED, RUNNING, Trial
 from retrain.step import digest_of
 from retrain.workload import Searched, Workload
 
@@ -183,7 +183,7 @@ def suggest(space: Sequence[Parameter], before: Sequence[Trial], seed: int) -> V
 
     Args:
         space: What is searched; has values that were not tried.
-        before: All earlier trials, in order.
+        before: All earlier trials, in order, also those that are running.
         seed: The search's.
     """
     if not before and all(each.starts_at_current for each in space):
@@ -222,11 +222,11 @@ def _as_optuna(
     """A trial for Optuna: a pruned one is worse than those that were not, a failed one than all."""
     from optuna.trial import TrialState, create_trial
 
-    is_complete = trial.state == COMPLETE
+    states = {RUNNING: TrialState.RUNNING, COMPLETE: TrialState.COMPLETE}
     reached = {len(trial.reached): trial.reached[-1]} if trial.state == PRUNED else {}
     return create_trial(
-        state=TrialState.COMPLETE if is_complete else TrialState.PRUNED,
-        value=trial.reached[-1] if is_complete else None,
+        state=states.get(trial.state, TrialState.PRUNED),
+        value=trial.reached[-1] if trial.state == COMPLETE else None,
         params={each.name: each.to_optuna(trial.values[each.name]) for each in space},
         distributions=dict(distributions),
         intermediate_values=reached,

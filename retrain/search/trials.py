@@ -1,7 +1,12 @@
-"""The trials of a search, a file each, from which it goes on after it was ended at any moment."""
+"""The trials of a search, a file each, from which it goes on after it was ended at any moment.
+
+A process holds the lock of the trial that it runs. So it is known which one was killed, and several
+processes can work at one search.
+"""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 from pathlib import Path
@@ -13,9 +18,9 @@ from retrain.workload import Tune
 
 RUNNING, COMPLETE, PRUNED, FAILED = "running", "complete", "pruned", "failed"
 
-# A trial is compared at a quarter and at half of a whole training, and goes on if it is in the better
-# half there: asynchronous successive halving (Li et al., 2020). Earlier, a warm-up or augmentation,
-# which are slow at first, would decide.
+# A trial is compared at a quarter and at half of a whole training, and goes on if it is in the
+# better half there: asynchronous successive halving (Li et al., 2020). Earlier, a warm-up or
+# augmentation, which are slow at first, would decide.
 FACTOR = 2
 RUNGS = (4, 2)
 UNPRUNED = 3  # complete trials before that
@@ -59,9 +64,8 @@ class Trials:
     folder: Path
 
     def all(self) -> list[Trial]:
-        """The trials, in order; the last one may be running."""
-        found = sorted(self.folder.glob("*.json"))
-        return [Trial(**json.loads(path.read_text(encoding="utf-8"))) for path in found]
+        """The trials, in order; some may be running."""
+        return [_read(path) for path in sorted(self.folder.glob("*.json"))]
 
     def over(self) -> list[Trial]:
         """Those that have ended."""
@@ -70,12 +74,86 @@ class Trials:
     def write(self, trial: Trial) -> None:
         """Keeps a trial as it is now."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.folder / f"{trial.number:06d}.json", asdict(trial))
+        write_json(self._file(trial.number), asdict(trial))
+
+    @contextmanager
+    def next(
+        self, wanted: int, suggest: Callable[[list[Trial]], Mapping[str, Any]]
+    ) -> Iterator[Trial | None]:
+        """Takes a trial for this process to run: one that was killed, else a new one.
+
+        When other processes have taken all that are left, it waits for them: one may be killed.
+
+        Args:
+            wanted: How many trials there are in all.
+            suggest: Called with all trials so far; gives the values of a new one.
+
+        Yields:
+            The trial; None if all are over.
+        """
+        with ExitStack() as held:
+            while True:
+                trial, running = self._take(wanted, suggest, held)
+                if trial or not running:
+                    yield trial
+                    return
+                with self.locked(running):
+                    pass
+
+    def _take(
+        self, wanted: int, suggest: Callable[[list[Trial]], Mapping[str, Any]], held: ExitStack
+    ) -> tuple[Trial | None, int]:
+        """A trial to run, if there is one; else the number of one that another process runs, or 0.
+
+        Args:
+            wanted: As in `next`.
+            suggest: As in `next`.
+            held: What holds the trial's lock then.
+        """
+        from filelock import Timeout
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self.locked():
+            if len(self.over()) >= wanted:
+                return None, 0
+            known = self.all()
+            running = [trial.number for trial in known if trial.state == RUNNING]
+            for number in running:
+                with suppress(Timeout), ExitStack() as free:
+                    free.enter_context(self.locked(number, wait=False))
+                    if (trial := _read(self._file(number))).state == RUNNING:
+                        held.push(free.pop_all())
+                        return trial, number
+            if len(known) >= wanted:
+                return None, running[0]
+            trial = Trial(len(known) + 1, suggest(known))
+            held.enter_context(self.locked(trial.number))
+            self.write(trial)
+            return trial, trial.number
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"{number:06d}.json"
+
+    @contextmanager
+    def locked(self, number: int = 0, *, wait: bool = True) -> Iterator[None]:
+        """Holds the lock of a trial; that of all of them is number 0.
+
+        Raises:
+            filelock.Timeout: Another process holds it, and `wait` is false.
+        """
+        from filelock import FileLock
+
+        with FileLock(self._file(number).with_suffix(".lock"), timeout=-1 if wait else 0):
+            yield
 
     def forget(self) -> None:
         """Removes all of them."""
         for path in self.folder.glob("*.json"):
             path.unlink()
+
+
+def _read(path: Path) -> Trial:
+    return Trial(**json.loads(path.read_text(encoding="utf-8")))
 
 
 def search_key(training: Plan, tune: Tune) -> str:

@@ -1,3 +1,7 @@
+import signal
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,3 +73,69 @@ def test_the_better_half_goes_on_at_a_quarter_and_at_half():
     five = [*three, curve(4, 0.08, PRUNED, epochs=2), curve(5, 0.24, PRUNED, epochs=4)]
     assert bounds(five) == pytest.approx({2: 0.06, 4: 0.2})  # the third of five, second of four
     assert bounds(five) == bounds(five[::-1])
+
+
+def take(trials, wanted, *, finish=True):
+    """Takes a trial and ends it, as a run does; returns its number."""
+    with trials.next(wanted, lambda known: {"n": len(known)}) as trial:
+        if trial and finish:
+            trials.write(replace(trial, state=COMPLETE, reached=[0.5]))
+        return trial and trial.number
+
+
+def test_trials_are_taken_in_order_until_all_are_over_and_more_can_follow(tmp_path):
+    trials = Trials(tmp_path / "trials")
+    assert [take(trials, 2) for _ in range(3)] == [1, 2, None]
+    assert [take(trials, 3) for _ in range(2)] == [3, None]
+    assert take(trials, 1) is None
+    assert [trial.values for trial in trials.over()] == [{"n": 0}, {"n": 1}, {"n": 2}]
+
+
+def test_a_trial_that_was_killed_is_taken_first_unless_enough_are_over(tmp_path):
+    trials = Trials(tmp_path / "trials")
+    assert take(trials, 9) == 1
+    assert take(trials, 9, finish=False) == 2  # its process is gone
+    assert take(trials, 1) is None
+    assert [take(trials, 3) for _ in range(3)] == [2, 3, None]
+
+
+# Takes trials, each of which takes a while; is killed in its second one if it is told so.
+WORKER = """
+import os, signal, sys, time
+from dataclasses import replace
+from pathlib import Path
+from retrain.search.trials import COMPLETE, Trials
+
+trials = Trials(Path(sys.argv[1]))
+taken = []
+while True:
+    with trials.next(8, lambda known: {"n": len(known)}) as trial:
+        if trial is None:
+            break
+        taken.append(trial.number)
+        time.sleep(0.2)
+        if len(taken) == 2 and sys.argv[2] == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        trials.write(replace(trial, state=COMPLETE))
+print(*taken)
+"""
+
+
+def test_several_processes_share_the_trials_and_what_a_killed_one_had(tmp_path):
+    folder = tmp_path / "trials"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, str(folder), end],
+            cwd=SHIPPED.parent,
+            stdout=-1,
+            text=True,
+        )
+        for end in ("killed", "whole", "whole")
+    ]
+    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    assert [process.returncode for process in processes] == [-signal.SIGKILL, 0, 0]
+    trials = Trials(folder)
+    assert [trial.number for trial in trials.over()] == list(range(1, 9))
+    taken = [int(number) for output in outputs for number in output.split()]
+    assert len(taken) == len(set(taken)) == 7  # the killed one had ended one, and left another
+    assert [trial.values["n"] for trial in trials.all()] == list(range(8))

@@ -10,7 +10,7 @@ import torch
 
 import models
 from retrain.project import Project
-from retrain.step import Facts, Workspace
+from retrain.step import Facts, Trial, Workspace
 from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train
 from tasks.data.shards import open_prepared, shard_name
@@ -80,6 +80,7 @@ def run(
     model: Model = SMALL,
     scale: Scale | None = None,
     output: str = "output",
+    trial: Trial | None = None,
 ) -> Trained:
     """Runs the step; in the same root again, as a retry of it."""
     # Both are decided when a workload is read. Such a network gains nothing from more threads.
@@ -91,7 +92,7 @@ def run(
     project = Project(root)
     if not (root / "mlflow.db").exists():
         templates.place_mlflow_database(root)
-    workspace = Workspace(folder, scratch, KEY, "sides", project)
+    workspace = Workspace(folder, scratch, KEY, "sides", project, trial=trial)
     artifact = Artifact("preprocess", "k", "ab" * 32, images, {})
     scale = scale or Scale()
     if scale.threads == "auto":
