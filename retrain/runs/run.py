@@ -31,6 +31,7 @@ class Run:
         self._verifier = Verifier(state.store, state.context.run)
         self._damaged: dict[tuple[str, str], str] = {}
         self._ran: dict[tuple[str, str], Outcome] = {}
+        self._made: set[tuple[str, str]] = set()  # or found
 
     @property
     def workload(self) -> Workload:
@@ -131,7 +132,8 @@ class Run:
 
         from retrain.caching import CACHED, as_task
 
-        if self.refresh and step.cached:
+        refresh = self.refresh and (step.name, now.key) not in self._made
+        if refresh and step.cached:
             self.state.store.forget(step.name, now.key)
         hours = step.limit(workload)
         trial = context.trial.name if context.trial else None
@@ -143,13 +145,14 @@ class Run:
                 workload=quote(workload),
                 inputs=quote(inputs),
                 context=quote(context),
-                refresh=self.refresh,
+                refresh=refresh,
             )
         except TaskRunTimeoutError:
             raise StepTimeoutError(timeout_message(step.name, hours)) from None
         result = ended.result()
         if isinstance(result, PrunedError):
             raise result
+        self._made.add((step.name, now.key))
         return result, ended.name == CACHED
 
     def _reason_to_run(self, step: Step, now: Plan) -> str | None:

@@ -48,7 +48,8 @@ def test_a_range_that_makes_no_sense_is_refused_with_its_place(searched, said):
 
 
 def test_an_unknown_key_and_a_wrong_type_are_refused():
-    with pytest.raises(UsageError, match=r"tune\.space\.train\.lr\.lo: no such key"):
+    said = r"tune\.space\.train\.lr\.lo: no such key\. Did you mean 'low'"
+    with pytest.raises(UsageError, match=said):
         workload({"train.lr": {"lo": 1}})
     with pytest.raises(UsageError, match=r"tune\.trials: should be greater than or equal to 1"):
         load_workload(SHIPPED, "vit", {"tune.trials": 0})
