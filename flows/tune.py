@@ -18,6 +18,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from flows import train
 from retrain import preflight, tracking
 from retrain.errors import PrunedError, UsageError
 from retrain.messages import message_of
@@ -34,7 +35,7 @@ from retrain.search.patch import as_yaml, patch
 from retrain.search.plot import plot
 from retrain.search.table import row, table
 from retrain.search.trials import COMPLETE, FAILED, PRUNED, Trial, Trials, bounds, search_key
-from retrain.step import REPORT, DataVersion, Trial as TrialOfStep, plan
+from retrain.step import REPORT, DataVersion, TrialContext, plan
 from retrain.store import Artifact
 from retrain.workload import Workload, flatten
 from tasks.preprocess.step import STEP as PREPROCESS
@@ -113,7 +114,7 @@ def _tried(
     Args:
         run: The run.
         trial: Its number and values.
-        limits: When it is pruned; see `retrain.step.Trial`.
+        limits: When it is pruned; see `retrain.step.TrialContext`.
         images: The output of `preprocess`.
         parent: The search's run in MLflow.
     """
@@ -126,8 +127,8 @@ def _tried(
         chosen = vary(workload, trial.values)
         if found := [*TRAIN.check(chosen, run.context.project)]:
             raise UsageError(" ".join(found))
-        of_step = TrialOfStep(name, parent, limits)
-        artifact, cached = run.run_trial(TRAIN, chosen, of_step, images)
+        context = TrialContext(name, parent, limits)
+        artifact, cached = run.run_trial(TRAIN, chosen, context, images)
         history = _read(artifact, "history.json")
         mlflow = _read(artifact, TRACKED)["run_id"]
         ended = pruned_at(history, choice, limits)  # the store may have had it
@@ -284,17 +285,12 @@ def faults(workload: Workload, project: Project, force: bool) -> Iterator[str]:
     seen = set()
     for values in spaces.corners(space):
         try:
-            preflight.check([TRAIN], _without_limits(vary(workload, values)), project, force)
+            preflight.check([TRAIN], vary(workload, values), project, force, PIPELINE.others)
         except UsageError as error:
             said = str(error).removeprefix(f"workload {workload.name}: ")
             if said not in seen:
                 yield f"tune.space: with {', '.join(_settings(values))}: {said}"
             seen.add(said)
-
-
-def _without_limits(workload: Workload) -> Workload:
-    """Without time limits, which name steps of all flows."""
-    return workload.model_copy(update={"limits": {}})
 
 
 def document(run: RunState) -> Document:
@@ -389,6 +385,7 @@ PIPELINE = Pipeline(
     },
     preparations={"train": tracking.client},  # may create MLflow's database
     faults=faults,
+    others=[step.name for step in train.PIPELINE.steps],
     options={"trials": "tune.trials"},
 )
 

@@ -57,7 +57,7 @@ class DataVersion:
 
 
 @dataclass(frozen=True)
-class Trial:
+class TrialContext:
     """What a search tells a step that trains, when the training is one of its trials.
 
     Attributes:
@@ -93,7 +93,7 @@ class Workspace:
     workload: str
     project: Project
     refresh: bool = False
-    trial: Trial | None = None
+    trial: TrialContext | None = None
 
     @property
     def report(self) -> Path:

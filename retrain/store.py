@@ -17,7 +17,7 @@ from typing import Any
 
 from retrain import atomic
 from retrain.project import Project
-from retrain.step import REPORT, Plan, Trial, digest_of
+from retrain.step import REPORT, Plan, TrialContext, digest_of
 
 MANIFEST = "manifest.json"
 PIECE = 1 << 20  # bytes per read; Python's other threads run meanwhile
@@ -278,7 +278,7 @@ class RunContext:
 
     run: str
     project: Project
-    trial: Trial | None = None
+    trial: TrialContext | None = None
 
 
 def digest_of_output(facts: Mapping[str, Any], files: Sequence[Mapping[str, Any]]) -> str:

@@ -58,6 +58,7 @@ class Pipeline:
         faults: Finds faults of parameters that only the flow itself uses, before a run: a sentence
             for each. It is called if the steps find none, and told whether they may need more than
             this machine has.
+        others: The names of steps of other flows; a workload may have time limits of these too.
         options: Further options of its command: the parameter that each sets, by its name.
     """
 
@@ -75,6 +76,7 @@ class Pipeline:
     preparations: Mapping[str, Callable[[Project], object]] = field(default_factory=dict)
     promotes: bool = False
     faults: Callable[[Workload, Project, bool], Iterable[str]] = lambda *_: ()
+    others: Sequence[str] = ()
     options: Mapping[str, str] = field(default_factory=dict)
 
     def check(self, workload: Workload, project: Project, force: bool = False) -> None:
@@ -88,7 +90,7 @@ class Pipeline:
         Raises:
             UsageError: With a line for each fault.
         """
-        preflight.check(self.steps, workload, project, force)
+        preflight.check(self.steps, workload, project, force, self.others)
         if faults := [*self.faults(workload, project, force)]:
             raise UsageError(f"workload {workload.name}: " + "\n".join(faults))
 

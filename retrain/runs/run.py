@@ -10,7 +10,7 @@ from retrain.limits import timeout_message
 from retrain.runs import console
 from retrain.runs.dry_run import REFRESHED
 from retrain.runs.state import Outcome, RunState
-from retrain.step import Input, Plan, Step, Trial, plan
+from retrain.step import Input, Plan, Step, TrialContext, plan
 from retrain.store import Artifact, RunContext, write_json
 from retrain.verify import Verifier, retry_damaged
 from retrain.workload import Workload
@@ -93,7 +93,7 @@ class Run:
         return artifact
 
     def run_trial(
-        self, step: Step, workload: Workload, trial: Trial, *inputs: Input
+        self, step: Step, workload: Workload, trial: TrialContext, *inputs: Input
     ) -> tuple[Artifact, bool]:
         """Runs a step with other parameters, as the trial of a search.
 

@@ -33,7 +33,7 @@ class TrainingJob:
         memory_gb: Memory for images, for each worker.
         data_cpus: Processes of each worker that load images.
         threads: CPU threads of each worker; None for a training on GPUs.
-        bounds: When a trial of a search is pruned; see `retrain.step.Trial`.
+        bounds: When a trial of a search is pruned; see `retrain.step.TrialContext`.
     """
 
     family: str

@@ -15,7 +15,7 @@ from retrain.errors import PrunedError, RejectedDataError
 from retrain.project import Project
 from retrain.runs.run import Run
 from retrain.runs.state import RunState
-from retrain.step import DataVersion, Step, Trial
+from retrain.step import DataVersion, Step, TrialContext
 from retrain.store import RunContext, Store
 from retrain.workload import Data, Model, Train, Workload
 
@@ -308,11 +308,11 @@ def test_a_trial_runs_beside_the_steps_and_a_pruned_one_is_no_failure(prefect_se
         run = Run(RunState("search", WORKLOAD, DATA, Store(tmp_path / "store"), context), True)
         with run.hold_artifacts():
             other = WORKLOAD.model_copy(update={"train": Train(epochs=7)})
-            made, cached = run.run_trial(step, other, Trial("trial 1", "parent", {}), DATA)
+            made, cached = run.run_trial(step, other, TrialContext("trial 1", "parent", {}), DATA)
             assert (made.folder / "out.txt").read_text() == "7"
             assert not cached
             with pytest.raises(PrunedError) as error:
-                run.run_trial(step, WORKLOAD, Trial("trial 2", "parent", {1: 0.5}), DATA)
+                run.run_trial(step, WORKLOAD, TrialContext("trial 2", "parent", {1: 0.5}), DATA)
             assert error.value.history == [{"epoch": 1}]
             assert run.state.outcomes == []
             assert run(step, DATA, workload=other) == made

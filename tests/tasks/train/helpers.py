@@ -10,7 +10,7 @@ import torch
 
 import models
 from retrain.project import Project
-from retrain.step import Facts, Trial, Workspace
+from retrain.step import Facts, TrialContext, Workspace
 from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train
 from tasks.data.shards import open_prepared, shard_name
@@ -80,7 +80,7 @@ def run(
     model: Model = SMALL,
     scale: Scale | None = None,
     output: str = "output",
-    trial: Trial | None = None,
+    trial: TrialContext | None = None,
 ) -> Trained:
     """Runs the step; in the same root again, as a retry of it."""
     # Both are decided when a workload is read. Such a network gains nothing from more threads.

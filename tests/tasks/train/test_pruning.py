@@ -7,13 +7,13 @@ import pytest
 from retrain import tracking
 from retrain.errors import PrunedError
 from retrain.project import Project
-from retrain.step import Trial
+from retrain.step import TrialContext
 from retrain.workload import Best, Model, Scale, Train
 from tasks.train.selection import best_so_far, pruned_at
 from tests.tasks.train.helpers import run
 
 RECIPE = Train(epochs=5, batch_size=16, lr=0.01)
-OUT_OF_REACH = Trial("trial 4", "parent", {1: 0.0, 3: 1.1})
+OUT_OF_REACH = TrialContext("trial 4", "parent", {1: 0.0, 3: 1.1})
 
 
 def epochs(*accuracies):
@@ -59,7 +59,7 @@ def test_a_pruned_training_ends_at_once_and_goes_on_from_there(images, tmp_path,
 
 
 def test_bounds_that_are_reached_change_nothing(images, tmp_path):
-    within = Trial("trial 4", "parent", {2: 0.0})
+    within = TrialContext("trial 4", "parent", {2: 0.0})
     trained = run(tmp_path / "trial", images, RECIPE, trial=within)
     assert trained.facts == run(tmp_path / "whole", images, RECIPE).facts
 
