@@ -46,12 +46,16 @@ def order(run: Run | DryRun, version: DataVersion) -> None:
     data = run(PULL, version)
     checked = run(VALIDATE, data)
     compare_classes(run, checked)  # before hours of training
-    images = run(PREPROCESS, data, checked)
-    if EMBED.needed(run.workload):
-        images = run(EMBED, images)
+    images = prepare(run, data, checked)
     model = run(TRAIN, images, data)
     scores = run(EVALUATE, model, images)
     decide(run, version, data, checked, model, scores)
+
+
+def prepare(run: Run | DryRun, data: Artifact, checked: Artifact) -> Artifact:
+    """Makes what the training takes: prepared images, or embeddings of them."""
+    images = run(PREPROCESS, data, checked)
+    return run(EMBED, images) if EMBED.needed(run.workload) else images
 
 
 def decide(

@@ -4,6 +4,7 @@ retrain validate vit
 prefect deployment run validate/vit --watch
 """
 
+from flows import train
 from retrain.runs import records
 from retrain.runs.pipeline import Pipeline
 from retrain.runs.records import Document
@@ -86,6 +87,7 @@ PIPELINE = Pipeline(
     show=show,
     publish=publish,
     imports={"pull": ("dvc.repo",), "validate": ("great_expectations",)},
+    others=[step.name for step in train.PIPELINE.steps],
 )
 
 # Gives Prefect its flow, under the module's own name, when it is asked for.

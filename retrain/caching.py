@@ -14,7 +14,7 @@ from prefect.states import Completed
 from prefect.task_engine import TaskRunTimeoutError
 from prefect.tasks import exponential_backoff
 
-from retrain.errors import DamagedArtifactError, is_verdict
+from retrain.errors import DamagedArtifactError, PrunedError, is_verdict
 from retrain.execute import Checking, get_or_run, run_uncached
 from retrain.limits import ends_process
 from retrain.step import Input, Plan, Step
@@ -22,6 +22,7 @@ from retrain.store import Artifact, RunContext, Store
 from retrain.workload import Workload
 
 CACHED = "Cached"  # what Prefect calls the state of a task that did not have to run
+PRUNED = "Pruned"  # and that of a trial that was ended early
 RETRIES = 2
 BACKOFF_SECONDS = 2.0
 
@@ -30,31 +31,35 @@ _TRANSIENT_MODULES = ("botocore", "dvc", "mlflow", "ray", "requests", "sqlalchem
 
 
 def as_task(
-    step: Step, store: Store, checking: Checking, hours: float
-) -> Task[..., State[Artifact]]:
+    step: Step, store: Store, checking: Checking, hours: float, trial: str | None = None
+) -> "Task[..., State[Artifact | PrunedError]]":
     """The Prefect task of a step.
 
     It takes `plan`, `workload`, `inputs`, `context` and `refresh`, and returns a state whose data
     is the step's output; its name is `Cached` when the store had that output. A cached step leaves
-    its artifact in the store.
+    its artifact in the store. A pruned trial's state is `Pruned`, and its data the error.
 
     Args:
         step: Which step.
         store: Where its output goes.
         checking: Checks the inputs of a step that runs.
         hours: How long each of its tries may take.
+        trial: The name of the trial that it is run for.
     """
 
     def run(
         plan: Plan, workload: Workload, inputs: Sequence[Input], context: RunContext, refresh: bool
-    ) -> State[Artifact]:
+    ) -> State[Artifact | PrunedError]:
         with ends_process(step.name, hours, context.run, workload.name):
             if not step.cached:
                 artifact = run_uncached(step, plan, workload, inputs, context, checking)
                 return Completed(data=artifact)
-            artifact, was_cached = get_or_run(
-                store, step, plan, workload, inputs, context, checking, refresh=refresh
-            )
+            try:
+                artifact, was_cached = get_or_run(
+                    store, step, plan, workload, inputs, context, checking, refresh=refresh
+                )
+            except PrunedError as pruned:
+                return Completed(data=pruned, name=PRUNED)
         if was_cached:
             return Completed(data=artifact, name=CACHED)
         return Completed(data=artifact)
@@ -62,7 +67,7 @@ def as_task(
     return Task(
         run,
         name=step.name,
-        task_run_name=step.name,
+        task_run_name=f"{step.name}, {trial}" if trial else step.name,
         timeout_seconds=3600 * hours,
         retries=RETRIES,
         retry_delay_seconds=exponential_backoff(BACKOFF_SECONDS),

@@ -1,5 +1,8 @@
 """The kinds of error of a run: wrong usage, bad data, a new champion, time limits, damage."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 
 class UsageError(ValueError):
     """The request is wrong: a name, key, type or place.
@@ -14,6 +17,21 @@ class RejectedDataError(ValueError):
 
 class ChampionChangedError(ValueError):
     """Another run has changed the champion since the model was compared with it."""
+
+
+class PrunedError(ValueError):
+    """A training that is a trial of a search was ended early: others were better by then.
+
+    Attributes:
+        history: An entry for each of its evaluations, up to the one that ended it.
+    """
+
+    def __init__(self, history: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__(history)
+        self.history = history
+
+    def __str__(self) -> str:
+        return f"pruned after {len(self.history)} evaluations"
 
 
 class StepTimeoutError(Exception):

@@ -54,6 +54,7 @@ def get_or_run(
 
     Raises:
         DamagedArtifactError: An input has changed since it was made. Nothing is published.
+        PrunedError: From the step, as the trial of a search. Its scratch is kept.
         ValueError: From the step. The store is unchanged.
     """
     with store.lock(step.name, plan.key):
@@ -70,7 +71,7 @@ def get_or_run(
         partial.mkdir()
         try:
             workspace = Workspace(
-                partial, scratch, plan.key, workload.name, context.project, refresh
+                partial, scratch, plan.key, workload.name, context.project, refresh, context.trial
             )
             with checking(inputs):
                 _run(step, plan, workload, inputs, workspace, context)

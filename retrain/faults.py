@@ -4,7 +4,7 @@ import difflib
 import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -64,10 +64,9 @@ def _explain(
     place = ".".join(shorten(str(part)) for part in (*above, *loc))
     kinds = [kind]  # of the sections above the place
     for part in loc[:-1]:
-        field = kinds[-1].model_fields.get(part)
-        if field is None or not isinstance(field.annotation, type(BaseModel)):
-            break
-        kinds.append(field.annotation)
+        if field := kinds[-1].model_fields.get(part):  # else it is the key of a mapping
+            types = (field.annotation, *get_args(field.annotation))
+            kinds += [each for each in types if isinstance(each, type(BaseModel))]
     if fault["type"] == "value_error" and not loc:  # a validator of several parameters
         name, _, message = str(fault["ctx"]["error"]).partition(": ")
         return ".".join((*above, name)), f"{message}."

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,25 @@ DEFAULT = ""
 MAX_BYTES = 1_000_000
 MAX_VALUES = 100_000  # of a workload; aliases count as often as they are used
 MAX_DEPTH = 20
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a workload was made of, to make another of it with other values.
+
+    Attributes:
+        root: The folder of `params.yaml`.
+        entry: The key in `params.yaml`.
+        name: The workload's name, which is the key's unless it runs under another.
+        tree: The entry, as the file has it.
+        overrides: The values that replace the file's, by dotted name.
+    """
+
+    root: Path
+    entry: str
+    name: str
+    tree: Mapping[str, Any]
+    overrides: Mapping[str, Any] = field(default_factory=dict)
 
 
 def workload_names(params: Path) -> list[str]:
@@ -75,13 +95,44 @@ def load_workload(
                 f"--as {as_name}: {params.name} has a workload of that name, whose production this "
                 "run would change. Choose another name."
             )
-    tree = deepcopy(workloads[name])  # an alias of YAML may have made a part of it another's too
-    for dotted, value in (overrides or {}).items():
+    folder = params.absolute().parent
+    return _make(Origin(folder, name, as_name or name, workloads[name], overrides or {}))
+
+
+def vary(workload: Workload, values: Mapping[str, Any]) -> Workload:
+    """A workload with other values, as `load_workload` would give it for the same file.
+
+    Args:
+        workload: From `load_workload`.
+        values: Further overrides, by dotted name.
+
+    Raises:
+        UsageError: A name or a value is wrong.
+    """
+    origin = origin_of(workload)
+    return _make(replace(origin, overrides={**origin.overrides, **values}))
+
+
+def origin_of(workload: Workload) -> Origin:
+    """What `load_workload` made a workload of."""
+    assert isinstance(workload._origin, Origin), workload.name
+    return workload._origin
+
+
+def _make(origin: Origin) -> Workload:
+    """Makes the workload; decides what is `auto`.
+
+    Raises:
+        UsageError: A name, a key or a value is wrong.
+    """
+    name, overrides = origin.entry, origin.overrides
+    tree: dict[str, Any] = deepcopy(dict(origin.tree))  # an alias of YAML may share a part of it
+    for dotted, value in overrides.items():
         _set(tree, dotted, value)
     _check_extent(tree, name)
     if "name" in tree:
-        raise UsageError(f"workload {name}: name: no such key; its key in {params.name} names it.")
-    workload = validate(Workload, {"name": as_name or name} | hide(tree), name)
+        raise UsageError(f"workload {name}: name: no such key; its key in params.yaml names it.")
+    workload = validate(Workload, {"name": origin.name} | hide(tree), name)
     family = workload.model.family
     if family not in families.FAMILIES:
         hint = did_you_mean(family, families.FAMILIES)
@@ -91,20 +142,22 @@ def load_workload(
     known = workload.model_dump(exclude={"name"}) | {
         "model": {"family": family} | declared.model_dump()
     }
-    _check_dropped(overrides or {}, known, name)
+    _check_dropped(overrides, known, name)
     shape = (workload.images.size, workload.images.size, workload.images.channels)
     faults = [*workload.faults(), *families.faults(family, settings, shape)]
     if faults:
         raise UsageError(f"workload {name}: " + "\n".join(faults))
     # Part of what is trained, as the content of the data is.
-    if version := families.pretrained_version(family, settings, params.absolute().parent):
+    if version := families.pretrained_version(family, settings, origin.root):
         start = workload.model.model_copy(update={"pretrained_version": version})
         workload = workload.model_copy(update={"model": start})
-    return _with_numerics(
+    workload = _with_numerics(
         workload,
         families.training_flops(family, settings, shape),
         families.flops(family, settings, shape),
     )
+    workload._origin = origin
+    return workload
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -126,14 +179,14 @@ def parse_override(text: str) -> tuple[str, Any]:
     if not value.strip():
         return dotted, DEFAULT
     try:
-        return dotted, _parse(value)
+        return dotted, parse_yaml(value)
     except YAMLError as error:
         raise UsageError(
             f"--set {shown(text)}: the value is no YAML ({_problem(error)})."
         ) from None
 
 
-def _parse(text: str) -> Any:
+def parse_yaml(text: str) -> Any:
     """Reads YAML 1.2, as DVC does for the same file: 1e-3 is a number and `no` is a string.
 
     Raises:
@@ -154,7 +207,7 @@ def _read(params: Path) -> dict[str, Any]:
         size = params.stat().st_size
         if size > MAX_BYTES:
             raise UsageError(f"{params.name} has {size / 1e6:.0f} MB; it should have some kB.")
-        tree = _parse(params.read_text(encoding="utf-8"))
+        tree = parse_yaml(params.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(f"No file {params}.") from None
     except OSError as error:

@@ -13,7 +13,13 @@ from retrain.step import Step
 from retrain.workload import Workload
 
 
-def check(steps: Sequence[Step], workload: Workload, project: Project, force: bool = False) -> None:
+def check(
+    steps: Sequence[Step],
+    workload: Workload,
+    project: Project,
+    force: bool = False,
+    others: Sequence[str] = (),
+) -> None:
     """Finds faults that would make one of the steps of a flow fail. Nothing is changed.
 
     Args:
@@ -21,11 +27,12 @@ def check(steps: Sequence[Step], workload: Workload, project: Project, force: bo
         workload: The workload of the run.
         project: The clone that it runs in.
         force: Allow steps that need more than this machine has.
+        others: The names of further steps, whose time limits a workload may have too.
 
     Raises:
         UsageError: With a line for each fault.
     """
-    names = [step.name for step in steps]
+    names = [*(step.name for step in steps), *others]
     faults = [
         f"limits.{name}: no such step.{did_you_mean(name, names)}"
         for name in workload.limits

@@ -57,6 +57,22 @@ class DataVersion:
 
 
 @dataclass(frozen=True)
+class TrialContext:
+    """What a search tells a step that trains, when the training is one of its trials.
+
+    Attributes:
+        name: For people: `trial 3`.
+        parent: The search's run in MLflow, below which the training's own is shown.
+        bounds: The training is pruned if its best metric so far is worse than this, by the number
+            of the evaluation (from 1). Larger is better: it is the opposite of a loss.
+    """
+
+    name: str
+    parent: str
+    bounds: Mapping[int, float]
+
+
+@dataclass(frozen=True)
 class Workspace:
     """The folders and names that a step gets beside its inputs.
 
@@ -67,6 +83,8 @@ class Workspace:
         workload: The workload's name.
         project: The clone that the step runs in.
         refresh: Whether the step is repeated on purpose, even if its output is in the store.
+        trial: The trial of a search that the step is run for; it does not change the output, but
+            whether there is one.
     """
 
     folder: Path
@@ -75,6 +93,7 @@ class Workspace:
     workload: str
     project: Project
     refresh: bool = False
+    trial: TrialContext | None = None
 
     @property
     def report(self) -> Path:

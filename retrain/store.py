@@ -17,7 +17,7 @@ from typing import Any
 
 from retrain import atomic
 from retrain.project import Project
-from retrain.step import REPORT, Plan, digest_of
+from retrain.step import REPORT, Plan, TrialContext, digest_of
 
 MANIFEST = "manifest.json"
 PIECE = 1 << 20  # bytes per read; Python's other threads run meanwhile
@@ -268,10 +268,17 @@ class Store:
 
 @dataclass(frozen=True)
 class RunContext:
-    """The run that makes an artifact (a Prefect flow run, or `dvc`), and its project."""
+    """The run that makes an artifact (a Prefect flow run, or `dvc`), and its project.
+
+    Attributes:
+        run: Its id.
+        project: The clone.
+        trial: The trial of a search that a step is run for.
+    """
 
     run: str
     project: Project
+    trial: TrialContext | None = None
 
 
 def digest_of_output(facts: Mapping[str, Any], files: Sequence[Mapping[str, Any]]) -> str:

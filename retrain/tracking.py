@@ -69,6 +69,7 @@ def start_run(
     *,
     continued: str | None = None,
     again: bool = False,
+    parent: str | None = None,
 ) -> TrackedRun:
     """Starts a training's run, or continues the one that the training already has.
 
@@ -83,6 +84,7 @@ def start_run(
         images: The digest of the images that it is trained on.
         continued: The id of the run to continue, if it is known.
         again: The training is repeated on purpose, and gets a run of its own.
+        parent: The run of the search that the training is a trial of; its own is shown below that.
 
     Raises:
         ConnectionError: MLflow cannot be reached.
@@ -104,6 +106,8 @@ def start_run(
             tags = {KEY: key, "mlflow.source.git.commit": project.commit() or "unknown"}
             name = f"{workload}-{key[:8]}"
             run_id = mlflow.create_run(experiment_id, tags=tags, run_name=name).info.run_id
+        if parent:
+            mlflow.set_tag(run_id, "mlflow.parentRunId", parent)
         mlflow.log_batch(run_id, params=[Param(name, str(value)) for name, value in params.items()])
         # MLflow refuses a digest that is longer than its column, and keeps one of two datasets.
         dataset = Dataset(workload, images[:36], "retrain", f'{{"digest": "{images}"}}')
@@ -167,7 +171,8 @@ def end_run(project: Project, run_id: str, status: str) -> None:
     Args:
         project: The clone that uses this MLflow.
         run_id: The run.
-        status: `FINISHED`, or `FAILED` for a run that the next try continues.
+        status: `FINISHED`; `FAILED` for a run that the next try continues; `KILLED` for a trial of
+            a search that was ended early.
     """
     client(project).set_terminated(run_id, status)
 

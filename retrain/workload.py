@@ -6,7 +6,14 @@
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    model_validator,
+)
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 # Text that names a file, a column or a class; control characters in it are a mistake.
@@ -17,9 +24,8 @@ Side = Annotated[int, Field(ge=1, le=65_535)]
 NAMED = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
 BatchSize = Annotated[int, Field(ge=1, le=1 << 20)]
 # YAML has lists; a tuple cannot be changed.
-Names = Annotated[
-    tuple[str, ...], BeforeValidator(lambda value: tuple(value) if type(value) is list else value)
-]
+_AS_TUPLE = BeforeValidator(lambda value: tuple(value) if type(value) is list else value)
+Names = Annotated[tuple[str, ...], _AS_TUPLE]
 
 
 class Section(BaseModel):
@@ -372,6 +378,55 @@ class Gate(Section):
     may_drop: Names = ()
 
 
+class Searched(Section):
+    """The values of a parameter that a search tries: from a range, or from a list.
+
+    Attributes:
+        low: The smallest value.
+        high: The largest value.
+        step: The distance between values; any value of the range when None. Whole numbers have 1.
+        log: Whether values are drawn from the logarithm of the range.
+        choices: The values, of any kind, in place of a range.
+    """
+
+    low: int | float | None = None
+    high: int | float | None = None
+    step: int | float | None = None
+    log: bool = False
+    choices: Annotated[tuple[Any, ...], _AS_TUPLE] = ()
+
+    def faults(self) -> Iterator[str]:
+        """What is wrong with the values, in the second half of a sentence."""
+        if self.choices:
+            if self.model_fields_set != {"choices"}:
+                yield "has choices or a range, not both."
+        elif self.low is None or self.high is None:
+            yield "needs low and high, or choices."
+        elif self.low > self.high:
+            yield f"low {self.low} is larger than high {self.high}."
+        elif self.log and self.low <= 0:
+            yield f"low {self.low} has no logarithm; with log it is larger than 0."
+        elif self.log and self.step is not None:
+            yield "has step or log, not both."
+        elif self.step is not None and self.step <= 0:
+            yield f"step {self.step} should be larger than 0."
+
+
+class Tune(Section):
+    """The search for better parameters, for the flow `tune`. Each trial is a training.
+
+    Attributes:
+        space: The values to try, by the parameter's dotted name: `{train.lr: {low: 1e-4, high:
+            1e-2, log: true}}`. The others have the workload's.
+        trials: How many trainings, in all.
+        seed: Of the values that are drawn.
+    """
+
+    space: dict[str, Searched] = {}
+    trials: Annotated[int, Field(ge=1, le=100_000)] = 20
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
+
+
 class Workload(Section):
     """One model to keep trained: an entry under `workloads` in `params.yaml`.
 
@@ -389,7 +444,9 @@ class Workload(Section):
     scale: Scale = Scale()
     evaluate: Evaluate = Evaluate()
     gate: Gate = Gate()
+    tune: Tune = Tune()
     limits: dict[str, Annotated[float, Field(gt=0, le=8760)]] = {}
+    _origin: Any = PrivateAttr(None)  # what `retrain.params` made it of
 
     def flat(self) -> dict[str, Any]:
         """Every parameter by its dotted name: `{"train.lr": 0.001, …}`, in order."""
@@ -424,6 +481,9 @@ class Workload(Section):
                 f"train.micro_batch {micro} is more than a worker's part of train.batch_size, "
                 f"{batch // workers}."
             )
+        for name, searched in self.tune.space.items():
+            for fault in searched.faults():
+                yield f"tune.space.{name}: {fault}"
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

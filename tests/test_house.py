@@ -27,7 +27,7 @@ MAY_IMPORT_TOO = {
 SHARED_ROOMS = {"data", "compute"}  # of `tasks`: what any step's room may import
 HEAVY = {
     "torch", "ray", "transformers", "mlflow", "great_expectations", "dvc", "pandas", "sklearn",
-    "matplotlib",
+    "matplotlib", "optuna",
 }  # fmt: skip
 PATHS = [
     path.relative_to(ROOT)

@@ -37,6 +37,8 @@ def add_commands(commands: Commands) -> None:
             help="replace a parameter, such as train.lr=1e-3; nothing after the = drops it to its "
             "default (repeatable)",
         )
+        for option, parameter in pipeline.options.items():
+            parser.add_argument(f"--{option}", metavar="VALUE", help=f"sets {parameter}")
         parser.add_argument("--data-rev", metavar="REV", help="use the data of this git revision")
         parser.add_argument(
             "--as",
@@ -64,7 +66,7 @@ def add_commands(commands: Commands) -> None:
 
 def _run(pipeline: "Pipeline", project: Project, options: argparse.Namespace) -> int:
     # Hidden at once, because Prefect stores them.
-    overrides = hide(dict(parse_override(text) for text in options.overrides))
+    overrides = hide(dict(parse_override(text) for text in _overrides(pipeline, options)))
     # First, so that a wrong parameter is refused at once.
     workload = load_workload(project.params, options.workload, overrides, as_name=options.as_name)
     pipeline.check(workload, project, options.force)
@@ -91,6 +93,13 @@ def _run(pipeline: "Pipeline", project: Project, options: argparse.Namespace) ->
     if options.json:
         print_json(document)
     return 0
+
+
+def _overrides(pipeline: "Pipeline", options: argparse.Namespace) -> list[str]:
+    """The parameters that the command line sets, as `--set` has them."""
+    given = {parameter: getattr(options, name) for name, parameter in pipeline.options.items()}
+    set_by_name = [f"{name}={value}" for name, value in given.items() if value is not None]
+    return [*options.overrides, *set_by_name]
 
 
 def _is_to_promote(pipeline: "Pipeline", options: argparse.Namespace) -> bool:

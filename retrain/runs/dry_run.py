@@ -53,19 +53,20 @@ class DryRun:
         """The last run, and the project that it ran in."""
         return self.state.context
 
-    def __call__(self, step: Step, *inputs: Input) -> Artifact:
+    def __call__(self, step: Step, *inputs: Input, workload: Workload | None = None) -> Artifact:
         """Takes a step's output from the store.
 
         Args:
             step: Which step.
             *inputs: The outputs of the steps in its `inputs`, in that order.
+            workload: With other parameters than the run's.
 
         Raises:
             StepHasToRunError: The output is missing or damaged; or the step is not cached, and
                 it would change something.
         """
         began = monotonic()
-        now = plan(step, self.workload, inputs)
+        now = plan(step, workload or self.workload, inputs)
         if step.cached and (done := self.state.added(now)):
             return done
         if step.cached:

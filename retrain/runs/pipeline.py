@@ -5,13 +5,14 @@ in `flows/` describes its flow as a `Pipeline`, which a dry run follows without 
 `as_prefect_flow` makes the Prefect flow.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from retrain import preflight
+from retrain.errors import UsageError
 from retrain.params import load_workload
 from retrain.project import Project, find_project
 from retrain.redaction import guard_logs
@@ -54,6 +55,11 @@ class Pipeline:
             imports them while its Prefect server starts.
         preparations: Other work that takes long the first time, by the step that needs it.
         promotes: Whether its runs may change what is served.
+        faults: Finds faults of parameters that only the flow itself uses, before a run: a sentence
+            for each. It is called if the steps find none, and told whether they may need more than
+            this machine has.
+        others: The names of steps of other flows; a workload may have time limits of these too.
+        options: Further options of its command: the parameter that each sets, by its name.
     """
 
     name: str
@@ -69,6 +75,9 @@ class Pipeline:
     imports: Mapping[str, Sequence[str]]
     preparations: Mapping[str, Callable[[Project], object]] = field(default_factory=dict)
     promotes: bool = False
+    faults: Callable[[Workload, Project, bool], Iterable[str]] = lambda *_: ()
+    others: Sequence[str] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
 
     def check(self, workload: Workload, project: Project, force: bool = False) -> None:
         """Finds faults that would make a run fail, before anything is started.
@@ -81,7 +90,10 @@ class Pipeline:
         Raises:
             UsageError: With a line for each fault.
         """
-        preflight.check(self.steps_for(workload), workload, project, force)
+        others = [*self.others, *(step.name for step in self.steps)]
+        preflight.check(self.steps_for(workload), workload, project, force, others)
+        if faults := [*self.faults(workload, project, force)]:
+            raise UsageError(f"workload {workload.name}: " + "\n".join(faults))
 
     def check_slowly(self, first: str | None, workload: Workload, project: Project) -> None:
         """Finds faults of the steps from one on that take seconds to find.

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from time import monotonic
 
-from retrain.errors import DamagedArtifactError, StepTimeoutError
+from retrain.errors import DamagedArtifactError, PrunedError, StepTimeoutError
 from retrain.limits import timeout_message
 from retrain.runs import console
 from retrain.runs.dry_run import REFRESHED
 from retrain.runs.state import Outcome, RunState
-from retrain.step import Input, Plan, Step, plan
+from retrain.step import Input, Plan, Step, TrialContext, plan
 from retrain.store import Artifact, RunContext, write_json
 from retrain.verify import Verifier, retry_damaged
 from retrain.workload import Workload
@@ -31,6 +31,7 @@ class Run:
         self._verifier = Verifier(state.store, state.context.run)
         self._damaged: dict[tuple[str, str], str] = {}
         self._ran: dict[tuple[str, str], Outcome] = {}
+        self._made: set[tuple[str, str]] = set()  # or found
 
     @property
     def workload(self) -> Workload:
@@ -61,33 +62,54 @@ class Run:
         """
         retry_damaged(lambda: order(self), self._start_again)
 
-    def __call__(self, step: Step, *inputs: Input) -> Artifact:
+    def __call__(self, step: Step, *inputs: Input, workload: Workload | None = None) -> Artifact:
         """Runs a step, or takes its output from the store.
 
         Args:
             step: Which step.
             *inputs: The outputs of the steps in its `inputs`, in that order.
+            workload: With other parameters than the run's.
 
         Raises:
             StepTimeoutError: It did not end within its limit.
             ValueError: From the step.
         """
-        now = plan(step, self.workload, inputs)
+        chosen = workload or self.workload
+        now = plan(step, chosen, inputs)
         if step.cached and (done := self.state.added(now)):
             return done
         reason = self._reason_to_run(step, now)
         began = monotonic()
         with console.running(step.name):
-            artifact, cached = self._result(step, now, inputs)
+            artifact, cached = self._result(step, now, chosen, inputs, self.context)
         ran = None if cached else reason or "asked of the registry each time"
         outcome = Outcome.of(step.name, now, artifact, ran=ran, seconds=monotonic() - began)
         if cached and (step.name, now.key) in self._ran:  # it ran before damage was found
             outcome = self._ran[step.name, now.key]
         self.state.add(outcome, artifact)
         console.ended(outcome.step, outcome.cached, outcome.why, outcome.seconds)
-        if step.cached:
+        if step.cached and workload is None:
             self._remember(now)
         return artifact
+
+    def run_trial(
+        self, step: Step, workload: Workload, trial: TrialContext, *inputs: Input
+    ) -> tuple[Artifact, bool]:
+        """Runs a step with other parameters, as the trial of a search.
+
+        It does not count as a step of the run.
+
+        Returns:
+            The output, and whether the store had it.
+
+        Raises:
+            PrunedError: It was ended early.
+            StepTimeoutError: It did not end within its limit.
+            ValueError: From the step.
+        """
+        context = replace(self.context, trial=trial)
+        with console.running(trial.name):
+            return self._result(step, plan(step, workload, inputs), workload, inputs, context)
 
     def _start_again(self, error: DamagedArtifactError) -> None:
         console.say(str(error))
@@ -96,29 +118,42 @@ class Run:
         self.state.outcomes.clear()
         self.state.artifacts.clear()
 
-    def _result(self, step: Step, now: Plan, inputs: tuple[Input, ...]) -> tuple[Artifact, bool]:
+    def _result(
+        self,
+        step: Step,
+        now: Plan,
+        workload: Workload,
+        inputs: tuple[Input, ...],
+        context: RunContext,
+    ) -> tuple[Artifact, bool]:
         """The step's output, and whether the store had it."""
         from prefect.task_engine import TaskRunTimeoutError
         from prefect.utilities.annotations import quote
 
         from retrain.caching import CACHED, as_task
 
-        if self.refresh and step.cached:
+        refresh = self.refresh and (step.name, now.key) not in self._made
+        if refresh and step.cached:
             self.state.store.forget(step.name, now.key)
-        hours = step.limit(self.workload)
-        task = as_task(step, self.state.store, self._verifier.checking, hours)
+        hours = step.limit(workload)
+        trial = context.trial.name if context.trial else None
+        task = as_task(step, self.state.store, self._verifier.checking, hours, trial)
         try:
             # Quoted, so that Prefect does not search the arguments for futures.
             ended = task(
                 plan=quote(now),
-                workload=quote(self.workload),
+                workload=quote(workload),
                 inputs=quote(inputs),
-                context=quote(self.context),
-                refresh=self.refresh,
+                context=quote(context),
+                refresh=refresh,
             )
         except TaskRunTimeoutError:
             raise StepTimeoutError(timeout_message(step.name, hours)) from None
-        return ended.result(), ended.name == CACHED
+        result = ended.result()
+        if isinstance(result, PrunedError):
+            raise result
+        self._made.add((step.name, now.key))
+        return result, ended.name == CACHED
 
     def _reason_to_run(self, step: Step, now: Plan) -> str | None:
         """Why a step has to run; None when the store has its output, or the step is not cached."""

@@ -1,13 +1,15 @@
 """Describes a training to the loop that runs it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import models
+from retrain.errors import PrunedError
 from retrain.workload import Train
+from tasks.train.selection import Epoch, pruned_at
 
 if TYPE_CHECKING:
     from models.network import Network
@@ -33,6 +35,7 @@ class TrainingJob:
         memory_gb: Memory for images, for each worker.
         data_cpus: Processes of each worker that load images.
         threads: CPU threads of each worker; None for a training on GPUs.
+        bounds: When a trial of a search is pruned; see `retrain.step.TrialContext`.
     """
 
     family: str
@@ -49,6 +52,20 @@ class TrainingJob:
     memory_gb: float
     data_cpus: int
     threads: int | None
+    bounds: Mapping[int, float]
+
+    def is_pruned(self, history: Sequence[Epoch]) -> bool:
+        """Whether the training, as a trial of a search, ends before its last epoch."""
+        return pruned_at(history, self.hyperparameters.best, self.bounds) is not None
+
+    def check_pruned(self, history: Sequence[Epoch]) -> None:
+        """Ends a training that is pruned.
+
+        Raises:
+            PrunedError: With its history.
+        """
+        if end := pruned_at(history, self.hyperparameters.best, self.bounds):
+            raise PrunedError(list(history[:end]))
 
     def save(self, network: "Network", data: "Prepared") -> None:
         """Writes the trained network to the output, as `models.save` does.

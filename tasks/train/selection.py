@@ -1,11 +1,13 @@
-"""Which epoch is the best, and when a training ends early; both follow from its history alone."""
+"""Which epoch is the best, and when a training ends early; both follow from its history."""
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from retrain.workload import Best, EarlyStopping
 
 Epoch = Mapping[str, Any]  # an entry of `history.json`
+NEVER = float("-inf")
 
 
 def is_better(epoch: Epoch, best: Epoch | None, choice: Best) -> bool:
@@ -19,7 +21,7 @@ def is_better(epoch: Epoch, best: Epoch | None, choice: Best) -> bool:
         best: The best before it, if any.
         choice: The metric, and whether it should be large.
     """
-    return best is None or _score(epoch, choice) > _score(best, choice)
+    return best is None or score(epoch, choice) > score(best, choice)
 
 
 def stops_early(history: Sequence[Epoch], choice: Best, rule: EarlyStopping | None) -> bool:
@@ -42,11 +44,35 @@ def stops_early(history: Sequence[Epoch], choice: Best, rule: EarlyStopping | No
     return waited >= rule.patience
 
 
+def best_so_far(history: Sequence[Epoch], choice: Best) -> list[float]:
+    """The best value of the metric up to each epoch; the opposite of a loss, so larger is better.
+
+    It is minus infinity before the metric was reported.
+    """
+    values = (_signed(epoch, choice) if choice.metric in epoch else NEVER for epoch in history)
+    return list(accumulate(values, max))
+
+
+def pruned_at(history: Sequence[Epoch], choice: Best, bounds: Mapping[int, float]) -> int | None:
+    """The epoch, from 1, at which a trial of a search is ended; None if it is not.
+
+    Args:
+        history: Its epochs so far.
+        choice: The metric, and whether it should be large.
+        bounds: By the number of an epoch, the least that the trial has to have reached then, in the
+            terms of `best_so_far`.
+    """
+    reached = best_so_far(history, choice)
+    behind = (n for n, bound in bounds.items() if n <= len(reached) and reached[n - 1] < bound)
+    return min(behind, default=None)
+
+
 def _signed(epoch: Epoch, choice: Best) -> float:
     """The metric, or its opposite, so that the larger is the better one."""
     value = float(epoch[choice.metric])
     return value if choice.larger_is_better else -value
 
 
-def _score(epoch: Epoch, choice: Best) -> tuple[float, float]:
+def score(epoch: Epoch, choice: Best) -> tuple[float, float]:
+    """What an epoch is compared by; larger is better."""
     return _signed(epoch, choice), -epoch.get("val_loss", 0.0)

@@ -25,7 +25,7 @@ import models
 from models import user_code
 from retrain import tracking
 from retrain.code import source_of
-from retrain.errors import UsageError
+from retrain.errors import PrunedError, UsageError
 from retrain.hardware import find_compiler, gpu_capabilities
 from retrain.project import Project
 from retrain.runs import console
@@ -92,6 +92,7 @@ def train(
         `val_loss` where the loop has them.
 
     Raises:
+        PrunedError: The training is a trial of a search, which ends it.
         ValueError: The parameters do not go together or with the images, or training diverged.
         ConnectionError: MLflow cannot be reached.
         ray.train.TrainingFailedError: More workers were lost than `scale.max_failures`.
@@ -113,6 +114,7 @@ def train(
         memory_gb=scale.memory_gb,
         data_cpus=scale.data_cpus,
         threads=scale.threads,
+        bounds=workspace.trial.bounds if workspace.trial else {},
     )
     params = flatten({"model": model.model_dump(), "train": hyperparameters.model_dump()})
     params |= {f"scale.{name}": getattr(scale, name) for name in SCALE}
@@ -125,15 +127,13 @@ def train(
         )
     _say_what_it_takes(model, hyperparameters, scale, images, workspace.project)
     with _tracked(workspace, params, images.digest) as run:
-        with (
-            console.training_progress() as show,
-            followed(
-                job.scratch / FILE,
-                show,
-                partial(tracking.log_epochs, workspace.project, run.run_id),
-            ),
-        ):
-            result = _launch(job, scale)
+        log = partial(tracking.log_epochs, workspace.project, run.run_id)
+        try:
+            with console.training_progress() as show, followed(job.scratch / FILE, show, log):
+                result = _launch(job, scale)
+        except PrunedError as pruned:
+            log(pruned.history)
+            raise
         history = result["history"]
         rule, choice = hyperparameters.early_stopping, hyperparameters.best
         if rule and stops_early(history, choice, rule) and len(history) != hyperparameters.epochs:
@@ -262,7 +262,7 @@ def _lacking_gpus(scale: Scale, gpus: int) -> Iterator[str]:
 def _tracked(
     workspace: Workspace, params: dict[str, Any], images: str
 ) -> Iterator[tracking.TrackedRun]:
-    """Starts or continues the training's run in MLflow, and ends it as finished or failed."""
+    """Starts or continues the training's run in MLflow, and ends it as it ended."""
     project, memory = workspace.project, workspace.scratch / TRACKED
     before = json.loads(memory.read_text())["run_id"] if memory.exists() else None
     run = tracking.start_run(
@@ -273,13 +273,15 @@ def _tracked(
         images,
         continued=before,
         again=workspace.refresh,
+        parent=workspace.trial.parent if workspace.trial else None,
     )
     write_json(memory, asdict(run))
     try:
         yield run
-    except BaseException:
+    except BaseException as ended:
         try:
-            tracking.end_run(project, run.run_id, "FAILED")
+            status = "KILLED" if isinstance(ended, PrunedError) else "FAILED"
+            tracking.end_run(project, run.run_id, status)
         except Exception as error:  # must not hide why the training failed
             logger.warning("MLflow could not record that the training failed: %s", error)
         raise

@@ -119,9 +119,10 @@ class Record(TrainerCallback):  # type: ignore[misc]  # it has no types
 
     @property
     def is_over(self) -> bool:
-        """Whether the training has ended because it no longer got better."""
+        """Whether the training has ended before its last epoch."""
         chosen = self._job.hyperparameters
-        return stops_early(self.history, chosen.best, chosen.early_stopping)
+        ended = stops_early(self.history, chosen.best, chosen.early_stopping)
+        return ended or self._job.is_pruned(self.history)
 
     @property
     def _checkpoints(self) -> Path:

@@ -55,6 +55,10 @@ def test_overrides_replace_values_and_reach_nested_sections(tmp_path):
         ({"model.initializer_range": 1e300}, "model.initializer_range: should be less than"),
         ({"model.mlp_ratio": 1e-4}, "model.mlp_ratio: 0.0001 leaves the MLPs no width."),
         ({"model.pretrained_version": "a" * 40}, "model.pretrained_version: is of no use without"),
+        (
+            {"train.lora": {"r": 4, "droput": 0}},
+            "train.lora.droput: no such key. Did you mean 'dro",
+        ),
         ({"name": "../x"}, "name: no such key; its key in params.yaml names it."),
         ({"model.patch_size": 15}, "model.patch_size: 15 does not divide images.size 224"),
     ],

@@ -1,15 +1,19 @@
 """Faults that would make a run fail are found before its first step."""
 
 import socket
+from pathlib import Path
 
 import pytest
 
+from flows import tune, validate
 from flows.train import PIPELINE
 from retrain import preflight
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.workload import Data, Gate, Model, Scale, Train, Workload
 from tasks.train import step as train_step
+
+ROOT = Path(__file__).parents[2]
 
 
 def workload(**sections):
@@ -27,6 +31,14 @@ def faults(tmp_path, **sections):
 def test_a_workload_without_fault_passes(tmp_path):
     rules = Gate(min={"accuracy": 0.9}, max={"log_loss": 1.0}, metric="macro_f1")
     preflight.check(PIPELINE.steps, workload(gate=rules, limits={"train": 3}), Project(tmp_path))
+
+
+def test_a_flow_of_fewer_steps_takes_a_workload_with_time_limits_of_others():
+    limited = workload(limits={"evaluate": 3})
+    for flow in (tune, validate):
+        preflight.check(flow.PIPELINE.steps, limited, Project(ROOT), others=flow.PIPELINE.others)
+    with pytest.raises(UsageError, match="no such step"):
+        preflight.check(tune.PIPELINE.steps, limited, Project(ROOT))
 
 
 def test_each_fault_is_a_line(tmp_path):

@@ -13,6 +13,7 @@ from typing import Any
 
 import models
 from models import custom, user_code
+from retrain.errors import PrunedError
 from retrain.runs.console import Progress
 from retrain.workload import Train, Workload
 from tasks.data.json_file import write_json
@@ -66,6 +67,7 @@ def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
         (how many) and `numerics` (how it was calculated).
 
     Raises:
+        PrunedError: The training is a trial of a search, which ends it.
         ValueError: The function failed, or did not do what it has to.
     """
     import torch
@@ -81,6 +83,7 @@ def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
             _call(job, data)
         if get_context().get_world_rank():
             return {}
+        job.check_pruned(reports.history)  # of a function that was over, or went on
         best = _best(job, reports)
         _show(job, len(data.split("train")), reports.history)
         parameters = _save(job, data, reports.folder(best))
@@ -106,7 +109,7 @@ def _call(job: TrainingJob, data: Prepared) -> None:
     function = user_code.find(named, KEY, job.root)
     try:
         function(_config(job, data))
-    except ReportError:
+    except (ReportError, PrunedError):
         raise
     except (OSError, RuntimeError, MemoryError):
         raise  # of the machine or of another worker, perhaps: Ray Train tries again
@@ -154,6 +157,8 @@ def _kept(job: TrainingJob, images: int) -> Iterator[Reports]:
 
     def keep(metrics: Mapping[str, Any], checkpoint: Any = None, **options: Any) -> None:
         reports.add(metrics, checkpoint)
+        if rank == 0:  # whose metrics count; the others are ended with it
+            job.check_pruned(reports.history)
         if checkpoint and options.get("delete_local_checkpoint_after_upload"):
             shutil.rmtree(checkpoint.path)
         report(metrics)

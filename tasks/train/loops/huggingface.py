@@ -108,6 +108,7 @@ def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
         As the loop `torch` does.
 
     Raises:
+        PrunedError: The training is a trial of a search, which ends it.
         ValueError: The network does not fit the images, or the training diverged.
     """
     import torch
@@ -190,6 +191,7 @@ def _train(job: TrainingJob, data: Prepared, network: "Network", on_cpu: bool) -
         trainer.train(resume_from_checkpoint=str(last) if last else None)
         if not record.history or record.history[-1]["step"] < trainer.state.global_step:
             trainer.evaluate()
+    job.check_pruned(record.history)
     record.finish()
     return record
 

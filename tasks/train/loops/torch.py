@@ -87,6 +87,7 @@ def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
         and `numerics` (how it was calculated).
 
     Raises:
+        PrunedError: The training is a trial of a search, which ends it.
         ValueError: The network does not fit the images, or the training diverged; or there is not
             enough memory.
     """
@@ -96,6 +97,7 @@ def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
             while not training.is_over:
                 training.train_epoch()
                 training.end_epoch()
+            training.job.check_pruned(training.history)
             return training.finish()
     except (RuntimeError, MemoryError) as error:
         if not _is_lack_of_memory(error):
@@ -275,10 +277,12 @@ class Training:
 
     @property
     def is_over(self) -> bool:
-        """Whether the last epoch has ended, or the training no longer gets better."""
+        """Whether the last epoch has ended, or the training ends before that."""
         chosen = self.hyperparameters
-        return len(self.history) == chosen.epochs or stops_early(
-            self.history, chosen.best, chosen.early_stopping
+        return (
+            len(self.history) == chosen.epochs
+            or stops_early(self.history, chosen.best, chosen.early_stopping)
+            or self.job.is_pruned(self.history)
         )
 
     @property

@@ -11,11 +11,11 @@ import pytest
 from prefect import flow, runtime
 
 from retrain.caching import is_transient
-from retrain.errors import RejectedDataError
+from retrain.errors import PrunedError, RejectedDataError
 from retrain.project import Project
 from retrain.runs.run import Run
 from retrain.runs.state import RunState
-from retrain.step import DataVersion, Step
+from retrain.step import DataVersion, Step, TrialContext
 from retrain.store import RunContext, Store
 from retrain.workload import Data, Model, Train, Workload
 
@@ -287,6 +287,52 @@ def test_another_try_in_a_refresh_goes_on_from_the_first(run_toy, monkeypatch):
 
     run_toy(steps=[replace(FIRST, function=resumes)], refresh=True)
     assert found == [False, True]
+
+
+def test_a_trial_runs_beside_the_steps_and_a_pruned_one_is_no_failure(prefect_session, tmp_path):
+    from prefect.client.orchestration import get_client
+
+    def trains(definition, data, workspace):
+        (workspace.scratch / "checkpoint").touch()
+        assert workspace.trial
+        if workspace.trial.bounds:
+            raise PrunedError([{"epoch": 1}])
+        (workspace.folder / "out.txt").write_text(str(definition.epochs))
+        return {}
+
+    step = replace(FIRST, function=trains)
+
+    @flow
+    def search():
+        context = RunContext(str(runtime.flow_run.id), Project(tmp_path))
+        run = Run(RunState("search", WORKLOAD, DATA, Store(tmp_path / "store"), context), True)
+        with run.hold_artifacts():
+            other = WORKLOAD.model_copy(update={"train": Train(epochs=7)})
+            made, cached = run.run_trial(step, other, TrialContext("trial 1", "parent", {}), DATA)
+            assert (made.folder / "out.txt").read_text() == "7"
+            assert not cached
+            with pytest.raises(PrunedError) as error:
+                run.run_trial(step, WORKLOAD, TrialContext("trial 2", "parent", {1: 0.5}), DATA)
+            assert error.value.history == [{"epoch": 1}]
+            assert run.state.outcomes == []
+            assert run(step, DATA, workload=other) == made
+        return run
+
+    run = search()
+    assert [(each.step, each.cached) for each in run.state.outcomes] == [("first", True)]
+    assert len(list(run.state.store.entries())) == 1
+    assert len(list((tmp_path / "store").glob("scratch/*/*/checkpoint"))) == 1
+    assert not run.state.last_plan("first").exists()  # a trial explains no later run
+
+    def tasks():
+        with get_client(sync_client=True) as client:
+            found = client.read_task_runs(flow_run_filter=only(run.context.run))
+        return [task for task in found if task.state.is_final()]
+
+    states = {task.name: task.state.name for task in until(tasks, 3)}
+    assert states == {
+        "first, trial 1": "Completed", "first, trial 2": "Pruned", "first": "Cached",
+    }  # fmt: skip
 
 
 def test_what_may_pass_is_tried_again_and_a_verdict_is_not(run_toy, monkeypatch):

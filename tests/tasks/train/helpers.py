@@ -10,7 +10,7 @@ import torch
 
 import models
 from retrain.project import Project
-from retrain.step import Facts, Workspace
+from retrain.step import Facts, TrialContext, Workspace
 from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train
 from tasks.data.shards import SOURCE, open_prepared, shard_name
@@ -81,6 +81,7 @@ def run(
     scale: Scale | None = None,
     output: str = "output",
     pulled: Path | None = None,
+    trial: TrialContext | None = None,
 ) -> Trained:
     """Runs the step; in the same root again, as a retry of it."""
     # Both are decided when a workload is read. Such a network gains nothing from more threads.
@@ -92,7 +93,7 @@ def run(
     project = Project(root)
     if not (root / "mlflow.db").exists():
         templates.place_mlflow_database(root)
-    workspace = Workspace(folder, scratch, KEY, "sides", project)
+    workspace = Workspace(folder, scratch, KEY, "sides", project, trial=trial)
     storage = "source" if (images / "train" / SOURCE).exists() else "pixels"
     prepared = Artifact("preprocess", "k", "ab" * 32, images, {"storage": storage})
     scale = scale or Scale()

@@ -1,0 +1,217 @@
+"""The search for better parameters: its trials are trainings, and a killed one goes on."""
+
+import json
+import shlex
+import signal
+from pathlib import Path
+
+import pytest
+
+from flows import tune
+from retrain import tracking
+from retrain.errors import UsageError
+from retrain.params import load_workload, parse_override
+from retrain.project import Project
+from retrain.registry import versions
+from retrain.runs.state import RunState
+from retrain.search.trials import COMPLETE, FAILED, PRUNED, Trial
+from retrain.step import DataVersion
+from retrain.store import Artifact, RunContext, Store
+from tests.flows import preloaded
+from tests.flows.conftest import ROOT, until
+
+SHIFT = "train.augment.shift: {low: 0, high: 1}"
+SPACE = f"tune.space={{{SHIFT}, train.lr: {{choices: [0.003, 1e30]}}}}"
+SEARCH = ("--set", SPACE)
+
+
+def search(clone, *arguments):
+    return json.loads(clone.retrain("tune", "vit", "--json", *arguments).stdout)
+
+
+def would(clone, *command):
+    """What a run would do with each step."""
+    preview = json.loads(clone.retrain(*command, "--dry-run", "--json").stdout)
+    return {step["step"]: step["would"] for step in preview["steps"]}
+
+
+def mlflow_runs(clone):
+    client = tracking.client(Project(clone.root))
+    experiment = client.get_experiment_by_name("vit")
+    return client.search_runs([experiment.experiment_id])
+
+
+def nested(clone, parent):
+    tag = "mlflow.parentRunId"
+    return [run for run in mlflow_runs(clone) if run.data.tags.get(tag) == parent.info.run_id]
+
+
+@pytest.fixture(scope="module")
+def searched(clone, first):
+    """The document of a search of the whole of a small space: two trials of four fail."""
+    return search(clone, *SEARCH)
+
+
+def test_trials_are_trainings_and_one_that_diverges_is_no_end(clone, first, searched):
+    trials = searched["trials"]
+    assert sorted(each["trial"] for each in trials) == [1, 2, 3, 4]  # all that there are, of 20
+    [own] = [each for each in trials if each["trial"] == 1]
+    assert own["values"] == {"train.augment.shift": 1, "train.lr": 0.003}  # the workload's
+    assert own["cached"]  # it was trained before
+    assert [each["state"] for each in trials] == [COMPLETE, COMPLETE, FAILED, FAILED]
+    assert [each["values"]["train.lr"] for each in trials] == [0.003, 0.003, 1e30, 1e30]
+    assert all("diverged in epoch 1" in each["reason"] for each in trials[2:])
+    best, other = trials[:2]
+    assert searched["best"] == best
+    assert best["best"]["val_accuracy"] >= other["best"]["val_accuracy"]
+    assert f"trial {best['trial']} of 4 is the best: val_accuracy" in searched["outcome"]
+
+
+def test_nothing_is_registered_and_the_test_split_is_not_looked_at(clone, first, searched):
+    assert [step["step"] for step in searched["steps"]] == [
+        "pull",
+        "validate",
+        "preprocess",
+        "train",
+    ]
+    project = Project(clone.root)
+    assert versions.champion(project, "vit").version == first["model"]["version"]
+    assert len(versions.history(project, "vit")) == 1
+    evaluated = [key for step, key in Store(project.store).entries() if step == "evaluate"]
+    assert len(evaluated) == 1
+
+
+def test_mlflow_has_a_run_of_the_search_with_its_trials_below(clone, searched):
+    client = tracking.client(Project(clone.root))
+    [parent] = [
+        r for r in mlflow_runs(clone) if r.data.tags[tracking.KEY] == searched["search"]["key"]
+    ]
+    assert parent.info.status == "FINISHED"
+    assert parent.data.metrics["val_accuracy"] == searched["best"]["best"]["val_accuracy"]
+    logged = {each.path for each in client.list_artifacts(parent.info.run_id, "tune")}
+    assert {"tune/search.png", "tune/trials.csv"} <= logged
+    assert sorted(run.info.status for run in nested(clone, parent)) == [
+        "FAILED",
+        "FAILED",
+        "FINISHED",
+    ]
+
+
+def test_a_training_with_the_best_values_is_in_the_store(clone, searched):
+    """As the command that is shown, and with the patch."""
+    command = shlex.split(searched["command"])
+    assert command[:3] == ["retrain", "train", "vit"]
+    assert would(clone, *command[1:])["train"] == "come from the cache"
+    other = [*command[1:-1], "train.lr=0.004"]
+    assert would(clone, *other)["train"] == "run"
+
+    params = clone.root / "params.yaml"
+    before = params.read_text()
+    assert searched["best"]["trial"] != 1  # else there is nothing to patch
+    clone.run("git", "apply", searched["look"]["patch"])
+    try:
+        assert would(clone, "train", "vit")["train"] == "come from the cache"
+    finally:
+        params.write_text(before)
+
+
+def test_a_search_that_is_over_does_nothing_more_and_a_changed_one_begins(clone, searched):
+    again = search(clone, *SEARCH)
+    assert again["unchanged"]
+    assert (again["best"], again["command"]) == (searched["best"], searched["command"])
+    assert would(clone, "tune", "vit", *SEARCH)["train"] == "come from the cache"
+    more = SPACE.replace("1e30", "0.004, 0.005, 0.006")
+    preview = clone.retrain("tune", "vit", "--set", more, "--trials", "7", "--dry-run").stdout
+    assert "train would be the first step to run: 0 of 7 trials are over." in preview
+    assert "trial" in clone.retrain("status", "vit").stdout
+
+
+LONG = (
+    *("--set", "train.epochs=60", "--set", "scale.checkpoint_seconds=0.1"),
+    *("--set", "tune.space={train.lr: {low: 0.001, high: 0.01, log: true}}"),
+)
+
+
+def test_a_killed_search_goes_on_with_the_trial_that_was_running(clone, first, tmp_path):
+    arguments = ("tune", "vit", *LONG, "--trials", "2")
+    output = tmp_path / "output"
+    process = preloaded.start(arguments, clone.root, clone.environment, output, output)
+    scratch = clone.root / ".retrain/store/scratch"
+
+    def second():
+        """The file of the second trial of a search of one parameter."""
+        for path in (clone.root / ".retrain/searches/vit").glob("*/trials/000002.json"):
+            if len(json.loads(path.read_text())["values"]) == 1:
+                return path
+        return None
+
+    try:
+        until(lambda: second() and list(scratch.glob("train/*/checkpoints/*.pt")), 180)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    left = json.loads(second().read_text())
+    assert left["state"] == "running"
+    one = (second().parent / "000001.json").read_bytes()
+
+    done = clone.retrain("tune", "vit", *LONG, "--trials", "3")
+    assert "train continues at epoch" in done.stdout
+    assert (second().parent / "000001.json").read_bytes() == one
+    trials = [json.loads(path.read_text()) for path in sorted(second().parent.glob("*.json"))]
+    assert [trial["number"] for trial in trials] == [1, 2, 3]
+    assert trials[1]["values"] == left["values"]
+    assert {trial["state"] for trial in trials} <= {COMPLETE, PRUNED}
+    parents = [run for run in mlflow_runs(clone) if nested(clone, run)]
+    statuses = [sorted(each.info.status for each in nested(clone, run)) for run in parents]
+    assert ["FINISHED"] * 3 in statuses  # no run was left, and none was begun again
+    assert {run.info.status for run in parents} == {"FINISHED"}
+
+
+@pytest.mark.parametrize(
+    ("space", "said"),
+    [
+        ("{}", "tune.space: nothing to search."),
+        ("{train.lrr: {choices: [1]}}", "with train.lrr=1: train.lrr: no such key. Did you mean"),
+        ("{train.lr: {low: 0, high: 0.1}}", "with train.lr=0.0: train.lr: should be greater"),
+        ("{train.optimizer: {choices: [sdg]}}", "train.optimizer: should be"),
+        ("{model.heads: {choices: [4, 5]}}", "with model.heads=5: model.heads: 5 does not divide"),
+        ("{gate.margin: {choices: [0.1]}}", "tune.space.gate.margin: no training depends on it"),
+        ("{train.best.mode: {choices: [max]}}", "tune.space.train.best.mode: trials are compared"),
+        ("{train.arguments: {choices: [{a: 1}]}}", "train.arguments: the loop torch does not use"),
+        (
+            "{train.batch_size: {choices: [8, 64]}, train.micro_batch: {choices: [4, 32]}}",
+            "with train.batch_size=8, train.micro_batch=32: train.micro_batch 32 is more than",
+        ),
+    ],
+)
+def test_a_space_that_cannot_be_searched_is_refused_before_anything_runs(space, said):
+    project, overrides = Project(ROOT), dict([parse_override(f"tune.space={space}")])
+    with pytest.raises(UsageError) as error:
+        tune.PIPELINE.check(load_workload(project.params, "vit", overrides), project)
+    assert said in str(error.value)
+
+
+def test_the_space_of_each_shipped_workload_can_be_searched():
+    project = Project(ROOT)
+    tune.PIPELINE.check(load_workload(project.params, "vit"), project)
+
+
+def test_a_search_whose_trials_all_failed_fails(tmp_path):
+    workload = load_workload(ROOT / "params.yaml", "vit")
+    context = RunContext("run", Project(tmp_path))
+    state = RunState("tune", workload, DataVersion("d", True), Store(tmp_path / "store"), context)
+    images = Artifact("preprocess", "key", "digest", Path(), {"storage": "pixels"})
+    state.artifacts["preprocess"] = images
+    trials = tune._trials(state)
+    trials.write(Trial(1, {"train.lr": 1}, FAILED, reason="It diverged."))
+    with pytest.raises(
+        ValueError, match=r"All 1 trials failed\. Change tune\.space\. It diverged\."
+    ):
+        tune._best(state)
+    worse, better, pruned = (
+        {"epoch": 1, "val_accuracy": 0.5, "val_loss": loss} for loss in (0.3, 0.2, 0.1)
+    )
+    trials.write(Trial(2, {}, COMPLETE, worse, [0.5]))
+    trials.write(Trial(3, {}, COMPLETE, better, [0.5]))
+    trials.write(Trial(4, {}, PRUNED, pruned, [0.5]))
+    assert [trial.number for trial in tune._ranked(state)] == [3, 2, 4, 1]
