@@ -39,7 +39,10 @@ def test_overrides_replace_values_and_reach_nested_sections(tmp_path):
     [
         ({"train.epochs": "many"}, "train.epochs: should be a valid integer, is 'many'"),
         ({"model.family": "vitt"}, "model.family: no 'vitt' in models/. Did you mean 'vit'?"),
-        ({"model.family": "network"}, "no 'network' in models/. There are: auto, custom, vit."),
+        (
+            {"model.family": "network"},
+            "no 'network' in models/. There are: auto, custom, embedding_head, vit.",
+        ),
         (
             {"model.pretrained": "x/y", "model.heads": 3},
             "workload toy: model.pretrained: brings its own sizes: leave out heads (--set "
