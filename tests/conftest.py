@@ -24,6 +24,9 @@ GROUPS = (
         "tests/tasks/train/test_workers.py",
         "tests/tasks/train/test_huggingface.py",
         "tests/tasks/train/test_function.py",
+        "tests/tasks/train/test_pruning.py",
+        "tests/tasks/train/test_stream.py",
+        "tests/tasks/embed/",
         "tests/tasks/compute/",
         "tests/tasks/preprocess/",
         "tests/tasks/validate/",
@@ -34,6 +37,7 @@ GROUPS = (
     (  # Prefect
         "tests/flows/test_three_ways.py",
         "tests/flows/test_store.py",
+        "tests/flows/test_tune.py",
         "tests/flows/test_validate.py",
         "tests/retrain/runs/",
         "tests/retrain/test_limits.py",

@@ -3,6 +3,7 @@
 import json
 import shlex
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -201,7 +202,7 @@ def test_a_search_whose_trials_all_failed_fails(tmp_path):
     context = RunContext("run", Project(tmp_path))
     state = RunState("tune", workload, DataVersion("d", True), Store(tmp_path / "store"), context)
     images = Artifact("preprocess", "key", "digest", Path(), {"storage": "pixels"})
-    state.artifacts["preprocess"] = images
+    state.artifacts |= {"preprocess": images, "pull": replace(images, step="pull")}
     trials = tune._trials(state)
     trials.write(Trial(1, {"train.lr": 1}, FAILED, reason="It diverged."))
     with pytest.raises(

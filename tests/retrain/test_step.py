@@ -40,6 +40,13 @@ def test_a_choice_that_changed_is_named():
     assert difference(more, less) == f"code of tasks.compute.prefetch, pillow {pillow} -> unset"
 
 
+def test_what_a_step_only_looks_up_is_not_in_the_key():
+    other = DataVersion("def", tracked=True)
+    looking = replace(STEP, looked_up=("data",))
+    assert plan(STEP, WORKLOAD, [DATA]).key != plan(STEP, WORKLOAD, [other]).key
+    assert plan(looking, WORKLOAD, [DATA]).key == plan(looking, WORKLOAD, [other]).key
+
+
 def test_what_a_step_only_reports_with_is_not_in_the_key():
     reporting = replace(STEP, reports_with=("tasks.compute.prefetch",))
     assert set(plan(reporting, WORKLOAD, [DATA]).code) == {__name__}
