@@ -318,6 +318,8 @@ class Scale(Section):
             each with a GPU where the cluster has enough of them.
         strategy: How workers share the training. `ddp`: each has all of the network. `fsdp`: each
             keeps a part of every layer, for networks that are too large for one GPU.
+        backend: How workers exchange their gradients: `auto` is `nccl` on GPUs and `gloo` on CPUs.
+        timeout_seconds: How long a worker waits for the others before the training fails.
         threads: CPU threads of a worker. `auto` is one for a small network, else the worker's share
             of the cores; None where the training runs on a GPU. Another number sums in another
             order and so trains another model.
@@ -339,6 +341,8 @@ class Scale(Section):
 
     workers: Annotated[int, Field(ge=0, le=4096)] = 0
     strategy: Literal["ddp", "fsdp"] = "ddp"
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
+    timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] = 600
     threads: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] | None = "auto"
     require_gpu: bool = False
     ingest: Literal["auto", "memory", "windows", "dataloader", "stream"] = "auto"

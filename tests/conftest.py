@@ -11,6 +11,8 @@ import retrain  # noqa: F401  telemetry off, before any library is imported
 from tests import templates
 
 os.environ.setdefault("PREFECT_LOGGING_LEVEL", "ERROR")
+# Ray's workers would wait for the other processes of a test run, which use all cores.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 # A shell lets its background jobs ignore Ctrl-C; the processes that tests start must not do so.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -17,6 +17,7 @@ ALLOWED = {
     "tasks/compute/ray_data.py": ["pickle"],
     "tasks/evaluate/answer.py": ["mlflow.pyfunc.load_model"],
     "tasks/promote/check.py": ["mlflow.pyfunc.load_model"],
+    "tasks/train/stream_ingest.py": ["pickle"],
 }
 
 

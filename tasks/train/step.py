@@ -55,13 +55,11 @@ VALIDATION = ("val_accuracy", "val_loss")  # metrics of the best epoch that are 
 SCALE = (
     "workers",
     "strategy",
+    "backend",
     "threads",
     "ingest",
     "memory_gb",
 )  # the settings of the section that change the network
-
-# How long a worker waits for the others; PyTorch's default for NCCL.
-COLLECTIVE_SECONDS = 600
 
 
 def train(
@@ -184,6 +182,8 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
         return
     if workload.scale.require_gpu:
         yield from _lacking_gpus(workload.scale, len(gpu_capabilities()))
+    elif workload.scale.backend == "nccl" and len(gpu_capabilities()) < workload.scale.workers:
+        yield "scale.backend: nccl needs a GPU for each worker. Leave it out to train on CPUs."
     if workload.train.compile is True:
         yield from _lacking_compiler(workload.scale)
 
@@ -317,7 +317,10 @@ def _launch(job: TrainingJob, scale: Scale) -> dict[str, Any]:
     trainer = Trainer(
         import_module(_loop(job.hyperparameters)).work,
         train_loop_config={"job": job},
-        torch_config=TorchConfig(timeout_s=COLLECTIVE_SECONDS),
+        torch_config=TorchConfig(
+            backend=None if scale.backend == "auto" else scale.backend,
+            timeout_s=scale.timeout_seconds,
+        ),
         scaling_config=scaling,
         run_config=RunConfig(
             name="train",

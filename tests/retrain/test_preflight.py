@@ -72,6 +72,13 @@ def test_required_gpus_that_are_there_pass(tmp_path, monkeypatch):
     preflight.check(PIPELINE.steps, workload(scale=scale), Project(tmp_path))
 
 
+def test_nccl_without_gpus_is_refused(tmp_path, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(train_step, "gpu_capabilities", lambda: [9.0])
+    [fault] = faults(tmp_path, scale=Scale(workers=2, backend="nccl"))
+    assert "scale.backend: nccl needs a GPU for each worker." in fault
+
+
 def test_what_this_machine_cannot_hold_is_refused_unless_it_is_forced(tmp_path):
     model = Model(family="vit", patch_size=4, hidden_size=8192, layers=900, heads=8)
     [fault] = faults(tmp_path, model=model)

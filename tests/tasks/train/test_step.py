@@ -97,7 +97,7 @@ def test_what_does_not_go_with_the_images_is_the_users_to_mend(images, tmp_path)
 def test_memory_that_cannot_be_had_is_the_users_to_mend(monkeypatch, sizes):
     from tasks.train.loops import torch as torch_loop
 
-    monkeypatch.setattr(torch_loop, "Training", lambda job: torch.empty(sizes))
+    monkeypatch.setattr(torch_loop, "Training", lambda job, opened: torch.empty(sizes))
     with pytest.raises(ValueError, match=r"not enough memory to train .* train\.micro_batch"):
         torch_loop.work({"job": None})  # type: ignore[dict-item]
 

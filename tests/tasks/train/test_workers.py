@@ -148,6 +148,7 @@ def train_with(tmp_path, monkeypatch, error, scale=SCALE):
         images=tmp_path,
         scratch=tmp_path / "scratch",
         output=tmp_path,
+        pulled=tmp_path,
         root=tmp_path,
         checkpoint_seconds=1.0,
         strategy="ddp",
@@ -155,6 +156,7 @@ def train_with(tmp_path, monkeypatch, error, scale=SCALE):
         memory_gb=1.0,
         data_cpus=0,
         threads=1,
+        bounds={},
     )
     job.scratch.mkdir()
     monkeypatch.setattr(import_module(step._loop(RECIPE)), "work", raising_on_the_last_rank)
