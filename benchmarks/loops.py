@@ -28,6 +28,7 @@ from retrain.project import Project
 from retrain.step import Facts, Workspace
 from retrain.store import Artifact
 from retrain.workload import Workload
+from tasks.data.champion import Start
 from tasks.data.shards import ROWS, SOURCE, Prepared, open_prepared, shard_name
 from tasks.train.augment import augment
 from tasks.train.optimizer import learning_rate, make_optimizer
@@ -125,6 +126,7 @@ def run_step(
             workload.scale,
             Artifact("preprocess", "benchmark", "benchmark", images, {"storage": storage}),
             Artifact("pull", "benchmark", "benchmark", pulled or root, {}),
+            Start(None),
             Workspace(output, scratch, "benchmark", workload.name, Project(root)),
         )
         return facts, json.loads((output / "report" / "history.json").read_text())

@@ -29,6 +29,7 @@ from tasks.preprocess.step import STEP as PREPROCESS
 from tasks.promote import outcome
 from tasks.promote.step import STEP as PROMOTE, Intent
 from tasks.pull.step import STEP as PULL, data_version, outdated
+from tasks.train.start import find_start
 from tasks.train.step import STEP as TRAIN
 from tasks.validate.outcome import say_near_duplicates
 from tasks.validate.step import STEP as VALIDATE
@@ -47,7 +48,8 @@ def order(run: Run | DryRun, version: DataVersion) -> None:
     checked = run(VALIDATE, data)
     compare_classes(run, checked)  # before hours of training
     images = prepare(run, data, checked)
-    model = run(TRAIN, images, data)
+    start = find_start(run.workload, run.context.project, images, data)
+    model = run(TRAIN, images, data, start)
     scores = run(EVALUATE, model, images)
     decide(run, version, data, checked, model, scores)
 
@@ -142,7 +144,7 @@ def show(document: Document) -> None:
 
 def _in_training(facts: Mapping[str, Any]) -> str:
     """The best epoch of a training, and what was trained, in one line."""
-    others = ("batch_size", "best_epoch", "numerics", "parameters", "weights")
+    others = ("batch_size", "best_epoch", "numerics", "parameters", "start", "weights")
     metrics = [name for name in facts if name not in others]
     values = ", ".join(f"{name} {console.number(facts[name])}" for name in metrics)
     precision = facts["numerics"]["precision"]

@@ -35,9 +35,10 @@ from retrain.search.patch import as_yaml, patch
 from retrain.search.plot import plot
 from retrain.search.table import row, table
 from retrain.search.trials import COMPLETE, FAILED, PRUNED, Trial, Trials, bounds, search_key
-from retrain.step import REPORT, DataVersion, Step, TrialContext, plan
+from retrain.step import REPORT, DataVersion, Input, Step, TrialContext, plan
 from retrain.store import Artifact
 from retrain.workload import Workload, flatten
+from tasks.data.champion import Start
 from tasks.data.embeddings import prepared_by
 from tasks.embed.step import STEP as EMBED
 from tasks.preprocess.step import STEP as PREPROCESS
@@ -47,6 +48,7 @@ from tasks.train.step import STEP as TRAIN, TRACKED
 from tasks.validate.step import STEP as VALIDATE
 
 EXAMPLE = "{train.lr: {low: 1e-4, high: 1e-2, log: true}}"
+NEW = Start(None)  # what trials start from
 PLOT, PATCH, TABLE = "search.png", "best.patch", "trials.csv"
 
 
@@ -65,7 +67,7 @@ def order(run: Run | DryRun, version: DataVersion) -> None:
         over, wanted = len(_trials(run.state).over()), _wanted(run.workload)
         raise StepHasToRunError(TRAIN.name, f"{over} of {wanted} trials are over")
     best = _best(run.state)
-    run(TRAIN, images, data, workload=vary(run.workload, best.values))
+    run(TRAIN, images, data, NEW, workload=vary(run.workload, best.values))
 
 
 def _search(run: Run, images: Artifact, data: Artifact) -> None:
@@ -91,7 +93,7 @@ def _search(run: Run, images: Artifact, data: Artifact) -> None:
         params = flatten({"tune": state.workload.tune.model_dump(exclude={"trials"})})
         parent = tracking.start_run(project, state.workload.name, key, params, images.digest)
         try:
-            _try_all(run, trials, (images, data), parent.run_id)
+            _try_all(run, trials, (images, data, NEW), parent.run_id)
             with trials.locked():
                 _report(state, _best(state))
             tracking.log_artifacts(project, parent.run_id, _folder(state) / REPORT, PIPELINE.name)
@@ -102,7 +104,7 @@ def _search(run: Run, images: Artifact, data: Artifact) -> None:
         tracking.end_run(project, parent.run_id, "FINISHED")
 
 
-def _try_all(run: Run, trials: Trials, inputs: Sequence[Artifact], parent: str) -> None:
+def _try_all(run: Run, trials: Trials, inputs: Sequence[Input], parent: str) -> None:
     """Runs trials until all are over."""
     workload = run.workload
     suggest = partial(spaces.suggest, spaces.parameters(workload), seed=workload.tune.seed)
@@ -114,7 +116,7 @@ def _try_all(run: Run, trials: Trials, inputs: Sequence[Artifact], parent: str) 
 
 
 def _tried(
-    run: Run, trial: Trial, limits: Mapping[int, float], inputs: Sequence[Artifact], parent: str
+    run: Run, trial: Trial, limits: Mapping[int, float], inputs: Sequence[Input], parent: str
 ) -> Trial:
     """Runs a trial, or goes on with one that was killed; returns how it ended.
 
@@ -180,8 +182,8 @@ def _settings(values: Mapping[str, Any]) -> list[str]:
 
 def _key(state: RunState) -> str:
     """What identifies the search; the images are prepared already."""
-    inputs = [state.artifacts[name] for name in TRAIN.inputs_for(state.workload)]
-    training = plan(TRAIN, state.workload, inputs)
+    made = [state.artifacts[name] for name in (prepared_by(state.workload), PULL.name)]
+    training = plan(TRAIN, state.workload, [*made, NEW])
     return search_key(training, state.workload.tune)
 
 
@@ -284,6 +286,8 @@ def _is_read_by(step: Step, name: str) -> bool:
 def faults(workload: Workload, project: Project, force: bool) -> Iterator[str]:
     """Finds what is wrong with the space: each end of each range is tried, without training."""
     space = spaces.parameters(workload)
+    if workload.train.init != "new":
+        yield "train.init: a search starts from new weights. Leave it out."
     if not space:
         yield f"tune.space: nothing to search. Give it values to try: --set 'tune.space={EXAMPLE}'"
     for parameter in space:
@@ -294,6 +298,8 @@ def faults(workload: Workload, project: Project, force: bool) -> Iterator[str]:
             yield f"tune.space.{name}: each family has settings of its own. Search one family."
         elif EMBED.needed(workload) and _is_read_by(EMBED, name):
             yield f"tune.space.{name}: the embeddings depend on it, and are made once."
+        elif name == "train.init":
+            yield f"tune.space.{name}: a search starts from new weights."
         elif name.startswith("train.best"):
             yield f"tune.space.{name}: trials are compared by it, so it is the same for all."
     seen = set()

@@ -155,5 +155,43 @@ def load(folder: Path) -> Classifier:
     return Classifier(module.eval(), tuple(labels), images)
 
 
+def take_weights(network: "Network", folder: Path, labels: Sequence[str]) -> None:
+    """Gives a new network the weights of a saved one.
+
+    What there is for each class, such as a row of the last layer, is taken by the class's name; for
+    a class that the saved network does not know, it stays as it is.
+
+    Args:
+        network: As `build` made it.
+        folder: As `save` wrote it.
+        labels: The class names of the new network.
+
+    Raises:
+        ValueError: The saved network is another one.
+    """
+    from safetensors.torch import load_file
+
+    saved = load_file(folder / WEIGHTS)
+    before = json.loads((folder / LABELS).read_text(encoding="utf-8"))
+    shared = [name for name in labels if name in before]
+    rows, theirs = ([names.index(name) for name in shared] for names in (list(labels), before))
+    weights = network.state_dict()
+    for name, own in weights.items():
+        other = saved.get(name)
+        if other is None or own.shape[1:] != other.shape[1:]:
+            fits = False
+        elif network.is_per_class(name) and (len(own), len(other)) == (len(labels), len(before)):
+            fits = True
+            own[rows] = other[theirs]
+        elif fits := own.shape == other.shape:
+            own.copy_(other)
+        if not fits:
+            shape = "missing" if other is None else tuple(other.shape)
+            raise ValueError(
+                f"train.init: the champion is another network: its {name} is {shape}, and not "
+                f"{tuple(own.shape)}. Leave train.init out to train a new one."
+            )
+
+
 def _write(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")

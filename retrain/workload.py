@@ -251,6 +251,8 @@ class Train(Section):
         loop: A module of `tasks/train/loops/`.
         function: A training function of the user's, `package.module:name` below the project's
             folder, which is the loop then.
+        init: What the training starts from: `new` weights, those that the model's section says, or
+            the ones of the model in production, the `champion`.
         arguments: What the function gets beside the parameters of this section; or, of the loop
             `huggingface`, further arguments of its `TrainingArguments`.
         batch_size: Images per optimizer step, over all workers; what cannot be divided among them
@@ -284,6 +286,7 @@ class Train(Section):
 
     loop: Literal["torch", "huggingface"] = "torch"
     function: Annotated[str, Field(pattern=NAMED, max_length=1000)] | None = None
+    init: Literal["new", "champion"] = "new"
     arguments: dict[str, Any] = {}
     epochs: Annotated[int, Field(ge=1, le=100_000)] = 20
     batch_size: BatchSize = 64

@@ -41,6 +41,7 @@ from retrain.store import (
 )
 from retrain.verify import Verifier, retry_damaged
 from retrain.workload import Workload
+from tasks.data.embeddings import prepared_by
 from tasks.embed.step import STEP as EMBED
 from tasks.evaluate.champion import score_champion
 from tasks.evaluate.classes import compare_classes
@@ -50,6 +51,7 @@ from tasks.preprocess.step import STEP as PREPROCESS
 from tasks.promote import outcome
 from tasks.promote.step import STEP as PROMOTE, Intent
 from tasks.pull.step import STEP as PULL, data_version
+from tasks.train.start import find_start
 from tasks.train.step import STEP as TRAIN
 from tasks.validate.step import STEP as VALIDATE
 
@@ -184,6 +186,11 @@ class Build:
         special: dict[str, Callable[[], Input]] = {
             "data": lambda: data_version(self.workload.data, self.project),
             "intent": lambda: Intent(promote=True),
+            "start": lambda: find_start(
+                self.workload,
+                self.project,
+                *map(self.output, (prepared_by(self.workload), "pull")),
+            ),
             "champion": lambda: score_champion(
                 self, *map(self.output, ("pull", "validate", "evaluate"))
             ),

@@ -40,6 +40,8 @@ class Candidate:
         package_digest: SHA-256 (hex) of what is served: the model, its precision and its code. It
             identifies a version; None for old versions, which were registered without it.
         train_digest: Digest of the output of `train`: weights, labels, image size.
+        train_key: The key of the training in the store; None for old versions.
+        start: SHA-256 (hex) of the weights that the training started from; None for new ones.
         family: The module in `models/` with its network.
         images: `size`, `channels` and `resize` of its input images.
         classes: SHA-256 (hex) of its class names; None for old versions.
@@ -53,6 +55,8 @@ class Candidate:
     weights: str
     package_digest: str | None
     train_digest: str
+    train_key: str | None
+    start: str | None
     family: str
     images: Mapping[str, Any]
     classes: str | None
@@ -111,16 +115,25 @@ def champion(project: Project, name: str) -> ModelVersion | None:
 
 def find_version(project: Project, name: str, package_digest: str) -> ModelVersion | None:
     """The version with a package; None when the package is not registered."""
+    return _find(project, name, "package_digest", package_digest)
+
+
+def find_by_weights(project: Project, name: str, weights: str) -> ModelVersion | None:
+    """A version with certain weights (SHA-256, hex); None when there is none."""
+    return _find(project, name, "weights", weights)
+
+
+def _find(project: Project, name: str, tag: str, value: str) -> ModelVersion | None:
     if stored := sqlite_reader.read(project.tracking_uri, name):
         same = (
             version
             for version in stored.versions.values()
-            if version.tags.get("retrain.package_digest") == package_digest
+            if version.tags.get(f"retrain.{tag}") == value
         )
         return next((_read(version, stored) for version in same), None)
     client = tracking.client(project)
     model = _registered(client, name)
-    wanted = f"name = '{name}' AND tags.`retrain.package_digest` = '{package_digest}'"
+    wanted = f"name = '{name}' AND tags.`retrain.{tag}` = '{value}'"
     found = client.search_model_versions(wanted) if model else []
     return _read(found[0], model) if model and found else None
 
@@ -295,6 +308,8 @@ def _read(
         weights=tags["weights"],
         package_digest=tags.get("package_digest"),
         train_digest=tags["train_digest"],
+        train_key=tags.get("train_key"),
+        start=tags.get("start"),
         family=tags["family"],
         images=json.loads(tags["images"]),
         classes=tags.get("classes"),

@@ -39,6 +39,37 @@ class Registered:
 
 
 @dataclass(frozen=True)
+class Start:
+    """What a training starts from.
+
+    Attributes:
+        registered: The version whose weights it takes; None for new weights.
+    """
+
+    registered: Registered | None
+
+    @property
+    def step(self) -> str:
+        """Its name as an input."""
+        return "start"
+
+    @property
+    def model(self) -> Path | None:
+        """The folder with the saved network; None for new weights."""
+        return self.registered.package / versions.MODEL if self.registered else None
+
+    @property
+    def weights(self) -> str | None:
+        """SHA-256 (hex) of the weights; None for new ones."""
+        return self.registered.version.weights if self.registered else None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the above."""
+        return digest_of(self.weights)
+
+
+@dataclass(frozen=True)
 class Champion:
     """The model in production, with its metrics on the challenger's test split.
 

@@ -185,6 +185,8 @@ def _register(
             weights=weights,
             package_digest=scores.facts["package"],
             train_digest=trained.digest,
+            train_key=trained.key,
+            start=trained.facts.get("start"),
             family=json.loads((model / models.MODEL).read_text(encoding="utf-8"))["family"],
             images=json.loads((model / models.IMAGES).read_text(encoding="utf-8")),
             classes=package.classes_digest(classes),
@@ -205,7 +207,7 @@ def _run_of(trained: Artifact, scores: Artifact, workspace: Workspace) -> str:
     plan: dict[str, Any] = {"config": {}, "inputs": {"": "unknown"}}
     if (trained.folder / MANIFEST).exists():  # DVC's copy of an output has none
         plan = json.loads((trained.folder / MANIFEST).read_text(encoding="utf-8"))["plan"]
-    [images] = plan["inputs"].values()
+    images = next(digest for name, digest in plan["inputs"].items() if name != "start")
     run_id = tracking.start_run(
         project, workspace.workload, trained.key, plan["config"], images
     ).run_id

@@ -27,6 +27,7 @@ class TrainingJob:
         images: The output of `preprocess`, or of `embed`.
         scratch: The folder of checkpoints and progress; remains after a kill.
         output: The folder of the trained network.
+        start: The folder of a saved network whose weights it starts from; None for new ones.
         pulled: The output of `pull`, where `ingest` is `stream`.
         root: The project's folder; relative paths in the settings start there.
         checkpoint_seconds: The longest time between two checkpoints.
@@ -44,6 +45,7 @@ class TrainingJob:
     images: Path
     scratch: Path
     output: Path
+    start: Path | None
     pulled: Path
     root: Path
     checkpoint_seconds: float
@@ -66,6 +68,21 @@ class TrainingJob:
         """
         if end := pruned_at(history, self.hyperparameters.best, self.bounds):
             raise PrunedError(list(history[:end]))
+
+    def build(self, data: "Prepared") -> "Network":
+        """Makes the network as it is before the training; the seed of torch decides its weights.
+
+        Args:
+            data: What it will be trained on.
+
+        Raises:
+            ValueError: It does not fit the images, or what it starts from is another network.
+        """
+        with chdir(self.root):
+            network = models.build(self.family, self.settings, data.shape, len(data.labels))
+        if self.start:
+            models.take_weights(network, self.start, data.labels)
+        return network
 
     def save(self, network: "Network", data: "Prepared") -> None:
         """Writes the trained network to the output, as `models.save` does.

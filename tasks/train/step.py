@@ -47,6 +47,8 @@ from tasks.train.selection import stops_early
 if TYPE_CHECKING:
     from ray.train import ScalingConfig
 
+    from tasks.data.champion import Start
+
 logger = logging.getLogger(__name__)
 
 MODEL = "model"
@@ -68,6 +70,7 @@ def train(
     scale: Scale,
     images: Artifact,
     pulled: Artifact,
+    start: "Start",
     workspace: Workspace,
 ) -> Facts:
     """Trains a network; continues from the last checkpoint of an interrupted training.
@@ -81,13 +84,14 @@ def train(
         scale: On how many workers.
         images: The output of `preprocess`, or of `embed`.
         pulled: That of `pull`; only images that are not prepared are read there.
+        start: Which weights it starts from.
         workspace: Its scratch holds the checkpoints.
 
     Returns:
         `weights` (SHA-256 of the weights' file), `parameters` (how many), `numerics` (`precision`,
         `attention`, whether `compiled`, and CPU `threads`), `batch_size` (over all workers, as it
-        was), `best_epoch`, and the metric by which it is the best, with `val_accuracy` and
-        `val_loss` where the loop has them.
+        was), `best_epoch`, `start` (SHA-256 of the weights it started from, if not new), and the
+        metric by which it is the best, with `val_accuracy` and `val_loss` where the loop has them.
 
     Raises:
         PrunedError: The training is a trial of a search, which ends it.
@@ -104,6 +108,7 @@ def train(
         images=images.folder,
         scratch=workspace.scratch,
         output=workspace.folder / MODEL,
+        start=start.model,
         pulled=pulled.folder,
         root=workspace.project.root,
         checkpoint_seconds=scale.checkpoint_seconds,
@@ -114,6 +119,8 @@ def train(
         threads=scale.threads,
         bounds=workspace.trial.bounds if workspace.trial else {},
     )
+    if start.registered:
+        console.say(f"train starts from the weights of version {start.registered.version.version}.")
     params = flatten({"model": model.model_dump(), "train": hyperparameters.model_dump()})
     params |= {f"scale.{name}": getattr(scale, name) for name in SCALE}
     workers = max(scale.workers, 1)
@@ -152,6 +159,7 @@ def train(
         "numerics": result["numerics"],
         "batch_size": batch_size,
         "best_epoch": best["epoch"],
+        **({"start": start.weights} if start.registered else {}),
         **metrics,
     }
 
@@ -390,7 +398,7 @@ def _own_interrupt_handler() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
 
 
-def _chosen(workload: Workload, images: Artifact, pulled: Artifact) -> Chosen:
+def _chosen(workload: Workload, images: Artifact, pulled: Artifact, start: "Start") -> Chosen:
     settings = workload.model.model_dump(exclude={"family"})
     modules = (_loop(workload.train), *models.modules_of(workload.model.family, settings))
     if function := workload.train.function:
@@ -418,7 +426,7 @@ STEP = Step(
     "train",
     train,
     reads=("model", "train", *(f"scale.{name}" for name in SCALE)),
-    inputs=lambda workload: (prepared_by(workload), "pull"),
+    inputs=lambda workload: (prepared_by(workload), "pull", "start"),
     looked_up=("pull",),
     libraries=("numpy", "safetensors", "torch", "transformers"),
     chosen=_chosen,

@@ -171,7 +171,7 @@ def test_the_head_on_embeddings_does_not_belong_to_the_step_that_embeds():
     embed, train = (step_plan(name, doggos, FACTS) for name in ("embed", "train"))
     assert "models.backbone" in embed.code
     assert "models.embedding_head" in train.code.keys() - embed.code.keys()
-    assert [*train.inputs] == ["embed"]
+    assert [*train.inputs] == ["embed", "start"]
 
 
 def test_a_function_of_the_user_s_counts_and_so_does_that_of_its_network():
@@ -208,7 +208,7 @@ def test_the_decoder_of_raw_images_counts_only_where_a_training_streams_them():
 def test_a_training_depends_on_the_raw_data_only_through_what_was_prepared():
     for storage in ("pixels", "source"):
         planned = plans(ROOT, FACTS | {"storage": storage})["train"]
-        assert planned.inputs.keys() == {"preprocess"}
+        assert planned.inputs.keys() == {"preprocess", "start"}
 
 
 def test_a_new_version_of_great_expectations_checks_the_data_again(monkeypatch):

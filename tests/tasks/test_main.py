@@ -29,6 +29,8 @@ def appoint(project: Project, trained: Artifact) -> None:
         weights=trained.facts["weights"],
         package_digest=package.digest_of_folder(folder),
         train_digest=trained.digest,
+        train_key=None,
+        start=None,
         family="vit",
         images={},
         classes=package.classes_digest(LABELS),

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import models
 from models import custom, user_code
 from retrain.errors import PrunedError
 from retrain.runs.console import Progress
@@ -222,7 +221,7 @@ def _save(job: TrainingJob, data: Prepared, checkpoint: Path) -> int:
     Raises:
         ValueError: No file of the checkpoint has the weights of the network.
     """
-    network = models.build(job.family, job.settings, data.shape, len(data.labels))
+    network = job.build(data)
     expected = {name: value.shape for name, value in network.classifier.state_dict().items()}
     for path in sorted(path for path in checkpoint.rglob("*") if path.suffix in SUFFIXES):
         for weights in _state_dicts(path):

@@ -6,11 +6,9 @@ go to the scratch folder, which all workers see; Ray Train need not copy them.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import chdir
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import models
 from retrain.faults import did_you_mean
 from retrain.workload import Train, Workload
 from tasks.data.shards import Prepared, open_prepared
@@ -31,7 +29,7 @@ INGESTS = ("auto", "dataloader")
 USED = (
     *("loop", "arguments", "epochs", "batch_size", "lr", "weight_decay", "warmup", "schedule"),
     *("clip_norm", "label_smoothing", "micro_batch", "precision", "augment", "seed", "best"),
-    *("early_stopping", "lora"),
+    *("early_stopping", "lora", "init"),
 )
 SCHEDULES = {"cosine": "cosine", "constant": "constant_with_warmup"}
 
@@ -120,8 +118,7 @@ def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
     data = open_prepared(job.images)
     threads = device.set_threads(get_device(), job.threads)
     torch.manual_seed(job.hyperparameters.seed)
-    with chdir(job.root):
-        network = models.build(job.family, job.settings, data.shape, len(data.labels))
+    network = job.build(data)
     if job.hyperparameters.lora:
         add_adapters(network, job.hyperparameters.lora)
     precision = job.hyperparameters.precision

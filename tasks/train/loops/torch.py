@@ -1,7 +1,7 @@
 """The project's own training loop; each worker runs it, or the step's process if there are none."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, chdir, closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -9,7 +9,6 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
-import models
 from retrain.workload import Train, Workload
 from tasks.data.shards import PreparedSplit, open_prepared
 from tasks.train import checkpoint, device, sharding
@@ -146,15 +145,13 @@ class Training:
 
         self.data = open_prepared(job.images)
         images, self.val = self.data.split("train"), self.data.split("val")
-        classes = len(self.data.labels)
         self.batches = sampler(job, self.data, self.rank, self.workers)
         self.ingest = self._open_ingest(images, opened)
         self.batch = self.batches.share * self.workers  # images of a step
         self.steps = self.batches.per_epoch * self.hyperparameters.epochs
 
         torch.manual_seed(self.hyperparameters.seed)
-        with chdir(job.root):
-            self.network = models.build(job.family, job.settings, self.data.shape, classes)
+        self.network = job.build(self.data)
         if self.hyperparameters.lora:
             add_adapters(self.network, self.hyperparameters.lora)
         self.numerics = self._choose_numerics()
@@ -443,10 +440,7 @@ class Training:
         """The network; of a divided one, another that is whole."""
         if not self.is_sharded:
             return self.network
-        with chdir(self.job.root):
-            return models.build(
-                self.job.family, self.job.settings, self.data.shape, len(self.data.labels)
-            )
+        return self.job.build(self.data)
 
     def _check_finite(self, value: "Tensor") -> None:
         """Stops a training that diverged; on all workers, because the value is equal on each."""

@@ -40,6 +40,8 @@ def register(project: Project, name: str, model: str, root: Path):
         weights=hashlib.sha256(weights).hexdigest(),
         package_digest=f"package-{model}",
         train_digest=model,
+        train_key=None,
+        start=None,
         family="vit",
         images={"size": 8, "channels": 1, "resize": "crop"},
         classes="ant and bee",

@@ -100,6 +100,8 @@ def appoint(project: Project, folder: Path, trained: Artifact) -> versions.Model
         weights=versions.digest_of_weights(folder / package.MODEL),
         package_digest=package.digest_of_folder(folder),
         train_digest=trained.digest,
+        train_key=None,
+        start=None,
         family="vit",
         images={"size": 8, "channels": 1, "resize": "crop"},
         classes=package.classes_digest(package.classes_of(folder)),

@@ -13,6 +13,7 @@ from retrain.project import Project
 from retrain.step import Facts, TrialContext, Workspace
 from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train
+from tasks.data.champion import Start
 from tasks.data.shards import SOURCE, open_prepared, shard_name
 from tasks.train.step import train
 from tests import templates
@@ -20,6 +21,7 @@ from tests import templates
 LABELS = ("left", "right", "top")
 SMALL = Model(family="vit", patch_size=4, hidden_size=16, layers=1, heads=2)
 KEY = "c0ffee" * 10
+NEW = Start(None)
 
 
 def write_prepared(folder: Path, rows: int = 96, val: int = 33) -> Path:
@@ -82,6 +84,7 @@ def run(
     output: str = "output",
     pulled: Path | None = None,
     trial: TrialContext | None = None,
+    start: Start = NEW,
 ) -> Trained:
     """Runs the step; in the same root again, as a retry of it."""
     # Both are decided when a workload is read. Such a network gains nothing from more threads.
@@ -100,5 +103,5 @@ def run(
     if scale.threads == "auto":
         scale = scale.model_copy(update={"threads": 1})
     pulled = Artifact("pull", "k", "cd" * 32, pulled or root, {})
-    facts = train(model, hyperparameters, scale, prepared, pulled, workspace)
+    facts = train(model, hyperparameters, scale, prepared, pulled, start, workspace)
     return Trained(facts, folder, project)

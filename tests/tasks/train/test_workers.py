@@ -148,6 +148,7 @@ def train_with(tmp_path, monkeypatch, error, scale=SCALE):
         images=tmp_path,
         scratch=tmp_path / "scratch",
         output=tmp_path,
+        start=None,
         pulled=tmp_path,
         root=tmp_path,
         checkpoint_seconds=1.0,

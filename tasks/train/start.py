@@ -1,0 +1,36 @@
+"""Finds the weights that a training starts from: new ones, or those of the champion."""
+
+from retrain.project import Project
+from retrain.registry import versions
+from retrain.step import plan
+from retrain.store import Artifact
+from retrain.workload import Workload
+from tasks.data.champion import Registered, Start
+from tasks.train.step import STEP
+
+
+def find_start(workload: Workload, project: Project, images: Artifact, pulled: Artifact) -> Start:
+    """Finds what a training starts from.
+
+    A champion that was itself trained in this way, on these images with these parameters, is not
+    trained further: the training starts where the champion's did, and so is the champion's.
+
+    Args:
+        workload: Of the run.
+        project: The clone with the registry.
+        images: What the training takes.
+        pulled: The output of `pull`.
+    """
+    if workload.train.init == "new":
+        return Start(None)
+    champion = versions.champion(project, workload.name)
+    if champion is None:
+        return Start(None)
+    before = None
+    if champion.start:
+        before = versions.find_by_weights(project, workload.name, champion.start)
+    if before or not champion.start:
+        start = Start(Registered(project, before) if before else None)
+        if plan(STEP, workload, [images, pulled, start]).key == champion.train_key:
+            return start
+    return Start(Registered(project, champion))
