@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from models import fine_tuned
 from models.architecture import first_line
-from models.network import NOT_KEPT, Network, prefer_attention
+from models.network import NOT_KEPT, Network, inference, prefer_attention
 
 # The part for images of networks that have another one for text.
 VISION = {
@@ -143,8 +143,7 @@ class EmbeddingNetwork(Network):
         Returns:
             float32 (N, D).
         """
-        bf16 = torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16")
-        with torch.inference_mode(), bf16:
+        with inference(images.device, precision):
             return self._embeddings(images)
 
     def _embeddings(self, images: Tensor) -> Tensor:

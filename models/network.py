@@ -1,7 +1,8 @@
 """Wraps a classifier: stored pixels in, logits out."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -123,9 +124,21 @@ class Network(nn.Module):
         Returns:
             float32 (N, classes).
         """
-        bf16 = torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16")
-        with torch.inference_mode(), bf16:
+        with inference(images.device, precision):
             return torch.softmax(self(images).float(), dim=1)
+
+
+@contextmanager
+def inference(device: torch.device, precision: str) -> Iterator[None]:
+    """Calculates without gradients, as evaluation and serving do.
+
+    Args:
+        device: Of the network.
+        precision: `fp32` or `bf16`, of the matrix products.
+    """
+    bf16 = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
+    with torch.inference_mode(), bf16:
+        yield
 
 
 def prefer_attention(network: Any, device: str, precision: str) -> str | None:

@@ -4,15 +4,26 @@ The parameters of the changes are drawn on the CPU, so they are the same on ever
 """
 
 import warnings
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from retrain.workload import Augment
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.nn import Module
 
 # The sides of a crop, as Szegedy et al. (2015) draw it: width / height.
 RATIO = (3 / 4, 4 / 3)
+
+
+@lru_cache(maxsize=1)
+def _crop(share: float, height: int, width: int) -> "Module":
+    """The change that cuts out at least a share of the area and scales it to a size."""
+    from kornia.augmentation import RandomResizedCrop
+
+    crop: Module = RandomResizedCrop((height, width), (share, 1.0), RATIO)
+    return crop
 
 
 class Transforms:
@@ -28,7 +39,6 @@ class Transforms:
             warnings.simplefilter("ignore")  # of its own use of torch
             from kornia import augmentation
             from kornia.augmentation.auto import RandAugment
-            from torch.nn import Module
 
         self._crop = changes.crop
         self._after: list[Module] = []
@@ -51,12 +61,11 @@ class Transforms:
             float32 (N, H, W, C), 0 to 255.
         """
         import torch
-        from kornia.augmentation import RandomResizedCrop
 
         transforms = list(self._after)
         if self._crop is not None:
             height, width = images.shape[1:3]
-            transforms.insert(0, RandomResizedCrop((height, width), (self._crop, 1.0), RATIO))
+            transforms.insert(0, _crop(self._crop, height, width))
         generator = torch.default_generator
         before = generator.get_state()
         generator.manual_seed(seed)
