@@ -3,12 +3,14 @@
 import os
 import shutil
 import signal
+import sys
+from contextlib import contextmanager
 
 import pytest
 from xdist.scheduler.loadfile import LoadFileScheduling
 
 import retrain  # noqa: F401  telemetry off, before any library is imported
-from tests import templates
+from tests import templates, warm_python
 
 os.environ.setdefault("PREFECT_LOGGING_LEVEL", "ERROR")
 # Ray's workers would wait for the other processes of a test run, which use all cores.
@@ -78,9 +80,24 @@ def ray_session():
     """Ray, started once for all tests that need it."""
     from retrain.servers import ray_cluster
 
-    ray_cluster.connect()
+    with _warm_python():  # for its workers
+        ray_cluster.connect()
     yield
     ray_cluster.disconnect()
+
+
+@pytest.fixture(scope="module")
+def warm():
+    """For a file whose tests start many processes that import the same libraries."""
+    with _warm_python():
+        yield
+
+
+@contextmanager
+def _warm_python():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", warm_python.executable())
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from PIL import Image
 from ruamel.yaml import YAML
 
 from benchmarks.flow import copy_project
-from tests import templates
+from tests import templates, warm_python
 from tests.flows import preloaded
 
 ROOT = Path(__file__).parents[2]
@@ -46,10 +46,11 @@ class Clone:
     def environment(self) -> dict[str, str]:
         """Ours, with the clone's own code in front, and none of our places."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "MLFLOW_"))}
+        programs = (Path(each).parent for each in (warm_python.executable(), sys.executable))
         return kept | {
             "PREFECT_API_URL": self.api,
             "PYTHONPATH": str(self.root),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PATH": os.pathsep.join([*map(str, programs), os.environ["PATH"]]),
         }
 
     def run(self, *command: str, code: int = 0, **more: str) -> subprocess.CompletedProcess[str]:

@@ -12,6 +12,7 @@ import atexit
 import multiprocessing
 import os
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -171,6 +172,7 @@ def _state(root: Path, environment: Mapping[str, str]) -> tuple[object, ...]:
 def _serve(root: Path, environment: Mapping[str, str], requests: "connection.Connection") -> None:
     """Imports the clone's code and Prefect, and runs each command that comes in a fork."""
     _enter(root, environment)
+    sys.executable = str(shutil.which("python"))  # for registered packages and Ray's workers
     os.environ.setdefault("PREFECT_HOME", str(root / ".retrain" / "prefect"))  # as a command does
     flows = [f"flows.{path.stem}" for path in (root / "flows").glob("[!_]*.py")]
     for name in ("prefect.main", "retrain.cli.main", *flows, *_steps(root)):

@@ -21,6 +21,8 @@ from tasks.embed import step
 from tasks.embed.step import STEP
 from tests.tasks.embed.conftest import run_embed, write_backbone, write_images
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 ROOT = Path(__file__).parents[3]
 
 

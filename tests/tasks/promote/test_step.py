@@ -30,6 +30,8 @@ from tests.tasks.toy_model import (
     write_scores,
 )
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 COLUMNS = Data(path="data")
 DATA = DataVersion("data-1", tracked=True)
 PASSED = {"rule": "accuracy >= 0.9", "value": 0.95, "bound": 0.9, "passed": True}

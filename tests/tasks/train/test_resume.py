@@ -15,6 +15,8 @@ from retrain.workload import Augment, Scale, Train
 from tasks.train import checkpoint
 from tests.tasks.train.helpers import SMALL, run, write_prepared
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 ROOT = Path(__file__).parents[3]
 RECIPE = Train(epochs=4, batch_size=16, lr=0.01, augment=Augment(shift=1, flip=True))
 PER_EPOCH = 6

@@ -23,7 +23,7 @@ from tasks.validate.step import validate
 from tests.tasks.toy_data import png, pulled, workspace, write_files, write_parquet
 from tests.tasks.train.helpers import SMALL, run
 
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = pytest.mark.usefixtures("ray_session", "warm")
 
 ROOT = Path(__file__).parents[3]
 COUNT = 150

@@ -1,0 +1,169 @@
+"""Imports libraries once, and runs Python commands in forks.
+
+    python -I server.py PROGRAM
+
+`PROGRAM` is the path of `client.py` as it is called. The server prints a line when it listens, and
+ends when its standard input does.
+"""
+
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+# Nothing of Prefect and Ray: they read their settings from the environment when they are imported.
+LIBRARIES = (
+    "mlflow.pyfunc",
+    "pandas",
+    "torch",
+    "torch.distributed.fsdp",
+    "transformers.models.vit.modeling_vit",
+)
+WITHOUT_VALUE = ("-B", "-E", "-I", "-S", "-s", "-u")
+MAX_FILES = 250
+
+
+def serve(program: Path) -> None:
+    """Answers until the standard input ends."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"{program}.socket")
+    listener.listen(100)
+    print("listening", flush=True)
+    for name in LIBRARIES:
+        import_module(name)
+    wakes, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(woken)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    forks: dict[int, socket.socket] = {}
+    with selectors.DefaultSelector() as selector:
+        selector.register(listener, selectors.EVENT_READ)
+        selector.register(wakes, selectors.EVENT_READ)
+        selector.register(sys.stdin, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is sys.stdin:
+                    for pid in forks:
+                        os.kill(pid, signal.SIGKILL)
+                    return
+                if key.fileobj is listener:
+                    client, _ = listener.accept()
+                    pid = _fork(client, program)
+                    forks[pid] = client
+                    selector.register(client, selectors.EVENT_READ, pid)
+                elif key.fileobj == wakes:
+                    os.read(wakes, 1000)
+                else:  # nothing is ever sent, so the client has ended
+                    selector.unregister(key.fileobj)
+                    forks.pop(key.data).close()
+                    os.kill(key.data, signal.SIGKILL)
+            for pid, status in _ended():
+                if client := forks.pop(pid, None):
+                    selector.unregister(client)
+                    with suppress(OSError):
+                        client.sendall(status.to_bytes(8, "big"))
+                    client.close()
+
+
+def _ended() -> list[tuple[int, int]]:
+    """The forks that have ended, with their status."""
+    ended = []
+    with suppress(ChildProcessError):
+        while (one := os.waitpid(-1, os.WNOHANG))[0]:
+            ended.append(one)
+    return ended
+
+
+def _fork(client: socket.socket, program: Path) -> int:
+    """Runs a client's command in a fork; returns its process id."""
+    head, files, _, _ = socket.recv_fds(client, 8, MAX_FILES)
+    message = b""
+    while len(message) < int.from_bytes(head, "big"):
+        message += client.recv(1 << 20)
+    request = json.loads(message)
+    if not (pid := os.fork()):
+        code = 1
+        try:
+            client.close()
+            _become(request, files, program)
+            code = _run(request["arguments"])
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError):
+                    stream.flush()
+            os._exit(code)
+    for file in files:
+        os.close(file)
+    client.sendall(pid.to_bytes(8, "big"))
+    return pid
+
+
+def _become(request: dict[str, Any], files: list[int], program: Path) -> None:
+    """Takes over a client's files, folder and environment."""
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    above = max([*files, *request["files"]]) + 1
+    moved = [os.dup2(file, above + number) for number, file in enumerate(files)]
+    os.closerange(3, above)
+    for file, number in zip(moved, request["files"], strict=True):
+        os.dup2(file, number)
+    os.closerange(above, above + len(moved))
+    os.umask(request["umask"])
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.executable = str(program)
+
+
+def _run(arguments: list[str]) -> int:
+    """Runs a command as Python does; returns its exit code."""
+    import atexit
+    import runpy
+    import threading
+
+    flags = []
+    while arguments and arguments[0] in WITHOUT_VALUE:
+        flags.append(arguments.pop(0))
+    isolated = "-I" in flags
+    sys.dont_write_bytecode = "-B" in flags
+    paths = [] if isolated else os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = [path for path in paths if path]
+    kind = arguments[0]
+    try:
+        try:
+            if kind == "-m":
+                sys.argv = arguments[1:]
+                sys.path[:0] = [] if isolated else [str(Path.cwd())]
+                runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+            elif kind == "-c":
+                sys.argv = ["-c", *arguments[2:]]
+                sys.path[:0] = [] if isolated else [""]
+                exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})
+            else:
+                sys.argv = arguments
+                sys.path[:0] = [] if isolated else [str(Path(kind).absolute().parent)]
+                runpy.run_path(kind, run_name="__main__")
+        finally:
+            with suppress(BaseException):
+                threading._shutdown()  # type: ignore[attr-defined]
+            atexit._run_exitfuncs()
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]))
