@@ -21,9 +21,18 @@ from retrain.runs.state import RunState
 from retrain.step import REPORT, DataVersion
 from retrain.store import Artifact
 from tasks.embed.step import STEP as EMBED
-from tasks.evaluate.champion import STEP as EVALUATE_CHAMPION, score_champion
+from tasks.evaluate.champion import (
+    REFERENCE_STEP as EVALUATE_REFERENCE,
+    STEP as EVALUATE_CHAMPION,
+    score_opponents,
+)
 from tasks.evaluate.classes import STEP as COMPARE_CLASSES, compare_classes
 from tasks.evaluate.step import STEP as EVALUATE
+from tasks.gate.comparison import (
+    REFERENCE_STEP as COMPARE_REFERENCE,
+    STEP as COMPARE_CHAMPION,
+    compare_with,
+)
 from tasks.gate.step import STEP as GATE
 from tasks.preprocess.step import STEP as PREPROCESS
 from tasks.promote import outcome
@@ -77,8 +86,9 @@ def decide(
         ValueError: As `order` does.
     """
     for left in reversed(range(COMPARISONS)):
-        champion = score_champion(run, data, checked, scores)
-        decision = run(GATE, scores, champion)
+        champion, reference = score_opponents(run, data, checked, scores)
+        opponents = compare_with(run, scores, champion, reference)
+        decision = run(GATE, scores, opponents)
         intent = Intent(run.state.promote)
         try:
             run(PROMOTE, version, data, checked, model, scores, decision, intent)
@@ -219,6 +229,9 @@ PIPELINE = Pipeline(
         TRAIN,
         EVALUATE,
         EVALUATE_CHAMPION,
+        EVALUATE_REFERENCE,
+        COMPARE_CHAMPION,
+        COMPARE_REFERENCE,
         GATE,
         PROMOTE,
     ),

@@ -368,20 +368,34 @@ class Evaluate(Section):
 
 
 class Gate(Section):
-    """When a model may go to production. The metrics are those of `evaluate`.
+    """When a model may go to production.
+
+    The metrics are those of `evaluate`, and those of one class: `recall[cat]`, `precision[cat]`,
+    `f1[cat]`.
 
     Attributes:
         min: The smallest allowed values of metrics, by name: `{accuracy: 0.9}`.
         max: The largest allowed values of metrics, by name: `{log_loss: 0.5}`.
-        metric: The metric that is compared with the champion's, on the same test split.
-        margin: By how much the metric must be better than the champion's.
+        metric: The metric by which a model is compared with the champion and with the reference,
+            on the same test images.
+        margin: A model whose metric is worse by less than this counts as not worse.
+        promotes: The outcomes of the comparison with the champion that promote.
+        level: The probability that a model that is no better passes as better, or one that is
+            worse by the margin as not worse; of all comparisons on the same test images together.
+        no_worse: Metrics in which a model must not be worse than those it is compared with, as far
+            as can be told.
+        min_compared: The fewest test images that a comparison needs.
         may_drop: The classes that a model may lack although the champion knows them.
     """
 
     min: dict[str, float] = {}
     max: dict[str, float] = {}
     metric: Text = "accuracy"
-    margin: Annotated[float, Field(ge=0)] = 0.0
+    margin: Annotated[float, Field(ge=0)] = 0.01
+    promotes: tuple[Literal["better", "not worse", "cannot tell"], ...] = ("better", "not worse")
+    level: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
+    no_worse: Names = ()
+    min_compared: Annotated[int, Field(ge=1)] = 30
     may_drop: Names = ()
 
 

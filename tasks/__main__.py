@@ -41,11 +41,13 @@ from retrain.store import (
 )
 from retrain.verify import Verifier, retry_damaged
 from retrain.workload import Workload
+from tasks.data.champion import Opponents
 from tasks.data.embeddings import prepared_by
 from tasks.embed.step import STEP as EMBED
-from tasks.evaluate.champion import score_champion
+from tasks.evaluate.champion import score_opponents
 from tasks.evaluate.classes import compare_classes
 from tasks.evaluate.step import STEP as EVALUATE
+from tasks.gate.comparison import compare_with
 from tasks.gate.step import STEP as GATE
 from tasks.preprocess.step import STEP as PREPROCESS
 from tasks.promote import outcome
@@ -191,11 +193,13 @@ class Build:
                 self.project,
                 *map(self.output, (prepared_by(self.workload), "pull")),
             ),
-            "champion": lambda: score_champion(
-                self, *map(self.output, ("pull", "validate", "evaluate"))
-            ),
+            "opponents": self._opponents,
         }
         return special[name]() if name in special else self.output(name)
+
+    def _opponents(self) -> Opponents:
+        pulled, validated, scores = map(self.output, ("pull", "validate", "evaluate"))
+        return compare_with(self, scores, *score_opponents(self, pulled, validated, scores))
 
 
 def _copy_output(source: Path, target: Path) -> None:

@@ -34,6 +34,8 @@ class Event:
         previous: The champion before the decision.
         verdict: The verdict of the gate.
         rules: The rules of the gate, each with its text, value, bound and whether it passed.
+        images: The identity of the test images that were compared on; None in old entries.
+        reference: Whether a promotion also made the version the reference.
         data: The version of the data.
         commit: The git commit whose code decided.
         run: The Prefect flow run that decided.
@@ -49,6 +51,8 @@ class Event:
     commit: str | None
     run: str | None
     time: str
+    images: str | None = None
+    reference: bool = False
 
     @property
     def promotes(self) -> bool:

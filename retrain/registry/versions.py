@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion as MlflowVersion, RegisteredModel
 
 CHAMPION = "champion"
+REFERENCE = "reference"  # the best so far: what is promoted must not be worse than that either
 MODEL = "artifacts/model"  # the folder in a package with the files that `models.save` wrote
 WEIGHTS = "model.safetensors"
 
@@ -103,14 +104,27 @@ def champion(project: Project, name: str) -> ModelVersion | None:
     Raises:
         ValueError: It was not registered by this project.
     """
+    return _of_alias(project, name, CHAMPION)
+
+
+def reference(project: Project, name: str) -> ModelVersion | None:
+    """The best version so far; None when there is none.
+
+    Raises:
+        ValueError: As `champion` does.
+    """
+    return _of_alias(project, name, REFERENCE)
+
+
+def _of_alias(project: Project, name: str, alias: str) -> ModelVersion | None:
     if stored := sqlite_reader.read(project.tracking_uri, name):
-        number = stored.aliases.get(CHAMPION)
+        number = stored.aliases.get(alias)
         return None if number is None else _read(stored.versions[number], stored)
     client = tracking.client(project)
     model = _registered(client, name)
-    if model is None or CHAMPION not in model.aliases:
+    if model is None or alias not in model.aliases:
         return None
-    return _read(client.get_model_version(name, model.aliases[CHAMPION]), model)
+    return _read(client.get_model_version(name, model.aliases[alias]), model)
 
 
 def find_version(project: Project, name: str, package_digest: str) -> ModelVersion | None:
@@ -150,7 +164,7 @@ def is_applied(project: Project, version: ModelVersion, event: Event) -> bool:
     return (
         _is_latest(history(project, version.name), event)
         and version.verdict == event.verdict
-        and (not event.promotes or CHAMPION in version.aliases)
+        and all(alias in version.aliases for alias in _aliases(event))
     )
 
 
@@ -217,8 +231,9 @@ def apply_decision(project: Project, version: ModelVersion, event: Event) -> Mod
     if not (is_written and version.verdict == event.verdict):
         client.update_model_version(version.name, number, _describe(version, event))
         client.set_model_version_tag(version.name, number, "retrain.verdict", event.verdict)
-    if event.promotes and CHAMPION not in version.aliases:
-        client.set_registered_model_alias(version.name, CHAMPION, number)
+    for alias in _aliases(event):
+        if alias not in version.aliases:
+            client.set_registered_model_alias(version.name, alias, number)
     model = _registered(client, version.name)
     assert model is not None
     return _read(client.get_model_version(version.name, number), model)
@@ -269,6 +284,13 @@ def digest_of_weights(model: Path) -> str:
     """SHA-256 (hex) of the weights in a folder that `models.save` wrote."""
     with (model / WEIGHTS).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _aliases(event: Event) -> tuple[str, ...]:
+    """The aliases that a decision gives its version; the one in production comes last."""
+    if not event.promotes:
+        return ()
+    return (REFERENCE, CHAMPION) if event.reference else (CHAMPION,)
 
 
 def _is_latest(events: Sequence[Event], event: Event) -> bool:

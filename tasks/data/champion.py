@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from retrain.project import Project
 from retrain.registry import versions
 from retrain.step import digest_of
+from retrain.store import Artifact
 
 
 @dataclass(frozen=True)
@@ -70,25 +72,55 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Champion:
-    """The model in production, with its metrics on the challenger's test split.
+class Scored:
+    """A registered version that was scored on the challenger's test split.
 
     Attributes:
-        version: Its version in the registry; None when there is no champion yet.
-        package_digest: The digest of its package; None if it was registered without one.
-        train_digest: The digest of its training.
-        metrics: By name, as `evaluate` gives them.
+        registered: The version.
+        evaluation: Its evaluation; the challenger's own if both are the same package.
     """
 
-    version: int | None
+    registered: Registered
+    evaluation: Artifact
+
+
+@dataclass(frozen=True)
+class Opponent:
+    """A registered version that a challenger is compared with.
+
+    Attributes:
+        version: Its number.
+        package_digest: The digest of its package; None if it was registered without one.
+        train_digest: The digest of its training.
+        metrics: On the challenger's test split, by name, as `evaluate` gives them.
+        comparison: What the comparison found; None for a model of the same training.
+    """
+
+    version: int
     package_digest: str | None
-    train_digest: str | None
+    train_digest: str
     metrics: Mapping[str, float]
+    comparison: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Opponents:
+    """The models that a challenger is compared with.
+
+    Attributes:
+        champion: The model in production; None when there is none yet.
+        reference: The best model so far, if that is another one.
+        number: Of the comparison, among those on the same test images; None without a champion.
+    """
+
+    champion: Opponent | None
+    reference: Opponent | None
+    number: int | None
 
     @property
     def step(self) -> str:
         """Its name as an input of the gate."""
-        return "champion"
+        return "opponents"
 
     @property
     def digest(self) -> str:

@@ -1,26 +1,29 @@
-"""How good the model in production is on the challenger's test split, as it is served.
+"""How good registered models are on the challenger's test split, as they are served.
 
-Its own package classifies the images, with its own code, image size and precision. It gets the
-encoded images that a caller would send, and its predictions are counted like the challenger's.
+These are the champion, in production, and the reference, the best so far. A model's own package
+classifies the images, with its own code, image size and precision. It gets the encoded images that
+a caller would send, and its predictions are counted like the challenger's.
 """
 
 import logging
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from itertools import chain
 
+from retrain.registry import versions
 from retrain.runs.runner import Runner
 from retrain.step import Chosen, Facts, Step, Workspace
 from retrain.store import Artifact
 from retrain.workload import Data, Workload
 from tasks.data import image_table
 from tasks.data.accepted_images import read_images
-from tasks.data.champion import Champion, Registered
+from tasks.data.champion import Registered, Scored
 from tasks.data.json_file import write_json
+from tasks.data.metrics import Tally, summarise
 from tasks.data.raw_dataset import READERS, open_raw_dataset
 from tasks.evaluate import predictions
 from tasks.evaluate.classes import compare_classes
-from tasks.evaluate.metrics import Tally, summarise
 from tasks.evaluate.predictions import Answers
 from tasks.evaluate.served import Served, ask, other_versions
 
@@ -32,29 +35,40 @@ LIBRARIES = (
 )  # fmt: skip
 
 
-def score_champion(
+def score_opponents(
     run: Runner, pulled: Artifact, validated: Artifact, scores: Artifact
-) -> Champion:
-    """Finds the champion and scores it on the challenger's test split.
+) -> tuple[Scored | None, Scored | None]:
+    """Finds the champion and the reference, and scores them on the challenger's test split.
 
     Args:
-        run: Runs the step that scores it; the output is cached like any other.
+        run: Runs the steps that score them; the outputs are cached like any other.
         pulled: The data, as pulled.
         validated: Which images are used, and their splits.
         scores: The challenger's evaluation.
 
+    Returns:
+        The champion, None when there is none; and the reference, None when there is none or it is
+        the champion.
+
     Raises:
         RejectedDataError: The data lacks a class of the champion.
     """
-    registered = compare_classes(run, validated)
-    if registered is None:
-        return Champion(None, None, None, {})
-    champion = registered.version
-    if champion.package_digest == scores.facts["package"]:
-        metrics = scores.facts["metrics"]
-    else:
-        metrics = run(STEP, registered, pulled, validated).facts["metrics"]
-    return Champion(champion.version, champion.package_digest, champion.train_digest, metrics)
+    champion = compare_classes(run, validated)
+    if champion is None:
+        return None, None
+    project, name = run.context.project, run.workload.name
+    reference = versions.reference(project, name)
+
+    def scored(step: Step, registered: Registered) -> Scored:
+        if registered.version.package_digest == scores.facts["package"]:
+            return Scored(registered, scores)
+        return Scored(registered, run(step, registered, pulled, validated))
+
+    other = reference and reference.version != champion.version.version
+    return (
+        scored(STEP, champion),
+        scored(REFERENCE_STEP, Registered(project, reference)) if reference and other else None,
+    )
 
 
 def evaluate_champion(
@@ -85,7 +99,7 @@ def evaluate_champion(
             for _, counted in predictions.write(answers, first.known, classes, workspace.folder):
                 tally.add(counted)
     except ValueError as error:
-        raise ValueError(f"{name}, the champion, cannot be compared with: {error}") from error
+        raise ValueError(f"{name} cannot be compared with: {error}") from error
     assert tally.rows == rows, (tally.rows, rows)
     metrics = summarise(tally)
     write_json(workspace.folder / "metrics.json", metrics)
@@ -123,3 +137,4 @@ STEP = Step(
     libraries=LIBRARIES,
     chosen=_chosen,
 )
+REFERENCE_STEP = replace(STEP, name="evaluate_reference")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.evaluate.metrics import CALIBRATION_BINS, Predictions, Tally
+from tasks.data.metrics import CALIBRATION_BINS, Confusion, Predictions, Tally
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,6 +99,7 @@ class Examples:
 
 def draw(
     tally: Tally,
+    confusion: Confusion,
     examples: Examples,
     images: "StoredImages",
     history: Sequence[Mapping[str, Any]],
@@ -108,6 +109,7 @@ def draw(
 
     Args:
         tally: Of the test split.
+        confusion: The same.
         examples: Of the same split.
         images: Of the same split.
         history: Of the training, an entry per epoch.
@@ -118,7 +120,7 @@ def draw(
     wrong = tally.rows - int(tally.correct.sum())
     with rc_context(STYLE):
         figures = {
-            "confusion_matrix": _confusion_matrix(tally),
+            "confusion_matrix": _confusion_matrix(confusion),
             "reliability": _reliability(tally),
             "predictions": _grid(
                 tally.names,
@@ -138,13 +140,13 @@ def draw(
             figure.savefig(folder / f"{name}.png")
 
 
-def _confusion_matrix(tally: Tally) -> "Figure":
+def _confusion_matrix(confusion: Confusion) -> "Figure":
     import numpy as np
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
-    counts = tally.confusion
-    size = len(tally.names)
+    counts = confusion.counts
+    size = len(confusion.names)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     side = min(max(4.5, 0.42 * size + 2), 12)
     figure = Figure((side + 0.8, side), layout="constrained")
@@ -161,7 +163,7 @@ def _confusion_matrix(tally: Tally) -> "Figure":
                     color="white" if dark else "black",
                 )  # fmt: skip
     if size <= MAX_NAMED_CLASSES:
-        names = [_short(name) for name in tally.names]
+        names = [_short(name) for name in confusion.names]
         steep = max(map(len, names)) > 3
         axes.set_xticks(range(size), names, rotation=90 if steep else 0)
         axes.set_yticks(range(size), names)

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.evaluate.metrics import Predictions
+from tasks.data.metrics import Predictions
+from tasks.data.predictions import FILE
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
-
-FILE = "predictions.parquet"
 
 
 @dataclass(frozen=True)

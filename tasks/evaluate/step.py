@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,9 +18,18 @@ from tasks.compute.inference import PredictionJob, probabilities
 from tasks.data import package
 from tasks.data.embeddings import prepared_by
 from tasks.data.json_file import write_json
+from tasks.data.metrics import (
+    LOWER_IS_BETTER,
+    METRICS,
+    Confusion,
+    Tally,
+    metric_named,
+    outcomes,
+    per_class,
+    summarise,
+)
 from tasks.data.shards import ROWS, PreparedSplit, open_prepared
 from tasks.evaluate import plots, predictions
-from tasks.evaluate.metrics import LOWER_IS_BETTER, METRICS, Tally, outcomes, per_class, summarise
 from tasks.evaluate.predictions import Answers
 
 if TYPE_CHECKING:
@@ -42,7 +52,8 @@ def evaluate(
     Returns:
         `metrics`, by name; `lower_is_better`, the names of those where lower is better; `weights`,
         the SHA-256 (hex) of the weights that were evaluated; `train`, the digest of the training;
-        `precision`; and `package`, the identity of the package that will give the same answers.
+        `precision`; `images`, SHA-256 (hex) over those of the test images; and `package`, the
+        identity of the package that will give the same answers.
     """
     from pyarrow import csv, schema, string
 
@@ -53,16 +64,20 @@ def evaluate(
     chunk = max(1, min(MAX_ROWS, MAX_PROBABILITIES // len(known)))
     job = PredictionJob(model, images.folder, SPLIT, evaluation.batch_size, evaluation.precision)
     answers = _answers(probabilities(job, chunk), chunk, split)
-    tally = Tally(predictions.all_names(prepared.labels, known), len(prepared.labels))
+    names = predictions.all_names(prepared.labels, known)
+    tally, confusion = Tally(names, len(prepared.labels)), Confusion(names)
     examples = plots.Examples(len(split))
+    digest = sha256()
     pair = schema({"actual": string(), "predicted": string()})
     # A row per image: what DVC's confusion plot counts.
-    with csv.CSVWriter(workspace.folder / "confusion.csv", pair) as confusion:
+    with csv.CSVWriter(workspace.folder / "confusion.csv", pair) as pairs:
         written = predictions.write(answers, known, prepared.labels, workspace.folder)
         for rows, counted in written:
+            digest.update("".join(rows["sha256"].to_pylist()).encode())
             examples.add(tally.rows, counted)
             tally.add(counted)
-            confusion.write_batch(rows.select(["label", "prediction"]).rename_columns(pair.names))
+            confusion.add(counted)
+            pairs.write_batch(rows.select(["label", "prediction"]).rename_columns(pair.names))
     assert tally.rows == len(split), (tally.rows, len(split))
     metrics = summarise(tally)
     write_json(workspace.folder / "metrics.json", metrics)
@@ -70,7 +85,7 @@ def evaluate(
     write_json(workspace.report / "classes.json", outcomes(tally))
     report = trained.folder / REPORT
     history = json.loads((report / "history.json").read_text(encoding="utf-8"))
-    plots.draw(tally, examples, prepared.pixels(SPLIT), history, workspace.report)
+    plots.draw(tally, confusion, examples, prepared.pixels(SPLIT), history, workspace.report)
     _track(report, metrics, workspace)
     return {
         "metrics": metrics,
@@ -78,6 +93,7 @@ def evaluate(
         "weights": versions.digest_of_weights(model),
         "train": trained.digest,
         "precision": evaluation.precision,
+        "images": digest.hexdigest(),
         "package": package.package_digest(model, evaluation.precision, package.code_of(model)),
     }
 
@@ -87,10 +103,13 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
     named = {
         **{f"gate.min.{name}": name for name in workload.gate.min},
         **{f"gate.max.{name}": name for name in workload.gate.max},
+        **{f"gate.no_worse: {name}": name for name in workload.gate.no_worse},
         "gate.metric": workload.gate.metric,
     }
     for place, name in named.items():
-        if name not in METRICS:
+        try:
+            metric_named(name)
+        except KeyError:
             yield f"{place}: no metric {name!r}.{did_you_mean(name, METRICS)}"
 
 

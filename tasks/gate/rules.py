@@ -1,10 +1,12 @@
-"""The rules of the gate: bounds that hold for every model, and the comparison with the champion."""
+"""The rules of the gate: bounds that hold for every model, and comparisons with other models."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
+from retrain.store import Artifact
 from retrain.workload import Gate
-from tasks.data.champion import Champion
+from tasks.data.champion import Opponent
 
 # The same network gives slightly different probabilities in batches of another size. A metric that
 # counts rows never changes by so little.
@@ -13,48 +15,151 @@ ROUNDING = 1e-6
 Rule = dict[str, Any]  # the rule in words, the value, the bound and whether it passed
 
 
-def bounds(rules: Gate, metrics: Mapping[str, float]) -> list[Rule]:
-    """The bounds that every model has to reach or must not exceed."""
-    minimum = [_rule(name, ">=", metrics[name], bound) for name, bound in rules.min.items()]
-    maximum = [_rule(name, "<=", metrics[name], bound) for name, bound in rules.max.items()]
+def bounds(rules: Gate, scores: Artifact) -> list[Rule]:
+    """The bounds that every model has to reach or must not exceed.
+
+    Raises:
+        ValueError: A bound is on a class that the test split lacks.
+    """
+    minimum = [_rule(name, ">=", _value(scores, name), bound) for name, bound in rules.min.items()]
+    maximum = [_rule(name, "<=", _value(scores, name), bound) for name, bound in rules.max.items()]
     return minimum + maximum
 
 
-def better(rules: Gate, value: float, champion: Champion, *, lower: bool) -> Rule:
-    """Strictly better than the champion by more than the margin: a tie keeps the champion.
+def same_training(rules: Gate, scores: Artifact, champion: Opponent) -> Rule:
+    """As good as the champion except for rounding: both are the same weights."""
+    lower = _is_lower_better(rules.metric, scores)
+    theirs = champion.metrics[rules.metric]
+    bound = theirs + ROUNDING if lower else theirs - ROUNDING
+    value = scores.facts["metrics"][rules.metric]
+    words = f"champion {champion.version} ({theirs:.4f})"
+    return _rule(rules.metric, "<=" if lower else ">=", value, bound, words)
+
+
+def comparisons(
+    rules: Gate, scores: Artifact, role: str, opponent: Opponent, allowed: tuple[str, ...]
+) -> list[Rule]:
+    """What a comparison has to find: a rule for the metric, and one for each of `gate.no_worse`.
 
     Args:
-        rules: The metric and the margin.
-        value: The challenger's metric.
-        champion: The model it is compared with.
-        lower: Whether a lower value is the better one.
+        rules: The metrics and the margin.
+        scores: The challenger's evaluation.
+        role: `champion` or `reference`.
+        opponent: The model that was compared.
+        allowed: The outcomes of the comparison that pass.
     """
-    champion_value = champion.metrics[rules.metric]
-    bound = champion_value - rules.margin if lower else champion_value + rules.margin
-    words = _words(champion, champion_value)
-    if rules.margin:
-        words += f" {'-' if lower else '+'} {rules.margin:g}"
-    return _rule(rules.metric, "<" if lower else ">", value, bound, words)
+    assert opponent.comparison is not None
+    made = []
+    for name, found in opponent.comparison["metrics"].items():
+        lower = _is_lower_better(name, scores)
+        margin = rules.margin if "not worse" in allowed else 0.0
+        passed = found["outcome"] in allowed
+        surely = "surely"
+        if name != rules.metric:
+            surely, passed, margin = "not surely worse than", found["outcome"] != "worse", 0.0
+        elif lower:
+            surely += " <"
+        else:
+            surely += " >"
+        words = f"{name} {surely} {role} {opponent.version} ({found['opponent']:.4f})"
+        if margin:
+            words += f" {'+' if lower else '-'} {margin:g}"
+        bound = found["opponent"] + (margin if lower else -margin)
+        value = found["challenger"]
+        made.append({"rule": words, "value": value, "bound": bound, "passed": passed})
+    return made
 
 
-def not_worse(rules: Gate, value: float, champion: Champion, *, lower: bool) -> Rule:
-    """As good as the champion except for rounding, without a margin; the arguments of `better`."""
-    champion_value = champion.metrics[rules.metric]
-    bound = champion_value + ROUNDING if lower else champion_value - ROUNDING
-    return _rule(
-        rules.metric, "<=" if lower else ">=", value, bound, _words(champion, champion_value)
+def sentences(rules: Gate, role: str, opponent: Opponent, number: int) -> list[str]:
+    """What a comparison found, for a person.
+
+    Args:
+        rules: The metric.
+        role: `champion` or `reference`.
+        opponent: The model that was compared.
+        number: Of the comparison, among those on the same test images.
+    """
+    found = opponent.comparison
+    assert found is not None
+    name = f"the {role}, version {opponent.version}"
+    said = []
+    if found["known"]:
+        said.append(f"{_images(found['known'])} left out: {name}, was trained on them.")
+    if found["other_classes"]:
+        said.append(
+            f"{_images(found['other_classes'])} left out: this model or {name}, does not know "
+            "their classes. The comparison is of the classes that both know."
+        )
+    if not found["metrics"]:
+        said.append(
+            f"Not comparable with {name}: {found['images']} test images are left, and "
+            f"gate.min_compared is {rules.min_compared}."
+        )
+        return said
+    metric, of = rules.metric, found["metrics"][rules.metric]
+    points = metric == "accuracy"
+    said.append(
+        f"{metric.capitalize()} is {_amount(of['difference'], points, sign=True)} against {name}, "
+        f"on {found['images']:,} images: {OUTCOMES[of['outcome']]}. The true difference is between "
+        f"{_amount(of['low'], points, sign=True)} and {_amount(of['high'], points, sign=True)} "
+        f"(wrong on either side in {100 * found['level']:.2g} % of cases)."
     )
+    if points:
+        said.append(
+            f"{of['gained']} images only this model has right, {of['lost']} only version "
+            f"{opponent.version}."
+        )
+    said.append(
+        f"With {found['images']:,} images a difference below {_amount(of['visible'], points)} "
+        "cannot be seen."
+    )
+    if number > 1:
+        said.append(
+            f"This is comparison {number} on these test images; each further one has to be surer."
+        )
+    return said
 
 
-def _words(champion: Champion, value: float) -> str:
-    return f"champion {champion.version} ({value:.4f})"
+OUTCOMES = {
+    "better": "better",
+    "not worse": "not worse, except by less than the margin",
+    "worse": "worse",
+    "cannot tell": "it cannot be told which is better",
+}
+
+
+def _amount(value: float, points: bool, *, sign: bool = False) -> str:
+    """A difference of accuracies in points, or of another metric as it is."""
+    form = "+" if sign else ""
+    return f"{100 * value:{form}.1f} points" if points else f"{value:{form}.4f}"
+
+
+def _images(count: int) -> str:
+    return f"{count:,} test image{' was' if count == 1 else 's were'}"
+
+
+def _value(scores: Artifact, name: str) -> float:
+    """A metric of the challenger, by its name, also one of a class."""
+    metrics: Mapping[str, float] = scores.facts["metrics"]
+    if name in metrics:
+        return metrics[name]
+    kind, _, label = name.removesuffix("]").partition("[")
+    table = json.loads((scores.folder / "per_class.json").read_text(encoding="utf-8"))
+    for row in table:
+        if row["label"] == label:
+            return float(row[kind])
+    raise ValueError(f"gate: {name}: the test split has no class {label!r}.")
+
+
+def _is_lower_better(name: str, scores: Artifact) -> bool:
+    return name in scores.facts["lower_is_better"]
 
 
 def _rule(name: str, relation: str, value: float, bound: float, words: str = "") -> Rule:
-    passed = {">=": value >= bound, "<=": value <= bound, ">": value > bound, "<": value < bound}
+    passed = value >= bound if relation == ">=" else value <= bound
     return {
         "rule": f"{name} {relation} {words or f'{bound:g}'}",
         "value": value,
         "bound": bound,
-        "passed": passed[relation],
+        "passed": passed,
     }

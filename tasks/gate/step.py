@@ -1,7 +1,8 @@
-"""Decides whether the model may go to production: bounds for every model, and the champion to beat.
+"""Decides whether the model may go to production: by bounds, and by comparison with other models.
 
-Both models were scored on the same test split and as they are served, whatever data, code and image
-size they come from, so that their metrics can be compared.
+The model is compared with the champion, which is in production, and with the reference, which is
+the best so far. All were scored on the same test split and as they are served, whatever data, code
+and image size they come from.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,46 +11,119 @@ from typing import Any
 from retrain.step import Facts, Step, Workspace
 from retrain.store import Artifact
 from retrain.workload import Gate
-from tasks.data.champion import Champion
-from tasks.gate.rules import Rule, better, bounds, not_worse
+from tasks.data.champion import Opponent, Opponents
+from tasks.gate.rules import Rule, bounds, comparisons, same_training, sentences
 
 
-def gate(rules: Gate, scores: Artifact, champion: Champion, workspace: Workspace) -> Facts:
+def gate(rules: Gate, scores: Artifact, opponents: Opponents, workspace: Workspace) -> Facts:
     """Decides whether a model may go to production.
 
     A challenger from the same training as the champion, whose package differs (its code was fixed,
-    or its precision changed), is the same model: it need not be better, only not worse.
+    or its precision changed), is the same model: it need not be compared image by image.
 
     Returns:
-        `passed`; `verdict`: `first`, `better`, `repackaged` (the champion's training in another
-        package, not worse), `champion already` (the same package), `not better` or `below bounds`;
+        `passed`; `verdict`: `first`, `better`, `not worse`, `worse`, `cannot tell`, `not
+        comparable`, `repackaged` (the champion's training in another package, not worse), `champion
+        already` (the same package), or `below bounds` (also when one of `gate.no_worse` is worse);
         `rules`: for each, the rule in words, the value, the bound and whether it passed;
-        `champion`: its version and metrics, or None.
+        `champion`: its version and metrics, or None; `comparisons`, what was found, by role;
+        `says`, the same for a person; `number`, of the comparison on these test images; `images`,
+        their identity; and `reference`, whether the model becomes the reference if it is promoted.
     """
-    metrics: Mapping[str, float] = scores.facts["metrics"]  # `evaluate` checks the rules' names
-    bounds_rules = bounds(rules, metrics)
-    within_bounds = all(rule["passed"] for rule in bounds_rules)
-    if champion.version is None:
-        return _decision("first" if within_bounds else "below bounds", bounds_rules, None)
-    shown = {"version": champion.version, "metrics": dict(champion.metrics)}
+    made = bounds(rules, scores)
+    champion = opponents.champion
+    if champion is None:
+        verdict = "first" if _all_passed(made) else "below bounds"
+        return _decision(scores, opponents, made, verdict, becomes=True)
     if champion.package_digest == scores.facts["package"]:
-        return _decision("champion already", bounds_rules, shown) | {"passed": within_bounds}
-    same_training = champion.train_digest == scores.facts["train"]
-    compare, success = (not_worse, "repackaged") if same_training else (better, "better")
-    lower = rules.metric in scores.facts["lower_is_better"]
-    comparison = compare(rules, metrics[rules.metric], champion, lower=lower)
-    verdict = success if comparison["passed"] else "not better"
-    if not within_bounds:
+        return _decision(scores, opponents, made, "champion already") | {
+            "passed": _all_passed(made)
+        }
+    if champion.comparison is None:
+        made.append(same_training(rules, scores, champion))
+        verdict = "repackaged" if made[-1]["passed"] else "worse"
+        becomes = opponents.reference is None
+    else:
+        verdict, found = _compared(rules, scores, opponents)
+        made += found
+        best = opponents.reference or champion
+        becomes = _outcome(rules, best) == "better"
+    if not _all_passed(made) and verdict in PASSES + rules.promotes:
         verdict = "below bounds"
-    return _decision(verdict, [*bounds_rules, comparison], shown)
+    passed = verdict in PASSES or verdict in rules.promotes
+    says = [
+        sentence
+        for role, opponent in _compared_ones(opponents).items()
+        for sentence in sentences(rules, role, opponent, opponents.number or 1)
+    ]
+    return _decision(scores, opponents, made, verdict, becomes=becomes) | {
+        "passed": passed,
+        "says": says,
+    }
 
 
-def _decision(verdict: str, rules: Sequence[Rule], champion: Mapping[str, Any] | None) -> Facts:
+PASSES: tuple[str, ...] = ("first", "repackaged")
+
+
+def _compared(rules: Gate, scores: Artifact, opponents: Opponents) -> tuple[str, list[Rule]]:
+    """The verdict of the comparisons, and their rules.
+
+    The reference need not be surpassed, whatever is configured: else nothing could be promoted
+    after a rollback.
+    """
+    allowed = {"champion": rules.promotes, "reference": ("not worse", "better", *rules.promotes)}
+    made: list[Rule] = []
+    verdict = None
+    for role, opponent in _compared_ones(opponents).items():
+        outcome = _outcome(rules, opponent)
+        made += comparisons(rules, scores, role, opponent, allowed[role])
+        if verdict is None or outcome not in allowed[role]:
+            verdict = outcome
+        if outcome not in allowed[role]:
+            break
+    assert verdict is not None
+    return verdict, made
+
+
+def _outcome(rules: Gate, opponent: Opponent) -> str | None:
+    if opponent.comparison is None:  # the same training
+        return "not worse"
+    found = opponent.comparison["metrics"]
+    return str(found[rules.metric]["outcome"]) if found else "not comparable"
+
+
+def _compared_ones(opponents: Opponents) -> Mapping[str, Opponent]:
+    """The models that were compared image by image, by their role."""
+    roles = {"champion": opponents.champion, "reference": opponents.reference}
+    return {role: each for role, each in roles.items() if each and each.comparison}
+
+
+def _all_passed(made: Sequence[Rule]) -> bool:
+    return all(rule["passed"] for rule in made)
+
+
+def _decision(
+    scores: Artifact,
+    opponents: Opponents,
+    made: Sequence[Rule],
+    verdict: str,
+    *,
+    becomes: bool = False,
+) -> dict[str, Any]:
+    champion = opponents.champion
     return {
-        "passed": verdict in ("first", "better", "repackaged"),
+        "passed": verdict in PASSES,
         "verdict": verdict,
-        "rules": list(rules),
-        "champion": champion,
+        "rules": list(made),
+        "champion": champion and {"version": champion.version, "metrics": dict(champion.metrics)},
+        "comparisons": {
+            role: {"version": each.version, **(each.comparison or {})}
+            for role, each in _compared_ones(opponents).items()
+        },
+        "says": [],
+        "number": opponents.number,
+        "images": scores.facts["images"],
+        "reference": becomes,
     }
 
 
@@ -57,7 +131,7 @@ STEP = Step(
     "gate",
     gate,
     reads=("gate",),
-    inputs=("evaluate", "champion"),
+    inputs=("evaluate", "opponents"),
     cached=False,
     dry_function=gate,
     hours=1,

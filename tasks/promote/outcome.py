@@ -39,12 +39,11 @@ def compared(document: Mapping[str, Any]) -> str:
 
 def why_rejected(document: Mapping[str, Any]) -> str:
     """The rules that failed, and which version is champion."""
-    champion = document["champion"]
+    champion, decision = document["champion"], document["decision"]
     reasons = "; ".join(
-        f"{rule['rule']} is {rule['value']:.4f}"
-        for rule in document["decision"]["rules"]
-        if not rule["passed"]
+        f"{rule['rule']} is {rule['value']:.4f}" for rule in decision["rules"] if not rule["passed"]
     )
+    reasons = reasons or decision["verdict"]
     stays = f"version {champion['version']} stays champion" if champion else "there is no champion"
     return f"({reasons}); {stays}"
 
@@ -67,4 +66,6 @@ def show(document: Mapping[str, Any]) -> None:
     for rule in document["decision"]["rules"]:
         mark = "[green]passed[/]" if rule["passed"] else "[red]failed[/]"
         console.say(f"{mark}  {escape(rule['rule'])}  (is {rule['value']:.4f})")
+    for sentence in document["decision"].get("says", ()):  # not in the records of older versions
+        console.say(escape(sentence))
     console.say(f"\n[bold]{escape(verdict(document))}[/]")

@@ -127,6 +127,8 @@ def _event(
         commit=commit,
         run=decision.provenance.get("run"),
         time=ledger.now(),
+        images=decision.facts["images"],
+        reference=decision.facts["reference"],
     )
 
 

@@ -63,7 +63,7 @@ EDITS = {
     "tasks/data/jpeg_shards.py": [],
     "tasks/data/json_file.py": ["preprocess", "evaluate"],
     "tasks/data/parquet_files.py": [],
-    "tasks/evaluate/metrics.py": ["evaluate"],
+    "tasks/data/metrics.py": ["evaluate"],
     "tasks/evaluate/plots.py": [],
     "tasks/pull/dvc_source.py": ["pull"],
     "tasks/pull/hub_source.py": [],

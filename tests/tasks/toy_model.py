@@ -17,9 +17,9 @@ from retrain.project import Project
 from retrain.step import Workspace
 from retrain.store import Artifact
 from tasks.data import image_table, package
+from tasks.data.metrics import LOWER_IS_BETTER
 from tasks.data.shards import shard_name
 from tasks.evaluate import predictions
-from tasks.evaluate.metrics import LOWER_IS_BETTER
 from tests.tasks.toy_data import write_parquet
 
 SIZE = 8
@@ -135,6 +135,7 @@ def write_scores(folder: Path, trained: Artifact, rows: int, precision: str = "f
         "weights": trained.facts["weights"],
         "train": trained.digest,
         "precision": precision,
+        "images": f"images-{rows}",
         "package": package.package_digest(model, precision, package.code_of(model)),
     }
     return Artifact("evaluate", "k", f"scores-{facts['package']}", folder, facts)

@@ -4,9 +4,9 @@ import numpy as np
 from matplotlib import rc_context
 from PIL import Image
 
+from tasks.data.metrics import Confusion, Predictions, Tally
 from tasks.data.shards import Shards
 from tasks.evaluate import plots
-from tasks.evaluate.metrics import Predictions, Tally
 from tasks.evaluate.plots import GRID_COLUMNS, GRID_ROWS, Examples
 
 SHOWN = GRID_ROWS * GRID_COLUMNS
@@ -54,13 +54,14 @@ def draw(folder, names, rows=200):
     predicted = np.where(random.random(rows) < 0.5, labels, random.integers(0, len(names), rows))
     confidence = random.uniform(0.1, 0.9, rows).astype(np.float32)
     predictions = Predictions(labels, predicted, confidence, confidence)
-    tally, found = Tally(names, len(names)), Examples(rows)
+    tally, confusion, found = Tally(names, len(names)), Confusion(names), Examples(rows)
     tally.add(predictions)
+    confusion.add(predictions)
     found.add(0, predictions)
     history = [{"epoch": 1, "train_loss": 1.0, "val_loss": 1.0, "val_accuracy": 0.5}]
     path = folder / "0.npy"
     np.save(path, np.zeros((rows, 8, 8, 1), np.uint8))
-    plots.draw(tally, found, Shards([path]), history, folder)
+    plots.draw(tally, confusion, found, Shards([path]), history, folder)
     return {path.stem for path in folder.glob("*.png") if Image.open(path).getbbox()}
 
 

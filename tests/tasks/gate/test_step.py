@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -5,30 +6,48 @@ import pytest
 
 from retrain.store import Artifact
 from retrain.workload import Gate
-from tasks.data.champion import Champion
+from tasks.data.champion import Opponent, Opponents
 from tasks.gate.step import gate
 
-NONE = Champion(None, None, None, {})
+NONE = Opponents(None, None, None)
 
 
-def scores(**metrics: float) -> Artifact:
+def scores(folder=Path(), **metrics: float) -> Artifact:
     given = {"accuracy": 0.95, "log_loss": 0.2, "worst_class_recall": 0.9} | metrics
     facts = {
         "metrics": given,
-        "lower_is_better": ["log_loss", "wait"],
+        "lower_is_better": ["log_loss"],
         "package": "my package",
         "train": "my training",
+        "images": "test images",
     }
-    return Artifact("evaluate", "k", "d", Path(), facts)
+    return Artifact("evaluate", "k", "d", folder, facts)
 
 
-def champion(**metrics: float) -> Champion:
-    given = {"accuracy": 0.94, "log_loss": 0.2} | metrics
-    return Champion(3, "their package", "their training", given)
+def found(outcome: str, metric="accuracy", **others) -> dict:
+    """What a comparison found."""
+    of = {
+        "challenger": 0.95, "opponent": 0.94, "gained": 7, "lost": 3, "difference": 0.01,
+        "low": -0.005, "high": 0.025, "outcome": outcome, "visible": 0.023,
+    }  # fmt: skip
+    facts = {"images": 360, "known": 0, "other_classes": 0, "level": 0.0304}
+    return facts | {"metrics": {metric: of}} | others
 
 
-def decide(rules: Gate, challenger: Artifact, against: Champion) -> dict:
-    return gate(rules, challenger, against, None)  # type: ignore[arg-type]
+def against(champion=None, reference=None, number=1) -> Opponents:
+    """A champion, version 3, and a reference, version 2, each with what its comparison found."""
+    made = (
+        None if each is None else Opponent(version, f"p{version}", f"t{version}", METRICS, each)
+        for version, each in ((3, champion), (2, reference))
+    )
+    return Opponents(*made, number)
+
+
+METRICS = {"accuracy": 0.94, "log_loss": 0.2}
+
+
+def decide(rules: Gate, challenger: Artifact, opponents: Opponents) -> dict:
+    return gate(rules, challenger, opponents, None)  # type: ignore[arg-type]
 
 
 def test_the_first_model_within_its_bounds_passes():
@@ -36,59 +55,147 @@ def test_the_first_model_within_its_bounds_passes():
     assert decision["passed"]
     assert decision["verdict"] == "first"
     assert decision["champion"] is None
+    assert decision["reference"]
     assert decision["rules"] == [
         {"rule": "accuracy >= 0.9", "value": 0.95, "bound": 0.9, "passed": True},
         {"rule": "log_loss <= 0.5", "value": 0.2, "bound": 0.5, "passed": True},
     ]
 
 
-@pytest.mark.parametrize("against", [NONE, champion()])
-def test_a_model_outside_its_bounds_does_not_pass_even_if_it_is_better(against):
-    decision = decide(Gate(min={"worst_class_recall": 0.91}), scores(), against)
+@pytest.mark.parametrize("opponents", [NONE, against(found("better"))])
+def test_a_model_outside_its_bounds_does_not_pass_even_if_it_is_better(opponents):
+    decision = decide(Gate(min={"worst_class_recall": 0.91}), scores(), opponents)
     assert not decision["passed"]
     assert decision["verdict"] == "below bounds"
     assert [rule["passed"] for rule in decision["rules"]][:1] == [False]
 
 
+@pytest.mark.parametrize(("bound", "passed"), [(0.7, True), (0.8, False)])
+def test_a_bound_may_be_on_one_class(tmp_path, bound, passed):
+    table = [{"label": "cat", "recall": 0.75, "precision": 1.0, "f1": 0.9, "rows": 4}]
+    (tmp_path / "per_class.json").write_text(json.dumps(table))
+    decision = decide(Gate(min={"recall[cat]": bound}), scores(tmp_path), NONE)
+    assert decision["passed"] is passed
+    assert decision["rules"][0]["value"] == 0.75
+    with pytest.raises(ValueError, match="the test split has no class 'dog'"):
+        decide(Gate(min={"recall[dog]": bound}), scores(tmp_path), NONE)
+
+
 @pytest.mark.parametrize(
-    ("rules", "challenger_value", "champion_value", "better"),
+    ("outcome", "rules", "passed"),
     [
-        (Gate(), 0.95, 0.94, True),
-        (Gate(), 0.95, 0.95, False),
-        (Gate(), 0.95, 0.96, False),
-        (Gate(margin=0.02), 0.95, 0.94, False),
-        (Gate(margin=0.02), 0.97, 0.94, True),
-        (Gate(metric="log_loss"), 0.1, 0.2, True),
-        (Gate(metric="log_loss"), 0.2, 0.2, False),
-        (Gate(metric="log_loss", margin=0.05), 0.18, 0.2, False),
-        (Gate(metric="wait"), 3.0, 4.0, True),
-        (Gate(metric="wait"), 4.0, 3.0, False),
+        ("better", Gate(), True),
+        ("not worse", Gate(), True),
+        ("worse", Gate(), False),
+        ("cannot tell", Gate(), False),
+        ("not worse", Gate(promotes=("better",)), False),
+        ("cannot tell", Gate(promotes=("better", "not worse", "cannot tell")), True),
     ],
 )
-def test_the_champion_has_to_be_beaten_by_more_than_the_margin(
-    rules, challenger_value, champion_value, better
+def test_what_an_outcome_leads_to_is_configured(outcome, rules, passed):
+    decision = decide(rules, scores(), against(found(outcome)))
+    assert decision["verdict"] == outcome
+    assert decision["passed"] is passed
+    assert [rule["passed"] for rule in decision["rules"]] == [passed]
+    assert decision["champion"] == {"version": 3, "metrics": METRICS}
+    assert decision["reference"] is (outcome == "better")
+
+
+@pytest.mark.parametrize(
+    ("champion", "reference", "verdict", "passed", "becomes"),
+    [
+        ("better", "better", "better", True, True),
+        ("better", "not worse", "better", True, False),
+        ("better", "worse", "worse", False, False),
+        ("better", "cannot tell", "cannot tell", False, False),
+        ("not worse", "not worse", "not worse", True, False),
+        ("worse", "better", "worse", False, True),
+    ],
+)
+def test_a_model_must_not_be_worse_than_the_best_so_far(
+    champion, reference, verdict, passed, becomes
 ):
-    decision = decide(
-        rules,
-        scores(**{rules.metric: challenger_value}),
-        champion(**{rules.metric: champion_value}),
+    decision = decide(Gate(), scores(), against(found(champion), found(reference)))
+    assert (decision["verdict"], decision["passed"]) == (verdict, passed)
+    assert decision["reference"] is becomes
+    assert list(decision["comparisons"]) == ["champion", "reference"]
+
+
+def test_the_reference_need_not_be_surpassed_where_the_champion_has_to_be():
+    rules = Gate(promotes=("better",))
+    assert decide(rules, scores(), against(found("better"), found("not worse")))["passed"]
+
+
+@pytest.mark.parametrize(("outcome", "passed"), [("cannot tell", True), ("worse", False)])
+def test_other_metrics_must_not_be_surely_worse(outcome, passed):
+    comparison = found("better")
+    comparison["metrics"]["recall[cat]"] = found(outcome)["metrics"]["accuracy"]
+    decision = decide(Gate(no_worse=("recall[cat]",)), scores(), against(comparison))
+    assert decision["passed"] is passed
+    assert decision["verdict"] == ("better" if passed else "below bounds")
+    assert decision["rules"][-1]["rule"] == "recall[cat] not surely worse than champion 3 (0.9400)"
+
+
+def test_too_few_images_are_no_comparison():
+    nothing = found("better") | {"metrics": {}, "images": 12, "known": 348}
+    decision = decide(Gate(), scores(), against(nothing))
+    assert (decision["verdict"], decision["passed"]) == ("not comparable", False)
+    assert decision["says"] == [
+        "348 test images were left out: the champion, version 3, was trained on them.",
+        "Not comparable with the champion, version 3: 12 test images are left, and "
+        "gate.min_compared is 30.",
+    ]
+
+
+def test_what_was_found_is_said():
+    assert decide(Gate(), scores(), against(found("better")))["says"] == [
+        "Accuracy is +1.0 points against the champion, version 3, on 360 images: better. The true "
+        "difference is between -0.5 points and +2.5 points (wrong on either side in 3 % of cases).",
+        "7 images only this model has right, 3 only version 3.",
+        "With 360 images a difference below 2.3 points cannot be seen.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        ("not worse", "not worse, except by less than the margin"),
+        ("worse", "360 images: worse"),
+        ("cannot tell", "it cannot be told which is better"),
+    ],
+)
+def test_each_outcome_has_its_words(outcome, words):
+    assert words in decide(Gate(), scores(), against(found(outcome)))["says"][0]
+
+
+def test_a_loss_is_said_as_it_is_and_lower():
+    opponents = against(found("better", "log_loss"))
+    decision = decide(Gate(metric="log_loss"), scores(), opponents)
+    assert decision["rules"][0]["rule"] == "log_loss surely < champion 3 (0.9400) + 0.01"
+    assert decision["says"][0].startswith("Log_loss is +0.0100 against the champion, version 3")
+    assert decision["says"][1] == "With 360 images a difference below 0.0230 cannot be seen."
+
+
+def test_what_was_left_out_and_how_often_was_compared_is_said():
+    comparison = found("better", known=1, other_classes=2)
+    says = decide(Gate(), scores(), against(comparison, found("better"), number=4))["says"]
+    assert says[0] == "1 test image was left out: the champion, version 3, was trained on them."
+    assert says[1].startswith("2 test images were left out: this model or the champion, version 3,")
+    assert (
+        says[-1] == "This is comparison 4 on these test images; each further one has to be surer."
     )
-    assert decision["passed"] is better
-    assert decision["verdict"] == ("better" if better else "not better")
-    assert decision["champion"]["version"] == 3
 
 
 def test_the_rule_against_the_champion_says_what_was_compared():
-    decision = decide(Gate(margin=0.005), scores(), champion())
-    comparison = decision["rules"][-1]
-    assert comparison["rule"] == "accuracy > champion 3 (0.9400) + 0.005"
-    assert comparison["bound"] == pytest.approx(0.945)
-    assert comparison["value"] == 0.95
+    rule = decide(Gate(margin=0.005), scores(), against(found("better")))["rules"][-1]
+    assert rule["rule"] == "accuracy surely > champion 3 (0.9400) - 0.005"
+    assert rule["bound"] == pytest.approx(0.935)
+    assert rule["value"] == 0.95
 
 
 @pytest.mark.parametrize(("bound", "passed"), [(0.9, True), (0.99, False)])
 def test_the_champion_itself_is_not_compared_with_itself(bound, passed):
-    same = Champion(3, "my package", "my training", {"accuracy": 0.95})
+    same = Opponents(Opponent(3, "my package", "my training", METRICS, None), None, 1)
     decision = decide(Gate(min={"accuracy": bound}), scores(), same)
     assert decision["verdict"] == "champion already"
     assert decision["passed"] is passed
@@ -99,24 +206,22 @@ def test_the_champion_itself_is_not_compared_with_itself(bound, passed):
     ("rules", "challenger_value", "champion_value", "verdict"),
     [
         (Gate(), 0.95, 0.95, "repackaged"),
-        (Gate(margin=0.02), 0.95, 0.95, "repackaged"),
         (Gate(), 0.96, 0.95, "repackaged"),
-        (Gate(), 0.94, 0.95, "not better"),
+        (Gate(), 0.94, 0.95, "worse"),
         (Gate(metric="log_loss"), 0.2 + 1e-9, 0.2, "repackaged"),
-        (Gate(metric="log_loss"), 0.21, 0.2, "not better"),
+        (Gate(metric="log_loss"), 0.21, 0.2, "worse"),
         (Gate(min={"worst_class_recall": 0.91}), 0.95, 0.95, "below bounds"),
     ],
 )
 def test_the_champions_own_training_in_another_package_must_not_be_worse(
     rules, challenger_value, champion_value, verdict
 ):
-    same = Champion(3, "older package", "my training", {rules.metric: champion_value})
-    decision = decide(rules, scores(**{rules.metric: challenger_value}), same)
+    same = Opponent(3, "older package", "my training", {rules.metric: champion_value}, None)
+    opponents = Opponents(same, None, 1)
+    decision = decide(rules, scores(**{rules.metric: challenger_value}), opponents)
     assert decision["verdict"] == verdict
     assert decision["passed"] is (verdict == "repackaged")
-
-
-def test_a_champion_of_before_packages_were_known_is_compared_by_its_training():
-    old = Champion(3, None, "my training", {"accuracy": 0.95})
-    assert decide(Gate(), scores(), old)["verdict"] == "repackaged"
-    assert decide(Gate(), scores(), replace(old, train_digest="other"))["verdict"] == "not better"
+    assert decision["reference"]  # it takes the place of the other package
+    compared = found("not worse", rules.metric)
+    other = Opponents(same, replace(same, version=2, comparison=compared), 1)
+    assert not decide(rules, scores(**{rules.metric: challenger_value}), other)["reference"]

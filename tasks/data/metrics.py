@@ -34,6 +34,12 @@ class Predictions:
     confidence: "NDArray[np.float32]"
     likelihood: "NDArray[np.float32]"
 
+    def take(self, rows: "NDArray[np.int64]") -> "Predictions":
+        """Those for some rows, by their indices; an index may come more than once."""
+        return Predictions(
+            self.labels[rows], self.predicted[rows], self.confidence[rows], self.likelihood[rows]
+        )
+
 
 @dataclass(frozen=True)
 class CalibrationBins:
@@ -67,8 +73,6 @@ class Tally:
         actual: int64 (names,), the rows of each class.
         predicted: int64 (names,), how often each class was predicted.
         correct: int64 (names,), how often each class was predicted correctly.
-        confusion: int64 (cells, cells), the rows by true and by predicted class. Above
-            `MAX_CELLS` classes, a cell counts several neighbouring classes.
     """
 
     def __init__(self, names: Sequence[str], classes: int) -> None:
@@ -79,8 +83,6 @@ class Tally:
         self.classes = classes
         self.rows = 0
         self.actual, self.predicted, self.correct = np.zeros((3, len(names)), np.int64)
-        cells = min(len(names), MAX_CELLS)
-        self.confusion = np.zeros((cells, cells), np.int64)
         self._bin_rows, self._bin_hits = np.zeros((2, CALIBRATION_BINS), np.int64)
         self._bin_confidence = np.zeros(CALIBRATION_BINS)
         self._loss = 0.0
@@ -96,8 +98,6 @@ class Tally:
         self.actual += np.bincount(labels, minlength=size)
         self.predicted += np.bincount(predicted, minlength=size)
         self.correct += np.bincount(labels[correct], minlength=size)
-        cells = len(self.confusion)
-        np.add.at(self.confusion, (labels * cells // size, predicted * cells // size), 1)
 
         confidence = predictions.confidence.astype(np.float64)
         bins = np.ceil(confidence * CALIBRATION_BINS).astype(np.int64) - 1
@@ -131,6 +131,32 @@ class Tally:
         return CalibrationBins(
             self._bin_confidence[used] / rows, self._bin_hits[used] / rows, rows / self.rows
         )
+
+
+class Confusion:
+    """Counts predictions by true and by predicted class.
+
+    Attributes:
+        names: The classes, as of `Tally`.
+        counts: int64 (cells, cells), true classes in rows and predicted ones in columns. Above
+            `MAX_CELLS` classes, a cell counts several neighbouring classes.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        """Starts with all counts at 0."""
+        import numpy as np
+
+        self.names = names
+        cells = min(len(names), MAX_CELLS)
+        self.counts = np.zeros((cells, cells), np.int64)
+
+    def add(self, predictions: Predictions) -> None:
+        """Counts further rows."""
+        import numpy as np
+
+        cells, size = len(self.counts), len(self.names)
+        labels, predicted = predictions.labels, predictions.predicted
+        np.add.at(self.counts, (labels * cells // size, predicted * cells // size), 1)
 
 
 def per_class(tally: Tally) -> ClassTable:
@@ -215,7 +241,29 @@ METRICS: Mapping[str, Metric] = {
     "calibration_error": Metric(lambda tally, _: tally.calibration.error, lower_is_better=True),
     "rows": Metric(lambda tally, _: tally.rows),
 }
+OF_A_CLASS = ("precision", "recall", "f1")  # named like `recall[cat]`
 LOWER_IS_BETTER = sorted(name for name, metric in METRICS.items() if metric.lower_is_better)
+
+
+def metric_named(name: str) -> Metric:
+    """The metric of a name: one of `METRICS`, or of one class, like `recall[cat]`.
+
+    Raises:
+        KeyError: There is none.
+    """
+    if name in METRICS:
+        return METRICS[name]
+    kind, bracket, label = name.partition("[")
+    if kind not in OF_A_CLASS or not bracket or not label.endswith("]"):
+        raise KeyError(name)
+    return Metric(lambda _, table: _of_class(table, kind, label[:-1]))
+
+
+def _of_class(table: ClassTable, kind: str, label: str) -> float:
+    for row in table:
+        if row["label"] == label:
+            return float(row[kind])
+    raise ValueError(f"The test split has no class {label!r}: change {kind}[{label}] in `gate`.")
 
 
 def summarise(tally: Tally) -> dict[str, float]:

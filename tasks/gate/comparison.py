@@ -1,0 +1,157 @@
+"""Compares the challenger with the champion and with the reference, on the same test images."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from retrain.registry import versions
+from retrain.runs.runner import Runner
+from retrain.step import Facts, Step, Workspace, digest_of
+from retrain.store import Artifact
+from retrain.workload import Gate
+from tasks.data.champion import Opponent, Opponents, Scored
+from tasks.gate import paired
+from tasks.gate.pairs import pair
+
+# Decisions for which no images were compared, or for which nothing depended on luck.
+NOT_COUNTED = ("first", "repackaged", "champion already", "not comparable")
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a comparison depends on beside the predictions.
+
+    Attributes:
+        number: Of the comparison, among those on the same test images, from 1.
+        learnt: The file with the images that the opponent was trained or validated on; None if
+            they are not known.
+        learnt_digest: SHA-256 (hex) of its content.
+    """
+
+    number: int
+    learnt: Path | None
+    learnt_digest: str | None
+
+    @property
+    def step(self) -> str:
+        """Its name as an input."""
+        return "terms"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the above."""
+        return digest_of([self.number, self.learnt_digest])
+
+
+def compare_with(
+    run: Runner, scores: Artifact, champion: Scored | None, reference: Scored | None
+) -> Opponents:
+    """Compares a challenger with the models that it has to be no worse than.
+
+    Args:
+        run: Runs the comparisons; their outputs are cached like any other.
+        scores: The challenger's evaluation.
+        champion: The model in production; None when there is none.
+        reference: The best model so far; None when there is none, or it is the champion.
+    """
+    if champion is None:
+        return Opponents(None, None, None)
+    number = _number(run, scores, champion)
+    return Opponents(
+        _compared(run, STEP, scores, champion, number),
+        None if reference is None else _compared(run, REFERENCE_STEP, scores, reference, number),
+        number,
+    )
+
+
+def compare(
+    rules: Gate, scores: Artifact, theirs: Artifact, terms: Terms, workspace: Workspace
+) -> Facts:
+    """Compares two models by the predictions of both for the same images.
+
+    Returns:
+        `images`, how many were compared; `known` and `other_classes`, how many were left out, as in
+        `Comparable`, and `known_is_known`, whether it is known what the opponent was trained on;
+        `level`, the probability of an error; and `metrics`, for each metric in `gate.metric` and
+        `gate.no_worse` the values of both models and what `Difference` has. Without images to
+        compare, `metrics` is empty.
+    """
+    import numpy as np
+
+    learnt = None if terms.learnt is None else np.load(terms.learnt, allow_pickle=False)
+    found = pair(scores.folder, theirs.folder, learnt)
+    level = paired.level_of(terms.number, rules.level)
+    facts = {
+        "images": found.pairs.rows,
+        "known": found.known,
+        "other_classes": found.other_classes,
+        "known_is_known": learnt is not None,
+        "level": level,
+        "metrics": {},
+    }
+    if found.pairs.rows >= rules.min_compared:
+        names = dict.fromkeys((rules.metric, *rules.no_worse))
+        facts["metrics"] = {name: _by(found.pairs, name, rules.margin, level) for name in names}
+    return facts
+
+
+def _by(pairs: paired.Pairs, metric: str, margin: float, level: float) -> Facts:
+    difference = paired.compare(pairs, metric, margin, level)
+    gained, lost = paired.only_one_correct(pairs)
+    return {
+        "challenger": paired.score(pairs.challenger, pairs, metric),
+        "opponent": paired.score(pairs.opponent, pairs, metric),
+        "gained": gained,
+        "lost": lost,
+        "difference": difference.value,
+        "low": difference.low,
+        "high": difference.high,
+        "outcome": difference.outcome,
+        "visible": difference.visible,
+    }
+
+
+def _compared(run: Runner, step: Step, scores: Artifact, scored: Scored, number: int) -> Opponent:
+    version = scored.registered.version
+    same = version.package_digest == scores.facts["package"]
+    comparison = None
+    if not same and version.train_digest != scores.facts["train"]:
+        terms = Terms(number, None, None)
+        comparison = dict(run(step, scores, scored.evaluation, terms).facts)
+    return Opponent(
+        version.version,
+        version.package_digest,
+        version.train_digest,
+        scored.evaluation.facts["metrics"],
+        comparison,
+    )
+
+
+def _number(run: Runner, scores: Artifact, champion: Scored) -> int:
+    """The number of this comparison among those on the same test images, from 1.
+
+    The same challenger and champion have the number that they got at first.
+    """
+    project, name = run.context.project, run.workload.name
+    counted = [
+        (event.version, event.previous)
+        for event in versions.history(project, name)
+        if event.images == scores.facts["images"] and event.verdict not in NOT_COUNTED
+    ]
+    distinct: Sequence[tuple[int, int | None]] = list(dict.fromkeys(counted))
+    registered = versions.find_version(project, name, scores.facts["package"])
+    this = (registered and registered.version, champion.registered.version.version)
+    return distinct.index(this) + 1 if this in distinct else len(distinct) + 1
+
+
+STEP = Step(
+    "compare_champion",
+    compare,
+    reads=("gate.metric", "gate.margin", "gate.level", "gate.no_worse", "gate.min_compared"),
+    inputs=("evaluate", "evaluate_champion", "terms"),
+    libraries=("numpy", "pyarrow", "scipy"),
+    hours=2,
+)
+REFERENCE_STEP = replace(
+    STEP, name="compare_reference", inputs=("evaluate", "evaluate_reference", "terms")
+)

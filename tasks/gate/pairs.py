@@ -1,0 +1,77 @@
+"""Pairs the predictions of two models: which images the two are compared on."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.data import predictions
+from tasks.data.metrics import Predictions
+from tasks.data.predictions import NamedPredictions
+from tasks.gate.paired import Pairs
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Comparable:
+    """What two models can be compared on.
+
+    Attributes:
+        pairs: Their answers for the images that are new to the opponent, of the classes that both
+            know.
+        known: How many images were left out because the opponent was trained or validated on them.
+        other_classes: How many were left out because one of the models does not know their class.
+    """
+
+    pairs: Pairs
+    known: int
+    other_classes: int
+
+
+def pair(challenger: Path, opponent: Path, learnt: "NDArray[np.uint64] | None") -> Comparable:
+    """Pairs the predictions in two folders.
+
+    Args:
+        challenger: The output of `evaluate`.
+        opponent: The output of `evaluate_champion`, for the same images.
+        learnt: The images that the opponent was trained or validated on, as `image_id` gives them;
+            None if that is not known.
+    """
+    import numpy as np
+
+    ours, theirs = predictions.read(challenger), predictions.read(opponent)
+    assert np.array_equal(ours.images, theirs.images)
+    shared = [name for name in ours.known if name in theirs.known]
+    names = tuple(dict.fromkeys((*shared, *ours.known, *theirs.known)))
+    fresh = np.ones(len(ours.images), bool) if learnt is None else ~np.isin(ours.images, learnt)
+    of_shared = np.isin(ours.labels.astype(str), np.array(shared, str))
+    used = fresh & of_shared
+    pairs = Pairs(
+        names,
+        len(shared),
+        _indexed(ours, names, used),
+        _indexed(theirs, names, used),
+    )
+    return Comparable(pairs, int((~fresh).sum()), int((fresh & ~of_shared).sum()))
+
+
+def _indexed(
+    named: NamedPredictions, names: Sequence[str], used: "NDArray[np.bool_]"
+) -> Predictions:
+    """Some predictions, with classes as indices of the names."""
+    import numpy as np
+
+    place = {name: index for index, name in enumerate(names)}
+
+    def indices(values: Iterable[Any]) -> "NDArray[np.int64]":
+        return np.array([place[value] for value in values], np.int64)
+
+    return Predictions(
+        indices(named.labels[used]),
+        indices(named.predicted[used]),
+        named.confidence[used],
+        named.likelihood[used],
+    )
