@@ -213,6 +213,29 @@ def log_artifacts(project: Project, run_id: str, folder: Path, path: str) -> boo
     return True
 
 
+def download(project: Project, run_id: str, path: str, folder: Path) -> Path | None:
+    """Downloads a file of a run's artifacts; None if the run or the file does not exist.
+
+    Args:
+        project: The clone that uses this MLflow.
+        run_id: The run.
+        path: Of the file among the artifacts.
+        folder: Where it goes.
+    """
+    from mlflow.exceptions import MlflowException
+
+    parent = path.rpartition("/")[0]
+    try:
+        listed = client(project).list_artifacts(run_id, parent)
+    except MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            return None
+        raise
+    if path not in [each.path for each in listed]:
+        return None
+    return Path(client(project).download_artifacts(run_id, path, str(folder)))
+
+
 def is_active(project: Project, run_id: str) -> bool:
     """Whether a run exists; logs a warning if it was deleted."""
     from mlflow.exceptions import MlflowException

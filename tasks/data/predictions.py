@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FILE = "predictions.parquet"
+LEARNT = "learnt_images.npy"  # uint64 (images,): those that a model was trained or validated on
 ROWS = 4096  # read at a time
 
 

@@ -28,6 +28,7 @@ from tasks.data.metrics import (
     per_class,
     summarise,
 )
+from tasks.data.predictions import LEARNT, image_id
 from tasks.data.shards import ROWS, PreparedSplit, open_prepared
 from tasks.evaluate import plots, predictions
 from tasks.evaluate.predictions import Answers
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SPLIT = "test"
+LEARNT_FROM = ("train", "val")
 # Rows in memory at a time, and in a row group of the Parquet file; fewer if there are many classes.
 MAX_ROWS, MAX_PROBABILITIES = 4096, 1 << 21
 
@@ -47,7 +49,8 @@ def evaluate(
     """Predicts the test split and measures how good the predictions are.
 
     Writes `metrics.json`, `per_class.json`, `predictions.parquet` and `confusion.csv` (actual and
-    predicted class of each row); and `report/classes.json`, as `metrics.outcomes` gives it.
+    predicted class of each row); and `report/classes.json`, as `metrics.outcomes` gives it, and
+    `report/learnt_images.npy`, for later comparisons with this model.
 
     Returns:
         `metrics`, by name; `lower_is_better`, the names of those where lower is better; `weights`,
@@ -83,6 +86,7 @@ def evaluate(
     write_json(workspace.folder / "metrics.json", metrics)
     write_json(workspace.folder / "per_class.json", per_class(tally))
     write_json(workspace.report / "classes.json", outcomes(tally))
+    _write_learnt(images.folder, workspace.report / LEARNT)
     report = trained.folder / REPORT
     history = json.loads((report / "history.json").read_text(encoding="utf-8"))
     plots.draw(tally, confusion, examples, prepared.pixels(SPLIT), history, workspace.report)
@@ -132,6 +136,18 @@ def _answers(
         for output, rows in zip(outputs, described, strict=True):
             rows = rows.select(["path", "sha256", "label"])
             yield Answers(rows, output.argmax(axis=1), output)
+
+
+def _write_learnt(prepared: Path, file: Path) -> None:
+    """Writes the images that the model was trained or validated on, in ascending order."""
+    import numpy as np
+    from pyarrow import parquet
+
+    images: list[int] = []
+    for split in LEARNT_FROM:
+        rows = parquet.read_table(prepared / split / ROWS, columns=["sha256"])
+        images += map(image_id, rows["sha256"].to_pylist())
+    np.save(file, np.unique(np.array(images, np.uint64)))
 
 
 def _track(report: Path, metrics: dict[str, float], workspace: Workspace) -> None:

@@ -3,12 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from retrain import tracking
+from retrain.project import Project
 from retrain.registry import versions
+from retrain.registry.versions import ModelVersion
 from retrain.runs.runner import Runner
 from retrain.step import Facts, Step, Workspace, digest_of
 from retrain.store import Artifact
 from retrain.workload import Gate
+from tasks.data import predictions
 from tasks.data.champion import Opponent, Opponents, Scored
 from tasks.gate import paired
 from tasks.gate.pairs import pair
@@ -25,12 +30,12 @@ class Terms:
         number: Of the comparison, among those on the same test images, from 1.
         learnt: The file with the images that the opponent was trained or validated on; None if
             they are not known.
-        learnt_digest: SHA-256 (hex) of its content.
+        training: The digest of that training; None if the images are not known.
     """
 
     number: int
     learnt: Path | None
-    learnt_digest: str | None
+    training: str | None
 
     @property
     def step(self) -> str:
@@ -40,7 +45,7 @@ class Terms:
     @property
     def digest(self) -> str:
         """SHA-256 (hex) of the above."""
-        return digest_of([self.number, self.learnt_digest])
+        return digest_of([self.number, self.training])
 
 
 def compare_with(
@@ -116,7 +121,8 @@ def _compared(run: Runner, step: Step, scores: Artifact, scored: Scored, number:
     same = version.package_digest == scores.facts["package"]
     comparison = None
     if not same and version.train_digest != scores.facts["train"]:
-        terms = Terms(number, None, None)
+        learnt = learnt_images(run.context.project, version)
+        terms = Terms(number, learnt, version.train_digest if learnt else None)
         comparison = dict(run(step, scores, scored.evaluation, terms).facts)
     return Opponent(
         version.version,
@@ -125,6 +131,26 @@ def _compared(run: Runner, step: Step, scores: Artifact, scored: Scored, number:
         scored.evaluation.facts["metrics"],
         comparison,
     )
+
+
+def learnt_images(project: Project, version: ModelVersion) -> Path | None:
+    """The file with the images that a version was trained or validated on; None if it has none.
+
+    `evaluate` wrote it, and it is in the MLflow run of the training. It is kept on this machine.
+    """
+    folder = project.state / "learnt"
+    kept = folder / f"{version.train_digest}.npy"
+    if not kept.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder) as partial:
+            found = tracking.download(
+                project, version.run_id, f"evaluate/{predictions.LEARNT}", Path(partial)
+            )
+            if found is None:  # of an older version of this project; an empty file says so
+                found = Path(partial, "none")
+                found.touch()
+            found.replace(kept)
+    return kept if kept.stat().st_size else None
 
 
 def _number(run: Runner, scores: Artifact, champion: Scored) -> int:

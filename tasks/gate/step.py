@@ -24,21 +24,20 @@ def gate(rules: Gate, scores: Artifact, opponents: Opponents, workspace: Workspa
     Returns:
         `passed`; `verdict`: `first`, `better`, `not worse`, `worse`, `cannot tell`, `not
         comparable`, `repackaged` (the champion's training in another package, not worse), `champion
-        already` (the same package), or `below bounds` (also when one of `gate.no_worse` is worse);
+        already` (the same package), or `below bounds`;
         `rules`: for each, the rule in words, the value, the bound and whether it passed;
         `champion`: its version and metrics, or None; `comparisons`, what was found, by role;
         `says`, the same for a person; `number`, of the comparison on these test images; `images`,
         their identity; and `reference`, whether the model becomes the reference if it is promoted.
     """
     made = bounds(rules, scores)
+    within = _all_passed(made)
     champion = opponents.champion
     if champion is None:
-        verdict = "first" if _all_passed(made) else "below bounds"
+        verdict = "first" if within else "below bounds"
         return _decision(scores, opponents, made, verdict, becomes=True)
     if champion.package_digest == scores.facts["package"]:
-        return _decision(scores, opponents, made, "champion already") | {
-            "passed": _all_passed(made)
-        }
+        return _decision(scores, opponents, made, "champion already") | {"passed": within}
     if champion.comparison is None:
         made.append(same_training(rules, scores, champion))
         verdict = "repackaged" if made[-1]["passed"] else "worse"
@@ -48,7 +47,7 @@ def gate(rules: Gate, scores: Artifact, opponents: Opponents, workspace: Workspa
         made += found
         best = opponents.reference or champion
         becomes = _outcome(rules, best) == "better"
-    if not _all_passed(made) and verdict in PASSES + rules.promotes:
+    if not within:
         verdict = "below bounds"
     passed = verdict in PASSES or verdict in rules.promotes
     says = [
@@ -80,6 +79,9 @@ def _compared(rules: Gate, scores: Artifact, opponents: Opponents) -> tuple[str,
         if verdict is None or outcome not in allowed[role]:
             verdict = outcome
         if outcome not in allowed[role]:
+            break
+        if not _all_passed(made):
+            verdict = "worse"  # in one of `gate.no_worse`
             break
     assert verdict is not None
     return verdict, made

@@ -14,14 +14,16 @@ from retrain.registry import versions
 from retrain.runs.state import RunState
 from retrain.step import DataVersion, plan
 from retrain.store import RunContext, Store
-from retrain.workload import Data, Model, Workload
+from retrain.workload import Data, Gate, Model, Workload
 from tests import templates
 from tests.flows.preloaded import forks
 from tests.tasks.toy_model import write_data, write_model, write_report, write_scores
 
 ROWS = 20
 DATA = DataVersion("data-1", tracked=True)
-WORKLOAD = Workload(name="toy", data=Data(path="data"), model=Model(family="vit"))
+# Neither network was trained, so that neither is better; both are promoted.
+GATE = Gate(margin=0.9, min_compared=ROWS)
+WORKLOAD = Workload(name="toy", data=Data(path="data"), model=Model(family="vit"), gate=GATE)
 
 
 @dataclass
@@ -85,11 +87,11 @@ def test_the_one_that_comes_second_compares_again_with_the_one_that_came_first(t
     assert other.exitcode == 0
     theirs = json.loads((tmp_path / "steps.json").read_text())
     once = ["gate", "promote"]
-    again = [*once, "evaluate_champion", *once]
+    again = [*once, "evaluate_champion", "compare_champion", *once]
     assert sorted([mine, theirs]) == sorted([once, again])
     events = versions.history(project, "toy")
     assert [(e.action, e.verdict, e.previous) for e in events] == [
         ("promoted", "first", None),
-        ("promoted", "better", 1),
+        ("promoted", "not worse", 1),
     ]
     assert versions.champion(project, "toy").version == 2

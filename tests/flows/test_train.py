@@ -204,9 +204,12 @@ def test_own_images_have_a_name_and_a_champion_of_their_own(clone, first, tmp_pa
     refused = clone.retrain("train", "vit", *own, code=1).stderr
     assert "missing: class-0 (12 images then, 0 now)" in refused
     assert last_steps(clone, "photos") == ["pull", "validate"]
-    renamed = clone.train(*own, "--set", "gate.may_drop=[class-0]")
+    rules = {"may_drop": "[class-0]", "min_compared": 1, "margin": 0.9}
+    rules = [word for key, value in rules.items() for word in ("--set", f"gate.{key}={value}")]
+    renamed = clone.train(*own, *rules)
     assert renamed["model"]["digest"] == done["model"]["digest"]
-    assert renamed["decision"]["verdict"] == "better"
+    assert renamed["decision"]["verdict"] == "not worse"
+    assert "The comparison is of the classes that both know." in renamed["decision"]["says"][0]
     assert (renamed["model"]["version"], renamed["model"]["aliases"]) == (2, ["champion"])
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from retrain import tracking
 from retrain.execute import get_or_run
 from retrain.project import Project
 from retrain.registry import ledger, versions
@@ -25,7 +26,7 @@ from tasks.data import package
 from tasks.data.accepted_images import AcceptedImage, read_images
 from tasks.data.raw_dataset import open_raw_dataset
 from tasks.evaluate import served
-from tasks.evaluate.champion import SPLIT, score_champion
+from tasks.evaluate.champion import SPLIT, score_opponents
 from tasks.evaluate.step import evaluate
 from tasks.promote.package import write_package
 from tests.tasks.toy_model import (
@@ -140,7 +141,9 @@ def older(project, trained, written, data, scores):
     )
     version = appoint(project, folder, trained)
     runner = Runner(RunContext("run", project))
-    return runner, version, score_champion(runner, *data, scores)
+    champion, reference = score_opponents(runner, *data, scores)
+    assert reference is None
+    return runner, version, champion
 
 
 def predictions_of(runner: Runner):
@@ -156,10 +159,10 @@ def test_a_champion_whose_family_is_gone_answers_with_its_own_code(older, traine
     assert np.abs(np.stack(table["probabilities"].to_numpy()) - expected).max() < 1e-6
     assert table["prediction"].to_pylist() == [LABELS[best] for best in expected.argmax(1)]
     right = expected.argmax(1) == np.arange(ROWS) % len(LABELS)
-    assert champion.metrics["accuracy"] == pytest.approx(right.mean())
-    assert champion.metrics["rows"] == ROWS
-    assert (champion.version, champion.package_digest) == (version.version, version.package_digest)
-    assert champion.train_digest == trained.digest
+    metrics = champion.evaluation.facts["metrics"]
+    assert metrics["accuracy"] == pytest.approx(right.mean())
+    assert metrics["rows"] == ROWS
+    assert champion.registered.version == version
 
 
 def test_asking_leaves_the_registered_package_as_it_was(older, project):
@@ -174,10 +177,11 @@ def test_it_is_asked_once_and_found_in_the_store_after_that(older, project, data
     version = DataVersion("d", tracked=True)
     store = Store(project.store)
     look = DryRun(RunState("toy", WORKLOAD, version, store, runner.context))
-    assert score_champion(look, *data, scores) == champion
+    found, _ = score_opponents(look, *data, scores)
+    assert found.evaluation.digest == champion.evaluation.digest
     changed = (data[0], replace(data[1], digest="other"))
     with pytest.raises(StepHasToRunError):
-        score_champion(look, *changed, scores)
+        score_opponents(look, *changed, scores)
 
 
 def test_the_same_package_has_the_challengers_metrics(project, trained, written, data, scores):
@@ -187,14 +191,28 @@ def test_the_same_package_has_the_challengers_metrics(project, trained, written,
     must_not_run.context = RunContext("run", project)
     must_not_run.workload = WORKLOAD
     version = appoint(project, written, trained)
-    champion = score_champion(must_not_run, *data, scores)
-    assert champion.version == version.version
-    assert champion.metrics == scores.facts["metrics"]
+    champion, _ = score_opponents(must_not_run, *data, scores)
+    assert champion.registered.version == version
+    assert champion.evaluation == scores
+
+
+def test_the_best_so_far_is_scored_too_when_it_is_another_model(
+    project, older, trained, written, data, scores
+):
+    runner, version, _ = older
+    client = tracking.client(project)
+    client.set_registered_model_alias("toy", versions.REFERENCE, str(version.version))
+    newer = appoint(project, written, trained)
+    champion, reference = score_opponents(runner, *data, scores)
+    assert champion.registered.version.version == newer.version
+    assert reference.registered.version.version == version.version
+    assert reference.evaluation.step == "evaluate_reference"
+    client.delete_registered_model_alias("toy", versions.REFERENCE)
 
 
 def test_before_the_first_promotion_there_is_no_champion(tmp_path, data, scores):
-    champion = score_champion(Runner(RunContext("run", Project(tmp_path))), *data, scores)
-    assert (champion.version, champion.metrics) == (None, {})
+    runner = Runner(RunContext("run", Project(tmp_path)))
+    assert score_opponents(runner, *data, scores) == (None, None)
 
 
 def test_several_processes_say_what_the_evaluation_said(

@@ -71,7 +71,7 @@ NAMES = ["$x^{$", "$x^2$", r"\frac{", "_a", "two\nlines", "x" * 5_000, "é" * 30
 def test_odd_names_of_classes_are_drawn_as_they_are(tmp_path):
     assert len(draw(tmp_path, NAMES)) == 5
     with rc_context(plots.STYLE):
-        [left, *_] = plots._confusion_matrix(Tally(NAMES, len(NAMES))).axes
+        [left, *_] = plots._confusion_matrix(Confusion(NAMES)).axes
         shown = [label.get_text() for label in left.get_yticklabels()]
         assert shown[:5] == ["$x^{$", "$x^2$", r"\frac{", "_a", "two\N{REPLACEMENT CHARACTER}lines"]
         assert not any(label.get_parse_math() for label in left.get_yticklabels())

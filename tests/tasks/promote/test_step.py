@@ -82,6 +82,8 @@ def decide(verdict: str, champion: int | None) -> Artifact:
         "passed": verdict in ("first", "better", "repackaged", "champion already"),
         "verdict": verdict,
         "rules": [PASSED],
+        "images": "test images",
+        "reference": False,
         "champion": champion and {"version": champion, "metrics": {"accuracy": 0.95}},
     }
     return Artifact("gate", "k", "d", Path(), facts, {"run": "run-1"})
@@ -118,13 +120,13 @@ def test_the_first_model_that_passes_becomes_champion(project, run):
 
 def test_a_model_that_failed_is_registered_as_rejected_and_the_champion_stays(project, run):
     run(train(project), "first")
-    facts = run(train(project, seed=1), "not better", champion=1)
+    facts = run(train(project, seed=1), "cannot tell", champion=1)
     assert (facts["version"], facts["aliases"]) == (2, [])
     assert versions.champion(project, "toy").version == 1
     assert [event.action for event in versions.history(project, "toy")] == ["promoted", "rejected"]
 
 
-@pytest.mark.parametrize("verdict", ["below bounds", "not better"])
+@pytest.mark.parametrize("verdict", ["below bounds", "cannot tell"])
 def test_the_same_decision_on_the_same_model_changes_nothing(project, verdict, run):
     champion, challenger = train(project), train(project, seed=1)
     run(champion, "first")
@@ -185,13 +187,13 @@ def test_looking_tells_what_there_is_left_to_do_and_does_nothing(project, images
     first = run(champion, "first")
     assert look(champion, "champion already", 1) == first
     assert look(champion, "first", None) is None  # there is a champion by now
-    assert look(challenger, "not better", 1) is None
-    second = run(challenger, "not better", champion=1)
+    assert look(challenger, "cannot tell", 1) is None
+    second = run(challenger, "cannot tell", champion=1)
     before = state(project)
-    assert look(challenger, "not better", 1) == second
+    assert look(challenger, "cannot tell", 1) == second
     assert look(challenger, "below bounds", 1) is None
     assert look(challenger, "better", 1) is None
-    assert look(challenger, "not better", 1, COMPARE) is None
+    assert look(challenger, "cannot tell", 1, COMPARE) is None
     assert state(project) == before
 
 

@@ -1,0 +1,194 @@
+"""The comparison as a step: which images it is of, and which number it has."""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from retrain.project import Project
+from retrain.registry import ledger, versions
+from retrain.registry.ledger import Event
+from retrain.store import Artifact, RunContext
+from retrain.workload import Data, Gate, Model, Workload
+from tasks.data.champion import Opponents, Registered, Scored
+from tasks.data.predictions import LEARNT, image_id
+from tasks.evaluate import predictions
+from tasks.gate.comparison import Terms, compare, compare_with, learnt_images
+from tests import templates
+from tests.tasks.toy_model import write_model, write_report
+
+CLASSES = ("ant", "bee")
+LABELS = CLASSES * 100
+RULES, FIRST = Gate(), Terms(1, None, None)
+
+
+def sha256(row: int) -> str:
+    return hashlib.sha256(str(row).encode()).hexdigest()
+
+
+def write(folder, wrong, known=CLASSES, classes=CLASSES, labels=LABELS) -> Artifact:
+    """Predictions that are wrong for as many of the first images."""
+    rows = len(labels)
+    predicted = [
+        known[(known.index(label) + (row < wrong)) % len(known)] if label in known else known[0]
+        for row, label in enumerate(labels)
+    ]
+    described = {
+        "path": [f"{row}.png" for row in range(rows)],
+        "sha256": [sha256(row) for row in range(rows)],
+        "label": list(labels),
+    }
+    best = np.array([known.index(name) for name in predicted])
+    probabilities = np.full((rows, len(known)), 0.1, np.float32)
+    probabilities[np.arange(rows), best] = 0.9
+    folder.mkdir(parents=True)
+    batch = pa.RecordBatch.from_pydict(described)
+    answers = predictions.Answers(batch, best, probabilities)
+    list(predictions.write([answers], known, classes, folder))
+    return Artifact("evaluate", "k", "d", folder, {})
+
+
+def compared(tmp_path, ours: int, theirs: int, rules=RULES, terms=FIRST):
+    mine, other = write(tmp_path / "ours", ours), write(tmp_path / "theirs", theirs)
+    return compare(rules, mine, other, terms, None)
+
+
+def test_the_predictions_are_compared_image_by_image(tmp_path):
+    found = compared(tmp_path, 3, 20, Gate(no_worse=("recall[bee]", "log_loss")))
+    assert (found["images"], found["known"], found["other_classes"]) == (200, 0, 0)
+    accuracy = found["metrics"]["accuracy"]
+    assert (accuracy["gained"], accuracy["lost"], accuracy["outcome"]) == (17, 0, "better")
+    assert accuracy["challenger"] == pytest.approx(197 / 200)
+    assert accuracy["opponent"] == pytest.approx(180 / 200)
+    assert list(found["metrics"]) == ["accuracy", "recall[bee]", "log_loss"]
+    assert {each["outcome"] for each in found["metrics"].values()} == {"better"}
+    assert found["metrics"]["log_loss"]["difference"] == pytest.approx(
+        17 / 200 * np.log(9), rel=1e-5
+    )
+
+
+def test_images_that_the_opponent_has_learnt_are_left_out(tmp_path):
+    file = tmp_path / LEARNT
+    np.save(file, np.array(sorted(image_id(sha256(row)) for row in range(150)), np.uint64))
+    found = compared(tmp_path, 3, 160, terms=Terms(1, file, "training"))
+    assert (found["images"], found["known"], found["known_is_known"]) == (50, 150, True)
+    assert found["metrics"]["accuracy"]["gained"] == 10
+
+
+def test_too_few_images_are_not_compared(tmp_path):
+    file = tmp_path / LEARNT
+    np.save(file, np.array(sorted(image_id(sha256(row)) for row in range(180)), np.uint64))
+    found = compared(tmp_path, 3, 160, terms=Terms(1, file, "training"))
+    assert (found["images"], found["metrics"]) == (20, {})
+
+
+def test_only_classes_that_both_know_are_compared(tmp_path):
+    labels = ("ant", "bee", "cat") * 50
+    mine = write(tmp_path / "ours", 3, ("ant", "bee", "cat"), ("ant", "bee", "cat"), labels)
+    other = write(tmp_path / "theirs", 9, ("ant", "bee", "dog"), ("ant", "bee", "cat"), labels)
+    found = compare(Gate(), mine, other, Terms(1, None, None), None)
+    assert (found["images"], found["other_classes"], found["known_is_known"]) == (100, 50, False)
+    assert found["metrics"]["accuracy"]["gained"] == 4
+
+
+def test_later_comparisons_are_stricter(tmp_path):
+    first = compared(tmp_path / "1", 3, 10)
+    tenth = compared(tmp_path / "10", 3, 10, terms=Terms(10, None, None))
+    assert first["level"] > 50 * tenth["level"]
+    (now,), (then,) = (each["metrics"].values() for each in (first, tenth))
+    assert (now["outcome"], then["outcome"]) == ("better", "cannot tell")
+    assert then["low"] < now["low"] < now["high"] < then["high"]
+
+
+@dataclass
+class Runner:
+    """Notes the terms of the comparisons that it is asked for."""
+
+    context: RunContext
+    workload: Workload
+    terms: list[Any] = field(default_factory=list)
+
+    def __call__(self, step, *inputs):
+        self.terms.append(inputs[-1])
+        return Artifact(step.name, "k", "d", inputs[0].folder, {"metrics": {}})
+
+
+@pytest.fixture(scope="module")
+def registered(tmp_path_factory):
+    """A project, the first version of a model, and what its run has."""
+    root = tmp_path_factory.mktemp("project")
+    project = Project(root)
+    templates.place_mlflow_database(root)
+    trained = write_model(root / "train")
+    write_report(trained, project)
+    run_id = json.loads((trained.folder / "report" / "mlflow.json").read_text())["run_id"]
+    return project, run_id
+
+
+def version_of(project, run_id, package, number) -> versions.ModelVersion:
+    """A version as the registry would give it."""
+    return versions.ModelVersion(
+        name="toy", weights="w", package_digest=package, train_digest=f"t-{package}",
+        train_key=None, start=None, family="vit", images={}, classes=None, metrics={}, data=None,
+        commit=None, run_id=run_id, version=number, aliases=(), verdict=None, created="now",
+    )  # fmt: skip
+
+
+def scored(project, run_id, number, tmp_path) -> Scored:
+    version = version_of(project, run_id, f"package-{number}", number)
+    evaluation = Artifact("evaluate_champion", "k", "d", tmp_path, {"metrics": {"accuracy": 0.9}})
+    return Scored(Registered(project, version), evaluation)
+
+
+def test_without_a_champion_nothing_is_compared(tmp_path):
+    runner = Runner(RunContext("run", Project(tmp_path)), None)
+    assert compare_with(runner, None, None, None) == Opponents(None, None, None)
+
+
+def test_comparisons_on_the_same_images_are_counted(registered, tmp_path, monkeypatch):
+    project, run_id = registered
+    workload = Workload(name="toy", data=Data(path="data"), model=Model(family="vit"))
+    scores = Artifact(
+        "evaluate", "k", "d", tmp_path, {"package": "mine", "train": "t", "images": "these"}
+    )
+    champion = scored(project, run_id, 1, tmp_path)
+
+    def event(version, verdict="cannot tell", previous=1, images="these"):
+        return Event(
+            "compared", version, previous, verdict, (), None, None, None, ledger.now(), images
+        )
+
+    def number(*events, mine=None):
+        monkeypatch.setattr(versions, "history", lambda project, name: list(events))
+        found = mine and version_of(project, run_id, "mine", mine)
+        monkeypatch.setattr(versions, "find_version", lambda project, name, package: found)
+        runner = Runner(RunContext("run", project), workload)
+        return compare_with(runner, scores, champion, None).number
+
+    assert number() == 1
+    assert number(event(1, "first", None)) == 1
+    assert number(event(2)) == 2
+    assert number(event(2), event(2), event(3)) == 3  # a repeated one counts once
+    assert number(event(2), event(3, images="others")) == 2
+    assert number(event(2), event(3), event(4), mine=3) == 2  # it keeps its number
+    assert number(event(2), event(3), event(4), mine=5) == 4
+    assert number(event(3, previous=7), event(3), mine=3) == 2  # another champion then
+
+
+def test_what_a_version_has_learnt_comes_from_its_run(registered, tmp_path):
+    project, run_id = registered
+    from retrain import tracking
+
+    before = version_of(project, run_id, "before", 1)
+    assert learnt_images(project, before) is None
+    np.save(tmp_path / LEARNT, np.array([1, 2], np.uint64))
+    tracking.log_artifacts(project, run_id, tmp_path, "evaluate")
+    assert learnt_images(project, before) is None  # known by now not to be known
+    after = version_of(project, run_id, "after", 2)
+    assert np.load(learnt_images(project, after)).tolist() == [1, 2]
+    gone = version_of(project, "0" * 32, "gone", 3)
+    assert learnt_images(project, gone) is None
