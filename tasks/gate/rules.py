@@ -115,7 +115,8 @@ def sentences(rules: Gate, role: str, opponent: Opponent, number: int) -> list[s
     )
     if number > 1:
         said.append(
-            f"This is comparison {number} on these test images; each further one has to be surer."
+            f"This is comparison {number} on these test images; each further one has to be surer. "
+            "Fresh test images begin anew."
         )
     return said
 

@@ -181,8 +181,9 @@ def test_what_was_left_out_and_how_often_was_compared_is_said():
     says = decide(Gate(), scores(), against(comparison, found("better"), number=4))["says"]
     assert says[0] == "1 test image was left out: the champion, version 3, was trained on them."
     assert says[1].startswith("2 test images were left out: this model or the champion, version 3,")
-    assert (
-        says[-1] == "This is comparison 4 on these test images; each further one has to be surer."
+    assert says[-1] == (
+        "This is comparison 4 on these test images; each further one has to be surer. Fresh test "
+        "images begin anew."
     )
 
 
