@@ -41,7 +41,7 @@ def test_a_first_run_runs_everything_and_promotes(clone, first):
     assert first["data"]["tracked"]
     assert first["decision"]["verdict"] == "first"
     assert first["model"]["version"] == 1
-    assert first["model"]["aliases"] == ["champion"]
+    assert first["model"]["aliases"] == ["champion", "reference"]
     for step in first["steps"][:5]:
         assert (Path(step["path"]) / "manifest.json").is_file()
     assert (clone.root / first["look"]["Data Docs"]).is_file()
@@ -85,7 +85,7 @@ def test_with_nothing_changed_the_last_run_stands_and_nothing_is_started(clone, 
 def test_a_changed_parameter_runs_training_and_what_follows(clone, first):
     # Out of reach: the model is rejected, which is no failure.
     again = clone.train("--set", "train.lr=0.0007", "--set", "gate.min={accuracy: 0.999}")
-    assert ran(again) == ["train", "evaluate", "evaluate_champion"]
+    assert ran(again) == ["train", "evaluate", "evaluate_champion", "compare_champion"]
     why = {step["step"]: step["why"] for step in again["steps"]}
     assert why["train"] == "train.lr 0.003 -> 0.0007"
     assert again["model"]["digest"] != first["model"]["digest"]
@@ -191,7 +191,7 @@ def test_own_images_have_a_name_and_a_champion_of_their_own(clone, first, tmp_pa
     assert not done["data"]["tracked"]
     assert sum(done["data"]["rows"].values()) == 36
     assert done["model"]["name"] == done["workload"] == "photos"
-    assert done["model"]["aliases"] == ["champion"]
+    assert done["model"]["aliases"] == ["champion", "reference"]
     assert champion(clone, "photos").version == 1
     assert champion(clone) == served
     status = json.loads(clone.retrain("status", "--json").stdout)
@@ -261,13 +261,14 @@ def test_what_a_person_tries_is_compared_and_promoted_only_on_demand(clone, firs
     assert says in again["outcome"]
     promoted = clone.train(*better, "--promote")
     assert ran(promoted) == []
-    assert promoted["model"] == tried["model"] | {"aliases": ["champion"]}
+    assert promoted["model"] == tried["model"] | {"aliases": ["champion", "reference"]}
     assert f"vit version {number} is the champion now" in promoted["outcome"]
     events = json.loads(clone.retrain("history", "vit", "--json").stdout)
     said = [(event["action"], event["version"]) for event in events]
     assert said[-2:] == [("compared", number), ("promoted", number)]
     client = tracking.client(Project(clone.root))
-    client.set_registered_model_alias("vit", "champion", str(served.version))
+    for alias in ("champion", "reference"):
+        client.set_registered_model_alias("vit", alias, str(served.version))
 
 
 @pytest.mark.parametrize(
