@@ -112,6 +112,7 @@ def train(
         pulled=pulled.folder,
         root=workspace.project.root,
         checkpoint_seconds=scale.checkpoint_seconds,
+        keep_checkpoints=scale.keep_checkpoints,
         strategy=scale.strategy,
         ingest="stream" if images.facts["storage"] == "source" else scale.ingest,
         memory_gb=scale.memory_gb,

@@ -128,6 +128,11 @@ def test_another_number_of_threads_is_another_training():
     assert two["train"].config["scale.threads"] == 2
 
 
+def test_how_checkpoints_are_written_and_kept_is_in_no_key():
+    others = {"scale.checkpoint_seconds": 1.0, "scale.keep_checkpoints": 5}
+    assert plans(ROOT, **others) == plans(ROOT)
+
+
 def test_other_pretrained_weights_in_the_same_folder_are_another_training(tmp_path):
     sizes = ("patch_size", "hidden_size", "layers", "heads")
     start = {f"model.{name}": "" for name in sizes} | {"model.pretrained": str(tmp_path)}

@@ -152,7 +152,8 @@ def _kept(job: TrainingJob, images: int) -> Iterator[Reports]:
     report = train.report
     show = partial(_show, job, images)
     rank = train.get_context().get_world_rank()
-    reports = Reports(job.scratch, rank, job.hyperparameters.best, train.barrier, show)
+    best, kept = job.hyperparameters.best, job.keep_checkpoints
+    reports = Reports(job.scratch, rank, best, kept, train.barrier, show)
 
     def keep(metrics: Mapping[str, Any], checkpoint: Any = None, **options: Any) -> None:
         reports.add(metrics, checkpoint)

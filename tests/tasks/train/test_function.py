@@ -33,7 +33,8 @@ def with_function(name, **changes):
 
 @pytest.fixture(scope="module")
 def trained(images, tmp_path_factory):
-    return run(tmp_path_factory.mktemp("trained"), images, with_function("train"), model=MODEL)
+    root, scale = tmp_path_factory.mktemp("trained"), Scale(keep_checkpoints=1)
+    return run(root, images, with_function("train"), model=MODEL, scale=scale)
 
 
 def test_it_learns_and_its_best_report_is_the_model(trained, images):
@@ -56,9 +57,9 @@ def test_its_reports_are_in_mlflow(trained):
     assert [metric.value for metric in logged] == [e["val_accuracy"] for e in trained.history]
 
 
-def test_only_the_last_checkpoints_and_the_best_are_kept(trained):
+def test_only_the_last_checkpoint_and_the_best_are_kept(trained):
     kept = {path.name for path in (trained.project.root / "scratch" / FOLDER).iterdir()}
-    numbers = {f"{number:06d}" for number in (trained.facts["best_epoch"], 3, 4)}
+    numbers = {f"{number:06d}" for number in (trained.facts["best_epoch"], 4)}
     assert kept == numbers | {f"{number}.json" for number in numbers}
 
 

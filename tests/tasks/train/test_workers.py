@@ -152,6 +152,7 @@ def train_with(tmp_path, monkeypatch, error, scale=SCALE):
         pulled=tmp_path,
         root=tmp_path,
         checkpoint_seconds=1.0,
+        keep_checkpoints=2,
         strategy="ddp",
         ingest="auto",
         memory_gb=1.0,
