@@ -42,7 +42,8 @@ def evaluate(
     Returns:
         `metrics`, by name; `lower_is_better`, the names of those where lower is better; `weights`,
         the SHA-256 (hex) of the weights that were evaluated; `train`, the digest of the training;
-        `precision`; and `package`, the identity of the package that will give the same answers.
+        `precision`; `package`, the identity of the package that will give the same answers; and
+        `images`, what images it takes.
     """
     from pyarrow import csv, schema, string
 
@@ -79,6 +80,7 @@ def evaluate(
         "train": trained.digest,
         "precision": evaluation.precision,
         "package": package.package_digest(model, evaluation.precision, package.code_of(model)),
+        "images": package.images_of(model),
     }
 
 

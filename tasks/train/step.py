@@ -14,7 +14,7 @@ import logging
 import shutil
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import asdict
 from functools import partial
 from importlib import import_module
@@ -22,7 +22,7 @@ from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any
 
 import models
-from models import user_code
+from models import processing, user_code
 from retrain import tracking
 from retrain.code import source_of
 from retrain.errors import PrunedError, UsageError
@@ -132,6 +132,7 @@ def train(
             f"divided among {workers} workers."
         )
     _say_what_it_takes(model, hyperparameters, scale, images, workspace.project)
+    _say_how_images_differ(settings, images, workspace.project)
     with _tracked(workspace, params, images.digest) as run:
         log = partial(tracking.log_epochs, workspace.project, run.run_id)
         try:
@@ -174,6 +175,15 @@ def _say_what_it_takes(
     found = estimate(model, hyperparameters, scale, data.shape, len(data.labels), project.root)
     if found and (line := notice(found, len(data.split("train")), hyperparameters.epochs)):
         console.say(line)
+
+
+def _say_how_images_differ(settings: dict[str, Any], images: Artifact, project: Project) -> None:
+    """Says what a pretrained network's image processor has that the workload has not."""
+    if name := settings.get("pretrained"):
+        with chdir(project.root):
+            version, prepared = settings.get("pretrained_version"), open_prepared(images.folder)
+            if line := processing.difference(name, version, prepared.images):
+                console.say(line)
 
 
 def check(workload: Workload, project: Project) -> Iterator[str]:
@@ -433,6 +443,7 @@ STEP = Step(
     chosen=_chosen,
     reports_with=(
         "models.cost",
+        "models.processing",
         "tasks.data.json_file",
         "tasks.train.estimate",
         "tasks.train.progress",
