@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import models
 from retrain import tracking
+from retrain.code import libraries_of
 from retrain.faults import did_you_mean
 from retrain.project import Project
 from retrain.registry import versions
@@ -128,7 +129,8 @@ def _track(report: Path, metrics: dict[str, float], workspace: Workspace) -> Non
 def _chosen(workload: Workload, trained: Input, images: Input) -> Chosen:
     # The code that serves is part of the package's identity.
     settings = workload.model.model_dump(exclude={"family"})
-    return Chosen(modules=(*models.modules_of(workload.model.family, settings), "models.serving"))
+    own, *users = models.modules_of(workload.model.family, settings)
+    return Chosen((own, *users, "models.serving"), libraries_of(users))
 
 
 STEP = Step(

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import models
 from models import processing, user_code
 from retrain import tracking
-from retrain.code import source_of
+from retrain.code import libraries_of, source_of
 from retrain.errors import PrunedError, UsageError
 from retrain.hardware import find_compiler, gpu_capabilities
 from retrain.project import Project
@@ -411,12 +411,13 @@ def _own_interrupt_handler() -> Iterator[None]:
 
 def _chosen(workload: Workload, images: Artifact, pulled: Artifact, start: "Start") -> Chosen:
     settings = workload.model.model_dump(exclude={"family"})
-    modules = (_loop(workload.train), *models.modules_of(workload.model.family, settings))
+    own, *users = models.modules_of(workload.model.family, settings)
     if function := workload.train.function:
-        modules += (user_code.module_of(function),)
+        users.append(user_code.module_of(function))
+    modules = (_loop(workload.train), own, *users)
     if workload.scale.ingest == "dataloader":
         modules += (DATALOADER,)
-    libraries: tuple[str, ...] = ()
+    libraries = libraries_of(users)
     modules += (changes := modules_for(workload.train.augment))
     if TRANSFORMS in changes:
         libraries += ("kornia",)

@@ -190,6 +190,18 @@ def test_a_function_of_the_user_s_counts_and_so_does_that_of_its_network():
     assert "examples.ported" in step_plan("evaluate", custom, FACTS).code
 
 
+def test_the_libraries_that_only_a_user_s_code_imports_count():
+    custom = load_workload(ROOT / "params.yaml", "custom")
+    other = {"function": "examples.with_accelerate:train"}
+    other = custom.model_copy(update={"train": custom.train.model_copy(update=other)})
+    own = {"numpy", "safetensors", "torch", "transformers"}
+    assert step_plan("train", custom, FACTS).libraries.keys() == own | {"ray"}
+    assert step_plan("train", other, FACTS).libraries.keys() == own | {"accelerate", "ray"}
+    assert "ray" in step_plan("evaluate", custom, FACTS).libraries  # the network's module has it
+    vit = load_workload(ROOT / "params.yaml", "vit")
+    assert step_plan("train", vit, FACTS).libraries.keys() == own
+
+
 def test_the_decoder_of_stored_jpegs_counts_only_where_they_are_trained_on():
     pixels, jpeg = (plans(ROOT, FACTS | {"storage": storage}) for storage in ("pixels", "jpeg"))
     assert jpeg["train"].libraries.keys() - pixels["train"].libraries.keys() == {
