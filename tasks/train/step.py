@@ -11,6 +11,7 @@
 import hashlib
 import json
 import logging
+import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
     from tasks.data.champion import Start
 
 logger = logging.getLogger(__name__)
+
+# Ray Train's variable: how long a worker waits for the others in `ray.train.report`.
+REPORT_SECONDS = "RAY_TRAIN_COLLECTIVE_TIMEOUT_S"
 
 MODEL = "model"
 TRACKED = "mlflow.json"  # the training's run in MLflow
@@ -97,6 +101,7 @@ def train(
         PrunedError: The training is a trial of a search, which ends it.
         ValueError: The parameters do not go together or with the images, or training diverged.
         ConnectionError: MLflow cannot be reached.
+        TimeoutError: Workers waited longer for another one than `scale.timeout_seconds`.
         ray.train.TrainingFailedError: More workers were lost than `scale.max_failures`.
     """
     assert scale.threads != "auto", "retrain.params decides it"
@@ -315,16 +320,18 @@ def _launch(job: TrainingJob, scale: Scale) -> dict[str, Any]:
 
     Raises:
         ValueError: As the loop does.
+        TimeoutError: Workers waited too long for another one.
     """
     from ray.train import FailureConfig, RunConfig, TrainingFailedError
     from ray.train.torch import TorchConfig
 
     from tasks.train.trainer import Trainer
-    from tasks.train.verdict import StopAtVerdict, verdict
+    from tasks.train.verdict import StopAtVerdict, verdict, waited
 
     streamed = job.ingest == "stream"
     if scale.workers or streamed:
         ray_cluster.connect()
+    os.environ[REPORT_SECONDS] = str(scale.timeout_seconds)
     # Ray Train identifies a run by its name and does nothing if that run has ended. Its files
     # are not needed: the loop has its own checkpoints.
     storage = job.scratch / "ray"
@@ -353,6 +360,8 @@ def _launch(job: TrainingJob, scale: Scale) -> dict[str, Any]:
         with _own_interrupt_handler():
             return dict(trainer.fit().return_value)
     except TrainingFailedError as error:
+        if late := waited(error, scale.timeout_seconds):
+            raise late from error
         raise verdict(error) or error from None
 
 

@@ -16,7 +16,8 @@ from retrain.step import DataVersion, Step
 from retrain.store import RunContext, Store
 from retrain.workload import Data, Model, Workload
 
-LIMIT_SECONDS = 2.0
+LIMIT_SECONDS = {"waits_for_workers": 20.0}  # which Ray has to start first
+OTHERS_SECONDS = 2.0
 
 
 def sleeps():
@@ -31,6 +32,16 @@ def waits_for_a_socket():
 def waits_for_a_thread():
     with ThreadPoolExecutor(1) as pool:
         pool.submit(time.sleep, 60)
+
+
+def waits_for_workers():
+    from ray.train import ScalingConfig
+
+    from retrain.servers import ray_cluster
+    from tasks.train.trainer import Trainer
+
+    ray_cluster.connect()
+    Trainer(lambda: time.sleep(600), scaling_config=ScalingConfig(num_workers=1)).fit()
 
 
 def leaves_a_thread_behind():
@@ -74,7 +85,7 @@ def main(how: str, after: float) -> None:
             name="toy",
             data=Data(path="x"),
             model=Model(family="vit"),
-            limits={"first": LIMIT_SECONDS / 3600},
+            limits={"first": LIMIT_SECONDS.get(how, OTHERS_SECONDS) / 3600},
         )
         version = DataVersion("abc", tracked=True)
         context = RunContext(str(runtime.flow_run.id), Project(here))

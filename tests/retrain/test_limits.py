@@ -59,6 +59,20 @@ def test_what_can_be_interrupted_is_and_is_not_tried_again(hang, tmp_path, how):
     assert (tmp_path / "tries").read_text() == "x"
 
 
+def test_a_training_that_hangs_on_its_workers_is_ended_with_them(hang, tmp_path):
+    done, seconds, ended = hang("waits_for_workers")
+    assert done.returncode == 1
+    assert seconds < 90  # of ten minutes
+    assert "first did not end within 0.00555556 h (limits.first)." in ended.message
+    assert processes_in(tmp_path) == []
+
+
+def processes_in(folder):
+    import psutil
+
+    return [each for each in psutil.process_iter(["cwd"]) if each.info["cwd"] == str(folder)]
+
+
 def test_what_cannot_be_interrupted_is_ended_with_its_process(hang):
     done, seconds, ended = hang("does_not_listen")
     assert done.returncode == 1

@@ -11,6 +11,7 @@ from safetensors.torch import load
 
 import models
 from retrain import tracking
+from retrain.caching import is_transient
 from retrain.params import load_workload
 from retrain.project import Project
 from retrain.workload import Best, Model, Scale, Train
@@ -210,12 +211,34 @@ def test_code_that_cannot_be_used_is_found_before_the_training(tmp_path, changes
     assert list(check_slowly(workload(tmp_path), Project(tmp_path))) == []
 
 
-def test_workers_with_accelerate_train_one_network(ray_session, images, tmp_path):
+@pytest.fixture
+def for_workers(ray_session, tmp_path):
+    """A project's folder with the functions, which workers import from there."""
     for package in ("examples", "tests"):
         shutil.copytree(
             ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__")
         )
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("report", r"a worker waited in ray\.train\.report longer than scale\.timeout_seconds"),
+        ("all_reduce", "train: worker 0 waited 10 s for another one, which hangs"),
+    ],
+)
+def test_a_worker_that_hangs_ends_the_training_in_one_line(for_workers, images, where, said):
+    chosen = with_function("hangs_on_one_worker", arguments={"where": where})
+    scale = Scale(workers=2, timeout_seconds=10, max_failures=0)
+    with pytest.raises((ValueError, TimeoutError), match=said) as raised:
+        run(for_workers, images, chosen, model=MODEL, scale=scale)
+    assert "\n" not in str(raised.value)
+    assert not is_transient(raised.value)
+
+
+def test_workers_with_accelerate_train_one_network(for_workers, images):
     chosen = with_function("trains_with_accelerate", arguments={"processes": 2})
-    trained = run(tmp_path, images, chosen, model=MODEL, scale=Scale(workers=2))
+    trained = run(for_workers, images, chosen, model=MODEL, scale=Scale(workers=2))
     assert trained.facts["val_accuracy"] > 0.6
     assert len(trained.history) == 4
