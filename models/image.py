@@ -371,7 +371,10 @@ def _weights(
     one = 2**22
     image = Image.fromarray(np.eye(height, dtype=np.int32) * one)
     box = (0, top, height, bottom)
-    weights = np.asarray(image.resize((height, size), Image.Resampling[RESAMPLING.upper()], box=box)) / one
+    weights = (
+        np.asarray(image.resize((height, size), Image.Resampling[RESAMPLING.upper()], box=box))
+        / one
+    )
     parts = []
     for first in range(0, size, 8):  # most weights are 0
         part = weights[first : first + 8]

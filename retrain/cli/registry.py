@@ -67,7 +67,10 @@ def _print_images(whose: str, document: Mapping[str, Any] | None) -> None:
     size, colours = images["size"], "grey" if images["channels"] == 1 else "RGB"
     told = [f"{size} x {size} {colours}", f"resize {images['resize']}"]
     if "mean" in images:  # not in the records of older versions
-        told += [images["resampling"], *(f"{name} {_each(images[name])}" for name in ("mean", "std"))]
+        told += [
+            images["resampling"],
+            *(f"{name} {_each(images[name])}" for name in ("mean", "std")),
+        ]
     print(f"{whose} takes images of {', '.join(told)}")
 
 

@@ -90,7 +90,9 @@ class Estimate:
 
     def __str__(self) -> str:
         trained = f" ({_count(self.trained)} trained)" if self.trained < self.parameters else ""
-        return f"about {_count(self.parameters)} parameters{trained}, {_bytes(self.memory)} of memory"
+        return (
+            f"about {_count(self.parameters)} parameters{trained}, {_bytes(self.memory)} of memory"
+        )
 
 
 def estimate(
