@@ -170,7 +170,6 @@ def test_a_killed_worker_is_replaced_and_gets_the_images_that_were_next(
     with killing_a_worker(tmp_path):
         streamed = run(tmp_path, folders.source, RECIPE, scale=scale, pulled=folders.pulled)
     for epoch, other in zip(streamed.history, prepared.history, strict=True):
-        assert epoch["train_loss"] == pytest.approx(other["train_loss"], rel=1e-3)
         assert epoch["val_loss"] == pytest.approx(other["val_loss"], rel=1e-3)
     ours, theirs = (load(each.model_files()[models.WEIGHTS]) for each in (streamed, prepared))
     for name, value in ours.items():
