@@ -59,7 +59,7 @@ class Estimate:
         parameters: How many the network has.
         trained: How many are trained: fewer with adapters, which the network does not count.
         memory: Bytes in each worker, in GPU memory if it trains there. Images that are held in
-            memory (`scale.memory_gb`) are not included.
+            memory (`scale.memory_gb`), and what `train.lora.dropout` keeps, are not included.
         flops: FLOPs of a training step, for one image.
         on_gpu: Whether it trains on GPUs.
         precision: Of the matrix products.
