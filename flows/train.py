@@ -119,6 +119,7 @@ def document(run: RunState) -> Document:
     base["data"] |= {name: facts.get("validate", {}).get(name) for name in names}
     result = base | {
         "training": facts.get("train"),
+        "images": facts.get("evaluate", {}).get("images"),
         "metrics": facts.get("evaluate", {}).get("metrics"),
         "champion": champion,
         "decision": decision,

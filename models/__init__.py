@@ -9,6 +9,7 @@ A family's module has:
 - `faults(settings, shape)`: a sentence for each setting that does not fit the images; without
   importing torch, so that faults are found before anything runs.
 - `parameters(settings, shape, classes)`: how many; `sized` has given the sizes.
+- `lora_parameters(settings, rank, classes)`: how many of them are trained with adapters.
 - `activations(settings, shape, device, precision)`: bytes that one image takes in training.
 - `pretrained_version(settings, root)`: which weights the network starts from; None without any.
 - `pretrained_faults(settings, shape, root)`: a sentence for each fault of these weights.

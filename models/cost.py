@@ -60,6 +60,17 @@ class Transformer:
         block = attention + (hidden + 1) * mlp + (mlp + 1) * hidden + 4 * hidden
         return embedding + self.layers * block + 2 * hidden + (hidden + 1) * classes
 
+    def lora_parameters(self, rank: int, classes: int) -> int:
+        """How many parameters low-rank adapters and a new last layer have.
+
+        Args:
+            rank: Of the adapters; each linear layer of a block has one.
+            classes: How many there are.
+        """
+        hidden, mlp = self.hidden_size, self.mlp_size
+        block = rank * (4 * 2 * hidden + 2 * (hidden + mlp))
+        return self.layers * block + (hidden + 1) * classes
+
     def flops(self, shape: tuple[int, int, int]) -> float:
         """The cost of a forward pass over one image, counting only the large matrix products.
 
@@ -163,6 +174,18 @@ class ConvolutionalNetwork:
             for each in self.layers(shape[2])
         )
         return own + (self.width + 1) * classes
+
+    def lora_parameters(self, rank: int, classes: int) -> int:
+        """How many parameters low-rank adapters and a new last layer have.
+
+        Args:
+            rank: Of the adapters; each layer with a kernel of 1 has one. Where these are no linear
+                layers, as in a ResNet, a training with adapters is refused.
+            classes: How many there are.
+        """
+        linear = [each for each in self.layers(3) if each.kernel == 1]
+        adapters = sum(each.count * rank * (each.inputs + each.outputs) for each in linear)
+        return adapters + (self.width + 1) * classes
 
     def flops(self, shape: tuple[int, int, int]) -> float:
         """The cost of a forward pass over one image, counting only the convolutions.

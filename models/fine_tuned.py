@@ -56,6 +56,21 @@ def normalisation(
     Returns:
         A value for each channel, for pixels in [0, 1].
     """
+    given = processor(where)
+    mean, std = given.get("image_mean", HALF), given.get("image_std", HALF)
+    if not given.get("do_normalize", True):
+        mean, std = (0.0,), (1.0,)
+    if len(mean) != channels:  # one value for all of them
+        mean, std = [mean[0]] * channels, [std[0]] * channels
+    return mean, std
+
+
+def processor(where: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a pretrained network's image processor; none, if it has no such file.
+
+    Args:
+        where: As `loading` gives it.
+    """
     from transformers.image_processing_base import ImageProcessingMixin
 
     try:
@@ -63,13 +78,8 @@ def normalisation(
     except OSError as error:
         if _is_out_of_reach(error):
             raise
-        given = {}  # the model was published without this file
-    mean, std = given.get("image_mean", HALF), given.get("image_std", HALF)
-    if not given.get("do_normalize", True):
-        mean, std = (0.0,), (1.0,)
-    if len(mean) != channels:  # one value for all of them
-        mean, std = [mean[0]] * channels, [std[0]] * channels
-    return mean, std
+        return {}
+    return dict(given)
 
 
 @contextmanager

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 # Pillow reads forty more; most are rare, and EPS would start Ghostscript on the file.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 
+RESAMPLING = "bicubic"  # with antialiasing
+
 
 # What turns an image the right way up, by its EXIF orientation: numbers of `Image.Transpose`. With
 # 5 and more, width and height are exchanged.
@@ -270,7 +272,7 @@ def _scale(found: _Decoded, size: int, channels: int, resize: str) -> "NDArray[n
         by = found.reduction
         left, top, right, bottom = _box(found.width, found.height, resize)
         box = (left / by, top / by, right / by, bottom / by)
-        image = image.resize((size, size), Image.Resampling.BICUBIC, box=box)
+        image = image.resize((size, size), Image.Resampling[RESAMPLING.upper()], box=box)
     image = _upright(image, found.orientation)
     return np.asarray(image).reshape(size, size, channels)
 
@@ -319,7 +321,7 @@ def _scale_joined(
     count, height, width, _ = pixels.shape
     if pixels.shape[1:] == (size, size, channels):
         return pixels
-    bicubic = Image.Resampling.BICUBIC
+    bicubic = Image.Resampling[RESAMPLING.upper()]
     left, top, right, bottom = _box(width, height, resize)
     column = _image_of(pixels.reshape(count * height, width, -1))
     column = _convert(column, "L" if channels == 1 else "RGB")
@@ -369,7 +371,10 @@ def _weights(
     one = 2**22
     image = Image.fromarray(np.eye(height, dtype=np.int32) * one)
     box = (0, top, height, bottom)
-    weights = np.asarray(image.resize((height, size), Image.Resampling.BICUBIC, box=box)) / one
+    weights = (
+        np.asarray(image.resize((height, size), Image.Resampling[RESAMPLING.upper()], box=box))
+        / one
+    )
     parts = []
     for first in range(0, size, 8):  # most weights are 0
         part = weights[first : first + 8]

@@ -165,6 +165,17 @@ def parameters(settings: Settings, shape: tuple[int, int, int], classes: int) ->
     return _transformer(settings).parameters(shape, classes)
 
 
+def lora_parameters(settings: Settings, rank: int, classes: int) -> int:
+    """The number of parameters that low-rank adapters and a new last layer have.
+
+    Args:
+        settings: Of the network, with its sizes.
+        rank: Of the adapters.
+        classes: How many there are.
+    """
+    return _transformer(settings).lora_parameters(rank, classes)
+
+
 def flops(settings: Settings, shape: tuple[int, int, int]) -> float:
     """The cost of a forward pass over one image, counting only the large matrix products.
 

@@ -3,15 +3,19 @@
 import ast
 import hashlib
 import importlib.util
+import re
 import sys
 from collections.abc import Collection, Iterable, Iterator
-from functools import lru_cache
+from contextlib import suppress
+from functools import cache, lru_cache
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]  # of the project: all code below it is the project's
 
 # `retrain` decides where and when a step runs, never what it writes, so it is not followed.
 NOT_FOLLOWED = ("retrain", "tests")
+OWN = ("flows", "models", "retrain", "tasks")  # the project's own packages: not of a user
 
 # Fields of a syntax tree that describe how code was written, not what it does.
 INCIDENTAL = ("ctx", "kind", "type_comment", "type_ignores")
@@ -36,7 +40,60 @@ def code_digests(
         The SHA-256 (hex) of each module by its dotted name, in order of the names. A module without
         code, such as a package with only a docstring, has none.
     """
-    digests: dict[str, str] = {}
+    found = _follow(modules, without, NOT_FOLLOWED, root)
+    return dict(sorted((name, digest) for name, digest, _ in found if digest))
+
+
+def libraries_of(modules: Iterable[str]) -> tuple[str, ...]:
+    """The installed distributions that modules of a user's import.
+
+    Nothing is imported. Modules of the user's that they import are followed, and the project's own
+    are not: a step names the libraries of these itself. What is not installed is left out.
+
+    Args:
+        modules: Dotted names of modules that there are.
+
+    Returns:
+        Their names, in order.
+    """
+    read = _follow(modules, (), OWN, None)
+    packages = {name.split(".")[0] for _, _, imported in read for name in imported}
+    outside = {name for name in packages - sys.stdlib_module_names if source_of(name) is None}
+    return tuple(sorted({each for name in outside for each in _distributions(name)}))
+
+
+@cache
+def _distributions(package: str) -> tuple[str, ...]:
+    """The normalised names of the distributions that have a package."""
+    with suppress(PackageNotFoundError):
+        # Most have one of their own name. To look at all of them takes a fifth of a second.
+        listed = (distribution(package).read_text("top_level.txt") or "").split()
+        if package in listed:
+            return (_normalised(package),)
+    return tuple(map(_normalised, packages_distributions().get(package, ())))
+
+
+def _normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _follow(
+    modules: Iterable[str],
+    without: Collection[str],
+    not_followed: Collection[str],
+    root: Path | None,
+) -> Iterator[tuple[str, str | None, tuple[str, ...]]]:
+    """Reads modules, and those of the project that they import.
+
+    Args:
+        modules: Dotted names.
+        without: Modules that are not read.
+        not_followed: Packages that are not read, unless a module of theirs is among the first.
+        root: As for `code_digests`.
+
+    Yields:
+        The name of each, and what `_read` gives.
+    """
     seen = set(without)
     waiting = list(modules)
     while waiting:
@@ -51,11 +108,9 @@ def code_digests(
         waiting += (
             each
             for each in imported
-            if each.split(".")[0] not in NOT_FOLLOWED and source_of(each, root)
+            if each.split(".")[0] not in not_followed and source_of(each, root)
         )
-        if digest:
-            digests[name] = digest
-    return dict(sorted(digests.items()))
+        yield name, digest, imported
 
 
 @lru_cache(maxsize=256)  # steps share modules

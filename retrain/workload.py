@@ -339,6 +339,8 @@ class Scale(Section):
             images for each worker at a time; 0 is the CPUs that the training leaves.
         checkpoint_seconds: A checkpoint is written after every epoch that took a second, and at
             most this many seconds after the last one.
+        keep_checkpoints: How many of the newest are kept until the training is over; the weights of
+            the best epoch always are.
         max_failures: How often lost workers are replaced before the training fails.
     """
 
@@ -352,6 +354,7 @@ class Scale(Section):
     memory_gb: Annotated[float, Field(gt=0)] = 4.0
     data_cpus: Annotated[int, Field(ge=0, le=1024)] = 0
     checkpoint_seconds: Annotated[float, Field(gt=0)] = 60.0
+    keep_checkpoints: Annotated[int, Field(ge=1, le=100_000)] = 2
     max_failures: Annotated[int, Field(ge=0, le=1000)] = 2
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -37,6 +38,9 @@ def _status(project: Project, options: argparse.Namespace) -> int:
         return 0
     columns = ("workload", "champion", "accuracy", "registered", "last run")
     console.print_table(columns, [_status_row(**each) for each in shown])
+    if options.workload:
+        _print_images("the champion", shown[0]["champion"])
+        _print_images("the last run's model", shown[0]["last_run"])
     if options.workload and (last := shown[0]["last_run"]) and "error" not in last:
         with console.on_stdout():
             import_module(f"flows.{last['flow']}").PIPELINE.show(last | {"took": last["seconds"]})
@@ -53,6 +57,27 @@ def _status_row(
         return workload, "none", None, None, ended
     accuracy = f"{champion['metrics']['accuracy']:.4f}"
     return workload, f"version {champion['version']}", accuracy, champion["created"], ended
+
+
+def _print_images(whose: str, document: Mapping[str, Any] | None) -> None:
+    """Prints what images a model takes, in one line; nothing for a model that there is not."""
+    images = (document or {}).get("images")
+    if not images:
+        return
+    size, colours = images["size"], "grey" if images["channels"] == 1 else "RGB"
+    told = [f"{size} x {size} {colours}", f"resize {images['resize']}"]
+    if "mean" in images:  # not in the records of older versions
+        told += [
+            images["resampling"],
+            *(f"{name} {_each(images[name])}" for name in ("mean", "std")),
+        ]
+    print(f"{whose} takes images of {', '.join(told)}")
+
+
+def _each(values: Sequence[float]) -> str:
+    """The value of each channel; one value, if they are all equal."""
+    shown = values[:1] if len({*values}) == 1 else values
+    return " ".join(f"{value:.4g}" for value in shown)
 
 
 def _history(project: Project, options: argparse.Namespace) -> int:

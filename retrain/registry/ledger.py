@@ -34,7 +34,7 @@ class Event:
         previous: The champion before the decision.
         verdict: The verdict of the gate.
         rules: The rules of the gate, each with its text, value, bound and whether it passed.
-        images: The identity of the test images that were compared on; None in old entries.
+        test_images: The identity of the test images that were compared on; None in old entries.
         reference: Whether a promotion also made the version the reference.
         data: The version of the data.
         commit: The git commit whose code decided.
@@ -51,7 +51,7 @@ class Event:
     commit: str | None
     run: str | None
     time: str
-    images: str | None = None
+    test_images: str | None = None
     reference: bool = False
 
     @property

@@ -44,7 +44,8 @@ class Candidate:
         train_key: The key of the training in the store; None for old versions.
         start: SHA-256 (hex) of the weights that the training started from; None for new ones.
         family: The module in `models/` with its network.
-        images: `size`, `channels` and `resize` of its input images.
+        images: `size`, `channels`, `resize` and `resampling` of its input images, and `mean` and
+            `std` of each channel; old versions have the first three only.
         classes: SHA-256 (hex) of its class names; None for old versions.
         metrics: The metrics of its evaluation when it was registered, by name.
         data: The version of the data that it was trained on; None if unknown.

@@ -10,8 +10,10 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import models
+from models.image import RESAMPLING
 from retrain.code import code_digests
 from retrain.step import digest_of
 
@@ -61,6 +63,21 @@ def classes_of(package: Path) -> dict[str, int | None]:
     if (package / CLASSES).exists():  # not in those of older versions of this project
         counts = json.loads((package / CLASSES).read_text(encoding="utf-8"))
     return {name: counts.get(name) for name in labels}
+
+
+def images_of(model: Path) -> dict[str, Any]:
+    """What images a model takes, for people.
+
+    Args:
+        model: A folder that `models.save` wrote.
+
+    Returns:
+        `size`, `channels`, `resize` and `resampling`; and of each channel `mean` and `std`, for
+        pixels in [0, 1].
+    """
+    images: dict[str, Any] = json.loads((model / models.IMAGES).read_text(encoding="utf-8"))
+    network = json.loads((model / models.MODEL).read_text(encoding="utf-8"))["network"]
+    return images | {"resampling": RESAMPLING, "mean": network["mean"], "std": network["std"]}
 
 
 def digest_of_folder(package: Path) -> str:

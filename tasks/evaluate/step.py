@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import models
 from retrain import tracking
+from retrain.code import libraries_of
 from retrain.faults import did_you_mean
 from retrain.project import Project
 from retrain.registry import versions
@@ -55,8 +56,8 @@ def evaluate(
     Returns:
         `metrics`, by name; `lower_is_better`, the names of those where lower is better; `weights`,
         the SHA-256 (hex) of the weights that were evaluated; `train`, the digest of the training;
-        `precision`; `images`, SHA-256 (hex) over those of the test images; and `package`, the
-        identity of the package that will give the same answers.
+        `precision`; `test_images`, SHA-256 (hex) over those of the test images; `package`, the
+        identity of the package that will give the same answers; and `images`, what images it takes.
     """
     from pyarrow import csv, schema, string
 
@@ -97,8 +98,9 @@ def evaluate(
         "weights": versions.digest_of_weights(model),
         "train": trained.digest,
         "precision": evaluation.precision,
-        "images": digest.hexdigest(),
+        "test_images": digest.hexdigest(),
         "package": package.package_digest(model, evaluation.precision, package.code_of(model)),
+        "images": package.images_of(model),
     }
 
 
@@ -161,7 +163,8 @@ def _track(report: Path, metrics: dict[str, float], workspace: Workspace) -> Non
 def _chosen(workload: Workload, trained: Input, images: Input) -> Chosen:
     # The code that serves is part of the package's identity.
     settings = workload.model.model_dump(exclude={"family"})
-    return Chosen(modules=(*models.modules_of(workload.model.family, settings), "models.serving"))
+    own, *users = models.modules_of(workload.model.family, settings)
+    return Chosen((own, *users, "models.serving"), libraries_of(users))
 
 
 STEP = Step(

@@ -162,7 +162,7 @@ def _number(run: Runner, scores: Artifact, champion: Scored) -> int:
     counted = [
         (event.version, event.previous)
         for event in versions.history(project, name)
-        if event.images == scores.facts["images"] and event.verdict not in NOT_COUNTED
+        if event.test_images == scores.facts["test_images"] and event.verdict not in NOT_COUNTED
     ]
     distinct: Sequence[tuple[int, int | None]] = list(dict.fromkeys(counted))
     registered = versions.find_version(project, name, scores.facts["package"])

@@ -127,7 +127,7 @@ def _event(
         commit=commit,
         run=decision.provenance.get("run"),
         time=ledger.now(),
-        images=decision.facts["images"],
+        test_images=decision.facts["test_images"],
         reference=decision.facts["reference"],
     )
 
@@ -190,7 +190,7 @@ def _register(
             train_key=trained.key,
             start=trained.facts.get("start"),
             family=json.loads((model / models.MODEL).read_text(encoding="utf-8"))["family"],
-            images=json.loads((model / models.IMAGES).read_text(encoding="utf-8")),
+            images=package.images_of(model),
             classes=package.classes_digest(classes),
             metrics=scores.facts["metrics"],
             data=data.digest,

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FOLDER = "checkpoints"
-KEPT = 2
 
 # A checkpoint takes milliseconds, as an epoch of a very small training does: after less time than
 # this, none is written at the end of an epoch.
@@ -50,13 +49,14 @@ def _numbers_of(state: Any) -> tuple[list["Tensor"], list[float]]:
     return tensors, numbers
 
 
-def save(scratch: Path, step: int, state: dict[str, Any]) -> None:
-    """Writes a checkpoint and keeps it and the one before it.
+def save(scratch: Path, step: int, state: dict[str, Any], kept: int) -> None:
+    """Writes a checkpoint and removes old ones.
 
     Args:
         scratch: A folder that no other training uses.
         step: Optimizer steps so far, more than in the checkpoint before.
         state: Tensors and plain values.
+        kept: How many of the newest there are afterwards.
     """
     import torch
 
@@ -65,7 +65,7 @@ def save(scratch: Path, step: int, state: dict[str, Any]) -> None:
     partial = folder / "partial"
     torch.save(state, partial)
     partial.replace(folder / f"{step:010d}-{_sha256(partial)}.pt")
-    for old in list(_newest_first(folder))[KEPT:]:
+    for old in list(_newest_first(folder))[kept:]:
         old.unlink()
 
 

@@ -26,10 +26,10 @@ from retrain.servers import ray_cluster
 from retrain.step import Forecast
 from retrain.workload import Model, Scale, Train, Workload
 
-# Bytes of a parameter: weight and gradient, the optimizer's moments in fp32 (with AdamW's two, 16
-# in all, as in Rajbhandari et al., 2020, section 3.1, for mixed precision), the copy of the best
-# epoch's weights, and the average of the weights.
-TRAINED_BYTES, BEST_BYTES, AVERAGE_BYTES = 8, 4, 4
+# Bytes of a parameter: its weight, the copy of the best epoch's weights, and the average of the
+# weights; and of one that is trained its gradient and the optimizer's moments in fp32 (with AdamW's
+# two, 16 in all, as in Rajbhandari et al., 2020, section 3.1, for mixed precision).
+WEIGHT_BYTES, BEST_BYTES, AVERAGE_BYTES, GRADIENT_BYTES = 4, 4, 4, 4
 MOMENT_BYTES = {"adamw": 8, "adam": 8, "sgd": 4}
 AUTOCAST_BYTES = 2  # the copy of the weights in bf16
 BUCKET_BYTES = 4  # the gradients that workers exchange
@@ -57,8 +57,9 @@ class Estimate:
 
     Attributes:
         parameters: How many the network has.
+        trained: How many are trained: fewer with adapters, which the network does not count.
         memory: Bytes in each worker, in GPU memory if it trains there. Images that are held in
-            memory (`scale.memory_gb`) are not included.
+            memory (`scale.memory_gb`), and what `train.lora.dropout` keeps, are not included.
         flops: FLOPs of a training step, for one image.
         on_gpu: Whether it trains on GPUs.
         precision: Of the matrix products.
@@ -66,6 +67,7 @@ class Estimate:
     """
 
     parameters: int
+    trained: int
     memory: float
     flops: float
     on_gpu: bool
@@ -87,7 +89,10 @@ class Estimate:
         return gpu_memory() if self.on_gpu else memory() / self.workers
 
     def __str__(self) -> str:
-        return f"about {_count(self.parameters)} parameters, {_bytes(self.memory)} of memory"
+        trained = f" ({_count(self.trained)} trained)" if self.trained < self.parameters else ""
+        return (
+            f"about {_count(self.parameters)} parameters{trained}, {_bytes(self.memory)} of memory"
+        )
 
 
 def estimate(
@@ -120,21 +125,30 @@ def estimate(
     on_gpu = len(gpu_capabilities()) >= workers
     precision = hyperparameters.precision
     images = hyperparameters.micro_batch or hyperparameters.batch_size // workers
-    parameters = family.parameters(settings, shape, classes)
-    each = (
-        TRAINED_BYTES
-        + MOMENT_BYTES[hyperparameters.optimizer]
+    held = trained = parameters = family.parameters(settings, shape, classes)
+    lora = hyperparameters.lora
+    if lora:
+        trained = family.lora_parameters(settings, lora.r, classes)
+        held += trained
+    of_held = (
+        WEIGHT_BYTES
         + (AVERAGE_BYTES if hyperparameters.ema else 0)
         + (0 if on_gpu else BEST_BYTES)
         + (AUTOCAST_BYTES if precision == "bf16" else 0)
+    )
+    of_trained = (
+        GRADIENT_BYTES
+        + MOMENT_BYTES[hyperparameters.optimizer]
         + (BUCKET_BYTES if workers > 1 else 0)
     )
     device = "cuda" if on_gpu else "cpu"
     activations = images * family.activations(settings, shape, device, precision)
     return Estimate(
         parameters=parameters,
-        memory=PROCESS_BYTES + each * parameters + activations,
-        flops=3 * family.flops(settings, shape),  # a backward pass costs two forward passes
+        trained=trained,
+        memory=PROCESS_BYTES + of_held * held + of_trained * trained + activations,
+        # A backward pass costs two forward passes, one of them for the gradients of the weights.
+        flops=(2 if lora else 3) * family.flops(settings, shape),
         on_gpu=on_gpu,
         precision=precision,
         workers=workers,

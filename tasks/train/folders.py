@@ -9,8 +9,6 @@ from typing import Any
 
 from tasks.data.json_file import write_json
 
-KEPT = 2
-
 
 def seal(folder: Path, facts: Mapping[str, Any]) -> None:
     """Marks a folder as complete; its name ends with a number.
@@ -44,10 +42,16 @@ def remove_from(above: Path, number: int) -> None:
             _remove(folder)
 
 
-def remove_old(above: Path, keep: Path | None = None) -> None:
-    """Removes all but the newest folders, and one that is kept."""
-    for folder in sealed(above)[:-KEPT]:
-        if folder != keep:
+def remove_old(above: Path, kept: int, best: Path | None = None) -> None:
+    """Removes all but some of the newest folders.
+
+    Args:
+        above: The folder that holds them.
+        kept: How many are kept.
+        best: Another one that is kept, if it is not among them.
+    """
+    for folder in sealed(above)[:-kept]:
+        if folder != best:
             _remove(folder)
 
 

@@ -31,6 +31,7 @@ class TrainingJob:
         pulled: The output of `pull`, where `ingest` is `stream`.
         root: The project's folder; relative paths in the settings start there.
         checkpoint_seconds: The longest time between two checkpoints.
+        keep_checkpoints: How many of the newest are kept.
         strategy: How workers share the training.
         ingest: How images come to the training; never `auto` where they are not prepared.
         memory_gb: Memory for images, for each worker.
@@ -49,6 +50,7 @@ class TrainingJob:
     pulled: Path
     root: Path
     checkpoint_seconds: float
+    keep_checkpoints: int
     strategy: str
     ingest: str
     memory_gb: float

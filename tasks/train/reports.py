@@ -36,6 +36,7 @@ class Reports:
         scratch: Path,
         rank: int,
         best: Best,
+        kept: int,
         barrier: Callable[[], None],
         progress: Callable[[list[dict[str, Any]]], None],
     ) -> None:
@@ -45,12 +46,14 @@ class Reports:
             scratch: The folder that remains after a kill.
             rank: Of this worker.
             best: Which report is the best.
+            kept: How many of the newest checkpoints are kept.
             barrier: Waits for all workers.
             progress: Called by the first worker with the history after each report.
         """
         self.history: list[dict[str, Any]] = []
         self._folder = scratch / FOLDER
-        self._rank, self._best, self._barrier, self._progress = rank, best, barrier, progress
+        self._rank, self._best, self._kept = rank, best, kept
+        self._barrier, self._progress = barrier, progress
         self._ended = monotonic()
 
     def add(self, metrics: Mapping[str, Any], checkpoint: "Checkpoint | None") -> None:
@@ -99,7 +102,7 @@ class Reports:
         self.history[-1]["checkpoint"] = True
         folders.seal(target, {"history": self.history})
         best = self.best()
-        folders.remove_old(self._folder, keep=self.folder(best) if best else None)
+        folders.remove_old(self._folder, self._kept, self.folder(best) if best else None)
 
     def last(self) -> Path | None:
         """The newest undamaged checkpoint; the history becomes that up to it."""

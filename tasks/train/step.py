@@ -11,10 +11,11 @@
 import hashlib
 import json
 import logging
+import os
 import shutil
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import asdict
 from functools import partial
 from importlib import import_module
@@ -22,9 +23,9 @@ from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any
 
 import models
-from models import user_code
+from models import processing, user_code
 from retrain import tracking
-from retrain.code import source_of
+from retrain.code import libraries_of, source_of
 from retrain.errors import PrunedError, UsageError
 from retrain.hardware import find_compiler, gpu_capabilities
 from retrain.project import Project
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
     from tasks.data.champion import Start
 
 logger = logging.getLogger(__name__)
+
+# Ray Train's variable: how long a worker waits for the others in `ray.train.report`.
+REPORT_SECONDS = "RAY_TRAIN_COLLECTIVE_TIMEOUT_S"
 
 MODEL = "model"
 TRACKED = "mlflow.json"  # the training's run in MLflow
@@ -97,6 +101,7 @@ def train(
         PrunedError: The training is a trial of a search, which ends it.
         ValueError: The parameters do not go together or with the images, or training diverged.
         ConnectionError: MLflow cannot be reached.
+        TimeoutError: Workers waited longer for another one than `scale.timeout_seconds`.
         ray.train.TrainingFailedError: More workers were lost than `scale.max_failures`.
     """
     assert scale.threads != "auto", "retrain.params decides it"
@@ -112,6 +117,7 @@ def train(
         pulled=pulled.folder,
         root=workspace.project.root,
         checkpoint_seconds=scale.checkpoint_seconds,
+        keep_checkpoints=scale.keep_checkpoints,
         strategy=scale.strategy,
         ingest="stream" if images.facts["storage"] == "source" else scale.ingest,
         memory_gb=scale.memory_gb,
@@ -131,6 +137,7 @@ def train(
             f"divided among {workers} workers."
         )
     _say_what_it_takes(model, hyperparameters, scale, images, workspace.project)
+    _say_how_images_differ(settings, images, workspace.project)
     with _tracked(workspace, params, images.digest) as run:
         log = partial(tracking.log_epochs, workspace.project, run.run_id)
         try:
@@ -173,6 +180,15 @@ def _say_what_it_takes(
     found = estimate(model, hyperparameters, scale, data.shape, len(data.labels), project.root)
     if found and (line := notice(found, len(data.split("train")), hyperparameters.epochs)):
         console.say(line)
+
+
+def _say_how_images_differ(settings: dict[str, Any], images: Artifact, project: Project) -> None:
+    """Says what a pretrained network's image processor has that the workload has not."""
+    if name := settings.get("pretrained"):
+        with chdir(project.root):
+            version, prepared = settings.get("pretrained_version"), open_prepared(images.folder)
+            if line := processing.difference(name, version, prepared.images):
+                console.say(line)
 
 
 def check(workload: Workload, project: Project) -> Iterator[str]:
@@ -304,16 +320,18 @@ def _launch(job: TrainingJob, scale: Scale) -> dict[str, Any]:
 
     Raises:
         ValueError: As the loop does.
+        TimeoutError: Workers waited too long for another one.
     """
     from ray.train import FailureConfig, RunConfig, TrainingFailedError
     from ray.train.torch import TorchConfig
 
     from tasks.train.trainer import Trainer
-    from tasks.train.verdict import StopAtVerdict, verdict
+    from tasks.train.verdict import StopAtVerdict, verdict, waited
 
     streamed = job.ingest == "stream"
     if scale.workers or streamed:
         ray_cluster.connect()
+    os.environ[REPORT_SECONDS] = str(scale.timeout_seconds)
     # Ray Train identifies a run by its name and does nothing if that run has ended. Its files
     # are not needed: the loop has its own checkpoints.
     storage = job.scratch / "ray"
@@ -342,6 +360,8 @@ def _launch(job: TrainingJob, scale: Scale) -> dict[str, Any]:
         with _own_interrupt_handler():
             return dict(trainer.fit().return_value)
     except TrainingFailedError as error:
+        if late := waited(error, scale.timeout_seconds):
+            raise late from error
         raise verdict(error) or error from None
 
 
@@ -400,12 +420,13 @@ def _own_interrupt_handler() -> Iterator[None]:
 
 def _chosen(workload: Workload, images: Artifact, pulled: Artifact, start: "Start") -> Chosen:
     settings = workload.model.model_dump(exclude={"family"})
-    modules = (_loop(workload.train), *models.modules_of(workload.model.family, settings))
+    own, *users = models.modules_of(workload.model.family, settings)
     if function := workload.train.function:
-        modules += (user_code.module_of(function),)
+        users.append(user_code.module_of(function))
+    modules = (_loop(workload.train), own, *users)
     if workload.scale.ingest == "dataloader":
         modules += (DATALOADER,)
-    libraries: tuple[str, ...] = ()
+    libraries = libraries_of(users)
     modules += (changes := modules_for(workload.train.augment))
     if TRANSFORMS in changes:
         libraries += ("kornia",)
@@ -432,6 +453,7 @@ STEP = Step(
     chosen=_chosen,
     reports_with=(
         "models.cost",
+        "models.processing",
         "tasks.data.json_file",
         "tasks.train.estimate",
         "tasks.train.progress",

@@ -218,7 +218,7 @@ class Record(TrainerCallback):  # type: ignore[misc]  # it has no types
         wait_for_all()
         if self._batches.rank == 0:
             folders.seal(folder, {})
-            folders.remove_old(self._checkpoints)
+            folders.remove_old(self._checkpoints, self._job.keep_checkpoints)
         self._saved = monotonic()
 
     def _save_now(self, control: Any, optimizer: Any) -> None:

@@ -1,7 +1,7 @@
 """Ends a training on all workers at once after an error that a retry cannot fix.
 
 Ray Train would restart the workers after any error of one of them, and until then the others would
-wait for it in the exchange of gradients.
+wait for it in the exchange of gradients. If they wait too long, it is said in one line.
 """
 
 from collections.abc import Iterable
@@ -10,6 +10,9 @@ from typing import Any
 from ray.train import ControllerError, TrainingFailedError, UserCallback
 
 from retrain.errors import is_verdict
+
+# In PyTorch's messages, when a worker has waited too long for another one: of Gloo, and of NCCL.
+WAITED = ("Timed out waiting", "collective operation timeout")
 
 
 class StopAtVerdict(UserCallback):  # type: ignore[misc]  # Ray is not typed
@@ -30,6 +33,27 @@ def verdict(error: TrainingFailedError) -> Exception | None:
     if isinstance(error, ControllerError):
         return _first_verdict([error.controller_failure])
     return None
+
+
+def waited(error: TrainingFailedError, seconds: int) -> Exception | None:
+    """What to say of a training that failed because workers waited for others; None of another.
+
+    Args:
+        error: As Ray Train raised it.
+        seconds: How long a worker waits.
+    """
+    failures: dict[int, Exception] = getattr(error, "worker_failures", {})
+    waiting = [
+        rank
+        for rank, failure in sorted(failures.items())
+        if any(said in str(failure) for said in WAITED)
+    ]
+    if not waiting:
+        return None
+    return TimeoutError(
+        f"train: worker {waiting[0]} waited {seconds} s for another one, which hangs or is far "
+        "slower. A longer time is scale.timeout_seconds."
+    )
 
 
 def _first_verdict(errors: Iterable[Exception]) -> Exception | None:

@@ -5,6 +5,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from models import auto
+from retrain.workload import Lora
+from tasks.train.adapters import add_adapters
 
 SHAPE, CLASSES = (64, 64, 3), 10
 PATCHES = {
@@ -26,6 +28,7 @@ CONFIGS = [
     | {name: size for name, size in PATCHES.items() if name != "intermediate_size"},
     {"model_type": "clip", "vision_config": PATCHES},
 ]
+WITH_LINEAR_LAYERS = [each for each in CONFIGS if each["model_type"] != "resnet"]
 # Large enough for the layers to weigh more than the pixels.
 CONVOLUTIONS = [
     BASIC | {"embedding_size": 32, "hidden_sizes": [32, 64, 128], "depths": [4, 2, 2]},
@@ -50,6 +53,17 @@ def test_parameters_and_operations_are_counted(config):
     assert auto.parameters(settings, SHAPE, CLASSES) == pytest.approx(trained, rel=0.02)
     counted = counter.get_total_flops()
     assert auto.flops(settings, SHAPE) == pytest.approx(counted, rel=0.03)
+
+
+@pytest.mark.parametrize("config", WITH_LINEAR_LAYERS, ids=name_of)
+def test_the_parameters_of_adapters_are_counted(config):
+    settings = auto.Settings(config=config)
+    with torch.device("meta"):
+        network = auto.build(settings, SHAPE, CLASSES)
+        add_adapters(network, Lora(r=4))
+    trained = sum(each.numel() for each in network.parameters() if each.requires_grad)
+    # The last layer of DINOv2 is twice as wide as a token.
+    assert auto.lora_parameters(settings, 4, CLASSES) == pytest.approx(trained, rel=0.05)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

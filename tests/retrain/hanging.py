@@ -1,9 +1,11 @@
 """A flow with one step that hangs in one of several ways, for a process of its own."""
 
+import os
 import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 
 from prefect import flow, runtime
@@ -12,11 +14,13 @@ from retrain import limits
 from retrain.project import Project
 from retrain.runs.run import Run
 from retrain.runs.state import RunState
+from retrain.servers import ray_cluster
 from retrain.step import DataVersion, Step
 from retrain.store import RunContext, Store
 from retrain.workload import Data, Model, Workload
 
-LIMIT_SECONDS = 2.0
+LIMIT_SECONDS = {"waits_for_workers": 30.0}  # which have to be started
+OTHERS_SECONDS = 2.0
 
 
 def sleeps():
@@ -31,6 +35,20 @@ def waits_for_a_socket():
 def waits_for_a_thread():
     with ThreadPoolExecutor(1) as pool:
         pool.submit(time.sleep, 60)
+
+
+def waits_for_workers():
+    from ray.train import ScalingConfig
+
+    from tasks.train.trainer import Trainer
+
+    here = Path.cwd()
+
+    def work():
+        (here / "worker").write_text(str(os.getpid()))
+        time.sleep(600)
+
+    Trainer(work, scaling_config=ScalingConfig(num_workers=1)).fit()
 
 
 def leaves_a_thread_behind():
@@ -60,6 +78,9 @@ def main(how: str, after: float) -> None:
     """
     here = Path.cwd()
     limits.GRACE_SECONDS = 3.0
+    if how == "waits_for_workers":  # it takes long to start
+        ray_cluster.connect()
+        import_module("tasks.train.trainer")
 
     def step(version, workspace):
         with (here / "tries").open("a") as tries:
@@ -74,7 +95,7 @@ def main(how: str, after: float) -> None:
             name="toy",
             data=Data(path="x"),
             model=Model(family="vit"),
-            limits={"first": LIMIT_SECONDS / 3600},
+            limits={"first": LIMIT_SECONDS.get(how, OTHERS_SECONDS) / 3600},
         )
         version = DataVersion("abc", tracked=True)
         context = RunContext(str(runtime.flow_run.id), Project(here))

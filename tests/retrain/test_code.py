@@ -134,3 +134,26 @@ FROZEN = "17e0129a1b424f2c22fa2e92a25d354b81de4d43f5fe1a4be068bee768b85872"
 def test_the_digest_is_the_same_in_every_version_of_python(package):
     package("syntax", (Path(__file__).parent / "syntax.txt").read_text(encoding="utf-8"))
     assert code_digests(["tasks.syntax"]) == {"tasks.syntax": FROZEN}
+
+
+def test_the_libraries_of_a_user_s_code_are_found_in_its_source(package, tmp_path):
+    package("own", "import sklearn.metrics")
+    (tmp_path / "mine.py").write_text("from PIL import Image\nimport not_installed_anywhere")
+    (tmp_path / "user.py").write_text(
+        textwrap.dedent(
+            """
+            from typing import TYPE_CHECKING
+            import os, ray.train
+            from mine import Image
+            from tasks import own
+            if TYPE_CHECKING:
+                import pandas
+            raise RuntimeError("it is never imported")
+
+            def train(config):
+                import great_expectations.core
+            """
+        )
+    )
+    assert code.libraries_of(["user"]) == ("great-expectations", "pillow", "ray")
+    assert code.libraries_of([]) == ()

@@ -4,8 +4,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +58,17 @@ def test_what_can_be_interrupted_is_and_is_not_tried_again(hang, tmp_path, how):
     assert ended.type == "FAILED"
     assert message in ended.message
     assert (tmp_path / "tries").read_text() == "x"
+
+
+def test_a_training_that_hangs_on_its_workers_is_ended_with_them(hang, tmp_path):
+    done, seconds, ended = hang("waits_for_workers")
+    assert done.returncode == 1
+    assert seconds < 90  # of ten minutes
+    assert "first did not end within 0.00833333 h (limits.first)." in ended.message
+    worker, until = int((tmp_path / "worker").read_text()), monotonic() + 30
+    while psutil.pid_exists(worker):  # Ray ends it when it notices
+        assert monotonic() < until
+        sleep(0.5)
 
 
 def test_what_cannot_be_interrupted_is_ended_with_its_process(hang):

@@ -128,6 +128,11 @@ def test_another_number_of_threads_is_another_training():
     assert two["train"].config["scale.threads"] == 2
 
 
+def test_how_checkpoints_are_written_and_kept_is_in_no_key():
+    others = {"scale.checkpoint_seconds": 1.0, "scale.keep_checkpoints": 5}
+    assert plans(ROOT, **others) == plans(ROOT)
+
+
 def test_other_pretrained_weights_in_the_same_folder_are_another_training(tmp_path):
     sizes = ("patch_size", "hidden_size", "layers", "heads")
     start = {f"model.{name}": "" for name in sizes} | {"model.pretrained": str(tmp_path)}
@@ -183,6 +188,18 @@ def test_a_function_of_the_user_s_counts_and_so_does_that_of_its_network():
     assert "tasks.train.loops.torch" not in train
     assert other_train - train == {"examples.with_accelerate"}
     assert "examples.ported" in step_plan("evaluate", custom, FACTS).code
+
+
+def test_the_libraries_that_only_a_user_s_code_imports_count():
+    custom = load_workload(ROOT / "params.yaml", "custom")
+    other = {"function": "examples.with_accelerate:train"}
+    other = custom.model_copy(update={"train": custom.train.model_copy(update=other)})
+    own = {"numpy", "safetensors", "torch", "transformers"}
+    assert step_plan("train", custom, FACTS).libraries.keys() == own | {"ray"}
+    assert step_plan("train", other, FACTS).libraries.keys() == own | {"accelerate", "ray"}
+    assert "ray" in step_plan("evaluate", custom, FACTS).libraries  # the network's module has it
+    vit = load_workload(ROOT / "params.yaml", "vit")
+    assert step_plan("train", vit, FACTS).libraries.keys() == own
 
 
 def test_the_decoder_of_stored_jpegs_counts_only_where_they_are_trained_on():

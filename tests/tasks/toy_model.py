@@ -139,7 +139,7 @@ def write_scores(folder: Path, trained: Artifact, rows: int, precision: str = "f
         "weights": trained.facts["weights"],
         "train": trained.digest,
         "precision": precision,
-        "images": f"images-{rows}",
+        "test_images": f"images-{rows}",
         "package": package.package_digest(model, precision, package.code_of(model)),
     }
     return Artifact("evaluate", "k", f"scores-{facts['package']}", folder, facts)

@@ -4,7 +4,7 @@
 """
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -152,7 +152,8 @@ def _kept(job: TrainingJob, images: int) -> Iterator[Reports]:
     report = train.report
     show = partial(_show, job, images)
     rank = train.get_context().get_world_rank()
-    reports = Reports(job.scratch, rank, job.hyperparameters.best, train.barrier, show)
+    best, kept = job.hyperparameters.best, job.keep_checkpoints
+    reports = Reports(job.scratch, rank, best, kept, partial(_wait, train.barrier), show)
 
     def keep(metrics: Mapping[str, Any], checkpoint: Any = None, **options: Any) -> None:
         reports.add(metrics, checkpoint)
@@ -171,6 +172,23 @@ def _kept(job: TrainingJob, images: int) -> Iterator[Reports]:
         yield reports
     finally:
         del train.report, train.get_checkpoint
+
+
+def _wait(barrier: Callable[[], None]) -> None:
+    """Waits for all workers, as long as `scale.timeout_seconds` says.
+
+    Raises:
+        ReportError: They do not come.
+    """
+    from ray.train.v2._internal.exceptions import CollectiveTimeoutError
+
+    try:
+        barrier()
+    except CollectiveTimeoutError as error:
+        raise ReportError(
+            f"{KEY}: a worker waited in ray.train.report longer than scale.timeout_seconds for the "
+            "others. All workers have to report; one of them does not, hangs or is far slower."
+        ) from error
 
 
 def _show(job: TrainingJob, images: int, history: list[dict[str, Any]]) -> None:

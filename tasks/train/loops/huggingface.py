@@ -48,6 +48,7 @@ KEYS = {
     "seed": "train.seed",
     "data_seed": "train.seed",
     "metric_for_best_model": "train.best.metric",
+    "save_total_limit": "scale.keep_checkpoints",
     "greater_is_better": "train.best.mode",
 }
 # And those that say where it runs and what it writes, which this project decides.
@@ -59,7 +60,7 @@ DECIDED = (
     *("parallelism_config", "prediction_loss_only", "push_to_hub", "remove_unused_columns"),
     *("report_to", "restore_callback_states_from_checkpoint", "resume_from_checkpoint"),
     *("run_name", "save_on_each_node", "save_only_model", "save_steps", "save_strategy"),
-    *("save_total_limit", "use_cpu"),
+    "use_cpu",
 )
 
 

@@ -259,7 +259,7 @@ class Training:
             "best": self.best,
         }
         if checkpoint.is_finite(state):
-            checkpoint.save(self.job.scratch, self.step, state)
+            checkpoint.save(self.job.scratch, self.step, state, self.job.keep_checkpoints)
         else:  # a restarted training must not continue from here
             self.loss_sum.fill_(float("nan"))  # all workers stop at the next check
         self.saved = monotonic()

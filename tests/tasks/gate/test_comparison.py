@@ -153,7 +153,7 @@ def test_comparisons_on_the_same_images_are_counted(registered, tmp_path, monkey
     project, run_id = registered
     workload = Workload(name="toy", data=Data(path="data"), model=Model(family="vit"))
     scores = Artifact(
-        "evaluate", "k", "d", tmp_path, {"package": "mine", "train": "t", "images": "these"}
+        "evaluate", "k", "d", tmp_path, {"package": "mine", "train": "t", "test_images": "these"}
     )
     champion = scored(project, run_id, 1, tmp_path)
 

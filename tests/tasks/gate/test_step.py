@@ -19,7 +19,7 @@ def scores(folder=Path(), **metrics: float) -> Artifact:
         "lower_is_better": ["log_loss"],
         "package": "my package",
         "train": "my training",
-        "images": "test images",
+        "test_images": "test images",
     }
     return Artifact("evaluate", "k", "d", folder, facts)
 

@@ -82,7 +82,7 @@ def decide(verdict: str, champion: int | None) -> Artifact:
         "passed": verdict in ("first", "better", "repackaged", "champion already"),
         "verdict": verdict,
         "rules": [PASSED],
-        "images": "test images",
+        "test_images": "test images",
         "reference": False,
         "champion": champion and {"version": champion, "metrics": {"accuracy": 0.95}},
     }
@@ -112,6 +112,7 @@ def test_the_first_model_that_passes_becomes_champion(project, run):
     champion = versions.champion(project, "toy")
     assert champion.train_digest == trained.digest
     assert champion.metrics == {"accuracy": 0.95, "log_loss": 0.2}
+    assert (champion.images["resize"], champion.images["mean"]) == ("crop", [0.5])
     assert (champion.data, champion.commit) == ("data-1", "c0ffee")
     [event] = versions.history(project, "toy")
     assert (event.action, event.version, event.previous) == ("promoted", 1, None)

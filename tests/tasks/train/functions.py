@@ -1,6 +1,7 @@
 """Training functions of users, good and bad, for `test_function.py`."""
 
 import tempfile
+import time
 from pathlib import Path
 
 import ray.train
@@ -100,6 +101,16 @@ def stops_once(config):
         ray.train.report = real
         with lost.with_name("reported").open("a", encoding="utf-8") as file:
             file.write(f"{len(reported)} ")
+
+
+def hangs_on_one_worker(config):
+    """The others wait for it."""
+    if ray.train.get_context().get_world_rank():
+        time.sleep(600)
+    elif config["where"] == "report":
+        report({"val_accuracy": 0.5}, weights_of(config))
+    else:
+        torch.distributed.all_reduce(torch.zeros(1))
 
 
 def trains_with_accelerate(config):

@@ -1,11 +1,16 @@
 """Prepared images that a small network learns in seconds, and a place to train it."""
 
 import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 
 import models
@@ -15,6 +20,7 @@ from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train
 from tasks.data.champion import Start
 from tasks.data.shards import SOURCE, open_prepared, shard_name
+from tasks.train import checkpoint
 from tasks.train.step import train
 from tests import templates
 
@@ -105,3 +111,38 @@ def run(
     pulled = Artifact("pull", "k", "cd" * 32, pulled or root, {})
     facts = train(model, hyperparameters, scale, prepared, pulled, start, workspace)
     return Trained(facts, folder, project)
+
+
+@contextmanager
+def killing_a_worker(folder: Path) -> Iterator[list[str]]:
+    """Kills a worker of a training that runs meanwhile, after its first checkpoint.
+
+    Yields:
+        A list; gets the names of the processes that Ray has then.
+    """
+    left: list[str] = []
+    checkpoints = folder / "scratch" / checkpoint.FOLDER
+    threading.Thread(target=kill_a_worker, args=(checkpoints, left), daemon=True).start()
+    yield left
+    assert left, "the training was over before a worker could be killed"
+
+
+def kill_a_worker(checkpoints: Path, left: list[str]) -> None:
+    while not (workers := [each for each in below() if "RayTrainWorker" in name_of(each)]):
+        time.sleep(0.05)
+    while not list(checkpoints.glob("*.pt")):
+        time.sleep(0.005)
+    workers[0].kill()
+    left.extend(map(name_of, below()))
+
+
+def below() -> list[psutil.Process]:
+    """The processes that this one has started, and theirs."""
+    return psutil.Process().children(recursive=True)
+
+
+def name_of(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""

@@ -9,8 +9,11 @@ from models import vit
 from retrain import hardware
 from retrain.params import load_workload
 from retrain.project import Project
+from retrain.workload import Lora, Model, Scale, Train
 from tasks.train import estimate as module
+from tasks.train.adapters import add_adapters
 from tasks.train.estimate import Estimate, estimate, forecast, notice
+from tasks.train.optimizer import make_optimizer
 
 SHIPPED = Path(__file__).parents[3] / "params.yaml"
 VIT_B16 = {
@@ -81,6 +84,37 @@ def test_the_activations_are_those_that_pytorch_keeps(precision, dropout, patch)
     assert measured < vit.activations(settings, shape, "cpu", precision) < 1.5 * measured
 
 
+def held_by(network, hyperparameters):
+    """Bytes of the weights, the gradients and the optimizer's state after a training step."""
+    optimizer = make_optimizer(network, hyperparameters)
+    network(torch.zeros((2, 32, 32, 3), dtype=torch.uint8)).sum().backward()
+    optimizer.step()
+    weights = list(network.parameters())
+    gradients = [each.grad for each in weights if each.grad is not None]
+    moments = [each for state in optimizer.state.values() for each in state.values()]
+    return sum(each.nbytes for each in (*weights, *gradients, *moments))
+
+
+def test_with_adapters_only_they_have_gradients_and_optimizer_state():
+    sizes = {"patch_size": 8, "hidden_size": 128, "layers": 4, "heads": 4}
+    shape, held, found = (32, 32, 3), [], []
+    for lora in (None, Lora(r=8)):
+        train = Train(lora=lora, precision="fp32", batch_size=2)
+        network = vit.build(vit.Settings(**sizes), shape, 5)
+        if lora:
+            add_adapters(network, lora)
+        held.append(held_by(network, train))
+        found.append(estimate(Model(family="vit", **sizes), train, Scale(), shape, 5, Path()))
+        trained = sum(each.numel() for each in network.parameters() if each.requires_grad)
+        assert found[-1].trained == trained
+    saved = held[0] - held[1]
+    assert saved > 0.6 * held[0]
+    best = module.BEST_BYTES * (found[0].parameters - found[1].parameters - found[1].trained)
+    assert found[0].memory - found[1].memory == pytest.approx(saved + best, rel=1e-3)
+    assert f"({found[1].trained:,} trained)" in str(found[1])
+    assert "trained" not in str(found[0])
+
+
 def test_the_starter_workload_is_not_mentioned(machine):
     assert forecast(workload(), Project(SHIPPED.parent)).says is None
     machine(memory=4e9)
@@ -138,7 +172,7 @@ def test_the_start_of_a_long_training_is_announced():
     assert line is not None
     assert line.startswith("train: about 86 million parameters, ")
     assert line.endswith(" hours an epoch, 3 epochs.")
-    small = Estimate(1000, 0.8e9, 1e6, on_gpu=False, precision="fp32", workers=1)
+    small = Estimate(1000, 1000, 0.8e9, 1e6, on_gpu=False, precision="fp32", workers=1)
     assert notice(small, 50_000, 3) is None
 
 

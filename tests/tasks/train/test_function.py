@@ -11,6 +11,7 @@ from safetensors.torch import load
 
 import models
 from retrain import tracking
+from retrain.caching import is_transient
 from retrain.params import load_workload
 from retrain.project import Project
 from retrain.workload import Best, Model, Scale, Train
@@ -33,7 +34,8 @@ def with_function(name, **changes):
 
 @pytest.fixture(scope="module")
 def trained(images, tmp_path_factory):
-    return run(tmp_path_factory.mktemp("trained"), images, with_function("train"), model=MODEL)
+    root, scale = tmp_path_factory.mktemp("trained"), Scale(keep_checkpoints=1)
+    return run(root, images, with_function("train"), model=MODEL, scale=scale)
 
 
 def test_it_learns_and_its_best_report_is_the_model(trained, images):
@@ -56,9 +58,9 @@ def test_its_reports_are_in_mlflow(trained):
     assert [metric.value for metric in logged] == [e["val_accuracy"] for e in trained.history]
 
 
-def test_only_the_last_checkpoints_and_the_best_are_kept(trained):
+def test_only_the_last_checkpoint_and_the_best_are_kept(trained):
     kept = {path.name for path in (trained.project.root / "scratch" / FOLDER).iterdir()}
-    numbers = {f"{number:06d}" for number in (trained.facts["best_epoch"], 3, 4)}
+    numbers = {f"{number:06d}" for number in (trained.facts["best_epoch"], 4)}
     assert kept == numbers | {f"{number}.json" for number in numbers}
 
 
@@ -209,12 +211,34 @@ def test_code_that_cannot_be_used_is_found_before_the_training(tmp_path, changes
     assert list(check_slowly(workload(tmp_path), Project(tmp_path))) == []
 
 
-def test_workers_with_accelerate_train_one_network(ray_session, images, tmp_path):
+@pytest.fixture
+def for_workers(ray_session, tmp_path):
+    """A project's folder with the functions, which workers import from there."""
     for package in ("examples", "tests"):
         shutil.copytree(
             ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__")
         )
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("report", r"a worker waited in ray\.train\.report longer than scale\.timeout_seconds"),
+        ("all_reduce", "train: worker 0 waited 10 s for another one, which hangs"),
+    ],
+)
+def test_a_worker_that_hangs_ends_the_training_in_one_line(for_workers, images, where, said):
+    chosen = with_function("hangs_on_one_worker", arguments={"where": where})
+    scale = Scale(workers=2, timeout_seconds=10, max_failures=0)
+    with pytest.raises((ValueError, TimeoutError), match=said) as raised:
+        run(for_workers, images, chosen, model=MODEL, scale=scale)
+    assert "\n" not in str(raised.value)
+    assert not is_transient(raised.value)
+
+
+def test_workers_with_accelerate_train_one_network(for_workers, images):
     chosen = with_function("trains_with_accelerate", arguments={"processes": 2})
-    trained = run(tmp_path, images, chosen, model=MODEL, scale=Scale(workers=2))
+    trained = run(for_workers, images, chosen, model=MODEL, scale=Scale(workers=2))
     assert trained.facts["val_accuracy"] > 0.6
     assert len(trained.history) == 4

@@ -79,9 +79,10 @@ def test_it_resumes_in_the_middle_of_an_epoch_to_the_bit(images, tmp_path, calls
     parts = 16 // (hyperparameters.micro_batch or 16)
     whole = run(tmp_path / "whole", images, hyperparameters, model=DROPOUT)
     calls.failing = 8 * parts
+    often = OFTEN.model_copy(update={"keep_checkpoints": 3})
     with pytest.raises(InterruptedTrainingError):
-        run(tmp_path, images, hyperparameters, model=DROPOUT, scale=OFTEN, output="interrupted")
-    assert len(folders.sealed(tmp_path / "scratch" / checkpoint.FOLDER)) == folders.KEPT
+        run(tmp_path, images, hyperparameters, model=DROPOUT, scale=often, output="interrupted")
+    assert len(folders.sealed(tmp_path / "scratch" / checkpoint.FOLDER)) == 3
     calls.taken.clear()
     calls.failing = None
     resumed = run(tmp_path, images, hyperparameters, model=DROPOUT)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("warm")
 ROOT = Path(__file__).parents[3]
 RECIPE = Train(epochs=4, batch_size=16, lr=0.01, augment=Augment(shift=1, flip=True))
 PER_EPOCH = 6
-OFTEN = Scale(checkpoint_seconds=1e-9)  # after every step
+OFTEN = Scale(checkpoint_seconds=1e-9, keep_checkpoints=3)  # after every step
 DROPOUT = SMALL.model_copy(update={"dropout": 0.1})
 
 
@@ -175,9 +175,10 @@ def test_mlflow_has_one_run_and_each_epoch_once(interrupted, images):
     assert [metric.step for metric in logged] == [1, 2, 3, 4]
 
 
-def test_the_last_two_checkpoints_are_kept(interrupted):
+def test_as_many_of_the_newest_checkpoints_are_kept_as_configured(interrupted):
     kept = sorted((interrupted / "scratch" / checkpoint.FOLDER).iterdir())
     assert [int(path.name.split("-")[0]) for path in kept] == [
+        2 * PER_EPOCH + 1,
         2 * PER_EPOCH + 2,
         2 * PER_EPOCH + 3,
     ]

@@ -1,4 +1,5 @@
 import hashlib
+import json
 
 import pytest
 import torch
@@ -115,7 +116,7 @@ def test_a_pretrained_folder_that_changed_since_it_was_chosen_is_refused(tmp_pat
         models.build("vit", settings, (8, 8, 1), 3)
 
 
-def test_a_pretrained_folder_is_below_the_project(images, tmp_path):
+def test_a_pretrained_folder_is_below_the_project(images, tmp_path, caplog):
     from transformers import ViTConfig, ViTForImageClassification
 
     config = ViTConfig(
@@ -123,9 +124,14 @@ def test_a_pretrained_folder_is_below_the_project(images, tmp_path):
         num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
     )  # fmt: skip
     ViTForImageClassification(config).save_pretrained(tmp_path / "starting-points" / "tiny")
+    processor = {"size": {"height": 8, "width": 8}, "resample": 3}
+    (tmp_path / "starting-points" / "tiny" / "preprocessor_config.json").write_text(
+        json.dumps(processor | {"image_mean": [0.5], "image_std": [0.5]})
+    )
     model = Model(family="vit", pretrained="starting-points/tiny")
     trained = run(tmp_path, images, RECIPE.model_copy(update={"epochs": 1}), model=model)
     assert str(tmp_path).encode() not in b"".join(trained.model_files().values())
+    assert "image processor has resize stretch (here crop). Images" in caplog.text
 
 
 def test_the_threads_are_those_of_the_workload(images, tmp_path):

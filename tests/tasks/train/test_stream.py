@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load
 
 import models
 from models.image import to_arrays
@@ -21,7 +22,7 @@ from tasks.preprocess.step import preprocess
 from tasks.train.sampler import BatchSampler, Windows
 from tasks.validate.step import validate
 from tests.tasks.toy_data import png, pulled, workspace, write_files, write_parquet
-from tests.tasks.train.helpers import SMALL, run
+from tests.tasks.train.helpers import SMALL, killing_a_worker, run
 
 pytestmark = pytest.mark.usefixtures("ray_session", "warm")
 
@@ -160,6 +161,20 @@ def test_workers_and_the_tasks_that_decode_for_them_share_two_cpus(folders, tmp_
     for epoch, other in zip(history, alone.history, strict=True):
         assert epoch["train_loss"] == pytest.approx(other["train_loss"], rel=1e-3)
         assert epoch["val_loss"] == pytest.approx(other["val_loss"], rel=1e-3)
+
+
+def test_a_killed_worker_is_replaced_and_gets_the_images_that_were_next(
+    folders, prepared, tmp_path
+):
+    scale = STREAM.model_copy(update={"workers": 2, "checkpoint_seconds": 1e-9})
+    with killing_a_worker(tmp_path):
+        streamed = run(tmp_path, folders.source, RECIPE, scale=scale, pulled=folders.pulled)
+    for epoch, other in zip(streamed.history, prepared.history, strict=True):
+        assert epoch["val_loss"] == pytest.approx(other["val_loss"], rel=1e-3)
+    ours, theirs = (load(each.model_files()[models.WEIGHTS]) for each in (streamed, prepared))
+    for name, value in ours.items():
+        if not name.endswith("k_proj.bias"):  # rounding error, which Adam scales up
+            assert torch.allclose(value, theirs[name], atol=1e-3), name
 
 
 @pytest.mark.parametrize("damage", ["removed", "changed"])

@@ -1,8 +1,6 @@
 """Two workers on Ray: the same training as in one process, also when a worker is killed."""
 
-import threading
 import time
-from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
@@ -12,8 +10,7 @@ from safetensors.torch import load
 
 import models
 from retrain.workload import Augment, Model, Scale, Train
-from tasks.train import checkpoint
-from tests.tasks.train.helpers import run, validated, write_prepared
+from tests.tasks.train.helpers import killing_a_worker, run, validated, write_prepared
 
 RECIPE = Train(epochs=2, batch_size=16, lr=0.003, augment=Augment(shift=1))
 STEPS = 300
@@ -93,33 +90,6 @@ def test_a_divided_network_trains_as_a_whole_one_when_a_worker_is_killed(
             assert torch.allclose(value, by_one[name], atol=1e-3), name
 
 
-@contextmanager
-def killing_a_worker(folder):
-    """Kills a worker of a training that runs meanwhile, after its first checkpoint.
-
-    Yields:
-        A list; gets the names of the processes that Ray had then.
-    """
-    killed = []
-    checkpoints = folder / "scratch" / checkpoint.FOLDER
-    threading.Thread(target=kill_a_worker, args=(checkpoints, killed), daemon=True).start()
-    yield killed
-    assert killed, "the training was over before a worker could be killed"
-
-
-def kill_a_worker(checkpoints, killed):
-    import psutil
-
-    while not list(checkpoints.glob("*.pt")):
-        time.sleep(0.01)
-    named = {each: " ".join(each.cmdline()) for each in psutil.Process().children(recursive=True)}
-    for process, name in named.items():
-        if "RayTrainWorker" in name:
-            process.kill()
-            killed.extend(named.values())
-            return
-
-
 def raising_on_the_last_rank(config):
     """A worker's function: the last worker fails while the others wait for it."""
     from pathlib import Path
@@ -152,6 +122,7 @@ def train_with(tmp_path, monkeypatch, error, scale=SCALE):
         pulled=tmp_path,
         root=tmp_path,
         checkpoint_seconds=1.0,
+        keep_checkpoints=2,
         strategy="ddp",
         ingest="auto",
         memory_gb=1.0,
