@@ -28,7 +28,8 @@ def gate(rules: Gate, scores: Artifact, opponents: Opponents, workspace: Workspa
         `rules`: for each, the rule in words, the value, the bound and whether it passed;
         `champion`: its version and metrics, or None; `comparisons`, what was found, by role;
         `says`, the same for a person; `number`, of the comparison on these test images;
-        `test_images`, their identity; and `reference`, whether the model becomes the reference if it is promoted.
+        `test_images`, their identity; and `reference`, whether the model becomes the reference if
+        it is promoted.
     """
     made = bounds(rules, scores)
     within = _all_passed(made)
