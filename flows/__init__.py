@@ -1,4 +1,7 @@
-"""The flows, one module each. A module has `PIPELINE`, and the Prefect flow under its own name."""
+"""The flows, one module each.
+
+A module has the Prefect flow under its own name, and `PIPELINE` if the flow consists of steps.
+"""
 
 from pkgutil import iter_modules
 

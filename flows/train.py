@@ -79,7 +79,7 @@ def decide(
     for left in reversed(range(COMPARISONS)):
         champion = score_champion(run, data, checked, scores)
         decision = run(GATE, scores, champion)
-        intent = Intent(run.state.promote)
+        intent = Intent(run.state.promote, run.state.again)
         try:
             run(PROMOTE, version, data, checked, model, scores, decision, intent)
             return
@@ -118,6 +118,7 @@ def document(run: RunState) -> Document:
     if decision is None or result["model"] is None:
         return result | {"rejected": False, "outcome": None}
     failed = not decision["passed"] and decision["verdict"] != "champion already"
+    failed = failed or "withheld" in result["model"]
     return result | {"rejected": failed and run.promote, "outcome": outcome.verdict(result)}
 
 
@@ -128,6 +129,8 @@ def standing(document: Document) -> str:
         return f"{version} is champion"
     if not document["promote"]:
         return f"{version} {outcome.compared(document)}"
+    if why := document["model"].get("withheld"):
+        return f"{version} is not promoted: {outcome.withheld(why)}"
     return f"{version} was rejected {outcome.why_rejected(document)}"
 
 

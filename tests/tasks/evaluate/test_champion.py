@@ -21,10 +21,10 @@ from retrain.step import DataVersion, plan
 from retrain.store import Artifact, RunContext, Store
 from retrain.verify import Verifier
 from retrain.workload import Data, Evaluate, Model, Workload
+from tasks.compute import served
 from tasks.data import package
 from tasks.data.accepted_images import AcceptedImage, read_images
 from tasks.data.raw_dataset import open_raw_dataset
-from tasks.evaluate import served
 from tasks.evaluate.champion import SPLIT, score_champion
 from tasks.evaluate.step import evaluate
 from tasks.promote.package import write_package
