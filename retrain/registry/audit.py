@@ -123,7 +123,7 @@ def _broken_chain(params: dict[str, str], first: int, done: str) -> Iterator[str
             yield f"entry {number} was put in"
         elif number == first and entries[number] != "":
             yield f"entry {number} was changed: it follows another one, and should be the first"
-        elif number - 1 in digest and entries[number] != digest[number - 1]:
+        elif number > first and entries[number] != digest.get(number - 1, entries[number]):
             yield f"entry {number - 1} or {number} was changed: the one does not follow the other"
     if sealed in digest and digest[sealed] != seal:
         yield f"entry {sealed} was changed since it was carried out"

@@ -12,8 +12,8 @@ import pytest
 
 from retrain.execute import get_or_run
 from retrain.project import Project
-from retrain.registry import ledger, versions
-from retrain.registry.ledger import Event
+from retrain.registry import decisions, versions
+from retrain.registry.ledger import Decision
 from retrain.registry.versions import Candidate
 from retrain.runs.dry_run import DryRun, StepHasToRunError
 from retrain.runs.state import RunState
@@ -112,10 +112,9 @@ def appoint(project: Project, folder: Path, trained: Artifact) -> versions.Model
     )
     version = versions.register(project, candidate, folder)
     previous = before and before.version
-    event = Event(
-        "promoted", version.version, previous, "better", (), None, None, None, ledger.now()
+    return decisions.apply(
+        project, version, Decision("promoted", version.version, previous, "better")
     )
-    return versions.apply_decision(project, version, event)
 
 
 @pytest.fixture(scope="module")
