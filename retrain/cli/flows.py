@@ -10,7 +10,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from flows import flow_names
+from flows import pipelines
 from retrain import preflight
 from retrain.cli.command import Commands, print_json
 from retrain.params import load_workload, parse_override
@@ -24,11 +24,8 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: Commands) -> None:
-    """Adds a command for each flow."""
-    for name in flow_names():
-        pipeline: Pipeline | None = getattr(import_module(f"flows.{name}"), "PIPELINE", None)
-        if pipeline is None:  # a flow without steps has a command of its own
-            continue
+    """Adds a command for each flow with steps; another has a command of its own."""
+    for name, pipeline in pipelines().items():
         parser = commands.add(name, partial(_run, pipeline), pipeline.help, workload=True)
         parser.add_argument(
             "--set",

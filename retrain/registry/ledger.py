@@ -298,7 +298,7 @@ def _create_run(client: "MlflowClient", project: Project, name: str) -> str:
     )
     empty = [run for run in found if not run.data.params]
     run = empty[0] if empty else client.create_run(experiment, tags={MODEL: name}, run_name=NAME)
-    client.set_terminated(run.info.run_id)  # else it would seem to go on
+    client.update_run(run.info.run_id, "FINISHED")  # else it would seem to go on
     return str(run.info.run_id)
 
 

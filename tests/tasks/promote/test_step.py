@@ -168,7 +168,7 @@ def test_a_rejected_model_that_passes_later_keeps_its_version(project, run):
         "finalize_logged_model",
         "log_artifacts",
         "create_run",
-        "set_terminated",
+        "update_run",
         "create_registered_model",
         "create_model_version",
         "set_logged_model_tags",
