@@ -89,7 +89,7 @@ def decide(
         champion, reference = score_opponents(run, data, checked, scores)
         opponents = compare_with(run, scores, champion, reference)
         decision = run(GATE, scores, opponents)
-        intent = Intent(run.state.promote)
+        intent = Intent(run.state.promote, run.state.again)
         try:
             run(PROMOTE, version, data, checked, model, scores, decision, intent)
             return
@@ -129,6 +129,7 @@ def document(run: RunState) -> Document:
     if decision is None or result["model"] is None:
         return result | {"rejected": False, "outcome": None}
     failed = not decision["passed"] and decision["verdict"] != "champion already"
+    failed = failed or "withheld" in result["model"]
     return result | {"rejected": failed and run.promote, "outcome": outcome.verdict(result)}
 
 
@@ -139,6 +140,8 @@ def standing(document: Document) -> str:
         return f"{version} is champion"
     if not document["promote"]:
         return f"{version} {outcome.compared(document)}"
+    if why := document["model"].get("withheld"):
+        return f"{version} is not promoted: {outcome.withheld(why)}"
     return f"{version} was rejected {outcome.why_rejected(document)}"
 
 

@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from time import time
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +94,7 @@ def start_run(
 
     mlflow = client(project)
     try:
-        experiment_id = _experiment(mlflow, project, workload)
+        experiment_id = experiment(mlflow, project, workload)
         run_id = continued if continued and is_active(project, continued) else None
         if run_id is None and not again:
             run_id = _find(mlflow, experiment_id, key)
@@ -213,27 +213,40 @@ def log_artifacts(project: Project, run_id: str, folder: Path, path: str) -> boo
     return True
 
 
-def download(project: Project, run_id: str, path: str, folder: Path) -> Path | None:
-    """Downloads a file of a run's artifacts; None if the run or the file does not exist.
-
-    Args:
-        project: The clone that uses this MLflow.
-        run_id: The run.
-        path: Of the file among the artifacts.
-        folder: Where it goes.
-    """
+def download_artifact(project: Project, run_id: str, path: str, folder: Path) -> Path | None:
+    """Downloads an artifact of a run to a folder; None if there is no such run or artifact."""
     from mlflow.exceptions import MlflowException
 
-    parent = path.rpartition("/")[0]
+    mlflow = client(project)
     try:
-        listed = client(project).list_artifacts(run_id, parent)
+        listed = mlflow.list_artifacts(run_id, str(PurePosixPath(path).parent))
     except MlflowException as error:
-        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-            return None
-        raise
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None
     if path not in [each.path for each in listed]:
         return None
-    return Path(client(project).download_artifacts(run_id, path, str(folder)))
+    return Path(mlflow.download_artifacts(run_id, path, str(folder)))
+
+
+def experiment(mlflow: "MlflowClient", project: Project, name: str) -> str:
+    """The id of a workload's experiment, which is created or restored if necessary."""
+    from mlflow.exceptions import MlflowException
+
+    found = mlflow.get_experiment_by_name(name)
+    if found is None:
+        # A local store would put artifacts below the working directory; a server has its own place.
+        local = project.tracking_uri.startswith("sqlite:")
+        location = (project.root / "mlruns" / name).as_uri() if local else None
+        try:
+            return str(mlflow.create_experiment(name, location))
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another run was faster
+                raise
+            found = mlflow.get_experiment_by_name(name)
+    if found.lifecycle_stage == "deleted":
+        mlflow.restore_experiment(found.experiment_id)
+    return str(found.experiment_id)
 
 
 def is_active(project: Project, run_id: str) -> bool:
@@ -262,23 +275,3 @@ def _migrate(path: Path) -> None:
     from mlflow.db import upgrade
 
     upgrade.callback(f"sqlite:///{path}")
-
-
-def _experiment(mlflow: "MlflowClient", project: Project, name: str) -> str:
-    """The id of a workload's experiment, which is created or restored if necessary."""
-    from mlflow.exceptions import MlflowException
-
-    experiment = mlflow.get_experiment_by_name(name)
-    if experiment is None:
-        # A local store would put artifacts below the working directory; a server has its own place.
-        local = project.tracking_uri.startswith("sqlite:")
-        location = (project.root / "mlruns" / name).as_uri() if local else None
-        try:
-            return str(mlflow.create_experiment(name, location))
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another run was faster
-                raise
-            experiment = mlflow.get_experiment_by_name(name)
-    if experiment.lifecycle_stage == "deleted":
-        mlflow.restore_experiment(experiment.experiment_id)
-    return str(experiment.experiment_id)

@@ -44,6 +44,7 @@ GROUPS = (
         "tests/flows/test_tune.py",
         "tests/flows/test_validate.py",
         "tests/retrain/runs/",
+        "tests/tasks/promote/test_rollback.py",
         "tests/retrain/test_limits.py",
     ),
     ("tests/retrain/servers/test_services.py",),

@@ -10,7 +10,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from flows import flow_names
+from flows import pipelines
 from retrain import preflight
 from retrain.cli.command import Commands, print_json
 from retrain.params import load_workload, parse_override
@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: Commands) -> None:
-    """Adds a command for each flow."""
-    for name in flow_names():
-        pipeline: Pipeline = import_module(f"flows.{name}").PIPELINE
+    """Adds a command for each flow with steps; another has a command of its own."""
+    for name, pipeline in pipelines().items():
         parser = commands.add(name, partial(_run, pipeline), pipeline.help, workload=True)
         parser.add_argument(
             "--set",
@@ -50,7 +49,8 @@ def add_commands(commands: Commands) -> None:
             parser.add_argument(
                 "--promote",
                 action="store_true",
-                help="promote the model if it passes, also with --set or --data-rev",
+                help="promote the model if it passes, also with --set or --data-rev, or if it was "
+                "rolled back",
             )
         parser.add_argument(
             "--dry-run", action="store_true", help="show what would run and why, and run nothing"
@@ -102,10 +102,16 @@ def _overrides(pipeline: "Pipeline", options: argparse.Namespace) -> list[str]:
     return [*options.overrides, *set_by_name]
 
 
-def _is_to_promote(pipeline: "Pipeline", options: argparse.Namespace) -> bool:
-    """Whether a run may change what is served: with other parameters or data it is a trial."""
+def _is_to_promote(pipeline: "Pipeline", options: argparse.Namespace) -> bool | None:
+    """Whether a run may change what is served: with other parameters or data it is a trial.
+
+    Returns:
+        True if it was told to; None if it may, except for a version that was rolled back.
+    """
+    if pipeline.promotes and options.promote:
+        return True
     tries = bool(options.overrides or options.data_rev) and options.as_name is None
-    return not tries or (pipeline.promotes and options.promote)
+    return False if tries else None
 
 
 def _show_preview(preview: "Document") -> None:
@@ -118,7 +124,7 @@ def _run_on_screen(
     pipeline: "Pipeline",
     project: Project,
     overrides: dict[str, Any],
-    promote: bool,
+    promote: bool | None,
     options: argparse.Namespace,
     imports: list[Callable[[], object]],
 ) -> "Document":

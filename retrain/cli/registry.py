@@ -1,23 +1,37 @@
-"""The commands about the models in the registry: `status`, `history`."""
+"""The commands about the models in the registry: `status`, `history`, `rollback`."""
 
 import argparse
 import dataclasses
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from retrain.cli.command import Commands, print_json
+from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.runs.records import Document
 
+if TYPE_CHECKING:
+    from retrain.registry.ledger import Entry, Ledger
+
 
 def add_commands(commands: Commands) -> None:
-    """Adds `status` and `history`."""
+    """Adds `status`, `history` and `rollback`."""
     help_ = "Show what is in production, and how the last run of each workload ended."
     status = commands.add("status", _status, help_)
     status.add_argument("workload", nargs="?", help="show its last run whole")
-    help_ = "Show what was promoted or rejected, and why."
-    commands.add("history", _history, help_, workload=True)
+    help_ = "Show what was promoted, rejected or rolled back, by whom and why."
+    history = commands.add("history", _history, help_, workload=True)
+    history.add_argument(
+        "--plot", type=Path, metavar="FILE.png", help="draw the champions' metric over time"
+    )
+    help_ = "Make the champion before the current one champion again."
+    rollback = commands.add("rollback", _rollback, help_, workload=True)
+    rollback.add_argument("--reason", required=True, help="why, for the ledger")
+    rollback.add_argument(
+        "--to", type=int, metavar="VERSION", help="go back to this earlier champion"
+    )
 
 
 def _status(project: Project, options: argparse.Namespace) -> int:
@@ -81,26 +95,74 @@ def _each(values: Sequence[float]) -> str:
 
 
 def _history(project: Project, options: argparse.Namespace) -> int:
-    from retrain.registry import versions
+    from retrain.registry import decisions
     from retrain.runs import console, records
 
-    events = [dataclasses.asdict(event) for event in versions.history(project, options.workload)]
-    if not events:
+    written = decisions.read(project, options.workload)
+    if not written.entries:
         records.check_name(project, options.workload)
+    if options.plot:
+        _plot(project, options.workload, written, options.plot)
     if options.json:
-        print_json(events)
+        print_json(
+            [
+                dataclasses.asdict(entry) | {"rules": decisions.rules(project, written, entry)}
+                for entry in written.entries
+            ]
+        )
         return 0
     rows = [
         (
-            event["time"],
-            event["action"],
-            event["version"],
-            event["previous"],
-            event["verdict"],
-            "\n".join(f"{rule['rule']}: {rule['value']:.4f}" for rule in event["rules"]),
+            entry.time,
+            entry.action,
+            _from_to(entry),
+            entry.verdict,
+            entry.who,
+            entry.reason,
         )
-        for event in events
+        for entry in written.entries
     ]
-    columns = ("time", "action", "version", "champion before", "verdict", "rules")
+    columns = ("time", "action", "from -> to", "verdict", "who", "reason")
     console.print_table(columns, rows)
+    return 0
+
+
+def _from_to(entry: "Entry") -> str:
+    """The champion before, and the version that was decided about."""
+    before = "none" if entry.previous is None else str(entry.previous)
+    return f"{before} -> {entry.version}" if entry.appoints else f"{before}, not {entry.version}"
+
+
+def _plot(project: Project, name: str, written: "Ledger", file: Path) -> None:
+    """Draws the metric of the gate over the champions.
+
+    Raises:
+        UsageError: The file cannot be written.
+    """
+    from retrain.params import load_workload, workload_names
+    from retrain.registry import plot, versions
+    from retrain.workload import Gate
+
+    gate = Gate()
+    if name in workload_names(project.params):  # not if it was run under a name of its own
+        gate = load_workload(project.params, name).gate
+    champions = [
+        (entry, version)
+        for entry in written.entries
+        if entry.appoints and (version := versions.get(project, name, entry.version))
+    ]
+    try:
+        plot.plot(champions, gate.metric, file)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error.strerror}.") from error
+
+
+def _rollback(project: Project, options: argparse.Namespace) -> int:
+    from flows.rollback import go_back
+
+    done = go_back(project, options.workload, options.reason, options.to)
+    if options.json:
+        print_json(dataclasses.asdict(done))
+    else:
+        print(f"{done.outcome}.")
     return 0

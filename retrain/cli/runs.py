@@ -2,7 +2,7 @@
 
 import argparse
 
-from flows import flow_names
+from flows import pipelines
 from retrain.cli.command import Commands, print_json
 from retrain.project import Project
 
@@ -11,7 +11,7 @@ def add_commands(commands: Commands) -> None:
     """Adds `why`."""
     help_ = "Show why each step of the last run ran or was cached."
     parser = commands.add("why", _why, help_, workload=True)
-    parser.add_argument("--flow", choices=flow_names(), help="the last run of this flow")
+    parser.add_argument("--flow", choices=pipelines(), help="the last run of this flow")
 
 
 def _why(project: Project, options: argparse.Namespace) -> int:

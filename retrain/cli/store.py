@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 def add_commands(commands: Commands) -> None:
     """Adds `verify` and `gc`."""
-    help_ = "Read all artifacts in the store and list those that are damaged."
+    help_ = "Read all artifacts in the store and all ledgers, and list what was changed."
     verify = commands.add("verify", _verify, help_)
     verify.add_argument(
-        "--repair", action="store_true", help="remove them: the next run makes them again"
+        "--repair",
+        action="store_true",
+        help="remove damaged artifacts: the next run makes them again",
     )
     help_ = "Remove what no recent run and no registered model needs."
     gc = commands.add("gc", _gc, help_)
@@ -39,6 +41,7 @@ def _verify(project: Project, options: argparse.Namespace) -> int:
 
     from retrain import verify
     from retrain.gc import size_of
+    from retrain.registry import audit
     from retrain.store import Store
 
     store = Store(project.store)
@@ -48,7 +51,7 @@ def _verify(project: Project, options: argparse.Namespace) -> int:
         damaged = verify.verify(
             store, lambda done, total: bar.update(reading, completed=done, total=total)
         )
-    leftovers = verify.leftovers(store)
+    leftovers, faults = verify.leftovers(store), audit.faults(project)
     if options.repair:
         for each in damaged:
             verify.discard_if_damaged(store, each.step, each.key)
@@ -58,6 +61,7 @@ def _verify(project: Project, options: argparse.Namespace) -> int:
                 "artifacts": len(list(store.entries())),
                 "damaged": [asdict(each) for each in damaged],
                 "repaired": options.repair,
+                "ledgers": [asdict(fault) for fault in faults],
                 "leftovers": [
                     asdict(left) | {"path": str(left.path), "bytes": size_of(left.path)}
                     for left in leftovers
@@ -66,7 +70,11 @@ def _verify(project: Project, options: argparse.Namespace) -> int:
         )
     else:
         _print_verified(damaged, leftovers, options.repair)
-    return 1 if damaged and not options.repair else 0
+        for fault in faults:
+            print(f"The ledger of {fault.model}: {fault.what}.")
+        if not faults:
+            print("No ledger was changed.")
+    return 1 if faults or (damaged and not options.repair) else 0
 
 
 def _print_verified(

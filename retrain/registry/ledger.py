@@ -1,104 +1,387 @@
-"""The ledger of the model registry: every decision on a model, as a tag of the registered model.
+"""The ledger of a model: every decision about its versions, in order, where nothing is overwritten.
 
-MLflow keeps no history of its aliases. As tags, the decisions are visible to all users of the
-registry.
+MLflow keeps no history of its aliases. The ledger is an MLflow run whose parameters are the
+entries: `000012` and compact JSON. MLflow never gives a parameter another value, and its database
+has one row per run and parameter, so of two machines that write the same number at once, one is
+refused. Each entry has the SHA-256 of the one before it, and that of the document of its decision,
+an artifact of the run. Which run it is, a tag of the registered model says.
+
+Older versions of this project kept the decisions as tags of the registered model. They are read as
+the entries before the first.
 """
 
+import getpass
+import hashlib
 import json
+import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
-from retrain.step import digest_of
+from retrain import tracking
+from retrain.project import Project
+from retrain.registry.sqlite_reader import LEDGER_RUN
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities.model_registry import RegisteredModel
 
-    from retrain.registry.sqlite_reader import Model
+RUN = LEDGER_RUN  # a tag of the registered model: the id of the run
+DONE = "retrain.ledger_done"  # another: the number and the digest of the last one carried out
+MODEL = "retrain.ledger"  # a tag of the run: the name of the model
+NAME = "ledger"  # of the run
+OLD = "retrain.ledger."  # the tags of the registered model that were the ledger once
+DOCUMENTS = "decisions"  # the folder of the run's artifacts
+LENGTH = 6000  # characters; the longest parameter that MLflow takes
+LONGEST_REASON = 500  # characters, each of which may take six in JSON
 
-LEDGER = "retrain.ledger."
-Action = Literal["promoted", "rejected", "compared"]
-MAX_TAG = 5000  # characters; the limit of MLflow's database for a registered model's tag
+Action = Literal["promoted", "rejected", "compared", "rolled back"]
 
 
 @dataclass(frozen=True)
-class Event:
-    """A decision about a version, as the ledger records it.
+class Decision:
+    """A decision about a version, before it is entered.
 
     Attributes:
-        action: `promoted` moved the alias `champion` to the version; `rejected` was a verdict
-            against it; `compared` is of a run that was not to change what is served.
+        action: `promoted` gives the version the alias `champion`; `rejected` was a verdict against
+            it; `compared` is of a run that was not to change what is served; `rolled back` gives
+            the alias back to the version, which had it before.
         version: The number of the version.
         previous: The champion before the decision.
-        verdict: The verdict of the gate.
-        rules: The rules of the gate, each with its text, value, bound and whether it passed.
-        test_images: The identity of the test images that were compared on; None in old entries.
-        reference: Whether a promotion also made the version the reference.
+        verdict: The verdict of the gate; of a rollback, `rolled back`.
+        document: All that was considered, as JSON-able values; None for a rollback.
+        reason: A person's, for a rollback; or why a version that passed was not promoted.
         data: The version of the data.
         commit: The git commit whose code decided.
         run: The Prefect flow run that decided.
-        time: ISO 8601, UTC.
+        test_images: The identity of the images that were compared on; None for a rollback.
+        reference: Whether the version also gets the alias `reference` if it gets `champion`.
     """
 
     action: Action
     version: int
     previous: int | None
     verdict: str
-    rules: tuple[Mapping[str, Any], ...]
-    data: str | None
-    commit: str | None
-    run: str | None
-    time: str
+    document: Mapping[str, Any] | None = None
+    reason: str | None = None
+    data: str | None = None
+    commit: str | None = None
+    run: str | None = None
     test_images: str | None = None
     reference: bool = False
 
+
+@dataclass(frozen=True)
+class Entry:
+    """A decision in the ledger.
+
+    Attributes:
+        number: Its place, from 1.
+        action: As in `Decision`, like the following six.
+        version: Of the model.
+        previous: The champion before.
+        verdict: Of the gate.
+        reason: Of a person, or None.
+        data: The version of the data.
+        commit: The git commit.
+        run: The Prefect flow run.
+        who: The deployment, or the user on the machine; None in old entries.
+        time: ISO 8601, UTC.
+        document: SHA-256 (hex) of the document of the decision; None if it has none.
+        before: SHA-256 (hex) of the entry before; empty for the first; None for an old one.
+        digest: SHA-256 (hex) of this entry.
+        test_images: As in `Decision`, like the following; None in old entries.
+        reference: Whether it also made the version the reference.
+        rules: The rules of the gate, which only old entries hold themselves.
+    """
+
+    number: int
+    action: Action
+    version: int
+    previous: int | None
+    verdict: str
+    reason: str | None
+    data: str | None
+    commit: str | None
+    run: str | None
+    who: str | None
+    time: str
+    document: str | None
+    before: str | None
+    digest: str
+    test_images: str | None = None
+    reference: bool = False
+    rules: tuple[Mapping[str, Any], ...] | None = None
+
     @property
-    def promotes(self) -> bool:
+    def is_old(self) -> bool:
+        """Whether it is a tag of the registered model."""
+        return self.before is None
+
+    @property
+    def appoints(self) -> bool:
         """Whether it made the version champion."""
-        return self.action == "promoted"
+        return self.action in ("promoted", "rolled back")
 
-    def same_decision(self, other: "Event") -> bool:
-        """Whether both are the same decision for the same reasons, whatever run made it."""
-        ignored = {"commit": None, "run": None, "time": None}
-        return asdict(self) | ignored == asdict(other) | ignored
-
-
-def now() -> str:
-    """The time for an event: ISO 8601, UTC."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    def is_of(self, decision: Decision) -> bool:
+        """Whether it is the same decision for the same reasons, whatever run made it."""
+        names = ("action", "version", "previous", "verdict", "reason", "data")
+        return self.document == digest_of_document(decision.document) and all(
+            getattr(self, name) == getattr(decision, name) for name in names
+        )
 
 
-def read(model: "RegisteredModel | Model") -> list[tuple[int, Event]]:
-    """The numbered decisions on a registered model, oldest first."""
-    events = []
-    for key, value in sorted(model.tags.items()):
-        if key.startswith(LEDGER):
-            fields = json.loads(value)
-            fields["rules"] = tuple(fields["rules"])
-            number = int(key.removeprefix(LEDGER).partition("-")[0])
-            events.append((number, Event(**fields)))
-    return events
+@dataclass(frozen=True)
+class Ledger:
+    """The ledger of a model, as it was read.
+
+    Attributes:
+        entries: Oldest first.
+        done: The number of the last entry that was carried out.
+        run: The id of its run; None if it has none yet.
+        location: The URI of the run's artifacts.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    done: int = 0
+    run: str | None = None
+    location: str | None = None
+
+    @property
+    def next(self) -> int:
+        """The number of the next entry."""
+        return self.entries[-1].number + 1 if self.entries else 1
+
+    @property
+    def head(self) -> str:
+        """What the next entry has as `before`."""
+        return self.entries[-1].digest if self.entries and not self.entries[-1].is_old else ""
+
+    @property
+    def unfinished(self) -> tuple[Entry, ...]:
+        """The entries that were not carried out; old ones were."""
+        return tuple(each for each in self.entries if each.number > self.done and not each.is_old)
+
+    @property
+    def appointment(self) -> Entry | None:
+        """The entry that made the last champion; None before the first."""
+        return next((each for each in reversed(self.entries) if each.appoints), None)
+
+    def latest(self, decision: Decision) -> Entry | None:
+        """A decision's entry, if it is the last on its version and no champion came after it."""
+        version = decision.version
+        related = [each for each in self.entries if each.version == version or each.appoints]
+        return related[-1] if related and related[-1].is_of(decision) else None
+
+    @cached_property
+    def line(self) -> tuple[int, ...]:
+        """The champion and those before it, the last at the end.
+
+        A rollback leaves out what came after the version that it went back to.
+        """
+        return self._replayed[0]
+
+    @cached_property
+    def withdrawn(self) -> Mapping[int, Entry]:
+        """The versions that a rollback took out of production, each with the rollback's entry."""
+        return self._replayed[1]
+
+    @cached_property
+    def _replayed(self) -> tuple[tuple[int, ...], dict[int, Entry]]:
+        line: list[int] = []
+        withdrawn: dict[int, Entry] = {}
+        for entry in self.entries:
+            if not entry.appoints:
+                continue
+            earlier = line[:-1]
+            if entry.action == "rolled back" and entry.version in earlier:
+                place = len(earlier) - 1 - earlier[::-1].index(entry.version)
+                withdrawn |= dict.fromkeys(line[place + 1 :], entry)
+                del line[place + 1 :]
+            else:
+                line.append(entry.version)
+            withdrawn.pop(entry.version, None)
+        return tuple(line), withdrawn
 
 
-def append(client: "MlflowClient", name: str, number: int, event: Event) -> None:
-    """Appends a decision to the ledger.
+def read(
+    name: str, tags: Mapping[str, str], params: Mapping[str, str], location: str | None
+) -> Ledger:
+    """Reads a ledger.
+
+    Args:
+        name: The name of the model.
+        tags: Of the registered model.
+        params: Of the ledger's run.
+        location: The URI of that run's artifacts.
+
+    Raises:
+        ValueError: An entry is none any more.
+    """
+    old = [
+        (int(key.removeprefix(OLD).partition("-")[0]), value)
+        for key, value in sorted(tags.items())
+        if key.startswith(OLD)
+    ]
+    try:
+        entries = [_entry(number, value) for number, value in old]
+        entries += [_entry(int(key), params[key]) for key in sorted(params)]
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"The ledger of {name} was changed, so that it cannot be read. See: retrain verify"
+        ) from error
+    done = int(tags.get(DONE, "0").partition(" ")[0])
+    return Ledger(tuple(entries), done, tags.get(RUN), location)
+
+
+def _entry(number: int, value: str) -> Entry:
+    fields = dict.fromkeys(("reason", "who", "document", "before")) | json.loads(value)
+    if "rules" in fields:
+        fields["rules"] = tuple(fields["rules"])
+    return Entry(number=number, digest=sha256_of(value), **fields)
+
+
+def value_of(decision: Decision, before: str, time: str, name: str) -> str:
+    """An entry as it is written.
+
+    Raises:
+        ValueError: It is too long.
+    """
+    reason = decision.reason or ""
+    fields = asdict(replace(decision, document=None)) | {
+        "document": digest_of_document(decision.document),
+        "before": before,
+        "time": time,
+        "who": who(),
+    }
+    value = _compact(fields)
+    if len(reason) > LONGEST_REASON or len(value) > LENGTH:
+        raise ValueError(
+            f"The decision on {name} is too long for its ledger: a reason may have "
+            f"{LONGEST_REASON} characters."
+        )
+    return value
+
+
+def open_run(client: "MlflowClient", project: Project, name: str) -> str:
+    """Finds the run of a model's ledger; the first time, creates it and the registered model.
+
+    The registered model is created with the tag that names the run. Only one of several machines
+    can do that; the others take its run.
+
+    Returns:
+        The id of the run.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        tags = client.get_registered_model(name).tags
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        run = _create_run(client, project, name)
+        try:
+            client.create_registered_model(name, {RUN: run})
+            return run
+        except MlflowException as later:
+            if later.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        tags = client.get_registered_model(name).tags
+        if tags.get(RUN, run) != run:
+            client.delete_run(run)
+    if RUN not in tags:  # made by an older version of this project, or by a person
+        client.set_registered_model_tag(name, RUN, _create_run(client, project, name))
+        tags = client.get_registered_model(name).tags
+    return str(tags[RUN])
+
+
+def _create_run(client: "MlflowClient", project: Project, name: str) -> str:
+    """Creates the run of a ledger, or takes one that a process left when it was killed here."""
+    experiment = tracking.experiment(client, project, name)
+    found = client.search_runs(
+        [experiment], f"tags.`{MODEL}` = '{name}'", order_by=["attributes.start_time ASC"]
+    )
+    empty = [run for run in found if not run.data.params]
+    run = empty[0] if empty else client.create_run(experiment, tags={MODEL: name}, run_name=NAME)
+    client.update_run(run.info.run_id, "FINISHED")  # else it would seem to go on
+    return str(run.info.run_id)
+
+
+def write(client: "MlflowClient", run: str, number: int, value: str) -> bool:
+    """Enters a decision, unless the number is taken.
 
     Args:
         client: A client of the registry.
-        name: The name of the registered model.
-        number: One more than the number of the last decision.
-        event: The decision.
+        run: The ledger's run.
+        number: One more than the number of the last entry.
+        value: As `value_of` gives it.
+
+    Returns:
+        Whether the entry has this number now. If not, another machine was faster.
 
     Raises:
-        ValueError: It does not fit into a tag.
+        ValueError: The run was deleted.
     """
-    value = json.dumps(asdict(event), sort_keys=True, separators=(",", ":"), allow_nan=False)
-    if len(value) > MAX_TAG:
-        raise ValueError(
-            f"The decision on {name} has {len(event.rules)} rules; that is more than the registry "
-            f"can keep ({len(value)} of {MAX_TAG} characters)."
-        )
-    # The digest after the number keeps two machines from overwriting each other's decision.
-    client.set_registered_model_tag(name, f"{LEDGER}{number:06d}-{digest_of(value)[:8]}", value)
+    from mlflow.exceptions import MlflowException
+
+    key = f"{number:06d}"
+    try:
+        client.log_param(run, key, value)
+    except MlflowException:
+        found = client.get_run(run)
+        if found.info.lifecycle_stage == "deleted":
+            raise ValueError(deleted(run)) from None
+        if key not in found.data.params:
+            raise
+        return bool(found.data.params[key] == value)
+    return True
+
+
+def deleted(run: str) -> str:
+    """What is said when the run was deleted, but not for good."""
+    return f"the ledger was deleted; bring it back with: mlflow runs restore --run-id {run}"
+
+
+def upload(client: "MlflowClient", run: str, document: Mapping[str, Any] | None) -> None:
+    """Puts the document of a decision below the ledger's run, under its digest."""
+    if document is None:
+        return
+    with TemporaryDirectory() as folder:
+        file = Path(folder, f"{digest_of_document(document)}.json")
+        file.write_text(_compact(document), encoding="utf-8")
+        client.log_artifact(run, str(file), DOCUMENTS)
+
+
+def digest_of_document(document: Mapping[str, Any] | None) -> str | None:
+    """SHA-256 (hex) of a document as it is written: its canonical JSON."""
+    return None if document is None else sha256_of(_compact(document))
+
+
+def sha256_of(text: str) -> str:
+    """SHA-256 (hex) of a text in UTF-8."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def now() -> str:
+    """The time for an entry: ISO 8601, UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def who() -> str:
+    """Who decides: the deployment that runs this process, or else the user of the machine."""
+    if os.environ.get("PREFECT__FLOW_RUN_ID"):  # set by Prefect for the run of a deployment
+        from prefect import runtime
+
+        if runtime.deployment.name:
+            return f"{runtime.flow_run.flow_name}/{runtime.deployment.name}"
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return f"user {os.getuid()}"
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -10,10 +10,11 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+LEDGER_RUN = "retrain.ledger_run"  # the tag with the id of the ledger's run
 SECONDS = 30.0  # to wait while another process writes
 
 
@@ -37,12 +38,16 @@ class Model:
         aliases: The number of a version, by alias.
         tags: The tags of the model itself.
         versions: The versions by number; the one that was changed last comes first.
+        ledger: The parameters of the run with its ledger.
+        ledger_location: The URI of that run's artifacts; None without a ledger.
     """
 
     name: str
     aliases: Mapping[str, int]
     tags: Mapping[str, str]
     versions: Mapping[int, Version]
+    ledger: Mapping[str, str] = field(default_factory=dict)
+    ledger_location: str | None = None
 
 
 def read(tracking_uri: str, name: str) -> Model | None:
@@ -77,10 +82,16 @@ def _read(database: sqlite3.Connection, name: str) -> Model:
     tags: dict[int, dict[str, str]] = defaultdict(dict)
     for number, key, value in rows("version, key, value", "model_version_tags"):
         tags[number][key] = value
+    tags_of_model = dict(rows("key, value", "registered_model_tags"))
+    run = [tags_of_model.get(LEDGER_RUN)]
+    params = database.execute("SELECT key, value FROM params WHERE run_uuid = ?", run)
+    places = database.execute("SELECT artifact_uri FROM runs WHERE run_uuid = ?", run)
     return Model(
         name=name,
         aliases=dict(rows("alias, version", "registered_model_aliases")),
-        tags=dict(rows("key, value", "registered_model_tags")),
+        tags=tags_of_model,
+        ledger=dict(params.fetchall()),
+        ledger_location=next((place for (place,) in places), None),
         versions={
             number: Version(name, number, run_id, created, tags[number])
             for number, run_id, created in rows(

@@ -1,13 +1,13 @@
-"""The versions of a model in the registry: registers, promotes, finds and downloads them.
+"""The versions of a model in the registry: registers, finds and downloads them.
 
 A workload is one registered model of MLflow, under its name. The alias `champion` names the version
-in production; the ledger records how it got there.
+in production; `decisions` moves it, and the ledger records how it got there.
 """
 
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ from urllib.parse import urlparse
 from retrain import tracking
 from retrain.project import Project
 from retrain.registry import ledger, sqlite_reader
-from retrain.registry.ledger import Event
+from retrain.registry.ledger import LONGEST_REASON, Entry
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -77,12 +77,14 @@ class ModelVersion(Candidate):
         aliases: `champion`, if it is that, and aliases that people have added.
         verdict: The last verdict of the gate on it; None before the first.
         created: When it was registered (ISO 8601, UTC).
+        broken: Why it cannot be served; None if nothing is known against it.
     """
 
     version: int
     aliases: tuple[str, ...]
     verdict: str | None
     created: str
+    broken: str | None = None
 
     def public(self) -> dict[str, Any]:
         """All attributes as JSON-able values."""
@@ -91,7 +93,10 @@ class ModelVersion(Candidate):
 
 @contextmanager
 def lock(project: Project) -> Iterator[None]:
-    """Lets only one run of this clone read and change the registry at a time."""
+    """Lets only one run of this clone read and change the registry at a time.
+
+    It spares work: correct without it, too, because other clones may use the same registry.
+    """
     from filelock import FileLock
 
     project.state.mkdir(parents=True, exist_ok=True)
@@ -122,7 +127,7 @@ def _of_alias(project: Project, name: str, alias: str) -> ModelVersion | None:
         number = stored.aliases.get(alias)
         return None if number is None else _read(stored.versions[number], stored)
     client = tracking.client(project)
-    model = _registered(client, name)
+    model = registered(client, name)
     if model is None or alias not in model.aliases:
         return None
     return _read(client.get_model_version(name, model.aliases[alias]), model)
@@ -147,26 +152,32 @@ def _find(project: Project, name: str, tag: str, value: str) -> ModelVersion | N
         )
         return next((_read(version, stored) for version in same), None)
     client = tracking.client(project)
-    model = _registered(client, name)
+    model = registered(client, name)
     wanted = f"name = '{name}' AND tags.`retrain.{tag}` = '{value}'"
     found = client.search_model_versions(wanted) if model else []
     return _read(found[0], model) if model and found else None
 
 
-def history(project: Project, name: str) -> list[Event]:
-    """The ledger of a workload, oldest decision first."""
-    model = sqlite_reader.read(project.tracking_uri, name)
-    model = model or _registered(tracking.client(project), name)
-    return [event for _, event in ledger.read(model)] if model else []
+def get(project: Project, name: str, number: int) -> ModelVersion | None:
+    """A version by its number; None when there is none.
 
+    Raises:
+        ValueError: It was not registered by this project.
+    """
+    from_file = sqlite_reader.read(project.tracking_uri, name)
+    if from_file is not None:
+        stored = from_file.versions.get(number)
+        return _read(stored, from_file) if stored else None
+    from mlflow.exceptions import MlflowException
 
-def is_applied(project: Project, version: ModelVersion, event: Event) -> bool:
-    """Whether a decision is in the ledger and has been carried out; nothing is changed."""
-    return (
-        _is_latest(history(project, version.name), event)
-        and version.verdict == event.verdict
-        and all(alias in version.aliases for alias in _aliases(event))
-    )
+    client = tracking.client(project)
+    model = registered(client, name)
+    try:
+        return _read(client.get_model_version(name, str(number)), model) if model else None
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None
 
 
 def register(project: Project, candidate: Candidate, package: Path) -> ModelVersion:
@@ -179,17 +190,11 @@ def register(project: Project, candidate: Candidate, package: Path) -> ModelVers
         candidate: The model's description.
         package: A folder as `mlflow.pyfunc.save_model` writes it, with the model in `MODEL`.
     """
-    from mlflow.exceptions import MlflowException
     from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
 
     client = tracking.client(project)
     uploaded = _upload(client, candidate, package)
-    if _registered(client, candidate.name) is None:
-        try:
-            client.create_registered_model(candidate.name)
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # by another run at the same time
-                raise
+    ledger.open_run(client, project, candidate.name)
     known = asdict(candidate)
     tags = {
         f"retrain.{name}": value if isinstance(value, str) else _compact(value)
@@ -207,37 +212,15 @@ def register(project: Project, candidate: Candidate, package: Path) -> ModelVers
     # With this tag the run's page links to the version, as after `mlflow.register_model`.
     link = _compact([{"name": candidate.name, "version": created.version}])
     client.set_logged_model_tags(uploaded.model_id, {MLFLOW_MODEL_VERSIONS: link})
-    model = _registered(client, candidate.name)
+    model = registered(client, candidate.name)
     assert model is not None
     return _read(created, model)
 
 
-def apply_decision(project: Project, version: ModelVersion, event: Event) -> ModelVersion:
-    """Writes a decision to the ledger and carries it out.
-
-    The ledger comes first and the alias last: after a kill in between, the same call finds the
-    decision in the ledger and does the rest. A repeated call changes nothing.
-
-    Raises:
-        ValueError: The decision does not fit into a tag.
-    """
-    client = tracking.client(project)
-    model = _registered(client, version.name)
-    assert model is not None
-    written = ledger.read(model)
-    is_written = _is_latest([decision for _, decision in written], event)
-    if not is_written:
-        ledger.append(client, version.name, written[-1][0] + 1 if written else 1, event)
-    number = str(version.version)
-    if not (is_written and version.verdict == event.verdict):
-        client.update_model_version(version.name, number, _describe(version, event))
-        client.set_model_version_tag(version.name, number, "retrain.verdict", event.verdict)
-    for alias in _aliases(event):
-        if alias not in version.aliases:
-            client.set_registered_model_alias(version.name, alias, number)
-    model = _registered(client, version.name)
-    assert model is not None
-    return _read(client.get_model_version(version.name, number), model)
+def mark_broken(project: Project, version: ModelVersion, why: str) -> None:
+    """Marks a version as one that cannot be served; it is never promoted."""
+    client, number = tracking.client(project), str(version.version)
+    client.set_model_version_tag(version.name, number, "retrain.broken", why[:LONGEST_REASON])
 
 
 def download(project: Project, version: ModelVersion) -> Path:
@@ -249,26 +232,16 @@ def download(project: Project, version: ModelVersion) -> Path:
     Raises:
         ValueError: The weights are missing, or are not those that were registered.
     """
-    from mlflow.artifacts import download_artifacts
-    from mlflow.utils.file_utils import local_file_uri_to_path
-
-    client = tracking.client(project)
-    uri = client.get_model_version_download_uri(version.name, str(version.version))
-    if urlparse(uri).scheme in ("", "file"):
-        package = Path(local_file_uri_to_path(uri))
-    else:
-        identity = version.package_digest or version.train_digest
-        package = project.state / "champions" / identity
-        if not package.exists():
-            partial = package.with_suffix(".partial")
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
-            # Either `partial` or a folder below it: that depends on the kind of store.
-            found = download_artifacts(
-                uri, dst_path=str(partial), tracking_uri=project.tracking_uri
-            )
-            Path(found).replace(package)
-            shutil.rmtree(partial, ignore_errors=True)
+    uri = _uri(project, version)
+    package = _local(uri) or project.state / "champions" / (
+        version.package_digest or version.train_digest
+    )
+    if not (_local(uri) or package.exists()):
+        partial = package.with_suffix(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        _download(project, uri, partial).replace(package)
+        shutil.rmtree(partial, ignore_errors=True)
     if not (package / MODEL / WEIGHTS).is_file():
         raise ValueError(
             f"The weights of {version.name} version {version.version} are gone from {uri}."
@@ -281,26 +254,54 @@ def download(project: Project, version: ModelVersion) -> Path:
     return package
 
 
+def fetch(project: Project, version: ModelVersion, folder: Path) -> Path:
+    """Takes a version's package from the registry, as it is there now.
+
+    Args:
+        project: The clone that the registry belongs to.
+        version: Of the model.
+        folder: Where to download it to, if it is not on this machine.
+
+    Returns:
+        The package's folder; its files may be missing or changed.
+    """
+    uri = _uri(project, version)
+    return _local(uri) or _download(project, uri, folder)
+
+
+def _uri(project: Project, version: ModelVersion) -> str:
+    client = tracking.client(project)
+    return str(client.get_model_version_download_uri(version.name, str(version.version)))
+
+
+def _local(uri: str) -> Path | None:
+    """The folder of a URI if it is on this machine."""
+    from mlflow.utils.file_utils import local_file_uri_to_path
+
+    is_here = urlparse(uri).scheme in ("", "file")
+    return Path(local_file_uri_to_path(uri)) if is_here else None
+
+
+def _download(project: Project, uri: str, folder: Path) -> Path:
+    """Downloads a package to a folder; gives that or a folder below, as the store has it."""
+    from mlflow.artifacts import download_artifacts
+
+    return Path(download_artifacts(uri, dst_path=str(folder), tracking_uri=project.tracking_uri))
+
+
 def digest_of_weights(model: Path) -> str:
     """SHA-256 (hex) of the weights in a folder that `models.save` wrote."""
     with (model / WEIGHTS).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _aliases(event: Event) -> tuple[str, ...]:
-    """The aliases that a decision gives its version; the one in production comes last."""
-    if not event.promotes:
-        return ()
-    return (REFERENCE, CHAMPION) if event.reference else (CHAMPION,)
+def champion_of(model: "RegisteredModel | sqlite_reader.Model") -> int | None:
+    """The number of the version in production; None when there is none."""
+    number = model.aliases.get(CHAMPION)
+    return None if number is None else int(number)
 
 
-def _is_latest(events: Sequence[Event], event: Event) -> bool:
-    """Whether a decision is the last on its version, and the champion has not changed since."""
-    related = [each for each in events if each.version == event.version or each.promotes]
-    return bool(related) and related[-1].same_decision(event)
-
-
-def _registered(client: "MlflowClient", name: str) -> "RegisteredModel | None":
+def registered(client: "MlflowClient", name: str) -> "RegisteredModel | None":
     """The registered model with its aliases and tags; None when there is none."""
     from mlflow.exceptions import MlflowException
 
@@ -346,6 +347,7 @@ def _read(
         created=datetime.fromtimestamp(version.creation_timestamp / 1000, UTC).isoformat(
             timespec="seconds"
         ),
+        broken=tags.get("broken"),
     )
 
 
@@ -380,10 +382,17 @@ def _upload(client: "MlflowClient", candidate: Candidate, package: Path) -> "Log
     return model
 
 
-def _describe(version: ModelVersion, event: Event) -> str:
-    """The description on MLflow's page of the version (Markdown)."""
-    lines = [f"**{event.action.capitalize()}** on {event.time[:10]}: {event.verdict}.", ""]
-    for rule in event.rules:
+def description(version: ModelVersion, entry: Entry, rules: Iterable[Mapping[str, Any]]) -> str:
+    """The description on MLflow's page of a version (Markdown).
+
+    Args:
+        version: Of the model.
+        entry: The last decision about it.
+        rules: Those of the gate.
+    """
+    why = f" ({entry.reason})" if entry.reason else ""
+    lines = [f"**{entry.action.capitalize()}** on {entry.time[:10]}: {entry.verdict}{why}.", ""]
+    for rule in rules:
         mark = "passed" if rule["passed"] else "**failed**"
         lines.append(f"- {rule['rule']}: is {rule['value']:.4f}, {mark}")
     lines += ["", "| metric | test split |", "|---|---|"]

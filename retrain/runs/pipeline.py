@@ -122,7 +122,7 @@ class Pipeline:
         project: Project,
         workload: Workload,
         revision: str | None = None,
-        promote: bool = True,
+        promote: bool | None = None,
     ) -> DryRun:
         """Follows the steps up to the first that has to run. Nothing is changed.
 
@@ -139,7 +139,10 @@ class Pipeline:
         last = records.last_success(project, workload.name, self.name)
         context = RunContext(last["run"] if last else "", project)
         version = self.data_version(workload.data, project, revision)
-        state = RunState(self.name, workload, version, Store(project.store), context, promote)
+        may = promote is not False
+        state = RunState(
+            self.name, workload, version, Store(project.store), context, may, bool(promote)
+        )
         dry_run = DryRun(state, last)
         try:
             self.order(dry_run, version)
@@ -207,7 +210,7 @@ class Pipeline:
         data_rev: str | None = None,
         refresh: bool = False,
         run: bool = False,
-        promote: bool = True,
+        promote: bool | None = None,
         as_name: str | None = None,
         force: bool = False,
     ) -> "Document | State[Document]":
@@ -224,7 +227,8 @@ class Pipeline:
             refresh: Run every step, even those whose output is in the store.
             run: Follow the steps even if nothing has changed.
             promote: Whether a model that passes the gate becomes champion, or is only compared and
-                registered. A flow that promotes nothing ignores it.
+                registered. If None, it becomes champion unless it was rolled back. A flow that
+                promotes nothing ignores it.
             as_name: Another name for the run's workload, with a champion of its own.
             force: Run steps that need more than this machine has.
 
@@ -254,7 +258,10 @@ class Pipeline:
         preflight.check_surroundings(project)
         version = self.data_version(config.data, project, data_rev)
         context = RunContext(str(runtime.flow_run.id), project)
-        state = RunState(self.name, config, version, Store(project.store), context, promote)
+        may = promote is not False
+        state = RunState(
+            self.name, config, version, Store(project.store), context, may, bool(promote)
+        )
         steps = Run(state, refresh)
         with steps.hold_artifacts(), records.recording(state, self.document):
             steps.follow(lambda run: self.order(run, version))

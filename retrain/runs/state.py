@@ -71,6 +71,7 @@ class RunState:
         store: Where the outputs are kept.
         context: The Prefect flow run, and the project that it runs in.
         promote: Whether the run may change what is served.
+        again: Whether it may promote even a version that was rolled back.
         outcomes: One per step that has ended, in order.
         artifacts: The outputs of these steps, by the same names.
         began: When the run began, by `time.monotonic`.
@@ -82,6 +83,7 @@ class RunState:
     store: Store
     context: RunContext
     promote: bool = True
+    again: bool = False
     outcomes: list[Outcome] = field(default_factory=list)
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     began: float = field(default_factory=monotonic)

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 from retrain import tracking
 from retrain.project import Project
-from retrain.registry import versions
+from retrain.registry import decisions, versions
 from retrain.registry.versions import ModelVersion
 from retrain.runs.runner import Runner
 from retrain.step import Facts, Step, Workspace, digest_of
@@ -143,7 +143,7 @@ def learnt_images(project: Project, version: ModelVersion) -> Path | None:
     if not kept.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=folder) as partial:
-            found = tracking.download(
+            found = tracking.download_artifact(
                 project, version.run_id, f"evaluate/{predictions.LEARNT}", Path(partial)
             )
             if found is None:  # of an older version of this project; an empty file says so
@@ -161,7 +161,7 @@ def _number(run: Runner, scores: Artifact, champion: Scored) -> int:
     project, name = run.context.project, run.workload.name
     counted = [
         (event.version, event.previous)
-        for event in versions.history(project, name)
+        for event in decisions.read(project, name).entries
         if event.test_images == scores.facts["test_images"] and event.verdict not in NOT_COUNTED
     ]
     distinct: Sequence[tuple[int, int | None]] = list(dict.fromkeys(counted))

@@ -1,35 +1,92 @@
-"""Checks, before a package is registered, that it gives the answers that were evaluated.
+"""Checks that a registered version can be served: with its files, in a process of its own.
 
-It is loaded in this process, because another one would need 5 s for its imports; but with its own
-copy of `models`, from its own folder.
+Before a version becomes champion, it is taken from the registry as a server would take it, loaded
+in a fresh process with its own code, and asked about some test images. Its answers have to be those
+that the evaluation wrote. The images are kept with the run of its training, and not in the package,
+because people who may see the model may not be allowed to see the data: so that a rollback can
+make the same check later, without the data.
 """
 
-import importlib
+import hashlib
 import json
-import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from tasks.data import image_table
+from retrain import tracking
+from retrain.project import Project
+from retrain.registry import versions
+from retrain.registry.versions import ModelVersion
+from tasks.compute.served import ask
+from tasks.data import image_table, package
 from tasks.data.accepted_images import AcceptedImage, read_images
+from tasks.promote.package import gradient
 
 if TYPE_CHECKING:
-    from mlflow.pyfunc import PyFuncModel
-
     from tasks.data.raw_dataset import RawDataset
 
 SPLIT = "test"
 PREDICTIONS = "predictions.parquet"
-SAMPLE = 64
+EXAMPLES = "examples"  # the folder of the run's artifacts
+SAMPLE, MAX_BYTES = 64, 16_000_000  # of the images in an example
 # The most parts of the data that are read for the sample, however large they are.
 PARTS = 8
 # The largest difference of a probability. On CPUs, batches of another size changed one by up to
 # 2.4e-7 in fp32 and by nothing in bf16. But on a GPU a convolution in fp32 may run in TF32,
 # which changed one by 1.3e-4; and all of bf16 changed one by 3e-3.
 TOLERANCE = {"fp32": 1e-3, "bf16": 2e-2}
+MLMODEL = "MLmodel"  # MLflow's description, the one file that changes when a package is registered
+
+
+@dataclass(frozen=True)
+class Example:
+    """What a package has to answer, and of which files it consists.
+
+    Attributes:
+        images: Some test images.
+        probabilities: For each, the probability of each class.
+        files: SHA-256 (hex) of each file of the package, except MLflow's description.
+    """
+
+    images: tuple[AcceptedImage, ...]
+    probabilities: tuple[Mapping[str, float], ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def write(self, file: Path) -> None:
+        """Writes it as a Parquet file."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        labels = list(self.probabilities[0])
+        columns = {
+            "path": [image.path for image in self.images],
+            "label": [image.label for image in self.images],
+            "sha256": [image.sha256 for image in self.images],
+            "image": [image.data for image in self.images],
+            "probabilities": [[each[name] for name in labels] for each in self.probabilities],
+        }
+        described = {"labels": json.dumps(labels), "files": json.dumps(dict(self.files))}
+        parquet.write_table(pa.table(columns).replace_schema_metadata(described), file)
+
+    @classmethod
+    def read(cls, file: Path) -> "Example":
+        """Reads what `write` has written."""
+        from pyarrow import parquet
+
+        table = parquet.read_table(file)
+        labels = json.loads(table.schema.metadata[b"labels"])
+        rows = table.to_pylist()
+        return cls(
+            tuple(
+                AcceptedImage(row["path"], row["label"], row["sha256"], row["image"])
+                for row in rows
+            ),
+            tuple(dict(zip(labels, row["probabilities"], strict=True)) for row in rows),
+            json.loads(table.schema.metadata[b"files"]),
+        )
 
 
 def sample(source: "RawDataset", validated: Path) -> Iterator[AcceptedImage]:
@@ -45,40 +102,127 @@ def sample(source: "RawDataset", validated: Path) -> Iterator[AcceptedImage]:
             parts.append(range(first, first + count))
             first += count
     rows = [row for part in _spread(parts, PARTS) for row in part]
-    yield from read_images(source, validated, SPLIT, _spread(rows, SAMPLE))
+    size = 0
+    for image in read_images(source, validated, SPLIT, _spread(rows, SAMPLE)):
+        if size and size + len(image.data) > MAX_BYTES:
+            return
+        size += len(image.data)
+        yield image
 
 
-def check(package: Path, precision: str, images: Iterable[AcceptedImage], evaluated: Path) -> None:
-    """Compares a package's answers with those that the evaluation wrote.
+def example_of(folder: Path, images: Iterable[AcceptedImage], evaluated: Path) -> Example:
+    """What a package has to answer.
+
+    Args:
+        folder: The package, as `write_package` writes it.
+        images: Some of the test split.
+        evaluated: The output of `evaluate`.
+    """
+    asked = tuple(images)
+    expected = _evaluated(evaluated, {image.sha256 for image in asked})
+    files = {
+        path.relative_to(folder).as_posix(): _sha256(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != MLMODEL
+    }
+    return Example(asked, tuple(expected[image.sha256] for image in asked), files)
+
+
+def keep(project: Project, run_id: str, package_digest: str, example: Example) -> None:
+    """Keeps an example with the MLflow run of the training."""
+    with TemporaryDirectory() as folder:
+        example.write(Path(folder, f"{package_digest}.parquet"))
+        tracking.log_artifacts(project, run_id, Path(folder), EXAMPLES)
+
+
+def check_version(project: Project, version: ModelVersion, scratch: Path) -> None:
+    """Checks that a version, as the registry holds it, can be served.
+
+    A version without an example, which an older version of this project registered, only has to
+    answer at all.
+
+    Args:
+        project: The clone that the registry belongs to.
+        version: Of the model.
+        scratch: A folder for temporary files.
+
+    Raises:
+        ValueError: It cannot; the message says why.
+    """
+    name = f"{version.name} version {version.version}"
+    with TemporaryDirectory(dir=scratch) as place:
+        folder = versions.fetch(project, version, Path(place))
+        kept = f"{EXAMPLES}/{version.package_digest}.parquet"
+        with TemporaryDirectory(dir=scratch) as beside:
+            file = tracking.download_artifact(project, version.run_id, kept, Path(beside))
+            example = Example.read(file) if file else None
+        try:
+            check_files(folder, version, example)
+            check_answers(folder, example, Path(place))
+        except ValueError as error:
+            raise ValueError(f"{name} cannot be served: {error}") from error
+
+
+def check_files(folder: Path, version: ModelVersion, example: Example | None) -> None:
+    """Checks that the files of a package are those that were registered.
+
+    Raises:
+        ValueError: With the name of a file that is gone or has changed.
+    """
+    known = {f"{versions.MODEL}/{versions.WEIGHTS}": version.weights}
+    known |= example.files if example else {}
+    for name, sha256 in known.items():
+        if not (folder / name).is_file():
+            raise ValueError(f"{name} is gone from {folder}.")
+        if _sha256(folder / name) != sha256:
+            raise ValueError(f"{name} in {folder} has changed since it was registered.")
+    try:
+        found = package.digest_of_folder(folder)
+    except FileNotFoundError as error:
+        raise ValueError(f"{error.filename} is gone.") from error
+    if version.package_digest and found != version.package_digest:
+        raise ValueError(f"the files in {folder} have changed since they were registered.")
+
+
+def check_answers(folder: Path, example: Example | None, scratch: Path) -> None:
+    """Loads a package in a fresh process, and compares its answers with those expected.
 
     A different label is accepted as a tie if the probabilities of both labels differ by no more
     than rounding.
 
     Args:
-        package: A folder as `write_package` writes it.
-        precision: The precision of its answers.
-        images: Some of the test split.
-        evaluated: The output of `evaluate`.
+        folder: The package.
+        example: What it has to answer; if None, it has to answer at all.
+        scratch: Where the process runs.
 
     Raises:
-        ValueError: They differ; the message says where and by how much.
+        ValueError: It does not load or answer; or the answers differ: the message says where and
+            by how much.
     """
-    import pandas as pd
-
-    asked = list(images)
-    with _loaded(package) as model:
-        answers = model.predict(pd.DataFrame({"image": [image.data for image in asked]}))
-    tolerance = TOLERANCE[precision]
-    expected = _evaluated(evaluated, {image.sha256 for image in asked})
-    for image, answer in zip(asked, answers.to_dict("records"), strict=True):
-        before, label = expected[image.sha256], answer["label"]
-        found = difference(before, answer["probabilities"], label, tolerance)
-        if found is not None:
-            raise ValueError(
-                f"The package answers {label!r} for {image.path}, where the evaluation says "
-                f"{max(before, key=before.__getitem__)!r}; their probabilities differ by up to "
-                f"{found:.2g} ({tolerance:g} is allowed). Nothing is registered."
-            )
+    serving = json.loads((folder / package.SERVING).read_text(encoding="utf-8"))
+    tolerance = TOLERANCE[serving["precision"]]
+    images = (
+        example.images
+        if example
+        else [AcceptedImage("a gradient", "", "", gradient(folder / package.MODEL))]
+    )
+    expected = iter(example.probabilities) if example else None
+    with closing(ask(folder, images, len(images), scratch)) as served:
+        for batch in served:
+            if expected is None:
+                continue
+            for image, label, row in zip(
+                batch.images, batch.labels, batch.probabilities.tolist(), strict=True
+            ):
+                before = next(expected)
+                now = dict(zip(batch.known, row, strict=True))
+                found = difference(before, now, label, tolerance)
+                if found is not None:
+                    raise ValueError(
+                        f"it answers {label!r} for {image.path}, where the evaluation says "
+                        f"{max(before, key=before.__getitem__)!r}; their probabilities differ by "
+                        f"up to {found:.2g} ({tolerance:g} is allowed)."
+                    )
 
 
 def difference(
@@ -123,28 +267,6 @@ def _evaluated(folder: Path, wanted: set[str]) -> Mapping[str, Mapping[str, floa
     return found
 
 
-@contextmanager
-def _loaded(package: Path) -> "Iterator[PyFuncModel]":
-    """Loads a package with its own code, and removes that code from this process afterwards."""
-    import mlflow
-
-    path, bytecode = sys.path, sys.dont_write_bytecode
-    replaced = {name: module for name, module in sys.modules.items() if _is_models(name)}
-    for name in replaced:
-        del sys.modules[name]
-    sys.dont_write_bytecode = True  # bytecode would change the package
-    importlib.invalidate_caches()
-    try:
-        yield mlflow.pyfunc.load_model(str(package))
-    finally:
-        sys.path, sys.dont_write_bytecode = path, bytecode
-        inside = f"{package}{os.sep}"
-        for name, module in list(sys.modules.items()):
-            file = getattr(module, "__file__", None)
-            if _is_models(name) or (file and file.startswith(inside)):
-                del sys.modules[name]
-        sys.modules.update(replaced)
-
-
-def _is_models(name: str) -> bool:
-    return name.partition(".")[0] == "models"
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -17,6 +17,8 @@ def verdict(document: Mapping[str, Any]) -> str:
     name = f"{model['name']} version {model['version']}"
     if not document["promote"]:
         return f"{name} {compared(document)}."
+    if why := model.get("withheld"):
+        return f"{name} is not promoted: {withheld(why)}."
     if decision["verdict"] == "repackaged":
         return (
             f"{name}, the training of version {champion['version']} in a new package, is the "
@@ -26,6 +28,11 @@ def verdict(document: Mapping[str, Any]) -> str:
         over = f" over version {champion['version']}" if champion else ": the first"
         return f"{name} is the champion now{over}."
     return f"{name} is rejected {why_rejected(document)}."
+
+
+def withheld(why: str) -> str:
+    """Why a version that passed the gate was not promoted, and what would promote it."""
+    return f"{why}; it is promoted only with --promote, or from other data"
 
 
 def compared(document: Mapping[str, Any]) -> str:

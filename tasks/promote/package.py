@@ -60,7 +60,7 @@ def write_package(model: Path, precision: str, images: Mapping[str, int], folder
             artifacts={"model": str(model), "serving": str(serving), "classes": str(classes)},
             code_paths=sorted(map(str, code.iterdir())),
             signature=signature,
-            input_example=pd.DataFrame({"image": [_example(model)]}),
+            input_example=pd.DataFrame({"image": [gradient(model)]}),
             # The package index has no versions with a local part (`+cpu`).
             pip_requirements=[
                 f"{name}=={installed(name).partition('+')[0]}" for name in REQUIREMENTS
@@ -79,8 +79,11 @@ def _copy_code(modules: Iterable[str], folder: Path) -> None:
         shutil.copyfile(source, copy)
 
 
-def _example(model: Path) -> bytes:
-    """A PNG with a gradient: people who may see the model may not be allowed to see the data."""
+def gradient(model: Path) -> bytes:
+    """An example of an image (PNG) for a saved model.
+
+    People who may see the model may not be allowed to see the data.
+    """
     import numpy as np
     from PIL import Image
 

@@ -14,8 +14,9 @@ from typing import Any
 import models
 from retrain import tracking
 from retrain.errors import ChampionChangedError
-from retrain.registry import ledger, versions
-from retrain.registry.ledger import Action, Event
+from retrain.project import Project
+from retrain.registry import decisions, versions
+from retrain.registry.ledger import Action, Decision, Ledger
 from retrain.registry.versions import Candidate, ModelVersion
 from retrain.step import REPORT, DataVersion, Facts, Step, Workspace, digest_of
 from retrain.store import MANIFEST, Artifact
@@ -23,7 +24,7 @@ from retrain.workload import Data
 from tasks.data import package
 from tasks.data.accepted_images import AcceptedImage
 from tasks.data.raw_dataset import open_raw_dataset
-from tasks.promote.check import check, sample
+from tasks.promote.check import check_version, example_of, keep, sample
 from tasks.promote.package import write_package
 
 
@@ -33,9 +34,11 @@ class Intent:
 
     Attributes:
         promote: Make it champion; else it is only compared and registered.
+        again: Also if it is a version that was rolled back.
     """
 
     promote: bool
+    again: bool = False
 
     @property
     def step(self) -> str:
@@ -44,8 +47,8 @@ class Intent:
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) of its attribute."""
-        return digest_of(self.promote)
+        """SHA-256 (hex) of its attributes."""
+        return digest_of([self.promote, self.again])
 
 
 def promote(
@@ -61,30 +64,37 @@ def promote(
 ) -> Facts:
     """Registers a model, and makes it champion if it passed and the run is to promote it.
 
-    Before a package is registered, it classifies some test images: its answers have to be those of
-    the evaluation.
+    Before it becomes champion, it is loaded from the registry in a process of its own and
+    classifies some test images: its answers have to be those of the evaluation. A version that was
+    rolled back is not promoted again by the data that it was trained on.
 
     Returns:
-        `name` and `version` in the registry; `aliases`; `digest`, SHA-256 (hex) of the weights.
+        `name` and `version` in the registry; `aliases`; `digest`, SHA-256 (hex) of the weights;
+        and `withheld`, why it was not promoted although it passed, if that is so.
 
     Raises:
         ChampionChangedError: The champion has changed since the decision.
-        ValueError: The package or its answers are not those that were evaluated.
+        ValueError: The package is not that which was evaluated, or it cannot be served.
     """
     project, name = workspace.project, workspace.workload
     with versions.lock(project):
-        champion = versions.champion(project, name)
-        _check_still_holds(decision, champion)
+        _check_still_holds(decision, versions.champion(project, name))
         if decision.facts["verdict"] == "champion already":
+            if decisions.read(project, name).unfinished:  # of a run that was killed
+                decisions.settle(project, name)
+                _check_still_holds(decision, versions.champion(project, name))
+            champion = versions.champion(project, name)
             assert champion is not None
-            return _facts(champion)
+            return _facts(champion, None)
         registered = versions.find_version(project, name, scores.facts["package"])
         if registered is None:
             images = sample(open_raw_dataset(data, pulled), validated.folder)
             classes = validated.facts["classes"]
             registered = _register(version, classes, images, trained, scores, workspace)
-        event = _event(version, decision, intent, registered.version, project.commit())
-        return _facts(versions.apply_decision(project, registered, event))
+        ruled = _decide(version, decision, intent, registered, project)
+        if ruled.action == "promoted" and not decisions.is_applied(project, registered, ruled):
+            _check_served(registered, workspace)
+        return _facts(decisions.apply(project, registered, ruled), ruled.reason)
 
 
 def promoted(
@@ -105,31 +115,78 @@ def promoted(
         return None
     if decision.facts["verdict"] == "champion already":
         assert champion is not None
-        return _facts(champion)
+        unfinished = decisions.read(project, name).unfinished
+        return None if unfinished else _facts(champion, None)
     registered = versions.find_version(project, name, scores.facts["package"])
     if registered is None:
         return None
-    event = _event(version, decision, intent, registered.version, commit=None)
-    return _facts(registered) if versions.is_applied(project, registered, event) else None
+    ruled = _decide(version, decision, intent, registered, project, look=True)
+    applied = decisions.is_applied(project, registered, ruled)
+    return _facts(registered, ruled.reason) if applied else None
 
 
-def _event(
-    data: DataVersion, decision: Artifact, intent: Intent, version: int, commit: str | None
-) -> Event:
-    decided: Action = "promoted" if decision.facts["passed"] else "rejected"
-    return Event(
-        action=decided if intent.promote else "compared",
-        version=version,
+def _decide(
+    data: DataVersion,
+    decision: Artifact,
+    intent: Intent,
+    version: ModelVersion,
+    project: Project,
+    *,
+    look: bool = False,
+) -> Decision:
+    """What is to be entered in the ledger.
+
+    Args:
+        data: The version of the data.
+        decision: The gate's.
+        intent: The run's.
+        version: The registered model.
+        project: The clone.
+        look: It is only compared with what is there, so that the commit need not be asked of git.
+    """
+    action: Action = "promoted" if decision.facts["passed"] else "rejected"
+    withheld = None
+    if not intent.promote:
+        action = "compared"
+    elif action == "promoted" and not intent.again:
+        withheld = _withheld(data, decisions.read(project, version.name), version)
+    return Decision(
+        action="rejected" if withheld else action,
+        version=version.version,
         previous=_compared_with(decision),
         verdict=decision.facts["verdict"],
-        rules=tuple(decision.facts["rules"]),
+        document=decision.facts,
+        reason=withheld,
         data=data.digest,
-        commit=commit,
+        commit=None if look else project.commit(),
         run=decision.provenance.get("run"),
-        time=ledger.now(),
         test_images=decision.facts["test_images"],
         reference=decision.facts["reference"],
     )
+
+
+def _withheld(data: DataVersion, written: Ledger, version: ModelVersion) -> str | None:
+    """Why a version that passed is not promoted; None if nothing is against it."""
+    rollback = written.withdrawn.get(version.version)
+    if rollback is None or version.data != data.digest:
+        return None
+    return f"version {version.version} was rolled back on {rollback.time[:10]}: {rollback.reason}"
+
+
+def _check_served(version: ModelVersion, workspace: Workspace) -> None:
+    """Checks, before a version becomes champion, that it can be served.
+
+    Raises:
+        ValueError: It cannot; that is noted in the registry.
+    """
+    how = "it is never promoted, unless the tag retrain.broken of the version is deleted in MLflow"
+    if version.broken:
+        raise ValueError(f"{version.broken} ({how})")
+    try:
+        check_version(workspace.project, version, workspace.folder)
+    except ValueError as error:
+        versions.mark_broken(workspace.project, version, str(error))
+        raise ValueError(f"{error} ({how})") from error
 
 
 def _compared_with(decision: Artifact) -> int | None:
@@ -155,12 +212,12 @@ def _register(
     scores: Artifact,
     workspace: Workspace,
 ) -> ModelVersion:
-    """Packages a model, checks the package, and registers it.
+    """Packages a model and registers it, with an example of what it has to answer.
 
     Args:
         data: The version of the data.
         classes: Its number of images of each class.
-        images: Some of the test split, for the check; read only when it runs.
+        images: Some of the test split, for the example; read only when it is made.
         trained: The model.
         scores: Its evaluation.
         workspace: The step's workspace.
@@ -181,7 +238,9 @@ def _register(
                 "models/ has changed since the model was evaluated; nothing is registered. "
                 "Run again."
             )
-        check(written, precision, images, scores.folder)
+        run_id = _run_of(trained, scores, workspace)
+        example = example_of(written, images, scores.folder)
+        keep(workspace.project, run_id, scores.facts["package"], example)
         candidate = Candidate(
             name=workspace.workload,
             weights=weights,
@@ -195,7 +254,7 @@ def _register(
             metrics=scores.facts["metrics"],
             data=data.digest,
             commit=trained.provenance.get("commit"),
-            run_id=_run_of(trained, scores, workspace),
+            run_id=run_id,
         )
         return versions.register(workspace.project, candidate, written)
 
@@ -222,13 +281,14 @@ def _run_of(trained: Artifact, scores: Artifact, workspace: Workspace) -> str:
     return run_id
 
 
-def _facts(version: ModelVersion) -> Facts:
-    return {
+def _facts(version: ModelVersion, withheld: str | None) -> Facts:
+    facts = {
         "name": version.name,
         "version": version.version,
         "aliases": list(version.aliases),
         "digest": version.weights,
     }
+    return facts | {"withheld": withheld} if withheld else facts
 
 
 STEP = Step(

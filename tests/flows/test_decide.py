@@ -10,7 +10,7 @@ from typing import Any
 from flows.train import decide
 from retrain.execute import get_or_run, run_uncached
 from retrain.project import Project
-from retrain.registry import versions
+from retrain.registry import decisions, versions
 from retrain.runs.state import RunState
 from retrain.step import DataVersion, plan
 from retrain.store import RunContext, Store
@@ -89,8 +89,8 @@ def test_the_one_that_comes_second_compares_again_with_the_one_that_came_first(t
     once = ["gate", "promote"]
     again = [*once, "evaluate_champion", "compare_champion", *once]
     assert sorted([mine, theirs]) == sorted([once, again])
-    events = versions.history(project, "toy")
-    assert [(e.action, e.verdict, e.previous) for e in events] == [
+    entries = decisions.read(project, "toy").entries
+    assert [(e.action, e.verdict, e.previous) for e in entries] == [
         ("promoted", "first", None),
         ("promoted", "not worse", 1),
     ]

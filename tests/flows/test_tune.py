@@ -13,7 +13,7 @@ from retrain import tracking
 from retrain.errors import UsageError
 from retrain.params import load_workload, parse_override
 from retrain.project import Project
-from retrain.registry import versions
+from retrain.registry import decisions, versions
 from retrain.runs.state import RunState
 from retrain.search.trials import COMPLETE, FAILED, PRUNED, Trial
 from retrain.step import DataVersion
@@ -77,7 +77,7 @@ def test_nothing_is_registered_and_the_test_split_is_not_looked_at(clone, first,
     ]
     project = Project(clone.root)
     assert versions.champion(project, "vit").version == first["model"]["version"]
-    assert len(versions.history(project, "vit")) == 1
+    assert len(decisions.read(project, "vit").entries) == 1
     evaluated = [key for step, key in Store(project.store).entries() if step == "evaluate"]
     assert len(evaluated) == 1
 

@@ -49,6 +49,7 @@ def project(tmp_path_factory):
     images = write_data(root, len(IMAGES))
     scores = write_scores(root / "scores", trained, len(IMAGES))
     facts = {"passed": True, "verdict": "first", "rules": [], "champion": None}
+    facts |= {"test_images": "test images", "reference": True}
     decision = Artifact("gate", "k", "d", Path(), facts)
     version = DataVersion("data-1", tracked=True)
     place = workspace(root / "promote", root)

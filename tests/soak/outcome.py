@@ -28,7 +28,7 @@ class Outcome:
         versions: How many versions of the model there are.
         champion: The version that is champion.
         decisions: The ledger: what was decided, about which version.
-        trainings: How many runs of trainings MLflow has.
+        trainings: How many runs MLflow has, of trainings and with the ledger.
     """
 
     weights: str
@@ -43,11 +43,12 @@ def outcome_of(clone: Clone, output: str) -> Outcome:
     document = json.loads(output[output.index("{") :])
     model = sqlite_reader.read(_tracking_uri(clone), "vit")
     assert model is not None
+    written = ledger.read("vit", model.tags, model.ledger, model.ledger_location)
     return Outcome(
         weights=document["model"]["digest"],
         versions=len(model.versions),
         champion=model.aliases.get("champion"),
-        decisions=tuple((event.action, event.version) for _, event in ledger.read(model)),
+        decisions=tuple((entry.action, entry.version) for entry in written.entries),
         trainings=_query(clone.root / "mlflow.db", "SELECT count(*) FROM runs")[0][0],
     )
 

@@ -7,8 +7,8 @@ import pytest
 
 from retrain.errors import RejectedDataError
 from retrain.project import Project
-from retrain.registry import ledger, versions
-from retrain.registry.ledger import Event
+from retrain.registry import decisions, versions
+from retrain.registry.ledger import Decision
 from retrain.registry.versions import Candidate
 from retrain.store import Artifact, RunContext, digest_of_output, list_files, write_json
 from retrain.workload import Data, Gate, Model, Workload
@@ -40,8 +40,7 @@ def appoint(project: Project, trained: Artifact) -> None:
         run_id=write_report(trained, project),
     )
     version = versions.register(project, candidate, folder)
-    event = Event("promoted", 1, None, "first", (), None, None, None, ledger.now())
-    versions.apply_decision(project, version, event)
+    decisions.apply(project, version, Decision("promoted", 1, None, "first"))
 
 
 @pytest.fixture

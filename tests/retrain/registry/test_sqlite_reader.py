@@ -8,8 +8,8 @@ import pytest
 
 from retrain import tracking
 from retrain.project import Project
-from retrain.registry import ledger, sqlite_reader, versions
-from tests.retrain.registry.test_versions import event, register
+from retrain.registry import decisions, sqlite_reader, versions
+from tests.retrain.registry.test_versions import decision, register
 
 
 @pytest.fixture(scope="module")
@@ -18,9 +18,9 @@ def project(tmp_path_factory):
     root = tmp_path_factory.mktemp("project")
     made = Project(root)
     first, second, third = (register(made, "vit", model, root) for model in "abc")
-    versions.apply_decision(made, first, event(1))
-    versions.apply_decision(made, second, event(2, previous=1))
-    versions.apply_decision(made, first, event(1, "rejected", previous=2))
+    decisions.apply(made, first, decision(1))
+    decisions.apply(made, second, decision(2, previous=1))
+    decisions.apply(made, first, decision(1, "rejected", previous=2))
     client = tracking.client(made)
     client.delete_model_version("vit", str(third.version))
     client.set_registered_model_alias("vit", "canary", "1")
@@ -49,7 +49,7 @@ def test_the_registry_is_the_same_without_the_file(project, monkeypatch):
             versions.champion(project, "vit"),
             versions.find_version(project, "vit", "package-a"),
             versions.find_version(project, "vit", "package-c"),
-            versions.history(project, "vit"),
+            decisions.read(project, "vit"),
             versions.champion(project, "nobody"),
         )
 
@@ -62,10 +62,10 @@ def test_the_registry_is_the_same_without_the_file(project, monkeypatch):
 
 def test_a_decision_is_recorded_only_when_it_was_carried_out(project):
     first, second = (versions.find_version(project, "vit", f"package-{model}") for model in "ab")
-    assert versions.is_applied(project, first, event(1, "rejected", previous=2))
-    assert not versions.is_applied(project, second, event(2, "rejected", previous=1))
-    assert versions.is_applied(project, second, event(2, previous=1))
-    assert not versions.is_applied(project, first, event(1))
+    assert decisions.is_applied(project, first, decision(1, "rejected", previous=2))
+    assert not decisions.is_applied(project, second, decision(2, "rejected", previous=1))
+    assert decisions.is_applied(project, second, decision(2, previous=1))
+    assert not decisions.is_applied(project, first, decision(1))
 
 
 def test_before_the_first_run_there_is_nothing_and_no_file_is_made(tmp_path):
@@ -87,6 +87,8 @@ def test_other_stores_are_left_to_mlflow(uri):
     assert sqlite_reader.read(uri, "vit") is None
 
 
-def test_the_ledger_reads_either(project):
-    theirs = tracking.client(project).get_registered_model("vit")
-    assert ledger.read(sqlite_reader.read(project.tracking_uri, "vit")) == ledger.read(theirs)
+def test_the_ledgers_run_agrees_with_mlflow(project):
+    ours = sqlite_reader.read(project.tracking_uri, "vit")
+    theirs = tracking.client(project).get_run(ours.tags["retrain.ledger_run"])
+    assert len(ours.ledger) == 3
+    assert (ours.ledger, ours.ledger_location) == (theirs.data.params, theirs.info.artifact_uri)

@@ -19,7 +19,7 @@ from retrain.workload import Best, Evaluate, Plateau, Scale, Train
 from tasks.data.accepted_images import AcceptedImage
 from tasks.data.shards import open_prepared
 from tasks.evaluate.step import evaluate
-from tasks.promote.check import check
+from tasks.promote.check import check_answers, example_of
 from tasks.promote.package import write_package
 from tasks.train import checkpoint
 from tests.tasks.embed.conftest import head_on
@@ -151,7 +151,7 @@ def test_the_package_is_checked_with_images_and_not_with_embeddings(
     good.parent.mkdir()
     counts = dict.fromkeys(LABELS, 1)
     write_package(trained.folder / "model", "fp32", counts, good)
-    check(good, "fp32", sent, evaluated)
+    check_answers(good, example_of(good, sent, evaluated), tmp_path)
 
     # The head, which was evaluated, is the same; the backbone is another one.
     model, bad = tmp_path / "model", tmp_path / "bad" / "package"
@@ -161,8 +161,8 @@ def test_the_package_is_checked_with_images_and_not_with_embeddings(
     changed = {name: -each if ".backbone." in name else each for name, each in weights.items()}
     save_file(changed, model / models.WEIGHTS)
     write_package(model, "fp32", counts, bad)
-    with pytest.raises(ValueError, match="The package answers"):
-        check(bad, "fp32", sent, evaluated)
+    with pytest.raises(ValueError, match="it answers"):
+        check_answers(bad, example_of(bad, sent, evaluated), tmp_path)
 
 
 def test_a_backbone_that_changed_since_the_embeddings_were_made_is_refused(

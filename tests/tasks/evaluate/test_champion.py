@@ -13,8 +13,8 @@ import pytest
 from retrain import tracking
 from retrain.execute import get_or_run
 from retrain.project import Project
-from retrain.registry import ledger, versions
-from retrain.registry.ledger import Event
+from retrain.registry import decisions, versions
+from retrain.registry.ledger import Decision
 from retrain.registry.versions import Candidate
 from retrain.runs.dry_run import DryRun, StepHasToRunError
 from retrain.runs.state import RunState
@@ -22,10 +22,10 @@ from retrain.step import DataVersion, plan
 from retrain.store import Artifact, RunContext, Store
 from retrain.verify import Verifier
 from retrain.workload import Data, Evaluate, Model, Workload
+from tasks.compute import served
 from tasks.data import package
 from tasks.data.accepted_images import AcceptedImage, read_images
 from tasks.data.raw_dataset import open_raw_dataset
-from tasks.evaluate import served
 from tasks.evaluate.champion import SPLIT, score_opponents
 from tasks.evaluate.step import evaluate
 from tasks.promote.package import write_package
@@ -115,10 +115,9 @@ def appoint(project: Project, folder: Path, trained: Artifact) -> versions.Model
     )
     version = versions.register(project, candidate, folder)
     previous = before and before.version
-    event = Event(
-        "promoted", version.version, previous, "better", (), None, None, None, ledger.now()
+    return decisions.apply(
+        project, version, Decision("promoted", version.version, previous, "better")
     )
-    return versions.apply_decision(project, version, event)
 
 
 @pytest.fixture(scope="module")

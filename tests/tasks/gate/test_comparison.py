@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from retrain.project import Project
-from retrain.registry import ledger, versions
-from retrain.registry.ledger import Event
+from retrain.registry import decisions, versions
+from retrain.registry.ledger import Entry, Ledger
 from retrain.store import Artifact, RunContext
 from retrain.workload import Data, Gate, Model, Workload
 from tasks.data.champion import Opponents, Registered, Scored
@@ -157,26 +157,28 @@ def test_comparisons_on_the_same_images_are_counted(registered, tmp_path, monkey
     )
     champion = scored(project, run_id, 1, tmp_path)
 
-    def event(version, verdict="cannot tell", previous=1, images="these"):
-        return Event(
-            "compared", version, previous, verdict, (), None, None, None, ledger.now(), images
-        )
+    def entry(version, verdict="cannot tell", previous=1, images="these"):
+        return Entry(
+            number=1, action="compared", version=version, previous=previous, verdict=verdict,
+            reason=None, data=None, commit=None, run=None, who=None, time="now", document=None,
+            before="", digest="", test_images=images,
+        )  # fmt: skip
 
-    def number(*events, mine=None):
-        monkeypatch.setattr(versions, "history", lambda project, name: list(events))
+    def number(*entries, mine=None):
+        monkeypatch.setattr(decisions, "read", lambda project, name: Ledger(entries))
         found = mine and version_of(project, run_id, "mine", mine)
         monkeypatch.setattr(versions, "find_version", lambda project, name, package: found)
         runner = Runner(RunContext("run", project), workload)
         return compare_with(runner, scores, champion, None).number
 
     assert number() == 1
-    assert number(event(1, "first", None)) == 1
-    assert number(event(2)) == 2
-    assert number(event(2), event(2), event(3)) == 3  # a repeated one counts once
-    assert number(event(2), event(3, images="others")) == 2
-    assert number(event(2), event(3), event(4), mine=3) == 2  # it keeps its number
-    assert number(event(2), event(3), event(4), mine=5) == 4
-    assert number(event(3, previous=7), event(3), mine=3) == 2  # another champion then
+    assert number(entry(1, "first", None)) == 1
+    assert number(entry(2)) == 2
+    assert number(entry(2), entry(2), entry(3)) == 3  # a repeated one counts once
+    assert number(entry(2), entry(3, images="others")) == 2
+    assert number(entry(2), entry(3), entry(4), mine=3) == 2  # it keeps its number
+    assert number(entry(2), entry(3), entry(4), mine=5) == 4
+    assert number(entry(3, previous=7), entry(3), mine=3) == 2  # another champion then
 
 
 def test_what_a_version_has_learnt_comes_from_its_run(registered, tmp_path):

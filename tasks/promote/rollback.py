@@ -1,0 +1,137 @@
+"""Makes an earlier champion champion again."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from retrain.errors import ChampionChangedError, UsageError
+from retrain.project import Project
+from retrain.registry import decisions, versions
+from retrain.registry.ledger import Decision, Ledger
+from tasks.promote.check import check_version
+
+TRIES = 10  # while other runs change the champion
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """A rollback that was carried out.
+
+    Attributes:
+        workload: The name of the model.
+        previous: The champion before it; None if there was none.
+        version: The champion now.
+        reason: Why.
+        who: The deployment, or the user of the machine.
+        time: ISO 8601, UTC.
+    """
+
+    workload: str
+    previous: int | None
+    version: int
+    reason: str
+    who: str
+    time: str
+
+    @property
+    def outcome(self) -> str:
+        """It in one sentence."""
+        before = f", version {self.previous} before" if self.previous else ""
+        return (
+            f"{self.workload} version {self.version} is the champion again{before}: {self.reason}"
+        )
+
+
+def roll_back(project: Project, name: str, reason: str, to: int | None = None) -> Rollback:
+    """Makes the champion before the current one champion again, or a certain earlier one.
+
+    The version is checked as before a promotion: its files, and what it answers when it is loaded
+    in a process of its own. After a kill, the same call does the rest.
+
+    Args:
+        project: The clone that the registry belongs to.
+        name: The name of the model.
+        reason: Why, for the ledger.
+        to: The version; if None, the champion before the current one. What was rolled back itself
+            does not count: two calls go back two promotions.
+
+    Raises:
+        UsageError: There is no reason; or the version was never champion, or is it now.
+        ValueError: There is no champion before; or the version cannot be served.
+    """
+    if not reason.strip():
+        raise UsageError("A rollback needs a reason, for those who read the ledger later.")
+    with versions.lock(project):
+        for left in reversed(range(TRIES)):
+            try:
+                return _roll_back(project, name, reason.strip(), to)
+            except ChampionChangedError:
+                if not left:
+                    raise
+    raise AssertionError
+
+
+def _roll_back(project: Project, name: str, reason: str, to: int | None) -> Rollback:
+    written = decisions.read(project, name)
+    champion = versions.champion(project, name)
+    if written.unfinished:
+        decisions.settle(project, name)
+        entry = written.appointment
+        if entry in written.unfinished and entry.reason == reason:  # this was killed
+            return _done(name, written)
+        return _roll_back(project, name, reason, to)
+    current = champion.version if champion else None
+    number = _target(name, written, current, to)
+    version = versions.get(project, name, number)
+    if version is None:
+        raise ValueError(f"{name} version {number} was deleted; choose another with --to.")
+    if version.broken:
+        raise ValueError(version.broken)
+    project.state.mkdir(exist_ok=True)
+    with TemporaryDirectory(dir=project.state) as scratch:
+        check_version(project, version, Path(scratch))
+    best = versions.reference(project, name)
+    decision = Decision(
+        "rolled back",
+        number,
+        current,
+        "rolled back",
+        reason=reason,
+        reference=best is None or best.version in _left_out(written, current, number),
+    )
+    decisions.apply(project, version, decision)
+    return _done(name, decisions.read(project, name))
+
+
+def _target(name: str, written: Ledger, current: int | None, to: int | None) -> int:
+    """The version to go back to."""
+    line = written.line
+    if to is not None:
+        known = sorted({entry.version for entry in written.entries if entry.appoints})
+        if to == current:
+            raise UsageError(f"{name} version {to} is the champion already.")
+        if to not in known:
+            others = [str(number) for number in known if number != current]
+            there = f" It was: {', '.join(others)}." if others else ""
+            raise UsageError(f"{name} version {to} was never champion.{there}")
+        return to
+    if current in line:
+        line = line[: len(line) - 1 - line[::-1].index(current)]
+    if not line:
+        before = f" before version {current}" if current else ""
+        raise ValueError(f"{name} has no champion{before} to go back to.")
+    return line[-1]
+
+
+def _left_out(written: Ledger, current: int | None, to: int) -> tuple[int | None, ...]:
+    """The versions that a rollback takes out of production."""
+    line = written.line
+    if current not in line or to not in line:
+        return (current,)
+    return line[line.index(to) + 1 :]
+
+
+def _done(name: str, written: Ledger) -> Rollback:
+    entry = written.appointment
+    assert entry and entry.reason and entry.who
+    return Rollback(name, entry.previous, entry.version, entry.reason, entry.who, entry.time)

@@ -1,0 +1,138 @@
+"""Ledgers that were changed behind MLflow's back: real corruption of its database and files."""
+
+import re
+import shutil
+import sqlite3
+from contextlib import closing
+from urllib.parse import urlparse
+
+import pytest
+
+from retrain import tracking
+from retrain.project import Project
+from retrain.registry import audit, decisions
+from tests import templates
+from tests.retrain.registry.test_versions import decision, register
+
+EDIT = "UPDATE params SET value = replace(value, 'c0ffee', 'badbad') WHERE key = ?"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A project with a ledger of four entries."""
+    root = tmp_path_factory.mktemp("project")
+    templates.place_mlflow_database(root)
+    project = Project(root)
+    first, second = (register(project, "vit", model, root) for model in "ab")
+    decisions.apply(project, first, decision(1))
+    decisions.apply(project, second, decision(2, "rejected", previous=1))
+    decisions.apply(project, second, decision(2, previous=1))
+    decisions.apply(project, first, decision(1, "rejected", previous=2, document={"rules": []}))
+    return project
+
+
+@pytest.fixture
+def project(whole, tmp_path):
+    """A copy of the project, to be harmed."""
+    written = decisions.read(whole, "vit")
+    shutil.copy(whole.root / "mlflow.db", tmp_path)
+    shutil.copytree(urlparse(written.location).path, tmp_path / "ledger")
+    copy, place = Project(tmp_path), (tmp_path / "ledger").as_uri()
+    change(copy, "UPDATE runs SET artifact_uri = ? WHERE run_uuid = ?", place, written.run)
+    return copy
+
+
+def change(project: Project, statement: str, *values: object) -> None:
+    with closing(sqlite3.connect(project.root / "mlflow.db")) as database, database:
+        assert database.execute(statement, values).rowcount
+
+
+def found(project: Project) -> list[str]:
+    faults = audit.faults(project)
+    assert {fault.model for fault in faults} <= {"vit"}
+    return [fault.what for fault in faults]
+
+
+def test_a_whole_ledger_has_no_faults(project):
+    assert found(project) == []
+
+
+def test_before_the_first_run_there_is_nothing_and_no_file_is_made(tmp_path):
+    assert audit.faults(Project(tmp_path)) == []
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_an_entry_that_was_edited_is_found(project, number):
+    change(project, EDIT, f"00000{number}")
+    said = f"entry {number} or {number + 1} was changed: the one does not follow the other"
+    assert found(project) == [said]
+
+
+def test_the_last_entry_that_was_edited_is_found(project):
+    change(project, EDIT, "000004")
+    assert found(project) == ["entry 4 was changed since it was carried out"]
+
+
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_an_entry_that_was_removed_is_found(project, number):
+    change(project, "DELETE FROM params WHERE key = ?", f"00000{number}")
+    assert f"entry {number} is gone" in found(project)
+
+
+def test_entries_that_were_put_in_are_found(project):
+    copied = (
+        "INSERT INTO params (key, value, run_uuid) "
+        "SELECT ?, value, run_uuid FROM params WHERE key = '000002'"
+    )
+    change(project, copied, "000000")
+    change(project, copied, "note")
+    change(project, copied, "000005")
+    assert found(project) == [
+        "entry note was changed, or it is none",
+        "entry 0 was put in",
+        "entry 4 or 5 was changed: the one does not follow the other",
+    ]
+
+
+def test_an_entry_that_cannot_be_read_is_found_and_no_decision_is_made(project):
+    change(project, "UPDATE params SET value = '{' WHERE key = '000002'")
+    assert found(project)[0] == "entry 000002 was changed, or it is none"
+    with pytest.raises(ValueError, match=r"ledger of vit was changed, .* See: retrain verify"):
+        decisions.read(project, "vit")
+
+
+def test_a_document_that_was_changed_or_is_gone_is_found(project):
+    folder = project.root / "ledger" / "decisions"
+    one, other = sorted(folder.iterdir())
+    one.write_text(one.read_text() + " ")
+    other.unlink()
+    said = found(project)
+    assert any(
+        re.fullmatch(rf"the document of entry \d, decisions/{one.name}, was changed", each)
+        for each in said
+    )
+    assert any(
+        re.fullmatch(rf"the document of entry \d, decisions/{other.name}, is gone", each)
+        for each in said
+    )
+    assert len(said) == 4
+
+
+def test_a_ledger_that_was_deleted_is_found(project):
+    run = decisions.read(project, "vit").run
+    tracking.client(project).delete_run(run)
+    [said] = found(project)
+    assert said.endswith(f"mlflow runs restore --run-id {run}")
+    for table in ("params", "tags", "runs"):
+        change(project, f"DELETE FROM {table} WHERE run_uuid = ?", run)
+    assert found(project) == [f"its ledger is gone: there is no MLflow run {run}"]
+    client = tracking.client(project)
+    client.delete_registered_model_tag("vit", "retrain.ledger_run")
+    assert found(project) == ["its ledger is gone: the tag retrain.ledger_run was removed"]
+
+
+def test_an_alias_that_disagrees_is_found(project):
+    tracking.client(project).set_registered_model_alias("vit", "champion", "1")
+    [said] = found(project)
+    assert said.startswith("version 1 has the alias champion, but the ledger says version 2")

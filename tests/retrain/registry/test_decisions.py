@@ -1,0 +1,284 @@
+"""The ledger: entries that nothing overwrites, and the alias that follows them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from retrain import tracking
+from retrain.errors import ChampionChangedError
+from retrain.project import Project
+from retrain.registry import decisions, ledger, sqlite_reader, versions
+from tests import templates
+from tests.flows.preloaded import forks
+from tests.retrain.registry.test_versions import RULES, decision, history, register
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A project with one MLflow database for all tests, which use names of their own."""
+    root = tmp_path_factory.mktemp("project")
+    templates.place_mlflow_database(root)
+    return Project(root)
+
+
+@pytest.fixture
+def name(request):
+    return request.node.name[:60]
+
+
+@pytest.fixture
+def pair(project, name, tmp_path):
+    """Two registered versions."""
+    return tuple(register(project, name, model, tmp_path) for model in "ab")
+
+
+def alias(project: Project, name: str) -> int:
+    return versions.champion(project, name).version
+
+
+def test_the_ledger_keeps_every_decision_in_order(project, name, pair):
+    given = [decision(1), decision(2, "rejected", previous=1), decision(2, previous=1)]
+    for version, each in zip((pair[0], pair[1], pair[1]), given, strict=True):
+        decisions.apply(project, version, each)
+    written = history(project, name)
+    assert [entry.number for entry in written] == [1, 2, 3]
+    assert all(entry.is_of(each) for entry, each in zip(written, given, strict=True))
+    assert [entry.before for entry in written] == ["", written[0].digest, written[1].digest]
+
+
+def test_the_same_decision_is_written_once(project, name, pair):
+    for run in ("monday", "tuesday"):
+        decisions.apply(project, pair[0], decision(1, run=run))
+        decisions.apply(project, pair[1], decision(2, "rejected", previous=1, run=run))
+    assert [entry.run for entry in history(project, name)] == ["monday", "monday"]
+
+
+def test_a_model_that_is_promoted_again_after_another_is_written_again(project, name, pair):
+    decisions.apply(project, pair[0], decision(1))
+    decisions.apply(project, pair[1], decision(2, previous=1))
+    decisions.apply(project, pair[0], decision(1, previous=2))
+    decisions.apply(project, pair[1], decision(2, previous=1))
+    assert [entry.version for entry in history(project, name)] == [1, 2, 1, 2]
+    assert alias(project, name) == 2
+
+
+def test_a_decision_of_any_size_is_kept_in_its_document(project, name, pair):
+    document = {"rules": RULES * 1000, "slices": {"night": 0.5}}
+    decisions.apply(project, pair[0], decision(1, document=document))
+    written = decisions.read(project, name)
+    [entry] = written.entries
+    assert json.loads(decisions.document(project, written, entry.document)) == json.loads(
+        json.dumps(document)
+    )
+    assert len(decisions.rules(project, written, entry)) == 1000
+
+
+def test_a_reason_that_is_too_long_changes_nothing(project, name, pair):
+    decisions.apply(project, pair[0], decision(1))
+    with pytest.raises(ValueError, match="a reason may have 500 characters"):
+        decisions.apply(project, pair[1], decision(2, previous=1, reason="é" * 501))
+    decisions.apply(project, pair[1], decision(2, previous=1, reason="é" * 500))
+    assert [entry.version for entry in history(project, name)] == [1, 2]
+
+
+def test_a_decision_against_another_champion_is_refused(project, name, pair):
+    decisions.apply(project, pair[0], decision(1))
+    with pytest.raises(ChampionChangedError, match="champion is version 1 by now"):
+        decisions.apply(project, pair[1], decision(2, previous=None))
+    assert len(history(project, name)) == 1
+
+
+def test_mlflow_itself_refuses_to_change_an_entry(project, name, pair):
+    from mlflow.exceptions import MlflowException
+
+    decisions.apply(project, pair[0], decision(1))
+    client, run = tracking.client(project), decisions.read(project, name).run
+    with pytest.raises(MlflowException, match="not allowed"):
+        client.log_param(run, "000001", "{}")
+    assert not ledger.write(client, run, 1, "{}")
+    assert len(history(project, name)) == 1
+
+
+def test_a_ledger_that_was_deleted_says_how_to_bring_it_back(project, name, pair):
+    decisions.apply(project, pair[0], decision(1))
+    run = decisions.read(project, name).run
+    tracking.client(project).delete_run(run)
+    with pytest.raises(ValueError, match=f"mlflow runs restore --run-id {run}"):
+        decisions.apply(project, pair[1], decision(2, previous=1))
+    tracking.client(project).restore_run(run)
+    decisions.apply(project, pair[1], decision(2, previous=1))
+    assert alias(project, name) == 2
+
+
+def test_what_a_kill_left_undone_is_done_before_the_next_decision(project, name, pair, monkeypatch):
+    from mlflow import MlflowClient
+
+    decisions.apply(project, pair[0], decision(1))
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(MlflowClient, "set_registered_model_alias", _killed)
+        decisions.apply(project, pair[1], decision(2, previous=1))
+    assert alias(project, name) == 1
+    assert [entry.number for entry in decisions.read(project, name).unfinished] == [2]
+    with pytest.raises(ChampionChangedError):
+        decisions.apply(project, pair[0], decision(1, "rejected", previous=1))
+    assert alias(project, name) == 2
+    assert not decisions.read(project, name).unfinished
+
+
+def _killed(*_):
+    raise KeyboardInterrupt
+
+
+def test_an_alias_that_a_person_has_moved_stays(project, name, pair):
+    decisions.apply(project, pair[0], decision(1))
+    decisions.apply(project, pair[1], decision(2, previous=1))
+    tracking.client(project).set_registered_model_alias(name, "champion", "1")
+    decisions.settle(project, name)
+    decisions.apply(project, pair[0], decision(1, "rejected", previous=1))
+    assert alias(project, name) == 1
+    decisions.apply(project, pair[1], decision(2, previous=1))
+    assert alias(project, name) == 2
+    assert len(history(project, name)) == 4
+
+
+def test_old_decisions_in_tags_are_read_before_the_others(project, name, pair):
+    client = tracking.client(project)
+    for number, (action, previous) in enumerate([("promoted", None), ("rejected", 1)], 1):
+        fields = {
+            "action": action, "version": number, "previous": previous, "verdict": "v",
+            "rules": RULES, "data": "d", "commit": "c", "run": "r", "time": "2026-01-01T00:00:00",
+        }  # fmt: skip
+        value = json.dumps(fields)
+        client.set_registered_model_tag(name, f"retrain.ledger.{number:06d}-0123abcd", value)
+    client.set_registered_model_alias(name, "champion", "1")
+    client.delete_registered_model_tag(name, ledger.RUN)  # which old versions did not have
+    written = decisions.read(project, name)
+    assert [entry.action for entry in written.entries] == ["promoted", "rejected"]
+    assert decisions.rules(project, written, written.entries[0]) == list(RULES)
+    assert not written.unfinished
+    decisions.apply(project, pair[1], decision(2, previous=1))
+    written = decisions.read(project, name)
+    assert [entry.number for entry in written.entries] == [1, 2, 3]
+    assert written.entries[2].before == ""
+    assert (written.line, alias(project, name)) == ((1, 2), 2)
+
+
+def test_the_ledger_is_the_same_without_the_file(project, name, pair, monkeypatch):
+    decisions.apply(project, pair[0], decision(1))
+    decisions.apply(project, pair[1], decision(2, previous=1))
+    with_file = decisions.read(project, name), versions.get(project, name, 2)
+    assert len(with_file[0].entries) == 2
+    monkeypatch.setattr(sqlite_reader, "read", lambda *_: None)
+    assert (decisions.read(project, name), versions.get(project, name, 2)) == with_file
+    assert versions.get(project, name, 7) is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "line", "withdrawn"),
+    [
+        ("1 2 3", (1, 2, 3), ()),
+        ("1 2 3 <2", (1, 2), (3,)),
+        ("1 2 3 <2 <1", (1,), (2, 3)),
+        ("1 2 3 <1", (1,), (2, 3)),
+        ("1 2 3 <2 4", (1, 2, 4), (3,)),
+        ("1 2 <1 2", (1, 2), ()),
+        ("1 2 1 <2", (1, 2), (1,)),
+        ("1 2 3 <1 <3", (1, 3), (2,)),
+    ],
+)
+def test_a_rollback_goes_back_in_the_line_of_champions(steps, line, withdrawn):
+    entries, before = [], None
+    for number, step in enumerate(steps.split(), 1):
+        version = int(step.strip("<"))
+        action = "rolled back" if "<" in step else "promoted"
+        fields = dict.fromkeys(("reason", "data", "commit", "run", "who", "document"))
+        fields |= {"action": action, "version": version, "previous": before, "verdict": ""}
+        value = json.dumps(fields | {"time": "", "before": ""})
+        entries.append((f"{number:06d}", value))
+        before = version
+    written = ledger.read("vit", {}, dict(entries), None)
+    assert written.line == line
+    assert tuple(sorted(written.withdrawn)) == withdrawn
+
+
+def decide(root: Path, uri: str, number: int, action: str, barrier, results) -> None:
+    """Decides about a version from a clone of its own; waits between reading and writing.
+
+    Tells what came of each attempt to write, or that the champion has changed.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", uri)
+        write, project, told = ledger.write, Project(root), []
+
+        def late(*arguments):
+            if not told:
+                barrier.wait(timeout=120)
+            told.append(write(*arguments))
+            return told[-1]
+
+        patch.setattr(ledger, "write", late)
+        mine = versions.get(project, "toy", number)
+        try:
+            decisions.apply(project, mine, decision(number, action, previous=1))
+        except ChampionChangedError as error:
+            told.append(str(error))
+        results.put((number, told))
+
+
+@pytest.fixture
+def shared(tmp_path, monkeypatch):
+    """A database that two clones use, with a champion and two more versions."""
+    templates.place_mlflow_database(tmp_path)
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    project = Project(tmp_path / "here")
+    project.root.mkdir()
+    made = [register(project, "toy", model, tmp_path) for model in "abc"]
+    decisions.apply(project, made[0], decision(1))
+    return project, uri
+
+
+def in_two_clones(action: str, tmp_path: Path, uri: str):
+    """Decides about versions 2 and 3 at once; gives what each told, by its number."""
+    barrier, results = forks.Barrier(2), forks.Queue()
+    processes = [
+        forks.Process(target=decide, args=(tmp_path / place, uri, number, action, barrier, results))
+        for place, number in (("here", 2), ("there", 3))
+    ]
+    for process in processes:
+        process.start()
+    told = dict(results.get(timeout=200) for _ in processes)
+    for process in processes:
+        process.join(timeout=60)
+        assert process.exitcode == 0
+    return told
+
+
+def test_of_two_machines_that_promote_at_once_one_has_to_compare_again(shared, tmp_path):
+    project, uri = shared
+    told = in_two_clones("promoted", tmp_path, uri)
+    [winner] = [number for number, said in told.items() if said == [True]]
+    [loser] = set(told) - {winner}
+    lost, why = told[loser]
+    assert lost is False
+    assert f"champion is version {winner} by now" in why
+    assert alias(project, "toy") == winner
+    written = decisions.read(project, "toy")
+    assert [(each.number, each.version) for each in written.entries] == [(1, 1), (2, winner)]
+    assert not written.unfinished
+
+
+def test_of_two_machines_that_reject_at_once_one_takes_the_next_number(shared, tmp_path):
+    project, uri = shared
+    told = in_two_clones("rejected", tmp_path, uri)
+    assert sorted(told.values()) == [[False, True], [True]]
+    written = history(project, "toy")
+    assert [entry.number for entry in written] == [1, 2, 3]
+    assert {entry.version for entry in written[1:]} == {2, 3}
+    assert written[2].before == written[1].digest
+
+
+def test_who_decides_is_the_user_of_the_machine(monkeypatch):
+    monkeypatch.setenv("LOGNAME", "ada")
+    assert ledger.who() == "ada"

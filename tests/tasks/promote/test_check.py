@@ -1,0 +1,102 @@
+"""What is registered is loaded in a process of its own before it becomes champion."""
+
+import re
+
+import pytest
+
+from retrain.registry import versions
+from tasks.data.raw_dataset import open_raw_dataset
+from tasks.promote import check, package as packaging
+from tests.tasks.promote.conftest import COLUMNS, COMPARE, ROWS, history, train
+from tests.tasks.toy_model import pixels, png, write_data, write_model, write_scores
+
+
+def test_a_version_that_answers_something_else_is_not_promoted(project, run):
+    run(train(project), "first")
+    before = history(project)
+    trained = train(project, seed=1)
+    scores = write_scores(project.root / "scores", trained, ROWS)
+    other = write_model(project.root / "other", seed=7)
+    write_scores(project.root / "scores", other, ROWS)  # the predictions of another network
+    with pytest.raises(ValueError) as raised:
+        run(trained, "better", 1, scores)
+    said = str(raised.value)
+    reason = (
+        r"toy version 2 cannot be served: it answers '\w+' for \d+\.png, where the evaluation says "
+        r"'\w+'; their probabilities differ by up to 0\.\d+ \(0\.001 is allowed\)\."
+    )
+    assert re.fullmatch(rf"{reason} \(it is never promoted, unless .* is deleted in MLflow\)", said)
+    assert versions.champion(project, "toy").version == 1
+    assert re.fullmatch(reason, versions.get(project, "toy", 2).broken)
+    assert history(project) == before
+    with pytest.raises(ValueError, match="toy version 2 cannot be served"):
+        run(trained, "better", 1, scores)
+    assert run(trained, "not better", 1, scores)["version"] == 2
+
+
+def test_what_is_in_the_registry_is_loaded_and_not_what_was_written(project, run):
+    trained = train(project)
+    run(trained, "first", intent=COMPARE)
+    folder = versions.download(project, versions.get(project, "toy", 1))
+    decoder = folder / "code" / "models" / "image.py"
+    decoder.write_text(decoder.read_text() + "\nCHANGED = True\n")
+    with pytest.raises(ValueError, match=r"code/models/image\.py in .* has changed since"):
+        run(trained, "first")
+    assert versions.champion(project, "toy") is None
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_package_answers_within_the_tolerance_in_either_precision(
+    project, images, precision, tmp_path
+):
+    trained = train(project)
+    scores = write_scores(project.root / "scores", trained, ROWS, precision)
+    folder = project.root / "package"
+    packaging.write_package(trained.folder / "model", precision, {}, folder)
+    asked = list(check.sample(open_raw_dataset(COLUMNS, images[0]), images[1].folder))
+    assert [image.path for image in asked] == [f"{row}.png" for row in range(ROWS)]
+    example = check.example_of(folder, asked, scores.folder)
+    example.write(tmp_path / "example.parquet")
+    assert check.Example.read(tmp_path / "example.parquet") == example
+    check.check_answers(folder, example, tmp_path)
+    assert not list(folder.rglob("*.pyc"))
+
+
+def test_a_tie_within_the_tolerance_is_no_difference():
+    before = {"ant": 0.40001, "bee": 0.4, "cat": 0.19999}
+    now = {"ant": 0.4, "bee": 0.40001, "cat": 0.19999}
+    assert check.difference(before, now, "bee", 1e-4) is None
+    assert check.difference(before, now, "cat", 1e-4) is not None
+    assert check.difference(before, now | {"cat": 0.2002}, "bee", 1e-4) is not None
+
+
+def test_the_sample_is_from_all_over_the_split_and_from_few_parts_of_large_data(tmp_path):
+    pulled, validated = write_data(tmp_path, 200)
+    source = open_raw_dataset(COLUMNS, pulled)
+    paths = [image.path for image in check.sample(source, validated.folder)]
+    assert paths == [f"{place * 200 // 64}.png" for place in range(64)]
+
+
+def test_the_check_runs_the_code_of_the_package_and_not_the_projects(project, images, tmp_path):
+    trained = train(project)
+    scores = write_scores(project.root / "scores", trained, ROWS)
+    folder = project.root / "package"
+    packaging.write_package(trained.folder / "model", "fp32", {}, folder)
+    decoder = folder / "code" / "models" / "image.py"
+    text = decoder.read_text()
+    kept = "return np.asarray(image)"
+    assert kept in text
+    decoder.write_text(text.replace(kept, "return 255 - np.asarray(image)"))
+    asked = check.sample(open_raw_dataset(COLUMNS, images[0]), images[1].folder)
+    example = check.example_of(folder, asked, scores.folder)
+    with pytest.raises(ValueError, match="where the evaluation says"):
+        check.check_answers(folder, example, tmp_path)
+
+
+def test_an_example_of_large_images_is_short(tmp_path, monkeypatch):
+    pulled, validated = write_data(tmp_path, 20)
+    source = open_raw_dataset(COLUMNS, pulled)
+    monkeypatch.setattr(check, "MAX_BYTES", 3 * len(png(pixels(1)[0])))
+    assert 1 <= len(list(check.sample(source, validated.folder))) <= 3
+    monkeypatch.setattr(check, "MAX_BYTES", 1)
+    assert len(list(check.sample(source, validated.folder))) == 1

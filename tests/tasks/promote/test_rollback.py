@@ -1,0 +1,285 @@
+"""Rollbacks: to which version, with which checks, and what the next run does."""
+
+import json
+import shutil
+
+import pytest
+
+from flows import rollback
+from retrain import tracking
+from retrain.cli.main import main
+from retrain.errors import UsageError
+from retrain.project import Project
+from retrain.registry import audit, decisions, versions
+from retrain.step import DataVersion, Workspace
+from tasks.promote import check
+from tasks.promote.rollback import roll_back
+from tasks.promote.step import Intent, promote, promoted
+from tests.tasks.promote.conftest import (
+    COLUMNS,
+    COMPARE,
+    DATA,
+    PROMOTE,
+    ROWS,
+    decide,
+    history,
+    train,
+)
+from tests.tasks.toy_model import write_scores
+
+REASON = "wrong labels in week 12"
+
+
+@pytest.fixture
+def not_loaded(monkeypatch):
+    """Leaves out what takes 5 s: to load the version."""
+    monkeypatch.setattr(check, "check_answers", lambda *_: None)
+
+
+@pytest.fixture
+def three(project, run, not_loaded):
+    """Three models, which have been champion one after the other."""
+    models = [train(project, seed) for seed in range(3)]
+    for number, model in enumerate(models):
+        run(model, "better" if number else "first", number or None)
+    return models
+
+
+def champion(project: Project) -> int:
+    return versions.champion(project, "toy").version
+
+
+def folder_of(project: Project, number: int):
+    return versions.download(project, versions.get(project, "toy", number))
+
+
+def test_going_back_twice_goes_back_two_promotions(project, three):
+    first = roll_back(project, "toy", REASON)
+    assert (first.previous, first.version, champion(project)) == (3, 2, 2)
+    second = roll_back(project, "toy", "worse yet")
+    assert (second.previous, second.version, champion(project)) == (2, 1, 1)
+    with pytest.raises(ValueError, match="toy has no champion before version 1 to go back to"):
+        roll_back(project, "toy", REASON)
+    entry = history(project)[3]
+    assert (entry.action, entry.previous, entry.version) == ("rolled back", 3, 2)
+    assert (entry.reason, entry.who, entry.time) == (REASON, first.who, first.time)
+    assert audit.faults(project) == []
+    description = tracking.client(project).get_model_version("toy", "1").description
+    assert description.startswith("**Rolled back**")
+    assert "worse yet" in description
+
+
+def test_a_rollback_goes_to_the_version_that_is_asked_for(project, three):
+    assert roll_back(project, "toy", REASON, to=1).version == champion(project) == 1
+    assert roll_back(project, "toy", "it was the data", to=3).version == champion(project) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((REASON, 3), "toy version 3 is the champion already"),
+        ((REASON, 7), "toy version 7 was never champion. It was: 1, 2."),
+        (("  ", None), "needs a reason"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(project, three, arguments, message):
+    with pytest.raises(UsageError, match=message):
+        roll_back(project, "toy", *arguments)
+    assert (champion(project), len(history(project))) == (3, 3)
+
+
+def test_a_model_that_was_only_compared_is_no_champion_to_go_back_to(project, run, not_loaded):
+    with pytest.raises(ValueError, match="toy has no champion to go back to"):
+        roll_back(project, "toy", REASON)
+    run(train(project, 0), "first")
+    run(train(project, 1), "better", 1, intent=COMPARE)
+    with pytest.raises(UsageError, match="toy version 2 was never champion"):
+        roll_back(project, "toy", REASON, to=2)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["artifacts/model/model.safetensors", "artifacts/model/labels.json", "code/models/serving.py",
+     "artifacts/serving.json", "requirements.txt"],
+)  # fmt: skip
+@pytest.mark.parametrize("gone", [True, False], ids=["gone", "changed"])
+def test_a_version_whose_files_are_not_as_registered_is_refused(project, three, name, gone):
+    file = folder_of(project, 2) / name
+    if gone:
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes() + b" ")
+    said = f"{name} is gone" if gone else f"{name} in .* has changed since"
+    with pytest.raises(ValueError, match=f"toy version 2 cannot be served: {said}"):
+        roll_back(project, "toy", REASON)
+    assert (champion(project), len(history(project))) == (3, 3)
+    assert roll_back(project, "toy", REASON, to=1).version == 1
+
+
+def test_a_version_of_which_nothing_is_left_is_refused(project, three):
+    shutil.rmtree(folder_of(project, 2))
+    with pytest.raises(ValueError, match=r"toy version 2 cannot be served: artifacts/.* is gone"):
+        roll_back(project, "toy", REASON)
+    tracking.client(project).delete_model_version("toy", "2")
+    with pytest.raises(ValueError, match="toy version 2 was deleted; choose another with --to"):
+        roll_back(project, "toy", REASON)
+
+
+def test_a_broken_version_is_refused(project, three):
+    versions.mark_broken(project, versions.get(project, "toy", 2), "it answers nonsense")
+    with pytest.raises(ValueError, match="it answers nonsense"):
+        roll_back(project, "toy", REASON)
+
+
+def test_a_version_is_loaded_and_asked_without_the_data(project, run, monkeypatch):
+    """In fresh processes, with real answers."""
+    with monkeypatch.context() as patched:
+        patched.setattr(check, "check_answers", lambda *_: None)
+        run(train(project, 0), "first")
+        run(train(project, 1), "better", 1)
+        run(train(project, 2), "better", 2)
+    assert roll_back(project, "toy", REASON).version == 2
+    kept = versions.get(project, "toy", 1)
+    file = tracking.download_artifact(
+        project, kept.run_id, f"examples/{kept.package_digest}.parquet", project.root
+    )
+    example = check.Example.read(file)
+    other = [
+        dict(zip(each, reversed(each.values()), strict=True)) for each in example.probabilities
+    ]
+    changed = check.Example(example.images, tuple(other), example.files)
+    check.keep(project, kept.run_id, kept.package_digest, changed)
+    with pytest.raises(ValueError, match="toy version 1 cannot be served: it answers"):
+        roll_back(project, "toy", REASON)
+    assert champion(project) == 2
+
+
+def test_a_version_without_an_example_only_has_to_answer(project, run, tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(check, "check_answers", lambda *_: None)
+        run(train(project), "first")
+    version = versions.champion(project, "toy")
+    tracking.client(project).delete_run(version.run_id)
+    shutil.rmtree(next(project.root.glob("mlruns/*/*/artifacts/examples")))
+    check.check_version(project, version, tmp_path)
+    package = folder_of(project, 1)
+    (package / "code" / "models" / "__init__.py").write_text("raise RuntimeError('too old')\n")
+    with pytest.raises(ValueError, match="toy version 1 cannot be served: "):
+        check.check_version(project, version, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "call", ["log_param", "update_model_version", "set_registered_model_alias"]
+)
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+def test_a_rollback_that_was_killed_goes_back_once(project, three, monkeypatch, call, done):
+    from mlflow import MlflowClient
+
+    original = getattr(MlflowClient, call)
+
+    def killed(self, *args, **kwargs):
+        if done:
+            original(self, *args, **kwargs)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MlflowClient, call, killed)
+        with pytest.raises(KeyboardInterrupt):
+            roll_back(project, "toy", REASON)
+    assert roll_back(project, "toy", REASON).version == champion(project) == 2
+    assert [entry.action for entry in history(project)] == ["promoted"] * 3 + ["rolled back"]
+    assert not decisions.read(project, "toy").unfinished
+
+
+@pytest.fixture
+def again(project, images, three):
+    """Runs, or looks, with the model that was rolled back; its arguments are those of the step."""
+
+    def call(intent=PROMOTE, data=DATA, look=False):
+        trained = three[2]
+        scores = write_scores(trained.folder.parent / "scores", trained, ROWS)
+        function = promoted if look else promote
+        folder = project.root / "place"
+        folder.mkdir(exist_ok=True)
+        place = Workspace(folder, folder, "key", "toy", project)
+        decision = decide("better", champion(project))
+        return function(COLUMNS, data, *images, trained, scores, decision, intent, place)
+
+    return call
+
+
+def test_what_was_rolled_back_is_not_promoted_again_by_the_same_run(project, again):
+    done = roll_back(project, "toy", REASON)
+    assert again(look=True) is None
+    facts = again()
+    assert facts["withheld"] == f"version 3 was rolled back on {done.time[:10]}: {REASON}"
+    assert (facts["version"], facts["aliases"], champion(project)) == (3, [], 2)
+    entry = history(project)[-1]
+    assert (entry.action, entry.verdict, entry.reason) == ("rejected", "better", facts["withheld"])
+    assert again() == again(look=True) == facts
+    assert len(history(project)) == 5
+
+
+def test_it_is_promoted_again_on_demand_or_from_other_data(project, again):
+    roll_back(project, "toy", REASON)
+    assert "withheld" not in again(COMPARE)
+    assert again(Intent(promote=True, again=True))["aliases"] == ["champion"]
+    roll_back(project, "toy", REASON)
+    assert "withheld" in again()
+    assert again(data=DataVersion("data-2", tracked=True))["aliases"] == ["champion"]
+    assert champion(project) == 3
+
+
+@pytest.fixture
+def clone(project, three, monkeypatch):
+    """The project as a place where commands run."""
+    text = "workloads: {toy: {data: {path: data/toy}, model: {family: vit}}}\n"
+    (project.root / "params.yaml").write_text(text)
+    monkeypatch.chdir(project.root)
+    return project
+
+
+def test_the_commands_go_back_and_tell_of_it(clone, capsys):
+    assert main(["rollback", "toy", "--reason", REASON, "--json"]) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (done["previous"], done["version"], done["reason"]) == (3, 2, REASON)
+    assert main(["rollback", "toy", "--reason", REASON]) == 0
+    assert capsys.readouterr().out == "toy version 1 is the champion again instead of version 2.\n"
+    assert main(["rollback", "toy", "--reason", REASON]) == 1
+    assert "no champion before version 1" in capsys.readouterr().err
+    assert main(["rollback", "toy"]) == 2
+    assert main(["rollback", "tyo", "--reason", REASON]) == 2
+    assert "Did you mean 'toy'?" in capsys.readouterr().err
+
+    assert main(["history", "toy"]) == 0
+    shown = capsys.readouterr().out
+    assert "3 -> 2" in shown
+    assert REASON.split()[0] in shown
+    assert main(["history", "toy", "--json", "--plot", "champions.png"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [each["action"] for each in told] == ["promoted"] * 3 + ["rolled back"] * 2
+    assert [len(each["rules"]) for each in told] == [1, 1, 1, 0, 0]
+    assert (clone.root / "champions.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["history", "toy", "--plot", "nowhere/champions.png"]) == 2
+
+    assert main(["verify"]) == 0
+    assert "No ledger was changed." in capsys.readouterr().out
+    tracking.client(clone).set_registered_model_alias("toy", "champion", "3")
+    assert main(["verify", "--json"]) == 1
+    [fault] = json.loads(capsys.readouterr().out)["ledgers"]
+    assert fault["model"] == "toy"
+
+
+def test_a_deployment_goes_back_and_signs_with_its_name(clone, prefect_session, monkeypatch):
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        made = client.create_deployment(client.create_flow(rollback.rollback), name="toy")
+        run = client.create_flow_run_from_deployment(made)
+        monkeypatch.setenv("PREFECT__FLOW_RUN_ID", str(run.id))  # as a worker does
+        assert rollback.rollback("toy", REASON)["who"] == "rollback/toy"
+        told = client.read_artifacts()
+    assert champion(clone) == 2
+    assert [each.data for each in told if each.key == "toy-rollback"] == [
+        "# toy version 2 is the champion again instead of version 3"
+    ]
