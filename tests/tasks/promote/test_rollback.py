@@ -273,12 +273,14 @@ def test_the_commands_go_back_and_tell_of_it(clone, capsys):
 
 def test_a_deployment_goes_back_and_signs_with_its_name(clone, prefect_session, monkeypatch):
     from prefect.client.orchestration import get_client
+    from prefect.flow_engine import run_flow
 
+    given = {"workload": "toy", "reason": REASON}
     with get_client(sync_client=True) as client:
         made = client.create_deployment(client.create_flow(rollback.rollback), name="toy")
-        run = client.create_flow_run_from_deployment(made)
+        run = client.create_flow_run_from_deployment(made, parameters=given)
         monkeypatch.setenv("PREFECT__FLOW_RUN_ID", str(run.id))  # as a worker does
-        assert rollback.rollback("toy", REASON)["who"] == "rollback/toy"
+        assert run_flow(rollback.rollback, run, given)["who"] == "rollback/toy"
         told = client.read_artifacts()
     assert champion(clone) == 2
     assert [each.data for each in told if each.key == "toy-rollback"] == [
