@@ -36,10 +36,8 @@ class Rollback:
     @property
     def outcome(self) -> str:
         """It in one sentence."""
-        before = f", version {self.previous} before" if self.previous else ""
-        return (
-            f"{self.workload} version {self.version} is the champion again{before}: {self.reason}"
-        )
+        instead = f" instead of version {self.previous}" if self.previous else ""
+        return f"{self.workload} version {self.version} is the champion again{instead}"
 
 
 def roll_back(project: Project, name: str, reason: str, to: int | None = None) -> Rollback:

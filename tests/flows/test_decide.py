@@ -1,6 +1,7 @@
-"""Two runs that decide at the same moment, in two processes, with a real registry."""
+"""Two runs that decide at the same moment, in two clones on one real registry."""
 
 import json
+import os
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from flows.train import decide
 from retrain.execute import get_or_run, run_uncached
 from retrain.project import Project
-from retrain.registry import decisions, versions
+from retrain.registry import audit, decisions, versions
 from retrain.runs.state import RunState
 from retrain.step import DataVersion, plan
 from retrain.store import RunContext, Store
@@ -54,8 +55,9 @@ class Runner:
         return made
 
 
-def promote(root: Path, seed: int, barrier: Any) -> list[str]:
-    """Trains nothing, and takes a model through comparison, gate and promotion."""
+def promote(shared: Path, seed: int, barrier: Any) -> list[str]:
+    """Trains nothing, and takes a model through comparison, gate and promotion in its clone."""
+    root = shared / f"clone-{seed}"
     project = Project(root)
     trained = write_model(root / f"trained-{seed}" / "train", seed=seed)
     write_report(trained, project)
@@ -71,15 +73,19 @@ def promote(root: Path, seed: int, barrier: Any) -> list[str]:
     return runner.steps
 
 
-def promote_and_tell(root: Path, seed: int, barrier: Any) -> None:
-    steps = promote(root, seed, barrier)
-    (root / "steps.json").write_text(json.dumps(steps))
+def promote_and_tell(shared: Path, seed: int, barrier: Any) -> None:
+    os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{shared}/mlflow.db"
+    steps = promote(shared, seed, barrier)
+    (shared / "steps.json").write_text(json.dumps(steps))
 
 
-def test_the_one_that_comes_second_compares_again_with_the_one_that_came_first(tmp_path):
+def test_the_one_that_comes_second_compares_again_with_the_one_that_came_first(
+    tmp_path, monkeypatch
+):
     project = Project(tmp_path)
     barrier = forks.Barrier(2)
     templates.place_mlflow_database(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     other = forks.Process(target=promote_and_tell, args=(tmp_path, 1, barrier))
     other.start()
     mine = promote(tmp_path, 2, barrier)
@@ -89,9 +95,9 @@ def test_the_one_that_comes_second_compares_again_with_the_one_that_came_first(t
     once = ["gate", "promote"]
     again = [*once, "evaluate_champion", "compare_champion", *once]
     assert sorted([mine, theirs]) == sorted([once, again])
-    entries = decisions.read(project, "toy").entries
-    assert [(e.action, e.verdict, e.previous) for e in entries] == [
-        ("promoted", "first", None),
-        ("promoted", "not worse", 1),
-    ]
-    assert versions.champion(project, "toy").version == 2
+    first, second = decisions.read(project, "toy").entries
+    assert (first.action, first.verdict, first.previous) == ("promoted", "first", None)
+    assert (second.action, second.verdict) == ("promoted", "not worse")
+    assert second.previous == first.version != second.version  # either was registered first
+    assert versions.champion(project, "toy").version == second.version
+    assert audit.faults(project) == []

@@ -209,7 +209,10 @@ def test_a_promotion_that_was_killed_is_completed_by_the_next_run(
     registered, _, aliases, logged, _ = state(project)
     assert len(registered) == len(history(project)) == 1
     assert [model["status"] for model in logged] == ["READY"]
-    assert {name: int(version) for name, version in aliases.items()} == {"champion": 1}
+    assert {name: int(version) for name, version in aliases.items()} == {
+        "champion": 1,
+        "reference": 1,
+    }
     assert versions.champion(project, "toy").verdict == "first"
     assert versions.download(project, versions.champion(project, "toy"))
     assert not decisions.read(project, "toy").unfinished
