@@ -16,6 +16,7 @@ LOADS = {"read_pickle", "unsafe_load", "full_load", "load_model"}
 ALLOWED = {
     "tasks/compute/ray_data.py": ["pickle"],
     "tasks/evaluate/answer.py": ["mlflow.pyfunc.load_model"],
+    "tasks/predict/classify.py": ["mlflow.pyfunc.load_model"],
     "tasks/promote/check.py": ["mlflow.pyfunc.load_model"],
     "tasks/train/stream_ingest.py": ["pickle"],
 }

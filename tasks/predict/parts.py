@@ -1,0 +1,150 @@
+"""Classifies the units of an input and writes a file for each, which a killed run leaves behind."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from tasks.data.raw_dataset import Unit
+from tasks.predict.inputs import Image, Source, portions, read
+from tasks.predict.process import PackageProcess
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Job:
+    """What classifies which images; cheap to send to a worker of Ray.
+
+    Attributes:
+        model: The version's name for people.
+        package: Its folder.
+        classes: Their names, in the order of the probabilities.
+        source: The images.
+    """
+
+    model: str
+    package: Path
+    classes: Sequence[str]
+    source: Source
+
+
+@dataclass(frozen=True)
+class Part:
+    """A unit of the input, and the file for its answers, with the columns of `schema`."""
+
+    unit: Unit
+    file: Path
+
+
+def schema() -> "pa.Schema":
+    """The columns of the answers; a row is an image.
+
+    The probabilities are in the order of the package's classes. An image that cannot be read, or
+    that the package refuses, has an error in their place and in that of the label.
+    """
+    import pyarrow as pa
+
+    return pa.schema(
+        {
+            "path": pa.string(),
+            "label": pa.string(),
+            "probabilities": pa.list_(pa.float32()),
+            "sha256": pa.string(),
+            "error": pa.string(),
+        }
+    )
+
+
+class Worker:
+    """Classifies units, as many at once as it is called; each call has a process of its own."""
+
+    def __init__(self, job: Job, device: str) -> None:
+        self._job, self._device = job, device
+        self._idle: SimpleQueue[PackageProcess] = SimpleQueue()
+
+    def __call__(self, part: Part) -> bool:
+        """Writes a part, unless it is there.
+
+        Returns:
+            Whether it was there: with the same images, byte by byte.
+
+        Raises:
+            ValueError: The input or the package is broken.
+        """
+        if self._is_finished(part):
+            return True
+        process = self._process()
+        try:
+            self._write(part, process)
+        except ValueError as error:
+            if process.close.alive:
+                process.close()
+            raise ValueError(f"{self._job.model}: {error}") from error
+        self._idle.put(process)
+        return False
+
+    def _process(self) -> PackageProcess:
+        try:
+            return self._idle.get_nowait()
+        except Empty:
+            return PackageProcess(self._job.package, self._job.classes, self._device)
+
+    def _is_finished(self, part: Part) -> bool:
+        import pyarrow as pa
+
+        if not part.file.exists():
+            return False
+        images = ((image.path, image.sha256) for image in read(self._job.source, part.unit))
+        try:
+            return all(now == before for now, before in zip_longest(images, _images_of(part.file)))
+        except (OSError, pa.ArrowInvalid):  # the file is damaged
+            return False
+
+    def _write(self, part: Part, process: PackageProcess) -> None:
+        import pyarrow.parquet as pq
+
+        partial = part.file.with_suffix(".partial")
+        with pq.ParquetWriter(partial, schema(), write_page_checksum=True) as writer:
+            for images in portions(read(self._job.source, part.unit)):
+                writer.write_batch(_answers(images, process))
+        partial.replace(part.file)
+
+
+def _images_of(file: Path) -> Iterator[tuple[str, str | None]]:
+    """The path and the SHA-256 of each image in a part, all of which is read."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
+        for batch in parquet.iter_batches():
+            yield from zip(batch["path"].to_pylist(), batch["sha256"].to_pylist(), strict=True)
+
+
+def _answers(images: Sequence[Image], process: PackageProcess) -> "pa.RecordBatch":
+    """The rows of some images."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    there = np.array([image.error is None for image in images])
+    columns = {
+        "path": pa.array([image.path for image in images], pa.string()),
+        "sha256": pa.array([image.sha256 for image in images], pa.string()),
+        "error": pa.array([image.error for image in images], pa.string()),
+    }
+    if there.any():
+        given = process.classify([image.data for image in images if image.error is None])
+        # An image whose file cannot be read was not sent: its index is null, and so is its answer.
+        index = pa.array(np.cumsum(there) - 1, mask=~there)
+        columns["error"] = pc.coalesce(columns["error"], given["error"].take(index))
+        columns["label"] = given["label"].take(index)
+        lists = given["probabilities"].cast(pa.list_(pa.float32())).take(index)
+        nothing = pa.scalar(None, lists.type)
+        columns["probabilities"] = pc.if_else(pc.is_valid(columns["label"]), lists, nothing)
+    else:
+        for name in ("label", "probabilities"):
+            columns[name] = pa.nulls(len(images), schema().field(name).type)
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema().names], schema=schema())
