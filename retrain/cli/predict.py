@@ -18,9 +18,7 @@ def add_commands(commands: Commands) -> None:
     """Adds `predict`."""
     parser = commands.add("predict", _predict, predict.HELP, workload=True)
     _add_input(parser)
-    parser.add_argument(
-        "--output", required=True, metavar="FILE", help="the Parquet file to write"
-    )
+    parser.add_argument("--output", required=True, metavar="FILE", help="the Parquet file to write")
     parser.add_argument("--force", action="store_true", help="replace the output if it exists")
 
 

@@ -165,9 +165,7 @@ def open_unlabelled(root: Path, image_column: str | None) -> ParquetFiles:
     return ParquetFiles(root, image_column, None, labelled=False)
 
 
-def _find_column(
-    name: str, schema: "pa.Schema", key: str, wanted: str | None, setting: str
-) -> str:
+def _find_column(name: str, schema: "pa.Schema", key: str, wanted: str | None, setting: str) -> str:
     """The column that is wanted, or that has a usual name; `setting` is where one is named."""
     names = (wanted,) if wanted else USUAL[key]
     column = next((each for each in names if each in schema.names), None)

@@ -118,7 +118,12 @@ def _recognise(root: Path, place: str) -> str:
             kinds.add("image" if suffix in IMAGE_SUFFIXES else "unknown")
     if {".parquet", "image"} <= kinds:
         raise UsageError(f"--input {place} holds Parquet files and images: name one of them.")
-    formats = {".parquet": "parquet", "image": "folders", ".tar": "webdataset", "unknown": "folders"}
+    formats = {
+        ".parquet": "parquet",
+        "image": "folders",
+        ".tar": "webdataset",
+        "unknown": "folders",
+    }
     found = next((name for kind, name in formats.items() if kind in kinds), None)
     if found is None:
         raise UsageError(

@@ -1,0 +1,70 @@
+"""The flow `predict`, from the command line to the file; and what it refuses."""
+
+import json
+import shutil
+
+import pyarrow.parquet as pq
+import pytest
+
+from flows import predict
+from retrain.project import Project
+from retrain.store import Store
+from tasks.predict import inputs
+from tests.tasks.toy_data import png, write_files
+
+
+def test_the_champion_answers_as_it_was_evaluated(clone, first, tmp_path):
+    [test] = (clone.root / ".retrain/store/pull").glob("*/data/test.parquet")
+    output = tmp_path / "new" / "out.parquet"
+    arguments = ("predict", "vit", "--input", str(test), "--output", str(output))
+    document = json.loads(clone.retrain(*arguments, "--json").stdout)
+    assert document["model"]["version"] == first["model"]["version"]
+    assert document["output"] == str(output)
+    assert (document["rows"], document["errors"]) == (360, 0)
+    [evaluated] = (clone.root / ".retrain/store/evaluate").glob("*/predictions.parquet")
+    expected, found = pq.read_table(evaluated), pq.read_table(output)
+    assert found["sha256"] == expected["sha256"]
+    assert found["label"].to_pylist() == expected["prediction"].to_pylist()
+    refused = clone.retrain(*arguments, code=2)
+    assert refused.stderr == f"retrain: --output {output} exists: add --force to replace it.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("vti",), "No workload 'vti' in params.yaml or run here. Did you mean 'vit'?"),
+        (("mnist",), "mnist has no registered model yet: retrain train mnist"),
+        (("vit", "--version", "7"), "vit has no version '7'. --version takes one of: 1, champion."),
+        (("vit", "--version", "best"), "vit has no version 'best'. --version takes one of: 1, ch"),
+        (("vit", "--input", "nowhere"), "nowhere does not exist."),
+        (("vit", "--output", "flows"), "flows: name a file of this machine"),
+        (("vit", "--output", "docs/out.parquet"), "docs/out.parquet lies in the input"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(clone, arguments, message):
+    name, *others = arguments
+    done = clone.retrain(
+        "predict", name, "--input", "docs", "--output", "out.parquet", *others, code=2
+    )
+    assert len(done.stderr.splitlines()) == 1
+    assert message in done.stderr
+
+
+def test_an_archive_at_a_url_is_downloaded_once_and_removed(tmp_path):
+    write_files(tmp_path / "images", {"a/1.png": png(1), "b/2.png": png(2)})
+    shutil.make_archive(str(tmp_path / "images"), "zip", tmp_path / "images")
+    url = f"file://{tmp_path}/images.zip"
+    project, store = Project(tmp_path), Store(tmp_path / "store")
+
+    def read():
+        with predict.opened(project, store, "run", url, None) as source:
+            units = source.units()
+            found = [each for unit in units for each in inputs.read(source, unit)]
+            assert list(store.leftovers())
+        return [(image.path, image.data) for image in found]
+
+    assert read() == [("a/1.png", png(1)), ("b/2.png", png(2))]
+    assert not list(store.leftovers())
+    url = f"file://{tmp_path}/gone.zip"
+    with pytest.raises(ValueError, match=f"--input: there is nothing at {url}"):
+        read()
