@@ -14,11 +14,13 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import mkdtemp
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from retrain import preflight
 from retrain.errors import UsageError
+from retrain.params import load_drift
 from retrain.project import Project, find_project
 from retrain.redaction import guard_logs
 from retrain.registry import versions
@@ -28,12 +30,16 @@ from retrain.runs.notify import notify, run_name
 from retrain.runs.records import Document
 from retrain.store import Store
 from tasks.data.champion import Registered
+from tasks.drift.reference import find_reference
+from tasks.drift.report import TEST_SPLIT, publish, report, sentence
 from tasks.predict.inputs import Source, open_source
 from tasks.predict.predict import NAME, predict as classify
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from prefect import Flow
 
+UNKNOWN = "Not compared with the test split: the store has lost what the version was evaluated on."
 HELP = "Classifies images with the model in production, and writes a Parquet file."
 
 
@@ -107,8 +113,7 @@ def opened(
         return
     path = _path(project, place)
     if path.is_file():  # a folder with a link to it: the readers take folders
-        folder = store.temporary(run) / NAME
-        folder.mkdir()
+        folder = Path(mkdtemp(dir=store.temporary(run)))
         (folder / path.name).symlink_to(path)
         path = folder
     yield open_source(path, place, image_column)
@@ -152,7 +157,7 @@ def run(
     store, run_id = Store(project.store), str(runtime.flow_run.id)
     with store.holding(run_id), opened(project, store, run_id, input, image_column) as source:
         path.parent.mkdir(parents=True, exist_ok=True)
-        written = classify(Registered(project, model), source, path, store)
+        written, sample = classify(Registered(project, model), source, path, store)
     document = {
         "flow": NAME,
         "workload": workload,
@@ -169,8 +174,37 @@ def run(
         **asdict(written),
     }
     document["outcome"] = _outcome(document)
+    document["drift"] = compare(project, model, sample, input, run_id)
     _publish(document)
     return document
+
+
+def compare(
+    project: Project, model: ModelVersion, sample: "pa.Table", place: str, run: str
+) -> dict[str, Any] | None:
+    """Compares a sample with the test split; None if it is not known any more, or has no image.
+
+    Args:
+        project: The clone.
+        model: The version that classified the sample.
+        sample: As `tasks.data.image_facts.schema` has it.
+        place: What came in.
+        run: The id of the flow run.
+    """
+    reference = find_reference(project, model)
+    if reference is None or not len(sample):
+        return None
+    threshold = load_drift(project.params, model.name).threshold
+    return report(
+        project,
+        model,
+        reference,
+        sample,
+        place=place,
+        against=TEST_SPLIT,
+        threshold=threshold,
+        run=run,
+    )
 
 
 def show(document: Document) -> None:
@@ -182,7 +216,8 @@ def show(document: Document) -> None:
         for label, count in document["labels"].items()
     ]
     console.say_table(["label", "images", "share"], rows)
-    console.say(f"[bold]{escape(document['outcome'])}[/]\n")
+    console.say(f"[bold]{escape(document['outcome'])}[/]")
+    console.say(escape(sentence(document["drift"]) if document["drift"] else UNKNOWN) + "\n")
     console.say(escape(f"{'output':<10} {document['output']}"))
     console.say(f"{'took':<10} {document['took']:.1f} s")
 
@@ -206,6 +241,8 @@ def _publish(document: Document) -> None:
         table=[{"label": name, "images": count} for name, count in document["labels"].items()],
         description=f"{document['outcome']} `{document['output']}`",
     )
+    if document["drift"]:
+        publish(document["workload"], document["drift"])
 
 
 def _path(project: Project, text: str) -> Path:

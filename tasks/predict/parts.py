@@ -7,6 +7,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from tasks.data import image_facts
 from tasks.data.raw_dataset import Unit
 from tasks.predict.inputs import Image, Source, portions, read
 from tasks.predict.process import PackageProcess
@@ -24,17 +25,32 @@ class Job:
         package: Its folder.
         classes: Their names, in the order of the probabilities.
         source: The images.
+        rows: How many there are.
+        only_sample: Whether only those of the sample are classified, for which simple facts are
+            recorded too (`tasks/data/image_facts.py`).
     """
 
     model: str
     package: Path
     classes: Sequence[str]
     source: Source
+    rows: int
+    only_sample: bool = False
+
+    def images(self, unit: Unit) -> Iterator[Image]:
+        """The images of a unit that are classified."""
+        for image in read(self.source, unit):
+            if not self.only_sample or self.is_sampled(image):
+                yield image
+
+    def is_sampled(self, image: Image) -> bool:
+        """Whether an image belongs to the sample."""
+        return image.sha256 is not None and image_facts.is_sampled(image.sha256, self.rows)
 
 
 @dataclass(frozen=True)
 class Part:
-    """A unit of the input, and the file for its answers, with the columns of `schema`."""
+    """A unit of the input, and the file for its answers: the columns of `schema`, and the facts."""
 
     unit: Unit
     file: Path
@@ -57,6 +73,13 @@ def schema() -> "pa.Schema":
             "error": pa.string(),
         }
     )
+
+
+def schema_of_parts() -> "pa.Schema":
+    """The same, and the facts about an image of the sample; null for the others."""
+    import pyarrow as pa
+
+    return pa.schema([*schema(), *(pa.field(name, pa.float64()) for name in image_facts.FACTS)])
 
 
 class Worker:
@@ -98,19 +121,28 @@ class Worker:
 
         if not part.file.exists():
             return False
-        images = ((image.path, image.sha256) for image in read(self._job.source, part.unit))
+        images = ((image.path, image.sha256) for image in self._job.images(part.unit))
         try:
             return all(now == before for now, before in zip_longest(images, _images_of(part.file)))
         except (OSError, pa.ArrowInvalid):  # the file is damaged
             return False
 
     def _write(self, part: Part, process: PackageProcess) -> None:
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         partial = part.file.with_suffix(".partial")
-        with pq.ParquetWriter(partial, schema(), write_page_checksum=True) as writer:
-            for images in portions(read(self._job.source, part.unit)):
-                writer.write_batch(_answers(images, process))
+        with pq.ParquetWriter(partial, schema_of_parts(), write_page_checksum=True) as writer:
+            for images in portions(self._job.images(part.unit)):
+                answers = _answers(images, process)
+                facts = [
+                    (image_facts.measure(image.data) if self._job.is_sampled(image) else None) or {}
+                    for image in images
+                ]
+                for name in image_facts.FACTS:
+                    column = pa.array([each.get(name) for each in facts], pa.float64())
+                    answers = answers.append_column(name, column)
+                writer.write_batch(answers)
         partial.replace(part.file)
 
 

@@ -10,7 +10,8 @@ import hashlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version as installed
@@ -24,7 +25,7 @@ from retrain.servers import ray_cluster
 from retrain.step import digest_of
 from retrain.store import Store
 from tasks.compute.workers import map_units
-from tasks.data import package
+from tasks.data import image_facts, package
 from tasks.data.champion import Registered
 from tasks.data.raw_dataset import READERS, Unit
 from tasks.predict.inputs import Source, digest_of_images
@@ -81,7 +82,9 @@ def check_package(registered: Registered) -> Path:
     return folder
 
 
-def predict(registered: Registered, source: Source, output: Path, store: Store) -> Predictions:
+def predict(
+    registered: Registered, source: Source, output: Path, store: Store
+) -> "tuple[Predictions, pa.Table]":
     """Classifies all images of an input.
 
     Args:
@@ -90,19 +93,49 @@ def predict(registered: Registered, source: Source, output: Path, store: Store) 
         output: The Parquet file that is written, at the end and as a whole.
         store: Its scratch keeps the finished units of a run that is killed.
 
+    Returns:
+        What was written, and a sample of the images as `tasks.data.image_facts.schema` has it.
+
     Raises:
         ValueError: A file of the input is broken, or the package is.
     """
+    with _classified(registered, source, store) as (parts, reused):
+        metadata = {
+            "labels": json.dumps(list(package.classes_of(registered.package))),
+            "retrain.model": registered.version.name,
+            "retrain.version": str(registered.version.version),
+            "retrain.package": registered.digest,
+        }
+        return _join(parts, output, metadata, reused), _sample(parts)
+
+
+def sample(registered: Registered, source: Source, store: Store) -> "pa.Table":
+    """Classifies a sample of an input; the arguments and the errors of `predict`.
+
+    Returns:
+        The sample, as `tasks.data.image_facts.schema` has it.
+    """
+    with _classified(registered, source, store, only_sample=True) as (parts, _):
+        return _sample(parts)
+
+
+@contextmanager
+def _classified(
+    registered: Registered, source: Source, store: Store, only_sample: bool = False
+) -> Iterator[tuple[list[Part], int]]:
+    """The finished parts, and how many of them were there; they are removed after the block."""
     folder = check_package(registered)
     units = source.units()
-    key = _key(registered, source, units)
+    key = _key(registered, source, units, only_sample)
     with store.lock(NAME, key):
         scratch = store.scratch(NAME, key)
         if ray_cluster.is_remote():  # its machines see the store
             folder = _copied(folder, scratch / "package")
         version = registered.version
         classes = tuple(package.classes_of(folder))
-        job = Job(f"{version.name} version {version.version}", folder, classes, source)
+        rows = sum(unit.rows for unit in units)
+        name = f"{version.name} version {version.version}"
+        job = Job(name, folder, classes, source, rows, only_sample)
         parts = [Part(unit, scratch / f"{number:06d}.parquet") for number, unit in enumerate(units)]
         with console.unit_progress(NAME, len(parts)) as show:
             reused = map_units(
@@ -111,18 +144,13 @@ def predict(registered: Registered, source: Source, output: Path, store: Store) 
                 seconds=_seconds(folder, units),
                 done=lambda part: show(part.unit.rows),
             )
-        metadata = {
-            "labels": json.dumps(classes),
-            "retrain.model": version.name,
-            "retrain.version": str(version.version),
-            "retrain.package": registered.digest,
-        }
-        written = _join(parts, output, metadata, sum(reused))
+        yield parts, sum(reused)
         shutil.rmtree(scratch)
-    return written
 
 
-def _key(registered: Registered, source: Source, units: Sequence[Unit]) -> str:
+def _key(
+    registered: Registered, source: Source, units: Sequence[Unit], only_sample: bool = False
+) -> str:
     """What finished units belong to: a package, what classifies with it, and a listing of images.
 
     That the images' contents are the same is checked when a unit is used again.
@@ -133,6 +161,7 @@ def _key(registered: Registered, source: Source, units: Sequence[Unit]) -> str:
             "package": registered.digest,
             "code": code_digests(modules),
             "libraries": {name: installed(name) for name in LIBRARIES},
+            "only_sample": only_sample,
             "units": [digest_of(asdict(unit)) for unit in units],
         }
     )
@@ -167,7 +196,7 @@ def _join(
         with pq.ParquetWriter(partial_file, schema().with_metadata(metadata)) as writer:
             for part in parts:
                 with pq.ParquetFile(part.file) as finished:
-                    table = finished.read()
+                    table = finished.read(schema().names)
                 writer.write_table(table.replace_schema_metadata(metadata))
                 rows += len(table)
                 labels.update(_counts(table))
@@ -181,6 +210,25 @@ def _join(
         raise
     errors = rows - labels.total()
     return Predictions(rows, errors, dict(sorted(labels.items())), digest, reused)
+
+
+def _sample(parts: Sequence[Part]) -> "pa.Table":
+    """The rows of the sample that have a label and facts."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    tables = [image_facts.schema().empty_table()]
+    for part in parts:
+        table = pq.read_table(part.file)
+        table = table.filter(pc.and_(pc.is_valid(table["label"]), pc.is_valid(table["side"])))
+        if len(table):
+            given = np.stack(table["probabilities"].to_numpy())
+            confidence = pa.chunked_array([given.max(axis=1)], pa.float32())
+            table = table.append_column("confidence", confidence)
+            tables.append(table.select(image_facts.schema().names))
+    return pa.concat_tables(tables)
 
 
 def _counts(table: "pa.Table") -> dict[str, int]:
