@@ -2,14 +2,17 @@
 
 import json
 import shutil
+import urllib.request
 
 import pyarrow.parquet as pq
 import pytest
 
 from flows import predict
+from retrain.cli.main import main
 from retrain.project import Project
 from retrain.store import Store
 from tasks.predict import inputs
+from tests.flows.conftest import until
 from tests.tasks.toy_data import png, write_files
 
 
@@ -25,6 +28,7 @@ def test_the_champion_answers_as_it_was_evaluated(clone, first, tmp_path):
     expected, found = pq.read_table(evaluated), pq.read_table(output)
     assert found["sha256"] == expected["sha256"]
     assert found["label"].to_pylist() == expected["prediction"].to_pylist()
+    assert (document["drift"]["score"], document["drift"]["drifted"]) == (0.0, False)
     refused = clone.retrain(*arguments, code=2)
     assert refused.stderr == f"retrain: --output {output} exists: add --force to replace it.\n"
 
@@ -41,13 +45,13 @@ def test_the_champion_answers_as_it_was_evaluated(clone, first, tmp_path):
         (("vit", "--output", "docs/out.parquet"), "docs/out.parquet lies in the input"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(clone, arguments, message):
+def test_what_cannot_be_done_is_one_line(clone, arguments, message, monkeypatch, capsys):
+    monkeypatch.chdir(clone.root)
     name, *others = arguments
-    done = clone.retrain(
-        "predict", name, "--input", "docs", "--output", "out.parquet", *others, code=2
-    )
-    assert len(done.stderr.splitlines()) == 1
-    assert message in done.stderr
+    assert main(["predict", name, "--input", "docs", "--output", "out.parquet", *others]) == 2
+    errors = capsys.readouterr().err
+    assert len(errors.splitlines()) == 1
+    assert message in errors
 
 
 def test_an_archive_at_a_url_is_downloaded_once_and_removed(tmp_path):
@@ -68,3 +72,30 @@ def test_an_archive_at_a_url_is_downloaded_once_and_removed(tmp_path):
     url = f"file://{tmp_path}/gone.zip"
     with pytest.raises(ValueError, match=f"--input: there is nothing at {url}"):
         read()
+
+
+def test_what_has_drifted_is_told_to_prefect(clone, first, tmp_path):
+    wide = {f"{number}.png": png(number, width=24) for number in range(60)}
+    write_files(tmp_path / "wide", wide)
+    arguments = ("drift", "vit", "--input", str(tmp_path / "wide"))
+    document = json.loads(clone.retrain(*arguments, "--json").stdout)
+    drift = document["drift"]
+    assert drift["drifted"]
+    assert drift["reference_images"] == 360
+    features = {each["feature"]: each for each in drift["features"]}
+    assert features["aspect"]["incoming"] == pytest.approx(3)
+    kept = json.loads((clone.root / drift["file"]).read_text())
+    assert kept["features"] == drift["features"]
+
+    def emitted():
+        body = json.dumps({"filter": {"event": {"name": ["retrain.drift"]}}}).encode()
+        request = urllib.request.Request(
+            f"{clone.api}/events/filter", body, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request) as answer:
+            return json.load(answer)["events"]
+
+    until(emitted)
+    [event] = emitted()
+    assert event["resource"]["prefect.resource.id"] == "retrain.model.vit"
+    assert event["payload"]["score"] == drift["score"]

@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from retrain.store import Store
-from tasks.data import raw_dataset
+from tasks.data import image_facts, raw_dataset
 from tasks.predict import predict as module
 from tasks.predict.inputs import Source, open_source
 from tasks.predict.parts import Job, Part, Worker
-from tasks.predict.predict import check_package, predict
+from tasks.predict.predict import check_package, predict, sample
 from tests.tasks.toy_data import write_files
 from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, png
 
@@ -83,7 +83,9 @@ def first(toy, folder, tmp_path_factory):
     place = tmp_path_factory.mktemp("first")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(raw_dataset, "WORTH_ROWS", UNIT)
-        written = predict(toy.older, source(folder), place / "out.parquet", Store(place / "store"))
+        written, _ = predict(
+            toy.older, source(folder), place / "out.parquet", Store(place / "store")
+        )
     assert [path.name for path in place.iterdir() if path.is_file()] == ["out.parquet"]
     assert not list((place / "store").rglob("*.parquet"))
     return written, place / "out.parquet"
@@ -140,7 +142,7 @@ def test_a_killed_run_goes_on_and_the_file_is_the_same(toy, folder, first, tmp_p
     data = bytearray(damaged.read_bytes())
     data[100] ^= 1  # in a page
     damaged.write_bytes(data)
-    again = predict(toy.older, source(folder), tmp_path / "out.parquet", Store(store))
+    again, _ = predict(toy.older, source(folder), tmp_path / "out.parquet", Store(store))
     assert again.reused == 1
     assert (tmp_path / "out.parquet").read_bytes() == first[1].read_bytes()
     assert not whole.exists()
@@ -156,7 +158,7 @@ def test_a_finished_unit_is_not_used_for_other_images_of_the_same_size(
     table = pq.read_table(first[1]).slice(0, unit.rows)
     part = Part(unit, tmp_path / "part.parquet")
     pq.write_table(table, part.file, write_page_checksum=True)
-    worker = Worker(Job("toy version 2", toy.older.package, LABELS, opened), "cpu")
+    worker = Worker(Job("toy version 2", toy.older.package, LABELS, opened, ROWS), "cpu")
     assert worker(part) is True
     before = (copy / "03.png").stat()
     data = bytearray((copy / "03.png").read_bytes())
@@ -177,6 +179,27 @@ def test_units_of_another_package_and_of_other_files_are_others(toy, folder, tmp
     more = source(copy)
     keys.add(module._key(toy.older, more, more.units()))
     assert len(keys) == 3
+
+
+def test_a_sample_is_decided_by_the_images_and_nothing_else_is_classified(
+    toy, folder, first, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(image_facts, "SAMPLE", 20)
+    found = sample(toy.older, source(folder), Store(tmp_path))
+    table = pq.read_table(first[1])
+    rows = table.filter(
+        [
+            label is not None and image_facts.is_sampled(sha256, ROWS)
+            for label, sha256 in zip(
+                *(table[n].to_pylist() for n in ("label", "sha256")), strict=True
+            )
+        ]
+    )
+    assert 5 < len(rows) < 35
+    assert found["label"] == rows["label"]
+    most = [max(given) for given in rows["probabilities"].to_pylist()]
+    assert np.abs(found["confidence"].to_numpy() - most).max() < 1e-6
+    assert set(found["side"].to_pylist()) == {8.0}
 
 
 def test_actors_write_the_same_file(toy, folder, first, tmp_path, monkeypatch, ray_session):
@@ -206,5 +229,5 @@ def test_a_package_that_does_not_load_ends_the_run_with_its_reason(toy, folder, 
     opened = source(folder)
     part = Part(opened.units()[0], tmp_path / "part.parquet")
     with pytest.raises(ValueError, match=r"toy version 9: .*too old"):
-        Worker(Job("toy version 9", copy, LABELS, opened), "cpu")(part)
+        Worker(Job("toy version 9", copy, LABELS, opened, ROWS), "cpu")(part)
     assert not part.file.exists()
