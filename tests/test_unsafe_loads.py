@@ -15,8 +15,7 @@ LOADS = {"read_pickle", "unsafe_load", "full_load", "load_model"}
 # What goes between processes of one run; and the packages of the registry, which are code.
 ALLOWED = {
     "tasks/compute/ray_data.py": ["pickle"],
-    "tasks/evaluate/answer.py": ["mlflow.pyfunc.load_model"],
-    "tasks/predict/classify.py": ["mlflow.pyfunc.load_model"],
+    "tasks/compute/answer.py": ["mlflow.pyfunc.load_model"],
     "tasks/promote/check.py": ["mlflow.pyfunc.load_model"],
     "tasks/train/stream_ingest.py": ["pickle"],
 }

@@ -13,6 +13,7 @@ from retrain.runs.runner import Runner
 from retrain.step import Chosen, Facts, Step, Workspace
 from retrain.store import Artifact
 from retrain.workload import Data, Workload
+from tasks.compute.served import Served, ask, other_versions
 from tasks.data import image_table
 from tasks.data.accepted_images import read_images
 from tasks.data.champion import Champion, Registered
@@ -22,7 +23,6 @@ from tasks.evaluate import predictions
 from tasks.evaluate.classes import compare_classes
 from tasks.evaluate.metrics import Tally, summarise
 from tasks.evaluate.predictions import Answers
-from tasks.evaluate.served import Served, ask, other_versions
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ def _chosen(
     workload: Workload, registered: Registered, pulled: Artifact, validated: Artifact
 ) -> Chosen:
     # No import leads to `answer`: it runs as a program.
-    return Chosen(modules=("tasks.evaluate.answer", READERS[pulled.facts["format"]]))
+    return Chosen(modules=("tasks.compute.answer", READERS[pulled.facts["format"]]))
 
 
 STEP = Step(

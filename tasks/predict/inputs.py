@@ -13,10 +13,6 @@ from retrain.errors import UsageError
 from tasks.data.listing import IMAGE_SUFFIXES, is_no_image, list_files
 from tasks.data.raw_dataset import RawImage, Reader, Unit, join, open_unlabelled
 
-# The most that is sent at once, so that memory stays small whatever the size of an image. A package
-# answers as many rows with one forward pass.
-MAX_ROWS, MAX_BYTES = 256, 64_000_000
-
 
 @dataclass(frozen=True)
 class Source:
@@ -91,20 +87,6 @@ def read(source: Source, unit: Unit) -> Iterator[Image]:
             yield from map(_image, source.reader.read(source.reader.unit_of([(name, 0)])))
         except OSError as error:  # one file that cannot be read does not stop the others
             yield Image(_text(name), None, b"", error.strerror or str(error))
-
-
-def portions(images: Iterator[Image]) -> Iterator[list[Image]]:
-    """Cuts images into portions that are classified at once; they depend on the images alone."""
-    some: list[Image] = []
-    size = 0
-    for image in images:
-        if some and (len(some) == MAX_ROWS or size + len(image.data) > MAX_BYTES):
-            yield some
-            some, size = [], 0
-        some.append(image)
-        size += len(image.data)
-    if some:
-        yield some
 
 
 def _recognise(root: Path, place: str) -> str:

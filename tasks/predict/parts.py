@@ -7,10 +7,10 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from tasks.compute.served import PackageProcess, one_gpu, portions
 from tasks.data import image_facts
 from tasks.data.raw_dataset import Unit
-from tasks.predict.inputs import Image, Source, portions, read
-from tasks.predict.process import PackageProcess
+from tasks.predict.inputs import Image, Source, read
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,7 +23,6 @@ class Job:
     Attributes:
         model: The version's name for people.
         package: Its folder.
-        classes: Their names, in the order of the probabilities.
         source: The images.
         rows: How many there are.
         only_sample: Whether only those of the sample are classified, for which simple facts are
@@ -32,7 +31,6 @@ class Job:
 
     model: str
     package: Path
-    classes: Sequence[str]
     source: Source
     rows: int
     only_sample: bool = False
@@ -114,7 +112,8 @@ class Worker:
         try:
             return self._idle.get_nowait()
         except Empty:
-            return PackageProcess(self._job.package, self._job.classes, self._device)
+            package = self._job.package
+            return PackageProcess(package, package, one_gpu(self._device))
 
     def _is_finished(self, part: Part) -> bool:
         import pyarrow as pa

@@ -132,10 +132,9 @@ def _classified(
         if ray_cluster.is_remote():  # its machines see the store
             folder = _copied(folder, scratch / "package")
         version = registered.version
-        classes = tuple(package.classes_of(folder))
         rows = sum(unit.rows for unit in units)
         name = f"{version.name} version {version.version}"
-        job = Job(name, folder, classes, source, rows, only_sample)
+        job = Job(name, folder, source, rows, only_sample)
         parts = [Part(unit, scratch / f"{number:06d}.parquet") for number, unit in enumerate(units)]
         with console.unit_progress(NAME, len(parts)) as show:
             reused = map_units(
@@ -155,7 +154,7 @@ def _key(
 
     That the images' contents are the same is checked when a unit is used again.
     """
-    modules = (__name__, "tasks.predict.classify", READERS[source.format])
+    modules = (__name__, "tasks.compute.answer", READERS[source.format])
     return digest_of(
         {
             "package": registered.digest,

@@ -21,10 +21,10 @@ from retrain.step import DataVersion, plan
 from retrain.store import Artifact, RunContext, Store
 from retrain.verify import Verifier
 from retrain.workload import Data, Evaluate, Model, Workload
+from tasks.compute import served
 from tasks.data import package
 from tasks.data.accepted_images import AcceptedImage, read_images
 from tasks.data.raw_dataset import open_raw_dataset
-from tasks.evaluate import served
 from tasks.evaluate.champion import SPLIT, score_champion
 from tasks.evaluate.step import evaluate
 from tasks.promote.package import write_package
@@ -243,5 +243,5 @@ def test_what_is_sent_at_once_is_bounded_in_rows_and_bytes(monkeypatch):
     monkeypatch.setattr(served, "MAX_BYTES", 10)
     sizes = [1, 1, 1, 1, 6, 6, 20, 1]
     images = [AcceptedImage("p", "l", "s", b"x" * size) for size in sizes]
-    sent = [[len(image.data) for image in some] for some in served._portions(images)]
+    sent = [[len(image.data) for image in some] for some in served.portions(images)]
     assert sent == [[1, 1, 1], [1, 6], [6], [20], [1]]

@@ -92,12 +92,3 @@ def test_what_is_no_input_is_refused(tmp_path, names, message):
     write_files(tmp_path, dict.fromkeys(names, b""))
     with pytest.raises(UsageError, match=message):
         open_source(tmp_path, "photos", None)
-
-
-def test_what_is_sent_at_once_is_bounded_in_rows_and_bytes(monkeypatch):
-    monkeypatch.setattr(inputs, "MAX_ROWS", 3)
-    monkeypatch.setattr(inputs, "MAX_BYTES", 10)
-    sizes = [1, 1, 1, 1, 6, 6, 20, 1]
-    images = (inputs.Image("p", "s", b"x" * size) for size in sizes)
-    sent = [[len(image.data) for image in some] for some in inputs.portions(images)]
-    assert sent == [[1, 1, 1], [1, 6], [6], [20], [1]]

@@ -158,7 +158,7 @@ def test_a_finished_unit_is_not_used_for_other_images_of_the_same_size(
     table = pq.read_table(first[1]).slice(0, unit.rows)
     part = Part(unit, tmp_path / "part.parquet")
     pq.write_table(table, part.file, write_page_checksum=True)
-    worker = Worker(Job("toy version 2", toy.older.package, LABELS, opened, ROWS), "cpu")
+    worker = Worker(Job("toy version 2", toy.older.package, opened, ROWS), "cpu")
     assert worker(part) is True
     before = (copy / "03.png").stat()
     data = bytearray((copy / "03.png").read_bytes())
@@ -229,5 +229,5 @@ def test_a_package_that_does_not_load_ends_the_run_with_its_reason(toy, folder, 
     opened = source(folder)
     part = Part(opened.units()[0], tmp_path / "part.parquet")
     with pytest.raises(ValueError, match=r"toy version 9: .*too old"):
-        Worker(Job("toy version 9", copy, LABELS, opened, ROWS), "cpu")(part)
+        Worker(Job("toy version 9", copy, opened, ROWS), "cpu")(part)
     assert not part.file.exists()

@@ -1,6 +1,6 @@
 """A program that loads a package and classifies images with it, without the project's own code.
 
-    python -I -B classify.py PACKAGE
+    python -I -B answer.py PACKAGE
 
 Record batches with the column `image` come in as an Arrow stream, whose schema names the classes;
 batches with `label`, `probabilities` and `error` go out as another. An image that the package
