@@ -71,7 +71,8 @@ def report(
 
 def sentence(drift: Mapping[str, Any]) -> str:
     """The result in one sentence."""
-    what = f"{drift['feature']} is {drift['score']:.1f} times"
+    score = f"{drift['score']:.1f}" if drift["score"] < 100 else "more than 100"
+    what = f"{drift['feature']} is {score} times"
     verdict = "Drift" if drift["drifted"] else "No drift"
     return (
         f"{verdict}: {what} as far from {drift['reference']} as its own samples are from each "
