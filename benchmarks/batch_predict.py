@@ -9,8 +9,8 @@ decoder, a batch through the network with all cores as PyTorch's threads, a tabl
 write the same columns. Without Prefect, whose server a run starts or finds.
 
 `started` is images/s after the first 1,000 images for each core, which are a unit each: what a
-large input gets. `whole` is all images by the seconds of the process, with its imports. The first round
-is left out as warm-up. The figures are medians of the rounds, and their ratios to the loop.
+large input gets. `whole` is all images by the seconds of the process, with its imports. The first
+round is left out as warm-up. The figures are medians of the rounds, and their ratios to the loop.
 """
 
 import argparse

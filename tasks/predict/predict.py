@@ -8,6 +8,7 @@ missing ones, and the file that it writes at its end is the same, byte by byte.
 
 import hashlib
 import json
+import logging
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from retrain.runs import console
 from retrain.servers import ray_cluster
 from retrain.step import digest_of
 from retrain.store import Store
+from tasks.compute.served import other_versions
 from tasks.compute.workers import map_units
 from tasks.data import image_facts, package
 from tasks.data.champion import Registered
@@ -33,6 +35,8 @@ from tasks.predict.parts import Job, Part, Worker, schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+logger = logging.getLogger(__name__)
 
 NAME = "predict"
 LIBRARIES = (
@@ -69,8 +73,7 @@ def check_package(registered: Registered) -> Path:
     Raises:
         ValueError: It has changed, or a part of it is gone.
     """
-    name = f"{registered.version.name} version {registered.version.version}"
-    folder = registered.package
+    name, folder = _name(registered), registered.package
     try:
         found = package.digest_of_folder(folder)
     except (OSError, ValueError, KeyError, AssertionError) as error:
@@ -125,16 +128,17 @@ def _classified(
 ) -> Iterator[tuple[list[Part], int]]:
     """The finished parts, and how many of them were there; they are removed after the block."""
     folder = check_package(registered)
+    if others := other_versions(folder):
+        libraries = ", ".join(others)
+        logger.warning("%s was registered with other libraries: %s.", _name(registered), libraries)
     units = source.units()
     key = _key(registered, source, units, only_sample)
     with store.lock(NAME, key):
         scratch = store.scratch(NAME, key)
         if ray_cluster.is_remote():  # its machines see the store
             folder = _copied(folder, scratch / "package")
-        version = registered.version
         rows = sum(unit.rows for unit in units)
-        name = f"{version.name} version {version.version}"
-        job = Job(name, folder, source, rows, only_sample)
+        job = Job(_name(registered), folder, source, rows, only_sample)
         parts = [Part(unit, scratch / f"{number:06d}.parquet") for number, unit in enumerate(units)]
         with console.unit_progress(NAME, len(parts)) as show:
             reused = map_units(
@@ -145,6 +149,10 @@ def _classified(
             )
         yield parts, sum(reused)
         shutil.rmtree(scratch)
+
+
+def _name(registered: Registered) -> str:
+    return f"{registered.version.name} version {registered.version.version}"
 
 
 def _key(

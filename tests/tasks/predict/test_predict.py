@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from retrain.errors import UsageError
+from retrain.registry import versions
 from retrain.store import Store
 from tasks.data import image_facts, raw_dataset
 from tasks.predict import predict as module
@@ -206,6 +209,21 @@ def test_actors_write_the_same_file(toy, folder, first, tmp_path, monkeypatch, r
     monkeypatch.setattr(module, "_seconds", lambda *_: 1e6)
     predict(toy.older, source(folder), tmp_path / "out.parquet", Store(tmp_path / "store"))
     assert (tmp_path / "out.parquet").read_bytes() == first[1].read_bytes()
+
+
+@pytest.mark.parametrize("reads_the_file", [True, False], ids=["file", "mlflow"])
+def test_a_version_is_found_by_its_number_and_by_an_alias(toy, monkeypatch, reads_the_file):
+    if not reads_the_file:
+        monkeypatch.setattr(versions.sqlite_reader, "read", lambda *_: None)
+    assert versions.find(toy.project, "toy", "champion") == toy.champion.version
+    assert versions.find(toy.project, "toy", "2") == toy.older.version
+    for name, wanted, message in (
+        ("toy", "3", "toy has no version '3'. --version takes one of: 1, 2, champion."),
+        ("toy", "best", "toy has no version 'best'. --version takes one of: 1, 2, champion."),
+        ("cat", "champion", "cat has no registered model yet: retrain train cat"),
+    ):
+        with pytest.raises(UsageError, match=re.escape(message)):
+            versions.find(toy.project, name, wanted)
 
 
 def test_a_package_that_has_changed_classifies_nothing(toy, tmp_path):
