@@ -25,6 +25,7 @@ ALONE = (
     "training_loops",
     "two_workers",
     "predict",
+    "batch_predict",
     "embed",
     "gpu",
     "flow",

@@ -21,7 +21,7 @@ from retrain.errors import UsageError
 from retrain.faults import did_you_mean, shorten, shown, validate
 from retrain.hardware import precision, threads
 from retrain.redaction import hide
-from retrain.workload import Evaluate, Section, Train, Workload
+from retrain.workload import Drift, Evaluate, Section, Train, Workload
 
 # A workload's name: valid in MLflow, in Prefect and as a folder's name.
 NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"
@@ -97,6 +97,16 @@ def load_workload(
             )
     folder = params.absolute().parent
     return _make(Origin(folder, name, as_name or name, workloads[name], overrides or {}))
+
+
+def load_drift(params: Path, name: str) -> Drift:
+    """The section `drift` of a workload, without the rest; the defaults for an unknown name.
+
+    Raises:
+        UsageError: A key or a value is wrong.
+    """
+    tree = _read(params).get(name, {}).get("drift") or {}
+    return validate(Drift, tree, name, ("drift",))
 
 
 def vary(workload: Workload, values: Mapping[str, Any]) -> Workload:

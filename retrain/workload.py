@@ -402,6 +402,17 @@ class Gate(Section):
     may_drop: Names = ()
 
 
+class Drift(Section):
+    """When what comes in has drifted from the test split, for the flows `predict` and `drift`.
+
+    Attributes:
+        threshold: The largest score without a drift. With a score of 1, the two differ as much as
+            one in a hundred pairs of samples of the test split does.
+    """
+
+    threshold: Annotated[float, Field(gt=0)] = 1.5
+
+
 class Searched(Section):
     """The values of a parameter that a search tries: from a range, or from a list.
 
@@ -469,6 +480,7 @@ class Workload(Section):
     evaluate: Evaluate = Evaluate()
     gate: Gate = Gate()
     tune: Tune = Tune()
+    drift: Drift = Drift()
     limits: dict[str, Annotated[float, Field(gt=0, le=8760)]] = {}
     _origin: Any = PrivateAttr(None)  # what `retrain.params` made it of
 

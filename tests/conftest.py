@@ -36,6 +36,7 @@ GROUPS = (
         "tests/tasks/validate/",
         "tests/tasks/data/",
         "tests/tasks/evaluate/test_step.py",
+        "tests/tasks/predict/",
         "tests/retrain/servers/test_ray_cluster.py",
     ),
     (  # Prefect

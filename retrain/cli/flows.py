@@ -128,33 +128,57 @@ def _run_on_screen(
     options: argparse.Namespace,
     imports: list[Callable[[], object]],
 ) -> "Document":
-    """Runs a flow through Prefect and shows it, with the libraries' output in a log file."""
+    """Runs a flow's steps."""
+
+    def run() -> Any:
+        return pipeline.as_prefect_flow()(
+            options.workload,
+            overrides,
+            options.data_rev,
+            options.refresh,
+            run=True,
+            promote=promote,
+            as_name=options.as_name,
+            force=options.force,
+        )
+
+    name = f"{pipeline.name}-{options.as_name or options.workload}"
+    return run_on_screen(project, name, run, pipeline.show, options.json, imports)
+
+
+def run_on_screen(
+    project: Project,
+    name: str,
+    run: Callable[[], Any],
+    show: Callable[["Document"], None],
+    to_json: bool,
+    imports: list[Callable[[], object]],
+) -> "Document":
+    """Runs a flow through Prefect and shows it, with the libraries' output in a log file.
+
+    Args:
+        project: The clone.
+        name: Of the log file.
+        run: Makes the Prefect flow and calls it; returns the run's document.
+        show: Shows the document to a person.
+        to_json: Leave standard output to the document.
+        imports: Called while a server starts.
+    """
     from retrain.runs import console
 
-    name = options.as_name or options.workload
-    log = project.logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{pipeline.name}-{name}.log"
-    with console.on_screen(log, to_stderr=options.json):
+    log = project.logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}.log"
+    with console.on_screen(log, to_stderr=to_json):
         try:
             _use_prefect(project, imports)
-            flow = pipeline.as_prefect_flow()
             with lost.marked(project):
-                document: Any = flow(
-                    options.workload,
-                    overrides,
-                    options.data_rev,
-                    options.refresh,
-                    run=True,
-                    promote=promote,
-                    as_name=options.as_name,
-                    force=options.force,
-                )
+                document = run()
         except Exception as error:
             print(redact(traceback.format_exc()), file=sys.stderr)  # into the log file
             error.add_note(f"More is in {log}")
             raise
         document["took"] = _seconds()
-        if not options.json:
-            pipeline.show(document)
+        if not to_json:
+            show(document)
     return dict(document)
 
 

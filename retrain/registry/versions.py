@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
 from retrain import tracking
+from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry import ledger, sqlite_reader
 from retrain.registry.ledger import LONGEST_REASON, Entry
@@ -131,6 +132,34 @@ def _of_alias(project: Project, name: str, alias: str) -> ModelVersion | None:
     if model is None or alias not in model.aliases:
         return None
     return _read(client.get_model_version(name, model.aliases[alias]), model)
+
+
+def find(project: Project, name: str, wanted: str) -> ModelVersion:
+    """The version with a number or an alias.
+
+    Raises:
+        UsageError: There is none; the message says which there are.
+    """
+    stored = sqlite_reader.read(project.tracking_uri, name)
+    listed: dict[int, MlflowVersion | sqlite_reader.Version] = {}
+    model: RegisteredModel | sqlite_reader.Model | None = stored
+    if stored:
+        listed.update(stored.versions)
+    else:
+        client = tracking.client(project)
+        model = registered(client, name)
+        found = client.search_model_versions(f"name = '{name}'", max_results=1000) if model else []
+        listed.update((int(version.version), version) for version in found)
+    aliases = {alias: int(number) for alias, number in model.aliases.items()} if model else {}
+    number = aliases.get(wanted, int(wanted) if wanted.isdecimal() else None)
+    if number in listed:
+        assert model is not None
+        return _read(listed[number], model)
+    if not listed:
+        raise UsageError(f"{name} has no registered model yet: retrain train {name}")
+    known = [str(each) for each in sorted(listed)] + sorted(aliases)
+    lacks = "champion" if wanted == CHAMPION else f"version {wanted!r}"
+    raise UsageError(f"{name} has no {lacks}. --version takes one of: {', '.join(known)}.")
 
 
 def find_version(project: Project, name: str, package_digest: str) -> ModelVersion | None:

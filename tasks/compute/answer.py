@@ -1,15 +1,20 @@
-"""A program that loads a package and classifies with it, without the project's own code.
+"""A program that loads a package and classifies images with it, without the project's own code.
 
     python -I -B answer.py PACKAGE
 
-Record batches with the column `image` come in as an Arrow stream, and batches with `label` and
-`probabilities` go out as another. `-I` keeps this clone off `sys.path`; what an editable
+Record batches with the column `image` come in as an Arrow stream, whose schema names the classes;
+batches with `label`, `probabilities` and `error` go out as another. An image that the package
+refuses has an error in the place of a label. `-I` keeps this clone off `sys.path`; what an editable
 installation adds to it is removed here.
 """
 
+import json
 import os
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 PROJECT = Path(__file__).absolute().parents[2]
 PACKAGES = ("flows", "models", "retrain", "tasks")
@@ -21,7 +26,8 @@ def main(package: Path) -> None:
         os.dup2(2, 1)  # what a library prints must not mix with the answers
         _remove_the_project()
         import mlflow
-        from pyarrow import RecordBatch, array, ipc
+        import numpy as np
+        from pyarrow import FixedSizeListArray, RecordBatch, array, ipc, string
 
         model = mlflow.pyfunc.load_model(str(package))
         for name, module in list(sys.modules.items()):
@@ -29,15 +35,54 @@ def main(package: Path) -> None:
                 assert Path(str(module.__file__)).is_relative_to(package), (
                     f"{name} is not the package's"
                 )
+        stream = ipc.open_stream(sys.stdin.buffer)
+        classes = json.loads(stream.schema.metadata[b"classes"])
+        of_classes = itemgetter(*classes)
         writer = None
-        for images in ipc.open_stream(sys.stdin.buffer):
-            predicted = model.predict(images.to_pandas())
-            columns = [array(predicted["label"]), array(predicted["probabilities"])]
-            answers = RecordBatch.from_arrays(columns, ["label", "probabilities"])
+        for images in stream:
+            answers = [*_answers(model.predict, images["image"].to_pylist())]
+            nothing = (0.0,) * len(classes)
+            rows = [of_classes(given) if given else nothing for _, given, _ in answers]
+            flat = np.array(rows, np.float32).ravel()
+            batch = RecordBatch.from_arrays(
+                [
+                    array([label for label, _, _ in answers], string()),
+                    FixedSizeListArray.from_arrays(flat, len(classes)),
+                    array([error for _, _, error in answers], string()),
+                ],
+                ["label", "probabilities", "error"],
+            )
             if writer is None:
-                writer = ipc.new_stream(output, answers.schema)
-            writer.write_batch(answers)
+                writer = ipc.new_stream(output, batch.schema)
+            writer.write_batch(batch)
             output.flush()
+
+
+def _answers(
+    predict: Callable[[Any], Any], images: Sequence[bytes]
+) -> Iterator[tuple[str | None, dict[str, float] | None, str | None]]:
+    """The label and the probabilities of each image, or why the package refuses it.
+
+    A package refuses a whole table with one bad image. So the table is halved until that is alone:
+    the good ones go through the network once, together as far as possible.
+    """
+    import pandas as pd
+    from mlflow.exceptions import MlflowException
+
+    try:
+        predicted = predict(pd.DataFrame({"image": images}))
+    except MlflowException as error:
+        if error.error_code != "INVALID_PARAMETER_VALUE":
+            raise
+        if len(images) == 1:
+            yield None, None, " ".join(str(error).split()).removeprefix("row 0: ")
+        else:
+            half = len(images) // 2
+            yield from _answers(predict, images[:half])
+            yield from _answers(predict, images[half:])
+        return
+    for label, probabilities in zip(predicted["label"], predicted["probabilities"], strict=True):
+        yield label, probabilities, None
 
 
 def _remove_the_project() -> None:

@@ -1,14 +1,19 @@
 """Classifies images with a package, in separate processes.
 
 The package brings its own code, which may be an older `models` than this clone has: one process
-cannot load both. The processes run `answer.py`.
+cannot load both. The processes run `answer.py`. That holds for an actor of Ray too: it would have
+imported this clone's `models` to read the images before it could put the package on its path. So
+a worker has a process beside it. The images go through a pipe, which takes a small part of the time
+that it takes to decode them.
 """
 
+import json
 import logging
 import os
 import shutil
 import subprocess
 import sys
+import weakref
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,12 +21,14 @@ from importlib.metadata import PackageNotFoundError, version as installed
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tasks.compute.prefetch import prefetch
+from tasks.data.package import classes_of
 
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from tasks.data.accepted_images import AcceptedImage
@@ -54,33 +61,56 @@ class Served:
     probabilities: "NDArray[np.float32]"
 
 
-class _Process:
-    """A process that has loaded a package."""
+class PackageProcess:
+    """A process that has loaded a package; it ends with this object, or with this process.
+
+    Attributes:
+        classes: The names of the package's classes, in the order in which answers have them.
+        close: Ends the process.
+    """
 
     def __init__(self, package: Path, folder: Path, environment: dict[str, str]) -> None:
-        self._errors = TemporaryFile()  # noqa: SIM115  closed with the process
-        self._process = subprocess.Popen(
+        """Starts it.
+
+        Args:
+            package: A folder as `mlflow.pyfunc.save_model` writes it.
+            folder: Where it runs.
+            environment: Variables that it gets besides those of this process.
+        """
+        import pyarrow as pa
+
+        errors = TemporaryFile()  # noqa: SIM115  closed with the process
+        process = subprocess.Popen(
             [sys.executable, "-I", "-B", str(PROGRAM), str(package)],
             cwd=folder,
             env=os.environ | ONE_THREAD | environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._errors,
+            stderr=errors,
         )
+        self.classes = tuple(classes_of(package))
+        self.close = weakref.finalize(self, _end, process, errors)
+        self._process, self._errors = process, errors
+        metadata = {"classes": json.dumps(self.classes)}
+        self._schema = pa.schema({"image": pa.binary()}, metadata=metadata)
         self._writer: Any = None
         self._reader: Any = None
 
-    def ask(self, images: "Sequence[AcceptedImage]") -> Served:
-        """Sends images and waits for the answers.
+    def classify(self, images: Sequence[bytes]) -> "pa.RecordBatch":
+        """Classifies encoded images.
+
+        Returns:
+            `label`, `probabilities` (float32, a list in the order of the classes) and `error`, in
+            order of the images. A row has a label or an error; with an error, the probabilities
+            mean nothing.
 
         Raises:
             ValueError: The process has ended; the message is its last line of errors.
         """
-        import numpy as np
         import pyarrow as pa
         from pyarrow import ipc
 
-        batch = pa.RecordBatch.from_pydict({"image": [image.data for image in images]})
+        batch = pa.RecordBatch.from_arrays([pa.array(images, pa.binary())], schema=self._schema)
         try:
             if self._writer is None:
                 self._writer = ipc.new_stream(self._process.stdin, batch.schema)
@@ -92,19 +122,7 @@ class _Process:
             answers: pa.RecordBatch = self._reader.read_next_batch()
         except (OSError, StopIteration, pa.ArrowInvalid) as error:
             raise ValueError(self._last_error()) from error
-        probabilities = answers["probabilities"]
-        return Served(
-            images,
-            answers["label"].to_pylist(),
-            tuple(field.name for field in probabilities.type),
-            np.stack(probabilities.flatten(), axis=1).astype(np.float32),
-        )
-
-    def close(self) -> None:
-        """Ends the process."""
-        self._process.kill()
-        self._process.communicate()
-        self._errors.close()
+        return answers
 
     def _last_error(self) -> str:
         self._process.wait()
@@ -112,6 +130,12 @@ class _Process:
         message = self._errors.read().decode(errors="replace").strip()
         logger.error("The package's process ended with %s:\n%s", self._process.returncode, message)
         return message.splitlines()[-1] if message else f"exit code {self._process.returncode}"
+
+
+def _end(process: "subprocess.Popen[bytes]", errors: IO[bytes]) -> None:
+    process.kill()
+    process.communicate()
+    errors.close()
 
 
 def ask(
@@ -131,25 +155,44 @@ def ask(
         The answers, in the order of the images.
 
     Raises:
-        ValueError: The package cannot be loaded, or does not answer.
+        ValueError: The package cannot be loaded, does not answer, or refuses an image.
     """
     environments = _environments(rows)
     with ExitStack() as stack:
-        idle: SimpleQueue[_Process] = SimpleQueue()
+        idle: SimpleQueue[PackageProcess] = SimpleQueue()
         for environment in environments:
-            process = _Process(package, folder, environment)
+            process = PackageProcess(package, folder, environment)
             stack.callback(process.close)
             idle.put(process)
 
         def ask_one(some: "Sequence[AcceptedImage]") -> Served:
             process = idle.get()
             try:
-                return process.ask(some)
+                return _served(some, process)
             finally:
                 idle.put(process)
 
         count = len(environments)
-        yield from prefetch(ask_one, _portions(images), 2 * count, count)
+        yield from prefetch(ask_one, portions(images), 2 * count, count)
+
+
+def _served(images: "Sequence[AcceptedImage]", process: PackageProcess) -> Served:
+    """The answers of a process, none of which is an error.
+
+    Raises:
+        ValueError: The process has ended, or refuses an image.
+    """
+    answers = process.classify([image.data for image in images])
+    for image, error in zip(images, answers["error"].to_pylist(), strict=True):
+        if error is not None:
+            raise ValueError(f"{image.path}: {error}")
+    probabilities = answers["probabilities"].flatten().to_numpy()
+    return Served(
+        images,
+        answers["label"].to_pylist(),
+        process.classes,
+        probabilities.reshape(len(images), len(process.classes)),
+    )
 
 
 def other_versions(package: Path) -> list[str]:
@@ -176,6 +219,19 @@ def _environments(rows: int) -> list[dict[str, str]]:
     return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus[:count]] or [{}] * count
 
 
+def one_gpu(device: str) -> dict[str, str]:
+    """The variables that leave a process the GPU that it is for.
+
+    Args:
+        device: `cpu`; `cuda` for the GPU that this process sees, or `cuda:1` for one of them.
+    """
+    _, colon, number = device.partition(":")
+    if not colon:
+        return {}
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return {"CUDA_VISIBLE_DEVICES": visible.split(",")[int(number)] if visible else number}
+
+
 def _gpus() -> list[str]:
     """The GPUs that PyTorch can use, as `CUDA_VISIBLE_DEVICES` names them."""
     if not shutil.which("nvidia-smi"):  # spares the import of torch
@@ -189,9 +245,18 @@ def _gpus() -> list[str]:
     return names[: torch.cuda.device_count()]
 
 
-def _portions(images: "Iterable[AcceptedImage]") -> "Iterator[list[AcceptedImage]]":
+class _Encoded(Protocol):
+    @property
+    def data(self) -> bytes:
+        """The encoded image."""
+
+
+E = TypeVar("E", bound=_Encoded)
+
+
+def portions(images: Iterable[E]) -> Iterator[list[E]]:
     """Cuts images into portions to send at once; they depend on the images alone."""
-    some: list[AcceptedImage] = []
+    some: list[E] = []
     size = 0
     for image in images:
         if some and (len(some) == MAX_ROWS or size + len(image.data) > MAX_BYTES):

@@ -69,5 +69,10 @@ def open_reader(data: "Columns", root: Path) -> ClassFolders:
     return ClassFolders(root, has_split_folders(root))
 
 
+def open_unlabelled(root: Path, image_column: str | None) -> ClassFolders:
+    """The images in a folder and the folders below it, whatever these are named."""
+    return ClassFolders(root, split_folders=False)
+
+
 def _of_files(files: Sequence[tuple[str, int]], size: int) -> Unit:
     return Unit(len(files), size, files="".join(f"{name}\0" for name, _ in files))

@@ -38,16 +38,18 @@ class ParquetFiles:
         root: The folder that the files' names are relative to.
         image_column: The column with the images; None if it has a usual name.
         label_column: The column with their classes; None if it has a usual name.
+        labelled: Whether the images have classes, and the names splits.
     """
 
     root: Path
     image_column: str | None
     label_column: str | None
+    labelled: bool = True
 
     def parts(self) -> Iterator[Unit]:
         """The row groups; one that is too large for a task is divided."""
         files = (file for file in list_files(self.root) if file[0].endswith(".parquet"))
-        for name, _ in list(check_splits(files, split_of_parquet)):
+        for name, _ in list(check_splits(files, split_of_parquet) if self.labelled else files):
             with self._open_parquet(name) as parquet:
                 begin = 0
                 for number in range(parquet.num_row_groups):
@@ -87,15 +89,18 @@ class ParquetFiles:
         split = split_of_parquet(name)
         with self._open_parquet(name) as parquet:
             image, label = self._columns(name, parquet.schema_arrow)
-            names = _class_names(name, parquet.schema_arrow, label)
+            names = _class_names(name, parquet.schema_arrow, label) if label else None
+            columns = [image, label] if label else [image]
             for piece in pieces:
                 row = piece.first_row
                 try:
-                    for batch in _read_rows(parquet, piece, [image, label]):
+                    for batch in _read_rows(parquet, piece, columns):
                         with _reading_text(name, image, row):
                             images = _path_and_bytes(batch[image])
-                        with _reading_text(name, label, row):
-                            labels = batch[label].to_pylist()
+                        labels: list[str | int | None] = [None] * len(batch)
+                        if label:
+                            with _reading_text(name, label, row):
+                                labels = batch[label].to_pylist()
                         for (path, data), value in zip(images, labels, strict=True):
                             path = path or f"{name}:{row}"
                             yield RawImage(name, row, path, _label(value, names), split, data)
@@ -114,29 +119,40 @@ class ParquetFiles:
         except (pa.ArrowInvalid, OSError) as error:
             raise _fault(f"{name} is no Parquet file", name, error) from None
         schema = parquet.schema_arrow
-        columns = self._columns(name, schema)
-        image, label = (schema.field(column).type for column in columns)
-        if not _holds_images(image):
+        image, label = self._columns(name, schema)
+        kind = schema.field(image).type
+        if not _holds_images(kind):
             raise ValueError(
-                f"{name}: the column {columns[0]!r} is {image}; an image is its encoded "
+                f"{name}: the column {image!r} is {kind}; an image is its encoded "
                 "bytes (binary), or a struct of `bytes` (binary) and `path` (string). See "
-                "data.image_column."
+                f"{self._setting('image_column')}."
             )
-        if not _holds_labels(label):
+        kind = label and schema.field(label).type
+        if label and not _holds_labels(kind):
             raise ValueError(
-                f"{name}: the column {columns[1]!r} is {label}; a class is a name or a "
+                f"{name}: the column {label!r} is {kind}; a class is a name or a "
                 "whole number. See data.label_column."
             )
         return parquet
 
-    def _columns(self, name: str, schema: "pa.Schema") -> tuple[str, str]:
-        """The columns with the images and with their classes.
+    def _columns(self, name: str, schema: "pa.Schema") -> tuple[str, str | None]:
+        """The columns with the images and with their classes, if they have classes.
 
         Raises:
             ValueError: A column is missing, or there are two of its name.
         """
-        image = _find_column(name, schema, "image_column", self.image_column)
-        return image, _find_column(name, schema, "label_column", self.label_column)
+        image = _find_column(
+            name, schema, "image_column", self.image_column, self._setting("image_column")
+        )
+        if not self.labelled:
+            return image, None
+        return image, _find_column(
+            name, schema, "label_column", self.label_column, self._setting("label_column")
+        )
+
+    def _setting(self, key: str) -> str:
+        """Where the user says which column it is."""
+        return f"data.{key}" if self.labelled else f"--{key.replace('_', '-')}"
 
 
 def open_reader(data: "Columns", root: Path) -> ParquetFiles:
@@ -144,19 +160,24 @@ def open_reader(data: "Columns", root: Path) -> ParquetFiles:
     return ParquetFiles(root, data.image_column, data.label_column)
 
 
-def _find_column(name: str, schema: "pa.Schema", key: str, wanted: str | None) -> str:
-    """The column that is wanted, or that has a usual name."""
+def open_unlabelled(root: Path, image_column: str | None) -> ParquetFiles:
+    """The Parquet files in a folder, of which only the images are read."""
+    return ParquetFiles(root, image_column, None, labelled=False)
+
+
+def _find_column(name: str, schema: "pa.Schema", key: str, wanted: str | None, setting: str) -> str:
+    """The column that is wanted, or that has a usual name; `setting` is where one is named."""
     names = (wanted,) if wanted else USUAL[key]
     column = next((each for each in names if each in schema.names), None)
     if column is None:
         raise ValueError(
             f"{name} has no column {' or '.join(map(repr, names))}, but "
-            f"{', '.join(schema.names)}: set data.{key} to one of them."
+            f"{', '.join(schema.names)}: set {setting} to one of them."
         )
     if schema.names.count(column) > 1:
         raise ValueError(
             f"{name} has {schema.names.count(column)} columns with the name {column!r}: rename all "
-            f"but one, or set data.{key} to another."
+            f"but one, or set {setting} to another."
         )
     return column
 

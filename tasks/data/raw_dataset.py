@@ -172,7 +172,7 @@ class RawDataset:
                 size = Unit(0, 0)
             units[-1].append(part)
             size = Unit(size.rows + part.rows, size.bytes + part.bytes)
-        return [_join(unit) for unit in units]
+        return [join(unit) for unit in units]
 
     def read(self, unit: Unit) -> Iterator[RawImage]:
         """The images of a unit, in order; a few are in memory at a time.
@@ -194,7 +194,20 @@ def open_format(name: str, columns: "Columns", pulled: "Path") -> RawDataset:
     return RawDataset(name, reader)
 
 
-def _join(units: Sequence[Unit]) -> Unit:
+def open_unlabelled(name: str, root: "Path", image_column: str | None) -> Reader:
+    """The images in a folder, whose classes nobody knows; folders and names mean no splits.
+
+    Args:
+        name: The format.
+        root: The folder.
+        image_column: The Parquet column with the images; None if it has a usual name.
+    """
+    reader: Reader = import_module(READERS[name]).open_unlabelled(root, image_column)
+    return reader
+
+
+def join(units: Sequence[Unit]) -> Unit:
+    """One unit with the images of several, in order."""
     return Unit(
         sum(unit.rows for unit in units),
         sum(unit.bytes for unit in units),

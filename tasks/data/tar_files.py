@@ -55,14 +55,16 @@ class TarFiles:
 
     Attributes:
         root: The folder that the files' names are relative to.
+        labelled: Whether the samples have classes, and the names splits.
     """
 
     root: Path
+    labelled: bool = True
 
     def parts(self) -> Iterator[Unit]:
         """The samples, in the smallest units that are worth a task."""
         files = (each for each in list_files(self.root) if each[0].endswith(".tar"))
-        for name, _ in list(check_splits(files, _split_of)):
+        for name, _ in list(check_splits(files, _split_of) if self.labelled else files):
             first = rows = size = 0
             for sample in self._samples(name):
                 rows, size = rows + 1, size + (sample.image.size if sample.image else 0)
@@ -90,7 +92,7 @@ class TarFiles:
                         image, label = samples[row].image, samples[row].label
                         data = image.read(file) if image else b""
                         path = f"{name}/{image.name if image else samples[row].key}"
-                        value = _label(name, label, file) if label else None
+                        value = _label(name, label, file) if label and self.labelled else None
                         yield RawImage(name, row, path, value, split, data)
 
     def _samples(self, name: str) -> list[_Sample]:
@@ -101,6 +103,11 @@ class TarFiles:
 def open_reader(data: "Columns", root: Path) -> TarFiles:
     """The tar files in a folder."""
     return TarFiles(root)
+
+
+def open_unlabelled(root: Path, image_column: str | None) -> TarFiles:
+    """The tar files in a folder; what is beside an image in a sample is not read."""
+    return TarFiles(root, labelled=False)
 
 
 @lru_cache(maxsize=2)

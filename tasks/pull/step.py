@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.step import Chosen, DataVersion, Facts, Step, Workspace
+from tasks.data.listing import IMAGE_SUFFIXES
 from tasks.pull.archives import unpack
 from tasks.pull.layout import check_layout
 
@@ -26,12 +27,6 @@ SOURCES = {
     "local": "tasks.pull.local_source",
     "url": "tasks.pull.url_source",
 }
-
-# Enough to tell folders of images from other folders; `validate` checks each file.
-IMAGE_SUFFIXES = frozenset(
-    {".avif", ".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff"}
-    | {".webp"}
-)
 
 
 class DataSource(Protocol):

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from retrain.errors import UsageError
-from retrain.params import load_workload, parse_override
+from retrain.params import load_drift, load_workload, parse_override
 
 SHIPPED = Path(__file__).parents[2] / "params.yaml"
 
@@ -239,3 +239,13 @@ def test_another_name_is_not_that_of_an_entry_and_is_a_valid_one(tmp_path):
         load_workload(path, "toy", as_name="toy")
     with pytest.raises(UsageError, match="ASCII letters"):
         load_workload(path, "toy", as_name="../photos")
+
+
+def test_the_section_about_drift_is_read_alone_and_has_defaults(tmp_path):
+    path = minimal(tmp_path, "    drift: {threshold: 2.5}\n  other: {}\n")
+    assert load_drift(path, "toy").threshold == 2.5
+    assert load_workload(path, "toy").drift.threshold == 2.5
+    assert load_drift(path, "other") == load_drift(path, "photos")  # a name given with --as
+    path = minimal(tmp_path, "    drift: {treshold: 2.5}\n")
+    with pytest.raises(UsageError, match="Did you mean 'threshold'"):
+        load_drift(path, "toy")

@@ -262,5 +262,5 @@ def test_what_is_sent_at_once_is_bounded_in_rows_and_bytes(monkeypatch):
     monkeypatch.setattr(served, "MAX_BYTES", 10)
     sizes = [1, 1, 1, 1, 6, 6, 20, 1]
     images = [AcceptedImage("p", "l", "s", b"x" * size) for size in sizes]
-    sent = [[len(image.data) for image in some] for some in served._portions(images)]
+    sent = [[len(image.data) for image in some] for some in served.portions(images)]
     assert sent == [[1, 1, 1], [1, 6], [6], [20], [1]]

@@ -1,0 +1,52 @@
+"""Simple facts about a sample of images, and what a model said of them: what drift is found in.
+
+The facts are those of the image as it comes in, before it is resized, and do not depend on the
+model.
+"""
+
+from typing import TYPE_CHECKING
+
+from models.image import inspect
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FACTS = ("side", "aspect", "brightness", "contrast")
+SAMPLE = 1000  # images, about; a sample shows a shift of 0.1 between two distributions
+
+
+def is_sampled(sha256: str, total: int) -> bool:
+    """Whether an image belongs to the sample of a number of images.
+
+    Its content decides, by the end of the digest: the beginning decides in which split it is.
+    """
+    return int(sha256[-8:], 16) * total < SAMPLE << 32
+
+
+def measure(data: bytes) -> dict[str, float] | None:
+    """The facts about an encoded image; None if it does not decode.
+
+    Returns:
+        `side`, the square root of the number of pixels; `aspect`, width to height; `brightness`
+        and `contrast`, the mean and the standard deviation of the pixels, from 0 to 1.
+    """
+    try:
+        properties, pixels = inspect(data)
+    except ValueError:
+        return None
+    width, height = properties.width, properties.height
+    grey = pixels.mean(axis=2)
+    return {
+        "side": float((width * height) ** 0.5),
+        "aspect": width / height,
+        "brightness": float(grey.mean() / 255),
+        "contrast": float(grey.std() / 255),
+    }
+
+
+def schema() -> "pa.Schema":
+    """The columns of a sample: the label and the confidence of a model's answer, and the facts."""
+    import pyarrow as pa
+
+    facts = dict.fromkeys(FACTS, pa.float64())
+    return pa.schema({"label": pa.string(), "confidence": pa.float32(), **facts})

@@ -1,0 +1,136 @@
+"""The report of a comparison: a table for people, files to keep, and an event for Prefect."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from retrain.project import Project
+from retrain.registry.versions import ModelVersion
+from retrain.runs import console
+from retrain.store import write_json
+from tasks.drift.compare import compare, shares
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+EVENT = "retrain.drift"
+TEST_SPLIT = "the test split"
+
+
+def report(
+    project: Project,
+    version: ModelVersion,
+    reference: "pa.Table",
+    incoming: "pa.Table",
+    *,
+    place: str,
+    against: str,
+    threshold: float,
+    run: str,
+) -> dict[str, Any]:
+    """Compares two samples, keeps the result below the project's state, and tells of a drift.
+
+    Args:
+        project: The clone.
+        version: The version that classified both.
+        reference: As `tasks.data.image_facts.schema` has it.
+        incoming: The same.
+        place: What came in.
+        against: The name of the reference.
+        threshold: The score above which it is a drift.
+        run: The id of the flow run.
+
+    Returns:
+        The result, JSON-able.
+    """
+    import pyarrow.parquet as pq
+
+    features = [asdict(feature) for feature in compare(reference, incoming)]
+    worst = max(features, key=lambda each: float(each["score"] or 0))
+    folder = project.state / "drift" / version.name
+    result = {
+        "reference": against,
+        "reference_images": len(reference),
+        "images": len(incoming),
+        "threshold": threshold,
+        "score": worst["score"],
+        "feature": worst["feature"],
+        "drifted": worst["score"] > threshold,
+        "features": features,
+        "labels": shares(reference, incoming),
+        "file": project.relative(folder / f"{run}.json"),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(incoming, folder / f"{run}.parquet")
+    model = {"model": version.name, "version": version.version, "run": run, "input": place}
+    write_json(folder / f"{run}.json", model | result)
+    if result["drifted"]:
+        _emit(version, model | {name: result[name] for name in ("score", "feature", "threshold")})
+    return result
+
+
+def sentence(drift: Mapping[str, Any]) -> str:
+    """The result in one sentence."""
+    score = f"{drift['score']:.1f}" if drift["score"] < 100 else "more than 100"
+    what = f"{drift['feature']} is {score} times"
+    verdict = "Drift" if drift["drifted"] else "No drift"
+    return (
+        f"{verdict}: {what} as far from {drift['reference']} as its own samples are from each "
+        f"other (drift.threshold {drift['threshold']:g})."
+    )
+
+
+def show(drift: Mapping[str, Any]) -> None:
+    """Shows the features, then the labels."""
+    from rich.markup import escape
+
+    number = console.number
+    console.say_table(
+        ["feature", "reference", "incoming", "distance", "yardstick", "score"],
+        [
+            [
+                each["feature"],
+                number(each["reference"]),
+                number(each["incoming"]),
+                number(each["distance"]),
+                number(each["yardstick"]),
+                f"{each['score']:.2f}",
+            ]
+            for each in drift["features"]
+        ],
+    )
+    console.say_table(
+        ["label", "reference", "incoming"],
+        [
+            [each["label"], f"{each['reference']:.1%}", f"{each['incoming']:.1%}"]
+            for each in drift["labels"]
+        ],
+    )
+    console.say(f"[bold]{escape(sentence(drift))}[/]")
+    console.say(
+        escape(
+            f"{drift['images']:,} images were compared with {drift['reference_images']:,} of "
+            f"{drift['reference']}; {drift['file']}"
+        )
+    )
+
+
+def publish(workload: str, drift: Mapping[str, Any]) -> None:
+    """Shows the features as an artifact of the Prefect flow run."""
+    from prefect.artifacts import create_table_artifact
+
+    create_table_artifact(
+        key=f"{workload.lower().replace('_', '-')}-drift",
+        table=[dict(each) for each in drift["features"]],
+        description=f"{sentence(drift)} `{drift['file']}`",
+    )
+
+
+def _emit(version: ModelVersion, payload: dict[str, Any]) -> None:
+    from prefect.events import emit_event
+
+    resource = {
+        "prefect.resource.id": f"retrain.model.{version.name}",
+        "prefect.resource.name": version.name,
+    }
+    emit_event(EVENT, resource, payload=payload)

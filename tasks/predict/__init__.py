@@ -1,0 +1,1 @@
+"""Classifies images with a registered version of a model, in batches."""

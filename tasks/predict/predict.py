@@ -1,0 +1,244 @@
+"""Classifies an input with a registered version, and writes one Parquet file in the input's order.
+
+The work is a plan over the units of the input (`tasks/compute/workers.py`): actors of Ray Data for
+much of it, threads of this process for little, each with a process beside it that has loaded the
+package. Each unit becomes a file in the scratch folder. A run that was killed goes on with the
+missing ones, and the file that it writes at its end is the same, byte by byte.
+"""
+
+import hashlib
+import json
+import logging
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.metadata import version as installed
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retrain.code import code_digests
+from retrain.hardware import gpu_capabilities
+from retrain.runs import console
+from retrain.servers import ray_cluster
+from retrain.step import digest_of
+from retrain.store import Store
+from tasks.compute.served import other_versions
+from tasks.compute.workers import map_units
+from tasks.data import image_facts, package
+from tasks.data.champion import Registered
+from tasks.data.raw_dataset import READERS, Unit
+from tasks.predict.inputs import Source, digest_of_images
+from tasks.predict.parts import Job, Part, Worker, schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+NAME = "predict"
+LIBRARIES = (
+    "mlflow", "numpy", "pandas", "pillow", "pyarrow", "simplejpeg", "torch", "transformers",
+)  # fmt: skip
+# How often a weight takes part in a forward pass, and what a core or a GPU multiplies in a second,
+# very roughly. They decide no more than where the work is done.
+USES = 100
+SPEED = {"cpu": 4e10, "gpu": 2e13}
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What was written.
+
+    Attributes:
+        rows: How many images.
+        errors: How many of them have no label.
+        labels: How many have each label; a class that none has is left out.
+        images: SHA-256 (hex) over the paths and the contents of the images.
+        reused: How many units an earlier run, which was killed, had finished.
+    """
+
+    rows: int
+    errors: int
+    labels: Mapping[str, int]
+    images: str
+    reused: int
+
+
+def check_package(registered: Registered) -> Path:
+    """Downloads a version's package, and checks that it is what was registered.
+
+    Raises:
+        ValueError: It has changed, or a part of it is gone.
+    """
+    name, folder = _name(registered), registered.package
+    try:
+        found = package.digest_of_folder(folder)
+    except (OSError, ValueError, KeyError, AssertionError) as error:
+        raise ValueError(f"The package of {name} is damaged: {error!r}, in {folder}") from error
+    if registered.version.package_digest not in (None, found):
+        raise ValueError(
+            f"The package of {name} is not what was registered: its files in {folder} have changed."
+        )
+    return folder
+
+
+def predict(
+    registered: Registered, source: Source, output: Path, store: Store
+) -> "tuple[Predictions, pa.Table]":
+    """Classifies all images of an input.
+
+    Args:
+        registered: The version that classifies.
+        source: The input.
+        output: The Parquet file that is written, at the end and as a whole.
+        store: Its scratch keeps the finished units of a run that is killed.
+
+    Returns:
+        What was written, and a sample of the images as `tasks.data.image_facts.schema` has it.
+
+    Raises:
+        ValueError: A file of the input is broken, or the package is.
+    """
+    with _classified(registered, source, store) as (parts, reused):
+        metadata = {
+            "labels": json.dumps(list(package.classes_of(registered.package))),
+            "retrain.model": registered.version.name,
+            "retrain.version": str(registered.version.version),
+            "retrain.package": registered.digest,
+        }
+        return _join(parts, output, metadata, reused), _sample(parts)
+
+
+def sample(registered: Registered, source: Source, store: Store) -> "pa.Table":
+    """Classifies a sample of an input; the arguments and the errors of `predict`.
+
+    Returns:
+        The sample, as `tasks.data.image_facts.schema` has it.
+    """
+    with _classified(registered, source, store, only_sample=True) as (parts, _):
+        return _sample(parts)
+
+
+@contextmanager
+def _classified(
+    registered: Registered, source: Source, store: Store, only_sample: bool = False
+) -> Iterator[tuple[list[Part], int]]:
+    """The finished parts, and how many of them were there; they are removed after the block."""
+    folder = check_package(registered)
+    if others := other_versions(folder):
+        libraries = ", ".join(others)
+        logger.warning("%s was registered with other libraries: %s.", _name(registered), libraries)
+    units = source.units()
+    key = _key(registered, source, units, only_sample)
+    with store.lock(NAME, key):
+        scratch = store.scratch(NAME, key)
+        if ray_cluster.is_remote():  # its machines see the store
+            folder = _copied(folder, scratch / "package")
+        rows = sum(unit.rows for unit in units)
+        job = Job(_name(registered), folder, source, rows, only_sample)
+        parts = [Part(unit, scratch / f"{number:06d}.parquet") for number, unit in enumerate(units)]
+        with console.unit_progress(NAME, len(parts)) as show:
+            reused = map_units(
+                partial(Worker, job),
+                parts,
+                seconds=_seconds(folder, units),
+                done=lambda part: show(part.unit.rows),
+            )
+        yield parts, sum(reused)
+        shutil.rmtree(scratch)
+
+
+def _name(registered: Registered) -> str:
+    return f"{registered.version.name} version {registered.version.version}"
+
+
+def _key(
+    registered: Registered, source: Source, units: Sequence[Unit], only_sample: bool = False
+) -> str:
+    """What finished units belong to: a package, what classifies with it, and a listing of images.
+
+    That the images' contents are the same is checked when a unit is used again.
+    """
+    modules = (__name__, "tasks.compute.answer", READERS[source.format])
+    return digest_of(
+        {
+            "package": registered.digest,
+            "code": code_digests(modules),
+            "libraries": {name: installed(name) for name in LIBRARIES},
+            "only_sample": only_sample,
+            "units": [digest_of(asdict(unit)) for unit in units],
+        }
+    )
+
+
+def _copied(folder: Path, copy: Path) -> Path:
+    """Copies a package to where all machines of a cluster see it."""
+    if not copy.exists():
+        partial_copy = copy.with_suffix(".partial")
+        shutil.rmtree(partial_copy, ignore_errors=True)
+        shutil.copytree(folder, partial_copy)
+        partial_copy.replace(copy)
+    return copy
+
+
+def _seconds(folder: Path, units: Sequence[Unit]) -> float:
+    """How long a core, or a GPU, takes for all images, roughly."""
+    weights = (folder / package.MODEL / package.FILES[0]).stat().st_size / 4
+    one = weights * USES / SPEED["gpu" if gpu_capabilities() else "cpu"]
+    return sum(unit.seconds + unit.rows * one for unit in units)
+
+
+def _join(
+    parts: Sequence[Part], output: Path, metadata: Mapping[str, str], reused: int
+) -> Predictions:
+    """Writes the rows of all parts into one file, a part at a time, and counts them."""
+    import pyarrow.parquet as pq
+
+    rows, labels, images = 0, Counter[str](), hashlib.sha256()
+    partial_file = output.with_name(f".{output.name}.partial")
+    try:
+        with pq.ParquetWriter(partial_file, schema().with_metadata(metadata)) as writer:
+            for part in parts:
+                with pq.ParquetFile(part.file) as finished:
+                    table = finished.read(schema().names)
+                writer.write_table(table.replace_schema_metadata(metadata))
+                rows += len(table)
+                labels.update(_counts(table))
+                paths, digests = (table[name].to_pylist() for name in ("path", "sha256"))
+                images.update(digest_of_images(list(zip(paths, digests, strict=True))))
+            digest = images.hexdigest()
+            writer.add_key_value_metadata({"retrain.images": digest})
+        partial_file.replace(output)
+    except BaseException:
+        partial_file.unlink(missing_ok=True)
+        raise
+    errors = rows - labels.total()
+    return Predictions(rows, errors, dict(sorted(labels.items())), digest, reused)
+
+
+def _sample(parts: Sequence[Part]) -> "pa.Table":
+    """The rows of the sample that have a label and facts."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    tables = [image_facts.schema().empty_table()]
+    for part in parts:
+        table = pq.read_table(part.file)
+        table = table.filter(pc.and_(pc.is_valid(table["label"]), pc.is_valid(table["side"])))
+        if len(table):
+            given = np.stack(table["probabilities"].to_numpy())
+            confidence = pa.chunked_array([given.max(axis=1)], pa.float32())
+            table = table.append_column("confidence", confidence)
+            tables.append(table.select(image_facts.schema().names))
+    return pa.concat_tables(tables)
+
+
+def _counts(table: "pa.Table") -> dict[str, int]:
+    """How many images have each label."""
+    counted = table["label"].drop_null().value_counts().to_pylist()
+    return {each["values"]: each["counts"] for each in counted}

@@ -1,0 +1,101 @@
+"""The flow `predict`, from the command line to the file; and what it refuses."""
+
+import json
+import shutil
+import urllib.request
+
+import pyarrow.parquet as pq
+import pytest
+
+from flows import predict
+from retrain.cli.main import main
+from retrain.project import Project
+from retrain.store import Store
+from tasks.predict import inputs
+from tests.flows.conftest import until
+from tests.tasks.toy_data import png, write_files
+
+
+def test_the_champion_answers_as_it_was_evaluated(clone, first, tmp_path):
+    [test] = (clone.root / ".retrain/store/pull").glob("*/data/test.parquet")
+    output = tmp_path / "new" / "out.parquet"
+    arguments = ("predict", "vit", "--input", str(test), "--output", str(output))
+    document = json.loads(clone.retrain(*arguments, "--json").stdout)
+    assert document["model"]["version"] == first["model"]["version"]
+    assert document["output"] == str(output)
+    assert (document["rows"], document["errors"]) == (360, 0)
+    [evaluated] = (clone.root / ".retrain/store/evaluate").glob("*/predictions.parquet")
+    expected, found = pq.read_table(evaluated), pq.read_table(output)
+    assert found["sha256"] == expected["sha256"]
+    assert found["label"].to_pylist() == expected["prediction"].to_pylist()
+    assert (document["drift"]["score"], document["drift"]["drifted"]) == (0.0, False)
+    refused = clone.retrain(*arguments, code=2)
+    assert refused.stderr == f"retrain: --output {output} exists: add --force to replace it.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("vti",), "No workload 'vti' in params.yaml or run here. Did you mean 'vit'?"),
+        (("mnist",), "mnist has no registered model yet: retrain train mnist"),
+        (("vit", "--version", "7"), "vit has no version '7'. --version takes one of: 1, champion."),
+        (("vit", "--version", "best"), "vit has no version 'best'. --version takes one of: 1, ch"),
+        (("vit", "--input", "nowhere"), "nowhere does not exist."),
+        (("vit", "--output", "flows"), "flows: name a file of this machine"),
+        (("vit", "--output", "docs/out.parquet"), "docs/out.parquet lies in the input"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(clone, arguments, message, monkeypatch, capsys):
+    monkeypatch.chdir(clone.root)
+    name, *others = arguments
+    assert main(["predict", name, "--input", "docs", "--output", "out.parquet", *others]) == 2
+    errors = capsys.readouterr().err
+    assert len(errors.splitlines()) == 1
+    assert message in errors
+
+
+def test_an_archive_at_a_url_is_downloaded_once_and_removed(tmp_path):
+    write_files(tmp_path / "images", {"a/1.png": png(1), "b/2.png": png(2)})
+    shutil.make_archive(str(tmp_path / "images"), "zip", tmp_path / "images")
+    url = f"file://{tmp_path}/images.zip"
+    project, store = Project(tmp_path), Store(tmp_path / "store")
+
+    def read():
+        with predict.opened(project, store, "run", url, None) as source:
+            units = source.units()
+            found = [each for unit in units for each in inputs.read(source, unit)]
+            assert list(store.leftovers())
+        return [(image.path, image.data) for image in found]
+
+    assert read() == [("a/1.png", png(1)), ("b/2.png", png(2))]
+    assert not list(store.leftovers())
+    url = f"file://{tmp_path}/gone.zip"
+    with pytest.raises(ValueError, match=f"--input: there is nothing at {url}"):
+        read()
+
+
+def test_what_has_drifted_is_told_to_prefect(clone, first, tmp_path):
+    wide = {f"{number}.png": png(number, width=24) for number in range(60)}
+    write_files(tmp_path / "wide", wide)
+    arguments = ("drift", "vit", "--input", str(tmp_path / "wide"))
+    document = json.loads(clone.retrain(*arguments, "--json").stdout)
+    drift = document["drift"]
+    assert drift["drifted"]
+    assert drift["reference_images"] == 360
+    features = {each["feature"]: each for each in drift["features"]}
+    assert features["aspect"]["incoming"] == pytest.approx(3)
+    kept = json.loads((clone.root / drift["file"]).read_text())
+    assert kept["features"] == drift["features"]
+
+    def emitted():
+        body = json.dumps({"filter": {"event": {"name": ["retrain.drift"]}}}).encode()
+        request = urllib.request.Request(
+            f"{clone.api}/events/filter", body, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request) as answer:
+            return json.load(answer)["events"]
+
+    until(emitted)
+    [event] = emitted()
+    assert event["resource"]["prefect.resource.id"] == "retrain.model.vit"
+    assert event["payload"]["score"] == drift["score"]

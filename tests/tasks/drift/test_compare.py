@@ -1,0 +1,86 @@
+"""Distances between two samples, in units of those between samples of the reference."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tasks.data.image_facts import is_sampled, measure, schema
+from tasks.drift.compare import compare, shares
+from tests.tasks.toy_data import png
+
+NAMES = ("label", "confidence", "side", "aspect", "brightness", "contrast")
+
+
+def draw(seed: int, rows: int = 400, **changed) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    columns = {
+        "label": rng.choice(["ant", "bee", "cat"], rows, p=[0.5, 0.3, 0.2]),
+        "confidence": rng.uniform(0.5, 1, rows),
+        "side": np.full(rows, 8.0),
+        "aspect": np.ones(rows),
+        "brightness": rng.normal(0.5, 0.1, rows),
+        "contrast": rng.normal(0.2, 0.05, rows),
+    }
+    return pa.table(columns | changed, schema())
+
+
+def scores(reference: pa.Table, incoming: pa.Table) -> dict[str, float]:
+    return {each.feature: each.score for each in compare(reference, incoming)}
+
+
+def test_a_sample_is_not_far_from_itself_nor_from_another_of_the_same_images():
+    reference = draw(0)
+    assert scores(reference, reference) == dict.fromkeys(NAMES, 0.0)
+    for seed in range(1, 6):
+        found = scores(reference, draw(seed, rows=300))
+        assert max(found.values()) < 1.5, found
+    assert scores(reference, draw(1)) == scores(reference, draw(1))
+
+
+@pytest.mark.parametrize(
+    ("feature", "values"),
+    [
+        ("label", np.repeat(["ant", "bee"], 200)),
+        ("confidence", np.linspace(0.3, 0.8, 400)),
+        ("side", np.full(400, 16.0)),
+        ("brightness", np.random.default_rng(9).normal(0.6, 0.1, 400)),
+    ],
+)
+def test_what_has_shifted_is_far_and_all_else_is_not(feature, values):
+    found = scores(draw(0), draw(1, **{feature: values}))
+    assert found.pop(feature) > 1.5
+    assert max(found.values()) < 1.5
+
+
+def test_few_images_prove_little():
+    brighter = np.random.default_rng(9).normal(0.6, 0.1, 400)
+    many = scores(draw(0), draw(1, brightness=brighter))
+    few = scores(draw(0), draw(1, 6, brightness=brighter[:6]))
+    assert few["brightness"] < many["brightness"] / 2
+
+
+def test_the_shares_of_a_label_that_one_of_the_two_lacks():
+    one = draw(0, 4, label=["ant", "ant", "bee", "bee"])
+    other = draw(0, 4, label=["bee", "cat", "bee", "bee"])
+    assert shares(one, other) == [
+        {"label": "ant", "reference": 0.5, "incoming": 0.0},
+        {"label": "bee", "reference": 0.5, "incoming": 0.75},
+        {"label": "cat", "reference": 0.0, "incoming": 0.25},
+    ]
+
+
+def test_the_facts_of_an_image_are_those_before_it_is_resized():
+    facts = measure(png(1, width=18, height=8))
+    assert facts["side"] == pytest.approx(12)
+    assert facts["aspect"] == pytest.approx(2.25)
+    assert facts["brightness"] == pytest.approx(0.5, abs=0.1)
+    assert facts["contrast"] == pytest.approx(12**-0.5, abs=0.05)
+    assert measure(b"no image") is None
+
+
+def test_the_sample_does_not_follow_the_splits_which_the_digests_beginning_decides():
+    rng = np.random.default_rng(0)
+    digests = [bytes([0] * 8).hex() + rng.bytes(24).hex() for _ in range(10_000)]
+    taken = sum(is_sampled(digest, len(digests)) for digest in digests)
+    assert 900 < taken < 1100
+    assert all(is_sampled(digest, 1000) for digest in digests[:100])

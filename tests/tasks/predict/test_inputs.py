@@ -1,0 +1,94 @@
+"""What is read of a folder, of Parquet files and of tar files."""
+
+import hashlib
+import os
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from retrain.errors import UsageError
+from tasks.data import raw_dataset
+from tasks.predict import inputs
+from tasks.predict.inputs import open_source
+from tests.tasks.data.test_tar_files import write_tar
+from tests.tasks.toy_data import png, write_files, write_parquet
+
+
+def read(folder, column=None):
+    source = open_source(folder, "photos", column)
+    return [image for unit in source.units() for image in inputs.read(source, unit)]
+
+
+def test_a_folder_is_read_at_any_depth_whatever_its_folders_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(raw_dataset, "WORTH_ROWS", 2)
+    files = {"train/a/1.png": png(1), "b.png": png(2), "c/d/e/f.JPG": b"no image", "b/9": png(3)}
+    write_files(tmp_path, files | {"notes.txt": b"", ".hidden.png": png(4)})
+    images = read(tmp_path)
+    assert [image.path for image in images] == ["b.png", "b/9", "c/d/e/f.JPG", "train/a/1.png"]
+    for image in images:
+        assert image.data == files[image.path]
+        assert image.sha256 == hashlib.sha256(image.data).hexdigest()
+        assert image.error is None
+
+
+def test_a_file_that_is_gone_when_it_is_read_is_a_row_with_an_error(tmp_path):
+    write_files(tmp_path, {f"{number}.png": png(number) for number in range(3)})
+    source = open_source(tmp_path, "photos", None)
+    [unit] = source.units()
+    (tmp_path / "1.png").unlink()
+    found = [(image.path, image.sha256, image.error) for image in inputs.read(source, unit)]
+    assert found[1] == ("1.png", None, "No such file or directory")
+    assert [error for _, _, error in found] == [None, found[1][2], None]
+
+
+def test_a_name_that_is_no_utf_8_can_be_written(tmp_path):
+    name = os.fsdecode(b"caf\xe9.png")
+    write_files(tmp_path, {name: png(1)})
+    [image] = read(tmp_path)
+    assert (image.path, image.error) == ("caf\N{REPLACEMENT CHARACTER}.png", None)
+    assert pa.array([image.path]).to_pylist() == [image.path]
+
+
+def test_parquet_needs_no_classes_and_its_names_mean_no_splits(tmp_path):
+    named = [{"bytes": png(0), "path": "a.png"}, {"bytes": png(1), "path": None}]
+    write_parquet(tmp_path / "test.parquet", named, ["ant", "bee"])
+    pq.write_table(pa.table({"image": [png(2), None]}), tmp_path / "x.parquet")
+    images = read(tmp_path)
+    assert [(image.path, image.data) for image in images] == [
+        ("a.png", png(0)),
+        ("test.parquet#1", png(1)),
+        ("x.parquet#0", png(2)),
+        ("x.parquet#1", b""),
+    ]
+
+
+def test_another_column_is_named_by_an_option(tmp_path):
+    pq.write_table(pa.table({"jpg": [png(2)], "id": [7]}), tmp_path / "x.parquet")
+    with pytest.raises(ValueError, match="but jpg, id: set --image-column to one of them"):
+        read(tmp_path)
+    assert [image.data for image in read(tmp_path, "jpg")] == [png(2)]
+
+
+def test_tar_files_need_no_classes(tmp_path):
+    write_tar(tmp_path / "a.tar", {"1.png": png(1), "1.json": b"broken", "2.png": png(2)})
+    write_tar(tmp_path / "train.tar", {"3.png": png(3)})
+    assert [(image.path, image.data) for image in read(tmp_path)] == [
+        ("a.tar/1.png", png(1)),
+        ("a.tar/2.png", png(2)),
+        ("train.tar/3.png", png(3)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ((), "--input photos holds no images"),
+        (("notes.txt", ".a.png"), "--input photos holds no images"),
+        (("a.png", "b/c.parquet"), "--input photos holds Parquet files and images"),
+    ],
+)
+def test_what_is_no_input_is_refused(tmp_path, names, message):
+    write_files(tmp_path, dict.fromkeys(names, b""))
+    with pytest.raises(UsageError, match=message):
+        open_source(tmp_path, "photos", None)

@@ -1,0 +1,251 @@
+"""Predictions of a registered version: by its own code, in order, and the same after a kill."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from retrain.errors import UsageError
+from retrain.registry import versions
+from retrain.store import Store
+from tasks.data import image_facts, raw_dataset
+from tasks.predict import predict as module
+from tasks.predict.inputs import Source, open_source
+from tasks.predict.parts import Job, Part, Worker
+from tasks.predict.predict import check_package, predict, sample
+from tests.tasks.toy_data import write_files
+from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, png
+
+ROOT = Path(__file__).parents[3]
+ROWS, UNIT = 50, 20  # three units
+BAD = {"10.png": b"", "25.png": b"no image", "26.png": png(pixels(1)[0])[:40]}
+
+# Classifies with one worker, and ends like a killed process before it writes the third unit.
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from retrain.project import Project
+from retrain.registry import versions
+from retrain.store import Store
+from tasks.data import raw_dataset
+from tasks.data.champion import Registered
+from tasks.predict.inputs import open_source
+from tasks.predict.parts import Worker
+from tasks.predict.predict import predict
+
+raw_dataset.WORTH_ROWS = int(sys.argv[4])
+write = Worker._write
+
+def killed(self, part, process):
+    if part.file.name.startswith("000002"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(self, part, process)
+
+Worker._write = killed
+root, images, store = map(Path, sys.argv[1:4])
+project = Project(root)
+older = Registered(project, versions.find(project, "toy", "2"))
+predict(older, open_source(images, "images", None), root / "killed.parquet", Store(store))
+"""
+
+
+@pytest.fixture(autouse=True)
+def small_units(monkeypatch):
+    monkeypatch.setattr(raw_dataset, "WORTH_ROWS", UNIT)
+
+
+def images() -> dict[str, bytes]:
+    files = {f"{row:02}.png": png(image) for row, image in enumerate(pixels(ROWS))}
+    return files | BAD
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    write_files(folder, images())
+    return folder
+
+
+def source(folder: Path) -> Source:
+    return open_source(folder, "images", None)
+
+
+@pytest.fixture(scope="module")
+def first(toy, folder, tmp_path_factory):
+    """What the older package answers, whose code differs from this clone's; and the file."""
+    place = tmp_path_factory.mktemp("first")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(raw_dataset, "WORTH_ROWS", UNIT)
+        written, _ = predict(
+            toy.older, source(folder), place / "out.parquet", Store(place / "store")
+        )
+    assert [path.name for path in place.iterdir() if path.is_file()] == ["out.parquet"]
+    assert not list((place / "store").rglob("*.parquet"))
+    return written, place / "out.parquet"
+
+
+def test_the_package_answers_with_its_own_code_for_each_image_in_order(toy, first):
+    _, file = first
+    table = pq.read_table(file)
+    assert table.column_names == ["path", "label", "probabilities", "sha256", "error"]
+    assert table["path"].to_pylist() == sorted(images())
+    digests = [hashlib.sha256(data).hexdigest() for _, data in sorted(images().items())]
+    assert table["sha256"].to_pylist() == digests
+    expected = plain_probabilities(toy.model, 255 - pixels(ROWS), 256)
+    for row, name in enumerate(sorted(images())):
+        label, probabilities, error = (
+            table[column][row].as_py() for column in ("label", "probabilities", "error")
+        )
+        if name in BAD:
+            assert (label, probabilities) == (None, None)
+            assert error
+            assert "\n" not in error
+        else:
+            assert error is None
+            assert np.abs(np.array(probabilities) - expected[row]).max() < 1e-6
+            assert label == LABELS[expected[row].argmax()]
+    assert table["error"][10].as_py() == "the image does not decode: empty"
+
+
+def test_the_file_says_what_made_it_and_what_is_in_it(toy, first):
+    written, file = first
+    metadata = {
+        key.decode(): value.decode() for key, value in pq.read_metadata(file).metadata.items()
+    }
+    assert json.loads(metadata["labels"]) == list(LABELS)
+    assert metadata["retrain.model"] == "toy"
+    assert metadata["retrain.version"] == "2"
+    assert metadata["retrain.package"] == toy.older.version.package_digest
+    assert metadata["retrain.images"] == written.images
+    assert (written.rows, written.errors, written.reused) == (ROWS, len(BAD), 0)
+    labels = [label for label in pq.read_table(file)["label"].to_pylist() if label]
+    assert written.labels == {label: labels.count(label) for label in sorted(set(labels))}
+
+
+def test_a_killed_run_goes_on_and_the_file_is_the_same(toy, folder, first, tmp_path):
+    store = tmp_path / "store"
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, toy.project.root, folder, store, str(UNIT)],
+        cwd=ROOT,
+        env=os.environ | {"LOKY_MAX_CPU_COUNT": "1"},
+        capture_output=True,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    [whole, damaged] = sorted(store.rglob("*.parquet"))
+    data = bytearray(damaged.read_bytes())
+    data[100] ^= 1  # in a page
+    damaged.write_bytes(data)
+    again, _ = predict(toy.older, source(folder), tmp_path / "out.parquet", Store(store))
+    assert again.reused == 1
+    assert (tmp_path / "out.parquet").read_bytes() == first[1].read_bytes()
+    assert not whole.exists()
+
+
+def test_a_finished_unit_is_not_used_for_other_images_of_the_same_size(
+    toy, folder, first, tmp_path
+):
+    copy = tmp_path / "images"
+    shutil.copytree(folder, copy)
+    opened = source(copy)
+    unit = opened.units()[0]
+    table = pq.read_table(first[1]).slice(0, unit.rows)
+    part = Part(unit, tmp_path / "part.parquet")
+    pq.write_table(table, part.file, write_page_checksum=True)
+    worker = Worker(Job("toy version 2", toy.older.package, opened, ROWS), "cpu")
+    assert worker(part) is True
+    before = (copy / "03.png").stat()
+    data = bytearray((copy / "03.png").read_bytes())
+    data[-1] ^= 1
+    (copy / "03.png").write_bytes(data)
+    os.utime(copy / "03.png", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert worker._is_finished(part) is False
+
+
+def test_units_of_another_package_and_of_other_files_are_others(toy, folder, tmp_path):
+    opened = source(folder)
+    keys = {module._key(each, opened, opened.units()) for each in (toy.champion, toy.older)}
+    copy = tmp_path / "images"
+    shutil.copytree(folder, copy)
+    moved = source(copy)
+    assert module._key(toy.older, moved, moved.units()) in keys
+    (copy / "99.png").write_bytes(b"")
+    more = source(copy)
+    keys.add(module._key(toy.older, more, more.units()))
+    assert len(keys) == 3
+
+
+def test_a_sample_is_decided_by_the_images_and_nothing_else_is_classified(
+    toy, folder, first, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(image_facts, "SAMPLE", 20)
+    found = sample(toy.older, source(folder), Store(tmp_path))
+    table = pq.read_table(first[1])
+    rows = table.filter(
+        [
+            label is not None and image_facts.is_sampled(sha256, ROWS)
+            for label, sha256 in zip(
+                *(table[n].to_pylist() for n in ("label", "sha256")), strict=True
+            )
+        ]
+    )
+    assert 5 < len(rows) < 35
+    assert found["label"] == rows["label"]
+    most = [max(given) for given in rows["probabilities"].to_pylist()]
+    assert np.abs(found["confidence"].to_numpy() - most).max() < 1e-6
+    assert set(found["side"].to_pylist()) == {8.0}
+
+
+def test_actors_write_the_same_file(toy, folder, first, tmp_path, monkeypatch, ray_session):
+    monkeypatch.setattr(module, "_seconds", lambda *_: 1e6)
+    predict(toy.older, source(folder), tmp_path / "out.parquet", Store(tmp_path / "store"))
+    assert (tmp_path / "out.parquet").read_bytes() == first[1].read_bytes()
+
+
+@pytest.mark.parametrize("reads_the_file", [True, False], ids=["file", "mlflow"])
+def test_a_version_is_found_by_its_number_and_by_an_alias(toy, monkeypatch, reads_the_file):
+    if not reads_the_file:
+        monkeypatch.setattr(versions.sqlite_reader, "read", lambda *_: None)
+    assert versions.find(toy.project, "toy", "champion") == toy.champion.version
+    assert versions.find(toy.project, "toy", "2") == toy.older.version
+    for name, wanted, message in (
+        ("toy", "3", "toy has no version '3'. --version takes one of: 1, 2, champion."),
+        ("toy", "best", "toy has no version 'best'. --version takes one of: 1, 2, champion."),
+        ("cat", "champion", "cat has no registered model yet: retrain train cat"),
+    ):
+        with pytest.raises(UsageError, match=re.escape(message)):
+            versions.find(toy.project, name, wanted)
+
+
+def test_a_package_that_has_changed_classifies_nothing(toy, tmp_path):
+    copy = tmp_path / "package"
+    shutil.copytree(toy.champion.package, copy)
+    changed = replace(toy.champion)
+    changed.__dict__["package"] = copy  # as if it had been downloaded there
+    assert check_package(changed) == copy
+    (copy / "code" / "models" / "image.py").write_text("x = 1\n")
+    with pytest.raises(ValueError, match="The package of toy version 1 is not what was registered"):
+        check_package(changed)
+    (copy / "artifacts" / "serving.json").unlink()
+    with pytest.raises(ValueError, match="The package of toy version 1 is damaged"):
+        check_package(changed)
+
+
+def test_a_package_that_does_not_load_ends_the_run_with_its_reason(toy, folder, tmp_path):
+    copy = tmp_path / "package"
+    shutil.copytree(toy.champion.package, copy)
+    (copy / "code" / "models" / "__init__.py").write_text("raise RuntimeError('too old')\n")
+    opened = source(folder)
+    part = Part(opened.units()[0], tmp_path / "part.parquet")
+    with pytest.raises(ValueError, match=r"toy version 9: .*too old"):
+        Worker(Job("toy version 9", copy, opened, ROWS), "cpu")(part)
+    assert not part.file.exists()
