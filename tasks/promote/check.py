@@ -21,7 +21,7 @@ from retrain.project import Project
 from retrain.registry import versions
 from retrain.registry.versions import ModelVersion
 from tasks.compute.served import ask
-from tasks.data import image_table, package
+from tasks.data import image_table, package, predictions
 from tasks.data.accepted_images import AcceptedImage, read_images
 from tasks.promote.package import gradient
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from tasks.data.raw_dataset import RawDataset
 
 SPLIT = "test"
-PREDICTIONS = "predictions.parquet"
 EXAMPLES = "examples"  # the folder of the run's artifacts
 SAMPLE, MAX_BYTES = 64, 16_000_000  # of the images in an example
 # The most parts of the data that are read for the sample, however large they are.
@@ -256,7 +255,7 @@ def _evaluated(folder: Path, wanted: set[str]) -> Mapping[str, Mapping[str, floa
     from pyarrow import parquet
 
     found = {}
-    with parquet.ParquetFile(folder / PREDICTIONS) as file:
+    with parquet.ParquetFile(folder / predictions.FILE) as file:
         known = json.loads(file.schema_arrow.metadata[b"labels"])
         for batch in file.iter_batches(columns=["sha256", "probabilities"]):
             batch = batch.filter(pc.is_in(batch["sha256"], pa.array(sorted(wanted))))

@@ -57,6 +57,7 @@ def folder_of(project: Project, number: int):
 def test_going_back_twice_goes_back_two_promotions(project, three):
     first = roll_back(project, "toy", REASON)
     assert (first.previous, first.version, champion(project)) == (3, 2, 2)
+    assert versions.reference(project, "toy").version == 2  # the best so far was taken back
     second = roll_back(project, "toy", "worse yet")
     assert (second.previous, second.version, champion(project)) == (2, 1, 1)
     with pytest.raises(ValueError, match="toy has no champion before version 1 to go back to"):
@@ -71,6 +72,10 @@ def test_going_back_twice_goes_back_two_promotions(project, three):
 
 
 def test_a_rollback_goes_to_the_version_that_is_asked_for(project, three):
+    client = tracking.client(project)
+    client.set_registered_model_alias("toy", versions.REFERENCE, "1")
+    assert roll_back(project, "toy", REASON, to=2).version == champion(project) == 2
+    assert versions.reference(project, "toy").version == 1  # which no rollback has taken back
     assert roll_back(project, "toy", REASON, to=1).version == champion(project) == 1
     assert roll_back(project, "toy", "it was the data", to=3).version == champion(project) == 3
 
@@ -224,10 +229,10 @@ def test_what_was_rolled_back_is_not_promoted_again_by_the_same_run(project, aga
 def test_it_is_promoted_again_on_demand_or_from_other_data(project, again):
     roll_back(project, "toy", REASON)
     assert "withheld" not in again(COMPARE)
-    assert again(Intent(promote=True, again=True))["aliases"] == ["champion"]
+    assert again(Intent(promote=True, again=True))["aliases"] == ["champion", "reference"]
     roll_back(project, "toy", REASON)
     assert "withheld" in again()
-    assert again(data=DataVersion("data-2", tracked=True))["aliases"] == ["champion"]
+    assert again(data=DataVersion("data-2", tracked=True))["aliases"] == ["champion", "reference"]
     assert champion(project) == 3
 
 

@@ -56,7 +56,7 @@ def test_the_first_model_that_passes_becomes_champion(project, run):
     assert facts == {
         "name": "toy",
         "version": 1,
-        "aliases": ["champion"],
+        "aliases": ["champion", "reference"],
         "digest": trained.facts["weights"],
     }
     champion = versions.champion(project, "toy")
@@ -100,7 +100,7 @@ def test_a_model_that_is_only_compared_is_registered_and_promoted_later(project,
     assert run(challenger, "better", champion=1, intent=COMPARE) == compared
     assert state(project) == before
     facts = run(challenger, "better", champion=1)
-    assert (facts["version"], facts["aliases"]) == (2, ["champion"])
+    assert (facts["version"], facts["aliases"]) == (2, ["champion", "reference"])
     events = history(project)
     assert [event.action for event in events] == ["promoted", "compared", "promoted"]
     description = tracking.client(project).get_model_version("toy", "2").description
@@ -155,7 +155,7 @@ def test_a_rejected_model_that_passes_later_keeps_its_version(project, run):
     trained = train(project)
     run(trained, "below bounds")
     facts = run(trained, "first")
-    assert (facts["version"], facts["aliases"]) == (1, ["champion"])
+    assert (facts["version"], facts["aliases"]) == (1, ["champion", "reference"])
     said = [(event.action, event.verdict) for event in history(project)]
     assert said == [("rejected", "below bounds"), ("promoted", "first")]
 
@@ -299,7 +299,7 @@ def test_mended_code_makes_a_new_version_of_the_same_training(project, run, monk
     )
     mended_scores = replace(scores, facts=scores.facts | {"package": digest})
     facts = run(trained, "repackaged", 1, mended_scores)
-    assert (facts["version"], facts["aliases"]) == (2, ["champion"])
+    assert (facts["version"], facts["aliases"]) == (2, ["champion", "reference"])
     after = versions.champion(project, "toy")
     assert after.package_digest == digest != before.package_digest
     assert (after.train_digest, after.weights) == (before.train_digest, before.weights)
