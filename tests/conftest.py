@@ -41,6 +41,7 @@ GROUPS = (
     ),
     (  # Prefect
         "tests/flows/test_three_ways.py",
+        "tests/flows/test_rollback.py",
         "tests/flows/test_store.py",
         "tests/flows/test_tune.py",
         "tests/flows/test_validate.py",

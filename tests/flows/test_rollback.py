@@ -1,0 +1,34 @@
+"""A real clone goes back to the champion before, and its next runs respect that."""
+
+import json
+
+from tests.flows.conftest import ran
+
+REASON = "night images got worse"
+
+
+def test_what_was_rolled_back_comes_back_only_on_demand(clone, first):
+    clone.edit("params.yaml", "epochs: 2", "epochs: 8")
+    better = clone.train()
+    assert better["model"]["aliases"] == ["champion"]
+    number, before = better["model"]["version"], first["model"]["version"]
+
+    done = json.loads(clone.retrain("rollback", "vit", "--reason", REASON, "--json").stdout)
+    assert (done["previous"], done["version"]) == (number, before)
+
+    withheld = clone.train()
+    assert ran(withheld) == []
+    assert (withheld["model"]["aliases"], withheld["rejected"]) == ([], True)
+    said = f"version {number} was rolled back on {done['time'][:10]}: {REASON}"
+    assert f"vit version {number} is not promoted: {said}" in withheld["outcome"]
+    again = clone.train()
+    assert again["unchanged"]
+    assert f"version {number} is not promoted: {said}" in again["outcome"]
+    assert json.loads(clone.retrain("status", "--json").stdout)[0]["champion"]["version"] == before
+
+    promoted = clone.train("--promote")
+    assert promoted["model"] == better["model"]
+    told = json.loads(clone.retrain("history", "vit", "--json").stdout)
+    actions = ["promoted", "promoted", "rolled back", "rejected", "promoted"]
+    assert [entry["action"] for entry in told] == actions
+    assert "No ledger was changed." in clone.retrain("verify").stdout
