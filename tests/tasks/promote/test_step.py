@@ -177,7 +177,8 @@ def test_a_rejected_model_that_passes_later_keeps_its_version(project, run):
         "log_param",
         "update_model_version",
         "set_model_version_tag",
-        "set_registered_model_alias",
+        "set_registered_model_alias reference",
+        "set_registered_model_alias champion",
         "set_registered_model_tag",
     ],
 )
@@ -188,9 +189,12 @@ def test_a_promotion_that_was_killed_is_completed_by_the_next_run(
     from mlflow import MlflowClient
 
     trained = train(project)
+    call, _, alias = call.partition(" ")
     original = getattr(MlflowClient, call)
 
     def killed(self, *args, **kwargs):
+        if alias and alias not in args:
+            return original(self, *args, **kwargs)
         if done:
             original(self, *args, **kwargs)
         raise KeyboardInterrupt
@@ -200,7 +204,7 @@ def test_a_promotion_that_was_killed_is_completed_by_the_next_run(
         with pytest.raises(KeyboardInterrupt):
             run(trained, "first")
     appointed = versions.champion(project, "toy") is not None
-    after = call == "set_registered_model_tag" or (done and call == "set_registered_model_alias")
+    after = call == "set_registered_model_tag" or (done and alias == "champion")
     assert appointed == after
     if appointed:
         run(trained, "champion already", champion=1)
@@ -299,7 +303,7 @@ def test_mended_code_makes_a_new_version_of_the_same_training(project, run, monk
     )
     mended_scores = replace(scores, facts=scores.facts | {"package": digest})
     facts = run(trained, "repackaged", 1, mended_scores)
-    assert (facts["version"], facts["aliases"]) == (2, ["champion", "reference"])
+    assert (facts["version"], facts["aliases"]) == (2, ["champion"])
     after = versions.champion(project, "toy")
     assert after.package_digest == digest != before.package_digest
     assert (after.train_digest, after.weights) == (before.train_digest, before.weights)
