@@ -40,6 +40,7 @@ GROUPS = (
     (  # Prefect
         "tests/flows/test_three_ways.py",
         "tests/flows/test_store.py",
+        "tests/flows/test_predict.py",
         "tests/flows/test_tune.py",
         "tests/flows/test_validate.py",
         "tests/retrain/runs/",
