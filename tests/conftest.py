@@ -43,6 +43,7 @@ GROUPS = (
         "tests/flows/test_three_ways.py",
         "tests/flows/test_rollback.py",
         "tests/flows/test_store.py",
+        "tests/flows/test_predict.py",
         "tests/flows/test_tune.py",
         "tests/flows/test_validate.py",
         "tests/retrain/runs/",

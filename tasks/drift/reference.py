@@ -27,11 +27,16 @@ PREDICTIONS = "predictions.parquet"
 
 
 def find_reference(project: Project, version: ModelVersion) -> "pa.Table | None":
-    """The reference of a version; None if the store has lost what it is made of."""
+    """The reference of a version; None if the store has lost what it is made of.
+
+    There is none either for an old version, of which nobody knows the package that was evaluated.
+    """
     import pyarrow.parquet as pq
 
-    identity = version.package_digest or version.train_digest
-    file = project.state / "drift" / version.name / f"reference-{identity[:16]}.parquet"
+    if version.package_digest is None:
+        return None
+    name = f"reference-{version.package_digest[:16]}.parquet"
+    file = project.state / "drift" / version.name / name
     if not file.exists():
         table = _of_test_split(Store(project.store), version)
         if table is None:

@@ -20,8 +20,8 @@ from retrain.registry import versions
 from retrain.store import Store
 from tasks.data import image_facts, raw_dataset
 from tasks.predict import predict as module
-from tasks.predict.inputs import Source, open_source
-from tasks.predict.parts import Job, Part, Worker
+from tasks.predict.inputs import Image, Source, open_source
+from tasks.predict.parts import Job, Part, Worker, _answers
 from tasks.predict.predict import check_package, predict, sample
 from tests.tasks.toy_data import write_files
 from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, png
@@ -29,6 +29,7 @@ from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, png
 ROOT = Path(__file__).parents[3]
 ROWS, UNIT = 50, 20  # three units
 BAD = {"10.png": b"", "25.png": b"no image", "26.png": png(pixels(1)[0])[:40]}
+UNREADABLE = "30.png"  # no process may read so much as its first byte
 
 # Classifies with one worker, and ends like a killed process before it writes the third unit.
 KILLED = """
@@ -73,6 +74,8 @@ def images() -> dict[str, bytes]:
 def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("images")
     write_files(folder, images())
+    (folder / UNREADABLE).unlink()
+    (folder / UNREADABLE).symlink_to("/proc/self/mem")
     return folder
 
 
@@ -99,14 +102,15 @@ def test_the_package_answers_with_its_own_code_for_each_image_in_order(toy, firs
     table = pq.read_table(file)
     assert table.column_names == ["path", "label", "probabilities", "sha256", "error"]
     assert table["path"].to_pylist() == sorted(images())
-    digests = [hashlib.sha256(data).hexdigest() for _, data in sorted(images().items())]
-    assert table["sha256"].to_pylist() == digests
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in images().items()}
+    digests[UNREADABLE] = None
+    assert table["sha256"].to_pylist() == [digests[name] for name in sorted(digests)]
     expected = plain_probabilities(toy.model, 255 - pixels(ROWS), 256)
     for row, name in enumerate(sorted(images())):
         label, probabilities, error = (
             table[column][row].as_py() for column in ("label", "probabilities", "error")
         )
-        if name in BAD:
+        if name in BAD or name == UNREADABLE:
             assert (label, probabilities) == (None, None)
             assert error
             assert "\n" not in error
@@ -115,6 +119,7 @@ def test_the_package_answers_with_its_own_code_for_each_image_in_order(toy, firs
             assert np.abs(np.array(probabilities) - expected[row]).max() < 1e-6
             assert label == LABELS[expected[row].argmax()]
     assert table["error"][10].as_py() == "the image does not decode: empty"
+    assert table["error"][30].as_py() == "Input/output error"
 
 
 def test_the_file_says_what_made_it_and_what_is_in_it(toy, first):
@@ -127,7 +132,7 @@ def test_the_file_says_what_made_it_and_what_is_in_it(toy, first):
     assert metadata["retrain.version"] == "2"
     assert metadata["retrain.package"] == toy.older.version.package_digest
     assert metadata["retrain.images"] == written.images
-    assert (written.rows, written.errors, written.reused) == (ROWS, len(BAD), 0)
+    assert (written.rows, written.errors, written.reused) == (ROWS, len(BAD) + 1, 0)
     labels = [label for label in pq.read_table(file)["label"].to_pylist() if label]
     assert written.labels == {label: labels.count(label) for label in sorted(set(labels))}
 
@@ -155,7 +160,7 @@ def test_a_finished_unit_is_not_used_for_other_images_of_the_same_size(
     toy, folder, first, tmp_path
 ):
     copy = tmp_path / "images"
-    shutil.copytree(folder, copy)
+    shutil.copytree(folder, copy, symlinks=True)
     opened = source(copy)
     unit = opened.units()[0]
     table = pq.read_table(first[1]).slice(0, unit.rows)
@@ -175,7 +180,7 @@ def test_units_of_another_package_and_of_other_files_are_others(toy, folder, tmp
     opened = source(folder)
     keys = {module._key(each, opened, opened.units()) for each in (toy.champion, toy.older)}
     copy = tmp_path / "images"
-    shutil.copytree(folder, copy)
+    shutil.copytree(folder, copy, symlinks=True)
     moved = source(copy)
     assert module._key(toy.older, moved, moved.units()) in keys
     (copy / "99.png").write_bytes(b"")
@@ -203,6 +208,14 @@ def test_a_sample_is_decided_by_the_images_and_nothing_else_is_classified(
     most = [max(given) for given in rows["probabilities"].to_pylist()]
     assert np.abs(found["confidence"].to_numpy() - most).max() < 1e-6
     assert set(found["side"].to_pylist()) == {8.0}
+
+
+def test_a_package_is_not_asked_when_no_file_can_be_read():
+    [row] = _answers([Image("a.png", None, b"", "it is gone")], None).to_pylist()
+    assert row == {
+        **{"path": "a.png", "label": None, "probabilities": None, "sha256": None},
+        "error": "it is gone",
+    }
 
 
 def test_actors_write_the_same_file(toy, folder, first, tmp_path, monkeypatch, ray_session):
