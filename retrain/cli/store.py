@@ -51,10 +51,11 @@ def _verify(project: Project, options: argparse.Namespace) -> int:
         damaged = verify.verify(
             store, lambda done, total: bar.update(reading, completed=done, total=total)
         )
-    leftovers, faults = verify.leftovers(store), audit.faults(project)
+    leftovers = verify.leftovers(store)
     if options.repair:
         for each in damaged:
             verify.discard_if_damaged(store, each.step, each.key)
+    faults = audit.faults(project)
     if options.json:
         print_json(
             {

@@ -71,8 +71,9 @@ def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelV
             continue
         if champion != decision.previous:
             raise ChampionChangedError(
-                f"The model was compared with champion version {decision.previous}, but champion "
-                f"is version {champion} by now. Run again."
+                f"{name} version {version.version} is not {decision.action}: that was decided when "
+                f"champion was version {decision.previous}, but champion is version {champion} by "
+                "now. Run again."
             )
         value = ledger.value_of(decision, written.head, ledger.now(), name)
         ledger.upload(client, run, decision.document)

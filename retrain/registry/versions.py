@@ -96,7 +96,7 @@ class ModelVersion(Candidate):
 def lock(project: Project) -> Iterator[None]:
     """Lets only one run of this clone read and change the registry at a time.
 
-    It spares work: correct without it, too, because other clones may use the same registry.
+    It only spares work: other clones may use the same registry, and the ledger keeps them apart.
     """
     from filelock import FileLock
 

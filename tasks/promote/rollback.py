@@ -4,13 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from retrain.errors import ChampionChangedError, UsageError
+from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry import decisions, versions
 from retrain.registry.ledger import Decision, Ledger
 from tasks.promote.check import check_version
-
-TRIES = 10  # while other runs change the champion
 
 
 @dataclass(frozen=True)
@@ -55,18 +53,13 @@ def roll_back(project: Project, name: str, reason: str, to: int | None = None) -
 
     Raises:
         UsageError: There is no reason; or the version was never champion, or is it now.
+        ChampionChangedError: Another run has changed the champion meanwhile.
         ValueError: There is no champion before; or the version cannot be served.
     """
     if not reason.strip():
         raise UsageError("A rollback needs a reason, for those who read the ledger later.")
     with versions.lock(project):
-        for left in reversed(range(TRIES)):
-            try:
-                return _roll_back(project, name, reason.strip(), to)
-            except ChampionChangedError:
-                if not left:
-                    raise
-    raise AssertionError
+        return _roll_back(project, name, reason.strip(), to)
 
 
 def _roll_back(project: Project, name: str, reason: str, to: int | None) -> Rollback:

@@ -2,17 +2,18 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 
 import pytest
 
 from flows import rollback
 from retrain import tracking
 from retrain.cli.main import main
-from retrain.errors import UsageError
+from retrain.errors import ChampionChangedError, UsageError
 from retrain.project import Project
 from retrain.registry import audit, decisions, versions
 from retrain.step import DataVersion, Workspace
-from tasks.promote import check
+from tasks.promote import check, rollback as module, step
 from tasks.promote.rollback import roll_back
 from tasks.promote.step import Intent, promote, promoted
 from tests.tasks.promote.conftest import (
@@ -131,6 +132,19 @@ def test_a_version_of_which_nothing_is_left_is_refused(project, three):
     tracking.client(project).delete_model_version("toy", "2")
     with pytest.raises(ValueError, match="toy version 2 was deleted; choose another with --to"):
         roll_back(project, "toy", REASON)
+
+
+def test_a_rollback_from_a_champion_of_the_past_is_refused(project, run, three, monkeypatch):
+    fourth = train(project, seed=3)
+
+    def meanwhile(*_):
+        monkeypatch.setattr(step.versions, "lock", lambda _: nullcontext())  # another machine
+        run(fourth, "better", 3)
+
+    monkeypatch.setattr(module, "check_version", meanwhile)
+    with pytest.raises(ChampionChangedError, match="but champion is version 4 by now"):
+        roll_back(project, "toy", REASON)
+    assert (champion(project), len(history(project))) == (4, 4)
 
 
 def test_a_broken_version_is_refused(project, three):
