@@ -10,7 +10,7 @@ REASON = "night images got worse"
 def test_what_was_rolled_back_comes_back_only_on_demand(clone, first):
     clone.edit("params.yaml", "epochs: 2", "epochs: 8")
     better = clone.train()
-    assert better["model"]["aliases"] == ["champion"]
+    assert better["model"]["aliases"] == ["champion", "reference"]
     number, before = better["model"]["version"], first["model"]["version"]
 
     done = json.loads(clone.retrain("rollback", "vit", "--reason", REASON, "--json").stdout)

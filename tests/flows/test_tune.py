@@ -85,7 +85,9 @@ def test_nothing_is_registered_and_the_test_split_is_not_looked_at(clone, first,
 def test_mlflow_has_a_run_of_the_search_with_its_trials_below(clone, searched):
     client = tracking.client(Project(clone.root))
     [parent] = [
-        r for r in mlflow_runs(clone) if r.data.tags[tracking.KEY] == searched["search"]["key"]
+        run
+        for run in mlflow_runs(clone)
+        if run.data.tags.get(tracking.KEY) == searched["search"]["key"]
     ]
     assert parent.info.status == "FINISHED"
     assert parent.data.metrics["val_accuracy"] == searched["best"]["best"]["val_accuracy"]

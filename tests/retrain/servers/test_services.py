@@ -184,6 +184,7 @@ def test_a_ray_that_is_stuck_or_gone_is_not_waited_for(project):
     ray = find(project, "ray")
     [server] = [p for p in psutil.Process(ray.pid).children() if p.name() == "gcs_server"]
     server.suspend()
+    until(lambda: server.status() == psutil.STATUS_STOPPED)
     try:
         assert not ray_cluster.answers(ray.address)
         address, answer, _, log = use_ray(project.root)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from retrain.project import Project
-from retrain.registry import ledger, versions
-from retrain.registry.ledger import Event
+from retrain.registry import decisions, versions
+from retrain.registry.ledger import Decision
 from retrain.registry.versions import Candidate
 from tasks.data import package
 from tasks.data.champion import Registered
@@ -73,8 +73,6 @@ def register(project: Project, folder: Path, run: str, promote: bool = False) ->
     )
     version = versions.register(project, candidate, folder)
     if promote:
-        event = Event(
-            "promoted", version.version, None, "first", (), None, None, None, ledger.now()
-        )
-        version = versions.apply_decision(project, version, event)
+        first = Decision("promoted", version.version, None, "first")
+        version = decisions.apply(project, version, first)
     return Registered(project, version)
