@@ -28,7 +28,7 @@ train: setup  ## Pull, check, prepare, train, evaluate, gate and promote the sta
 	@$(BIN)/retrain train vit
 
 test: setup  ## Run every test.
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 fuzz: setup  ## Try thousands of broken images, data sets and configurations (ARGS="--images 200").
 	$(BIN)/python -m tests.fuzz $(ARGS)
