@@ -26,7 +26,7 @@ from retrain.redaction import guard_logs
 from retrain.registry import versions
 from retrain.registry.versions import CHAMPION, ModelVersion
 from retrain.runs import console, lost, records
-from retrain.runs.notify import notify, run_name
+from retrain.runs.pipeline import flow_without_steps
 from retrain.runs.records import Document
 from retrain.store import Store
 from tasks.data.champion import Registered
@@ -275,17 +275,7 @@ def _downloaded(store: Store, url: str) -> Iterator[Path]:
 
 def as_prefect_flow() -> "Flow[..., Document]":
     """The flow that Prefect runs, with the parameters of `run`."""
-    from prefect import Flow, runtime
-
-    return Flow(
-        run,
-        NAME,
-        description=HELP,
-        flow_run_name=lambda: f"{NAME}-{run_name(runtime.flow_run.parameters)}",
-        persist_result=False,
-        on_failure=[notify],
-        on_crashed=[notify],
-    )
+    return flow_without_steps(run, NAME, HELP)
 
 
 def __getattr__(name: str) -> Any:

@@ -239,7 +239,7 @@ PIPELINE = Pipeline(
         GATE,
         PROMOTE,
     ),
-    help="Trains a workload's model and promotes it if it is better than the one in production.",
+    help="Trains a workload's model and promotes it if the gate passes it.",
     order=order,
     data_version=data_version,
     data_warning=outdated,

@@ -301,3 +301,26 @@ class Pipeline:
         from prefect import runtime
 
         return f"{self.name}-{run_name(runtime.flow_run.parameters)}"
+
+
+def flow_without_steps(
+    run: Callable[..., Document], name: str, help_: str
+) -> "Flow[..., Document]":
+    """Makes the Prefect flow of a function, which notifies people when it fails.
+
+    Args:
+        run: The function; one of its parameters is `workload`.
+        name: The name of the flow.
+        help_: What it does, in one sentence.
+    """
+    from prefect import Flow, runtime
+
+    return Flow(
+        run,
+        name,
+        description=help_,
+        flow_run_name=lambda: f"{name}-{run_name(runtime.flow_run.parameters)}",
+        persist_result=False,
+        on_failure=[notify],
+        on_crashed=[notify],
+    )

@@ -75,9 +75,9 @@ def compare(
     """Compares two models by the predictions of both for the same images.
 
     Returns:
-        `images`, how many were compared; `known` and `other_classes`, how many were left out, as in
-        `Comparable`, and `known_is_known`, whether it is known what the opponent was trained on;
-        `level`, the probability of an error; and `metrics`, for each metric in `gate.metric` and
+        `images`, how many were compared; `learnt` and `other_classes`, how many were left out, as
+        in `Comparable`; `recorded`, whether it is known what the opponent was trained on; `level`,
+        the probability of an error; and `metrics`, for each metric in `gate.metric` and
         `gate.no_worse` the values of both models and what `Difference` has. Without images to
         compare, `metrics` is empty.
     """
@@ -88,9 +88,9 @@ def compare(
     level = paired.level_of(terms.number, rules.level)
     facts = {
         "images": found.pairs.rows,
-        "known": found.known,
+        "learnt": found.learnt,
         "other_classes": found.other_classes,
-        "known_is_known": learnt is not None,
+        "recorded": learnt is not None,
         "level": level,
         "metrics": {},
     }

@@ -22,12 +22,12 @@ class Comparable:
     Attributes:
         pairs: Their answers for the images that are new to the opponent, of the classes that both
             know.
-        known: How many images were left out because the opponent was trained or validated on them.
+        learnt: How many images were left out because the opponent was trained or validated on them.
         other_classes: How many were left out because one of the models does not know their class.
     """
 
     pairs: Pairs
-    known: int
+    learnt: int
     other_classes: int
 
 

@@ -83,8 +83,10 @@ def sentences(rules: Gate, role: str, opponent: Opponent, number: int) -> list[s
     assert found is not None
     name = f"the {role}, version {opponent.version}"
     said = []
-    if found["known"]:
-        said.append(f"{_images(found['known'])} left out: {name}, was trained on them.")
+    if found["learnt"]:
+        said.append(f"{_images(found['learnt'])} left out: {name}, was trained on them.")
+    if not found["recorded"]:
+        said.append(f"It is not recorded which images {name}, was trained on; none were left out.")
     if found["other_classes"]:
         said.append(
             f"{_images(found['other_classes'])} left out: this model or {name}, does not know "

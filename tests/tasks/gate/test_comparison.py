@@ -59,7 +59,7 @@ def compared(tmp_path, ours: int, theirs: int, rules=RULES, terms=FIRST):
 
 def test_the_predictions_are_compared_image_by_image(tmp_path):
     found = compared(tmp_path, 3, 20, Gate(no_worse=("recall[bee]", "log_loss")))
-    assert (found["images"], found["known"], found["other_classes"]) == (200, 0, 0)
+    assert (found["images"], found["learnt"], found["other_classes"]) == (200, 0, 0)
     accuracy = found["metrics"]["accuracy"]
     assert (accuracy["gained"], accuracy["lost"], accuracy["outcome"]) == (17, 0, "better")
     assert accuracy["challenger"] == pytest.approx(197 / 200)
@@ -75,7 +75,7 @@ def test_images_that_the_opponent_has_learnt_are_left_out(tmp_path):
     file = tmp_path / LEARNT
     np.save(file, np.array(sorted(image_id(sha256(row)) for row in range(150)), np.uint64))
     found = compared(tmp_path, 3, 160, terms=Terms(1, file, "training"))
-    assert (found["images"], found["known"], found["known_is_known"]) == (50, 150, True)
+    assert (found["images"], found["learnt"], found["recorded"]) == (50, 150, True)
     assert found["metrics"]["accuracy"]["gained"] == 10
 
 
@@ -91,7 +91,7 @@ def test_only_classes_that_both_know_are_compared(tmp_path):
     mine = write(tmp_path / "ours", 3, ("ant", "bee", "cat"), ("ant", "bee", "cat"), labels)
     other = write(tmp_path / "theirs", 9, ("ant", "bee", "dog"), ("ant", "bee", "cat"), labels)
     found = compare(Gate(), mine, other, Terms(1, None, None), None)
-    assert (found["images"], found["other_classes"], found["known_is_known"]) == (100, 50, False)
+    assert (found["images"], found["other_classes"], found["recorded"]) == (100, 50, False)
     assert found["metrics"]["accuracy"]["gained"] == 4
 
 

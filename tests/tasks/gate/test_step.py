@@ -30,7 +30,7 @@ def found(outcome: str, metric="accuracy", **others) -> dict:
         "challenger": 0.95, "opponent": 0.94, "gained": 7, "lost": 3, "difference": 0.01,
         "low": -0.005, "high": 0.025, "outcome": outcome, "visible": 0.023,
     }  # fmt: skip
-    facts = {"images": 360, "known": 0, "other_classes": 0, "level": 0.0304}
+    facts = {"images": 360, "learnt": 0, "recorded": True, "other_classes": 0, "level": 0.0304}
     return facts | {"metrics": {metric: of}} | others
 
 
@@ -137,7 +137,7 @@ def test_other_metrics_must_not_be_surely_worse(outcome, passed):
 
 
 def test_too_few_images_are_no_comparison():
-    nothing = found("better") | {"metrics": {}, "images": 12, "known": 348}
+    nothing = found("better") | {"metrics": {}, "images": 12, "learnt": 348}
     decision = decide(Gate(), scores(), against(nothing))
     assert (decision["verdict"], decision["passed"]) == ("not comparable", False)
     assert decision["says"] == [
@@ -177,13 +177,21 @@ def test_a_loss_is_said_as_it_is_and_lower():
 
 
 def test_what_was_left_out_and_how_often_was_compared_is_said():
-    comparison = found("better", known=1, other_classes=2)
+    comparison = found("better", learnt=1, other_classes=2)
     says = decide(Gate(), scores(), against(comparison, found("better"), number=4))["says"]
     assert says[0] == "1 test image was left out: the champion, version 3, was trained on them."
     assert says[1].startswith("2 test images were left out: this model or the champion, version 3,")
     assert says[-1] == (
         "This is comparison 4 on these test images; each further one has to be surer. Fresh test "
         "images begin anew."
+    )
+
+
+def test_it_is_said_if_nobody_knows_what_an_opponent_was_trained_on():
+    says = decide(Gate(), scores(), against(found("better", recorded=False)))["says"]
+    assert says[0] == (
+        "It is not recorded which images the champion, version 3, was trained on; none were left "
+        "out."
     )
 
 
