@@ -51,7 +51,7 @@ def send(text: str) -> None:
     url = os.environ.get(URL)
     if not url:
         return
-    failures: list[str] = ["no answer within 10 s"]
+    failures = [f"no answer within {SECONDS:g} s"]
     # A thread, because the timeout of a connection does not cover the DNS lookup.
     thread = Thread(target=_post, args=(url, text, failures), daemon=True)
     thread.start()
@@ -82,6 +82,8 @@ def _post(url: str, text: str, failures: list[str]) -> None:
             failures.clear()
     except urllib.error.HTTPError as error:
         failures.append(f"it answered {error.code}")
+    except TimeoutError:  # while it waits for the answer; it has the same limit as the thread
+        pass
     except Exception as error:
         reason = getattr(error, "reason", error)
         failures.append(f"it could not be reached ({type(reason).__name__})")
