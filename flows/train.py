@@ -1,6 +1,7 @@
 """The flow `train`: pull > validate > preprocess > train > evaluate > gate > promote.
 
-For a head on embeddings, `embed` comes before `train`.
+For a head on embeddings, `embed` comes before `train`. For rules on slices of the test images,
+`slice` comes after `validate`, and `score_slices` after `evaluate`.
 
 retrain train vit
 prefect deployment run train/vit --watch
@@ -20,6 +21,7 @@ from retrain.runs.run import Run
 from retrain.runs.state import RunState
 from retrain.step import REPORT, DataVersion
 from retrain.store import Artifact
+from tasks.compute.served import start_ahead
 from tasks.embed.step import STEP as EMBED
 from tasks.evaluate.champion import (
     REFERENCE_STEP as EVALUATE_REFERENCE,
@@ -38,6 +40,12 @@ from tasks.preprocess.step import STEP as PREPROCESS
 from tasks.promote import outcome
 from tasks.promote.step import STEP as PROMOTE, Intent
 from tasks.pull.step import STEP as PULL, data_version, outdated
+from tasks.slice.step import (
+    SCORE_STEP as SCORE_SLICES,
+    STEP as SLICE,
+    score_slices,
+    slice_test_split,
+)
 from tasks.train.start import find_start
 from tasks.train.step import STEP as TRAIN
 from tasks.validate.outcome import say_near_duplicates
@@ -55,7 +63,8 @@ def order(run: Run | DryRun, version: DataVersion) -> None:
     """
     data = run(PULL, version)
     checked = run(VALIDATE, data)
-    compare_classes(run, checked)  # before hours of training
+    compare_classes(run, checked)  # before hours of training, like the next one
+    slice_test_split(run, data, checked)
     images = prepare(run, data, checked)
     start = find_start(run.workload, run.context.project, images, data)
     model = run(TRAIN, images, data, start)
@@ -85,10 +94,11 @@ def decide(
         ChampionChangedError: The champion changed during each of many comparisons.
         ValueError: As `order` does.
     """
+    slices = score_slices(run, data, checked, scores)
     for left in reversed(range(COMPARISONS)):
         champion, reference = score_opponents(run, data, checked, scores)
-        opponents = compare_with(run, scores, champion, reference)
-        decision = run(GATE, scores, opponents)
+        opponents = compare_with(run, scores, slices, champion, reference)
+        decision = run(GATE, scores, opponents, slices)
         intent = Intent(run.state.promote, run.state.again)
         try:
             run(PROMOTE, version, data, checked, model, scores, decision, intent)
@@ -228,10 +238,12 @@ PIPELINE = Pipeline(
         PULL,
         VALIDATE,
         COMPARE_CLASSES,
+        SLICE,
         PREPROCESS,
         EMBED,
         TRAIN,
         EVALUATE,
+        SCORE_SLICES,
         EVALUATE_CHAMPION,
         EVALUATE_REFERENCE,
         COMPARE_CHAMPION,
@@ -249,6 +261,7 @@ PIPELINE = Pipeline(
     publish=publish,
     imports=IMPORTS,
     preparations={"train": tracking.client},  # may create MLflow's database
+    ahead={"evaluate": start_ahead},  # for the champion, and for the check before a promotion
     promotes=True,
 )
 

@@ -379,6 +379,10 @@ class Gate(Section):
     Attributes:
         min: The smallest allowed values of metrics, by name: `{accuracy: 0.9}`.
         max: The largest allowed values of metrics, by name: `{log_loss: 0.5}`.
+        slices: The columns by whose values the test images are divided: `width`, `height`, `mode`,
+            `bytes`, `file`, `side`, `aspect`, `brightness`, `contrast`, `camera`, `format`, or one
+            of your own. `min` and `no_worse` then take `accuracy[camera=X100]`, and
+            `accuracy[camera]` for all slices of a column.
         metric: The metric by which a model is compared with the champion and with the reference,
             on the same test images.
         margin: A model whose metric is worse by less than this counts as not worse.
@@ -387,12 +391,13 @@ class Gate(Section):
             worse by the margin as not worse; of all comparisons on the same test images together.
         no_worse: Metrics in which a model must not be worse than those it is compared with, as far
             as can be told.
-        min_compared: The fewest test images that a comparison needs.
+        min_compared: The fewest test images that a comparison needs, and a slice that is judged.
         may_drop: The classes that a model may lack although the champion knows them.
     """
 
     min: dict[str, float] = {}
     max: dict[str, float] = {}
+    slices: Names = ()
     metric: Text = "accuracy"
     margin: Annotated[float, Field(ge=0)] = 0.01
     promotes: tuple[Literal["better", "not worse", "cannot tell"], ...] = ("better", "not worse")

@@ -43,6 +43,7 @@ from retrain.verify import Verifier, retry_damaged
 from retrain.workload import Workload
 from tasks.data.champion import Opponents
 from tasks.data.embeddings import prepared_by
+from tasks.data.slices import Slices
 from tasks.embed.step import STEP as EMBED
 from tasks.evaluate.champion import score_opponents
 from tasks.evaluate.classes import compare_classes
@@ -53,6 +54,7 @@ from tasks.preprocess.step import STEP as PREPROCESS
 from tasks.promote import outcome
 from tasks.promote.step import STEP as PROMOTE, Intent
 from tasks.pull.step import STEP as PULL, data_version
+from tasks.slice.step import score_slices, slice_test_split
 from tasks.train.start import find_start
 from tasks.train.step import STEP as TRAIN
 from tasks.validate.step import STEP as VALIDATE
@@ -66,8 +68,8 @@ STEPS = {step.name: step for step in ORDER}
 class Build:
     """The folder that DVC's stages of one workload write to.
 
-    As a runner of steps (`retrain.runs.runner.Runner`) it also makes the champion's evaluation in
-    the store; DVC has no stage for it.
+    As a runner of steps (`retrain.runs.runner.Runner`) it also makes the champion's evaluation and
+    the slices in the store; DVC has no stages for them.
     """
 
     workload: Workload
@@ -125,6 +127,7 @@ class Build:
                 made = self(step, *inputs)
                 if step is VALIDATE:  # before hours of training, and again before the gate
                     compare_classes(self, made)
+                    slice_test_split(self, self.output("pull"), made)
             else:
                 made = run_uncached(step, now, self.workload, inputs, self.context, self._checking)
             shutil.rmtree(folder, ignore_errors=True)
@@ -194,12 +197,17 @@ class Build:
                 *map(self.output, (prepared_by(self.workload), "pull")),
             ),
             "opponents": self._opponents,
+            "slices": self._slices,
         }
         return special[name]() if name in special else self.output(name)
 
     def _opponents(self) -> Opponents:
         pulled, validated, scores = map(self.output, ("pull", "validate", "evaluate"))
-        return compare_with(self, scores, *score_opponents(self, pulled, validated, scores))
+        opponents = score_opponents(self, pulled, validated, scores)
+        return compare_with(self, scores, self._slices(), *opponents)
+
+    def _slices(self) -> Slices:
+        return score_slices(self, *map(self.output, ("pull", "validate", "evaluate")))
 
 
 def _copy_output(source: Path, target: Path) -> None:

@@ -5,20 +5,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from retrain.plot_style import BLUE, GREY, ORANGE, STYLE
 from retrain.registry.ledger import Entry
 from retrain.registry.versions import ModelVersion
 
-COLOURS = {"promoted": "#1f6f9f", "rolled back": "#d9822b"}
-STYLE = {
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.dpi": 120,
-    "font.size": 9,
-    "grid.color": "#e3e6ea",
-    "legend.frameon": False,
-}
+COLOURS = {"promoted": BLUE, "rolled back": ORANGE}
 
 
 def plot(champions: Sequence[tuple[Entry, ModelVersion]], metric: str, file: Path) -> None:
@@ -45,7 +36,7 @@ def plot(champions: Sequence[tuple[Entry, ModelVersion]], metric: str, file: Pat
         figure = Figure(figsize=(7.0, 3.2), layout="constrained")
         axes = figure.subplots()
         times, values = [time for time, _, _ in shown], [value for _, value, _ in shown]
-        axes.plot(times, values, drawstyle="steps-post", color="#8a8f98", linewidth=1)
+        axes.plot(times, values, drawstyle="steps-post", color=GREY, linewidth=1)
         for action, colour in COLOURS.items():
             of_it = [(time, value) for time, value, entry in shown if entry.action == action]
             if of_it:

@@ -54,6 +54,8 @@ class Pipeline:
         imports: The modules that take long to import, by the step that needs them, in order: a run
             imports them while its Prefect server starts.
         preparations: Other work that takes long the first time, by the step that needs it.
+        ahead: What is started when a step has to run, because a later one needs it, by the name of
+            the earlier step.
         promotes: Whether its runs may change what is served.
         faults: Finds faults of parameters that only the flow itself uses, before a run: a sentence
             for each. It is called if the steps find none, and told whether they may need more than
@@ -74,6 +76,7 @@ class Pipeline:
     publish: Callable[[Document], None]
     imports: Mapping[str, Sequence[str]]
     preparations: Mapping[str, Callable[[Project], object]] = field(default_factory=dict)
+    ahead: Mapping[str, Callable[[], object]] = field(default_factory=dict)
     promotes: bool = False
     faults: Callable[[Workload, Project, bool], Iterable[str]] = lambda *_: ()
     others: Sequence[str] = ()
@@ -262,7 +265,7 @@ class Pipeline:
         state = RunState(
             self.name, config, version, Store(project.store), context, may, bool(promote)
         )
-        steps = Run(state, refresh)
+        steps = Run(state, refresh, self.ahead)
         with steps.hold_artifacts(), records.recording(state, self.document):
             steps.follow(lambda run: self.order(run, version))
         document = self.document(state)

@@ -1,6 +1,6 @@
 """Runs a flow: calls its steps as Prefect tasks and records the outcome of each."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from time import monotonic
@@ -24,10 +24,22 @@ class Run:
         refresh: Take nothing from the store.
     """
 
-    def __init__(self, state: RunState, refresh: bool = False) -> None:
-        """Prepares a run; no step is called yet."""
+    def __init__(
+        self,
+        state: RunState,
+        refresh: bool = False,
+        ahead: Mapping[str, Callable[[], object]] | None = None,
+    ) -> None:
+        """Prepares a run; no step is called yet.
+
+        Args:
+            state: The workload of the run.
+            refresh: Take nothing from the store.
+            ahead: What is called when a step has to run, by that step's name.
+        """
         self.state = state
         self.refresh = refresh
+        self._ahead = ahead or {}
         self._verifier = Verifier(state.store, state.context.run)
         self._damaged: dict[tuple[str, str], str] = {}
         self._ran: dict[tuple[str, str], Outcome] = {}
@@ -79,6 +91,8 @@ class Run:
         if step.cached and (done := self.state.added(now)):
             return done
         reason = self._reason_to_run(step, now)
+        if reason and step.name in self._ahead:
+            self._ahead[step.name]()
         began = monotonic()
         with console.running(step.name):
             artifact, cached = self._result(step, now, chosen, inputs, self.context)

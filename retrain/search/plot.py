@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from retrain.plot_style import BLUE, GREEN, ORANGE, STYLE
 from retrain.search.patch import as_yaml
 from retrain.search.space import Parameter
 from retrain.search.trials import COMPLETE, PRUNED, Trial
@@ -11,20 +12,9 @@ from retrain.search.trials import COMPLETE, PRUNED, Trial
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLOURS = {COMPLETE: "#1f6f9f", PRUNED: "#d9822b"}
-BEST, GREY = "#2f7d4f", "#8a8f98"
+COLOURS = {COMPLETE: BLUE, PRUNED: ORANGE}
+BEST = GREEN
 COLUMNS = 3
-STYLE = {
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.dpi": 120,
-    "font.size": 9,
-    "grid.color": "#e3e6ea",
-    "legend.frameon": False,
-    "text.parse_math": False,
-}
 
 
 def plot(trials: Sequence[Trial], space: Sequence[Parameter], metric: str, file: Path) -> None:

@@ -1,17 +1,20 @@
 """A program that loads a package and classifies images with it, without the project's own code.
 
-    python -I -B answer.py PACKAGE
+    python -I -B answer.py MODULE...
 
-Record batches with the column `image` come in as an Arrow stream, whose schema names the classes;
-batches with `label`, `probabilities` and `error` go out as another. An image that the package
-refuses has an error in the place of a label. `-I` keeps this clone off `sys.path`; what an editable
-installation adds to it is removed here.
+It imports libraries, of which the modules are some, before it is told which package it is for: that
+takes most of its start. A line of JSON comes in with the `package`, its `classes`, and the `folder`
+to run in; then record batches with the column `image`, as an Arrow stream. Batches with `label`,
+`probabilities` and `error` go out as another. An image that the package refuses has an error in the
+place of a label. `-I` keeps this clone off `sys.path`; what an editable installation adds to it is
+removed here.
 """
 
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,7 @@ PROJECT = Path(__file__).absolute().parents[2]
 PACKAGES = ("flows", "models", "retrain", "tasks")
 
 
-def main(package: Path) -> None:
+def main(libraries: Sequence[str]) -> None:
     """Classifies images until the input ends."""
     with os.fdopen(os.dup(1), "wb") as output:
         os.dup2(2, 1)  # what a library prints must not mix with the answers
@@ -29,17 +32,22 @@ def main(package: Path) -> None:
         import numpy as np
         from pyarrow import FixedSizeListArray, RecordBatch, array, ipc, string
 
-        model = mlflow.pyfunc.load_model(str(package))
+        for name in libraries:
+            import_module(name)
+        if not (line := sys.stdin.buffer.readline()):
+            return  # it is not needed
+        told = json.loads(line)
+        package, classes = told["package"], told["classes"]
+        os.chdir(told["folder"])
+        model = mlflow.pyfunc.load_model(package)
         for name, module in list(sys.modules.items()):
             if name.split(".")[0] in PACKAGES:
                 assert Path(str(module.__file__)).is_relative_to(package), (
                     f"{name} is not the package's"
                 )
-        stream = ipc.open_stream(sys.stdin.buffer)
-        classes = json.loads(stream.schema.metadata[b"classes"])
         of_classes = itemgetter(*classes)
         writer = None
-        for images in stream:
+        for images in ipc.open_stream(sys.stdin.buffer):
             answers = [*_answers(model.predict, images["image"].to_pylist())]
             nothing = (0.0,) * len(classes)
             rows = [of_classes(given) if given else nothing for _, given, _ in answers]
@@ -96,4 +104,4 @@ def _remove_the_project() -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(sys.argv[1:])

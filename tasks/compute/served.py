@@ -15,7 +15,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version as installed
 from pathlib import Path
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PROGRAM = Path(__file__).with_name("answer.py")
+# What the program imports ahead, before it knows whether a package needs all of it.
+LIBRARIES = ("mlflow.pyfunc", "pandas", "torch", "transformers.models.vit.modeling_vit")
 # The most that is sent at once, so that memory stays small whatever the size of an image.
 MAX_ROWS, MAX_BYTES = 256, 64_000_000
 # For fewer images each, another process is not worth it: its imports take about 5 s.
@@ -61,6 +63,47 @@ class Served:
     probabilities: "NDArray[np.float32]"
 
 
+class _Program:
+    """The program `answer.py`; it ends with this object, or with this process.
+
+    Attributes:
+        environment: Variables that it got besides those of this process.
+        process: It.
+        errors: What it has written to its standard error.
+        close: Ends it.
+    """
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self.environment = environment
+        self.errors = TemporaryFile()  # noqa: SIM115  closed with the process
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-B", str(PROGRAM), *LIBRARIES],
+            env=os.environ | ONE_THREAD | environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+        )
+        self.close = weakref.finalize(self, _end, self.process, self.errors)
+
+
+_ahead: list[_Program] = []
+
+
+def start_ahead() -> None:
+    """Starts a process for the next package that is asked, unless one waits.
+
+    It imports the libraries meanwhile, which takes most of its time.
+    """
+    if not _ahead:
+        _ahead.append(_Program(_environments(1)[0]))
+
+
+def _program(environment: dict[str, str]) -> _Program:
+    if _ahead and _ahead[0].environment == environment:
+        return _ahead.pop()
+    return _Program(environment)
+
+
 class PackageProcess:
     """A process that has loaded a package; it ends with this object, or with this process.
 
@@ -79,20 +122,16 @@ class PackageProcess:
         """
         import pyarrow as pa
 
-        errors = TemporaryFile()  # noqa: SIM115  closed with the process
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-B", str(PROGRAM), str(package)],
-            cwd=folder,
-            env=os.environ | ONE_THREAD | environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-        )
         self.classes = tuple(classes_of(package))
-        self.close = weakref.finalize(self, _end, process, errors)
-        self._process, self._errors = process, errors
-        metadata = {"classes": json.dumps(self.classes)}
-        self._schema = pa.schema({"image": pa.binary()}, metadata=metadata)
+        self._program = _program(environment)
+        self.close = self._program.close
+        self._stdin, self._stdout = self._program.process.stdin, self._program.process.stdout
+        assert self._stdin
+        told = {"package": str(package), "classes": self.classes, "folder": str(folder)}
+        with suppress(BrokenPipeError):  # it has ended; `classify` says why
+            self._stdin.write(json.dumps(told).encode() + b"\n")
+            self._stdin.flush()
+        self._schema = pa.schema({"image": pa.binary()})
         self._writer: Any = None
         self._reader: Any = None
 
@@ -113,23 +152,23 @@ class PackageProcess:
         batch = pa.RecordBatch.from_arrays([pa.array(images, pa.binary())], schema=self._schema)
         try:
             if self._writer is None:
-                self._writer = ipc.new_stream(self._process.stdin, batch.schema)
+                self._writer = ipc.new_stream(self._stdin, batch.schema)
             self._writer.write_batch(batch)
-            assert self._process.stdin and self._process.stdout
-            self._process.stdin.flush()
+            assert self._stdin
+            self._stdin.flush()
             if self._reader is None:
-                self._reader = ipc.open_stream(self._process.stdout)
+                self._reader = ipc.open_stream(self._stdout)
             answers: pa.RecordBatch = self._reader.read_next_batch()
         except (OSError, StopIteration, pa.ArrowInvalid) as error:
             raise ValueError(self._last_error()) from error
         return answers
 
     def _last_error(self) -> str:
-        self._process.wait()
-        self._errors.seek(0)
-        message = self._errors.read().decode(errors="replace").strip()
-        logger.error("The package's process ended with %s:\n%s", self._process.returncode, message)
-        return message.splitlines()[-1] if message else f"exit code {self._process.returncode}"
+        code = self._program.process.wait()
+        self._program.errors.seek(0)
+        message = self._program.errors.read().decode(errors="replace").strip()
+        logger.error("The package's process ended with %s:\n%s", code, message)
+        return message.splitlines()[-1] if message else f"exit code {code}"
 
 
 def _end(process: "subprocess.Popen[bytes]", errors: IO[bytes]) -> None:

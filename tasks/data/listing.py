@@ -28,6 +28,9 @@ _NO_IMAGES = frozenset(
     | {".db", ".ini", ".log", ".py", ".sh", ".zip", ".tar", ".gz"}
 )
 
+# Files beside images that tell more about them, as the Hugging Face hub names them.
+METADATA = ("metadata.csv", "metadata.parquet")
+
 
 def list_files(root: Path, above: str = "") -> Iterator[tuple[str, int]]:
     """Every regular file below a folder, in order of the names, without hidden files and folders.
@@ -64,7 +67,8 @@ def has_split_folders(root: Path) -> bool:
 
 def is_no_image(name: str) -> bool:
     """Whether a file only accompanies images, by its name."""
-    return os.path.splitext(name)[1].lower() in _NO_IMAGES  # noqa: PTH122  5 times as fast
+    suffix = os.path.splitext(name)[1].lower()  # noqa: PTH122  5 times as fast
+    return suffix in _NO_IMAGES or (suffix == ".parquet" and name.rpartition("/")[2] in METADATA)
 
 
 def only_images(files: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:

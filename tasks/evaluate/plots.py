@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from retrain.plot_style import BLUE, GREEN, GREY, ORANGE, RED, STYLE
 from tasks.data.metrics import CALIBRATION_BINS, Confusion, Predictions, Tally
 
 if TYPE_CHECKING:
@@ -15,20 +16,6 @@ if TYPE_CHECKING:
 
     from tasks.data.shards import StoredImages
 
-BLUE, ORANGE, GREEN, RED, GREY = "#1f6f9f", "#d9822b", "#2f7d4f", "#b3261e", "#8a8f98"
-STYLE = {
-    "axes.grid": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "figure.dpi": 120,
-    "figure.titleweight": "bold",
-    "font.size": 9,
-    "grid.color": "#e3e6ea",
-    "legend.frameon": False,
-    "text.parse_math": False,  # a class may be named `$x^{$`
-}
 MAX_COUNTED_CLASSES = 25  # with more, the numbers in the cells are too small to read
 MAX_NAMED_CLASSES = 60
 GRID_ROWS, GRID_COLUMNS = 4, 8

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 import models
 from retrain import tracking
 from retrain.code import libraries_of
-from retrain.faults import did_you_mean
-from retrain.project import Project
 from retrain.registry import versions
 from retrain.step import REPORT, Chosen, Facts, Input, Step, Workspace
 from retrain.store import Artifact
@@ -21,10 +19,8 @@ from tasks.data.embeddings import prepared_by
 from tasks.data.json_file import write_json
 from tasks.data.metrics import (
     LOWER_IS_BETTER,
-    METRICS,
     Confusion,
     Tally,
-    metric_named,
     outcomes,
     per_class,
     summarise,
@@ -104,21 +100,6 @@ def evaluate(
     }
 
 
-def check(workload: Workload, project: Project) -> Iterator[str]:
-    """Finds rules of the gate about metrics that do not exist."""
-    named = {
-        **{f"gate.min.{name}": name for name in workload.gate.min},
-        **{f"gate.max.{name}": name for name in workload.gate.max},
-        **{f"gate.no_worse: {name}": name for name in workload.gate.no_worse},
-        "gate.metric": workload.gate.metric,
-    }
-    for place, name in named.items():
-        try:
-            metric_named(name)
-        except KeyError:
-            yield f"{place}: no metric {name!r}.{did_you_mean(name, METRICS)}"
-
-
 def _answers(
     outputs: "Iterator[NDArray[np.float32]]", chunk: int, split: PreparedSplit
 ) -> Iterator[Answers]:
@@ -175,5 +156,4 @@ STEP = Step(
     libraries=("numpy", "pyarrow", "torch", "transformers"),
     chosen=_chosen,
     reports_with=("tasks.evaluate.plots",),
-    check=check,
 )

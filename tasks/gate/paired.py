@@ -44,6 +44,10 @@ class Pairs:
         """The number of images."""
         return len(self.challenger.labels)
 
+    def take(self, rows: "NDArray[np.int64]") -> "Pairs":
+        """The answers for some images, by their indices; an index may come more than once."""
+        return Pairs(self.names, self.classes, self.challenger.take(rows), self.opponent.take(rows))
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -231,17 +235,13 @@ def bootstrap(pairs: Pairs, metric: str) -> tuple[float, float]:
     differences = []
     for _ in range(resamples):
         drawn = by_class[starts + (random.random(pairs.rows) * sizes).astype(np.int64)]
-        differences.append(_difference(_drawn(pairs, drawn), metric))
+        differences.append(_difference(pairs.take(drawn), metric))
     return _difference(pairs, metric), float(np.std(differences, ddof=1))
 
 
 def _difference(pairs: Pairs, metric: str) -> float:
     ours, theirs = (score(each, pairs, metric) for each in (pairs.challenger, pairs.opponent))
     return theirs - ours if metric_named(metric).lower_is_better else ours - theirs
-
-
-def _drawn(pairs: Pairs, rows: "NDArray[np.int64]") -> Pairs:
-    return Pairs(pairs.names, pairs.classes, pairs.challenger.take(rows), pairs.opponent.take(rows))
 
 
 def _quantile(level: float) -> float:

@@ -22,11 +22,13 @@ class Comparable:
     Attributes:
         pairs: Their answers for the images that are new to the opponent, of the classes that both
             know.
+        used: bool (images of the split,), whether each is among them.
         learnt: How many images were left out because the opponent was trained or validated on them.
         other_classes: How many were left out because one of the models does not know their class.
     """
 
     pairs: Pairs
+    used: "NDArray[np.bool_]"
     learnt: int
     other_classes: int
 
@@ -55,7 +57,7 @@ def pair(challenger: Path, opponent: Path, learnt: "NDArray[np.uint64] | None") 
         _indexed(ours, names, used),
         _indexed(theirs, names, used),
     )
-    return Comparable(pairs, int((~fresh).sum()), int((fresh & ~of_shared).sum()))
+    return Comparable(pairs, used, int((~fresh).sum()), int((fresh & ~of_shared).sum()))
 
 
 def _indexed(

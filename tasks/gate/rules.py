@@ -1,12 +1,16 @@
 """The rules of the gate: bounds that hold for every model, and comparisons with other models."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from retrain.faults import did_you_mean
+from retrain.project import Project
 from retrain.store import Artifact
-from retrain.workload import Gate
+from retrain.workload import Gate, Workload
 from tasks.data.champion import Opponent
+from tasks.data.metrics import METRICS, metric_named
+from tasks.data.slices import Slice, Slices, metric_of, parse
 
 # The same network gives slightly different probabilities in batches of another size. A metric that
 # counts rows never changes by so little.
@@ -15,15 +19,55 @@ ROUNDING = 1e-6
 Rule = dict[str, Any]  # the rule in words, the value, the bound and whether it passed
 
 
-def bounds(rules: Gate, scores: Artifact) -> list[Rule]:
+def check(workload: Workload, project: Project) -> Iterator[str]:
+    """Finds rules of the gate about metrics that do not exist, or about slices not asked for."""
+    rules = workload.gate
+    for name in (*rules.min, *rules.no_worse):
+        if (parsed := parse(name)) and parsed[0] not in rules.slices:
+            yield f"{name}: add {parsed[0]!r} to gate.slices."
+    named = {
+        **{f"gate.min.{name}": name for name in rules.min if not parse(name)},
+        **{f"gate.max.{name}": name for name in rules.max},
+        **{f"gate.no_worse: {name}": name for name in rules.no_worse if not parse(name)},
+        "gate.metric": rules.metric,
+    }
+    for place, name in named.items():
+        try:
+            metric_named(name)
+        except KeyError:
+            yield f"{place}: no metric {name!r}.{did_you_mean(name, METRICS)}"
+
+
+def bounds(rules: Gate, scores: Artifact, slices: Slices) -> list[Rule]:
     """The bounds that every model has to reach or must not exceed.
 
     Raises:
-        ValueError: A bound is on a class that the test split lacks.
+        ValueError: A bound is on a class or a slice that the test split lacks.
     """
-    minimum = [_rule(name, ">=", _value(scores, name), bound) for name, bound in rules.min.items()]
+    minimum = [
+        _of_slices(rules, name, slices.named(*named), bound)
+        if (named := parse(name))
+        else _rule(name, ">=", _value(scores, name), bound)
+        for name, bound in rules.min.items()
+    ]
     maximum = [_rule(name, "<=", _value(scores, name), bound) for name, bound in rules.max.items()]
     return minimum + maximum
+
+
+def _of_slices(rules: Gate, name: str, slices: Sequence[Slice], bound: float) -> Rule:
+    """That the worst of some slices reaches a bound, of those with enough images."""
+    judged = [each for each in slices if is_judged(rules, each)]
+    worst = min(judged or slices, key=lambda each: float(each["accuracy"]))
+    if judged:
+        return _rule(metric_of(worst), ">=", worst["accuracy"], bound)
+    images = max(each["images"] for each in slices)
+    words = f"{bound:g}, not judged with {images} images"
+    return _rule(name, ">=", worst["accuracy"], bound, words) | {"passed": True}
+
+
+def is_judged(rules: Gate, one: Slice) -> bool:
+    """Whether a slice has enough images."""
+    return int(one["images"]) >= rules.min_compared
 
 
 def same_training(rules: Gate, scores: Artifact, champion: Opponent) -> Rule:

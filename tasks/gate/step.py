@@ -12,10 +12,21 @@ from retrain.step import Facts, Step, Workspace
 from retrain.store import Artifact
 from retrain.workload import Gate
 from tasks.data.champion import Opponent, Opponents
-from tasks.gate.rules import Rule, bounds, comparisons, same_training, sentences
+from tasks.data.slices import Slices
+from tasks.gate.rules import (
+    Rule,
+    bounds,
+    check,
+    comparisons,
+    is_judged,
+    same_training,
+    sentences,
+)
 
 
-def gate(rules: Gate, scores: Artifact, opponents: Opponents, workspace: Workspace) -> Facts:
+def gate(
+    rules: Gate, scores: Artifact, opponents: Opponents, slices: Slices, workspace: Workspace
+) -> Facts:
     """Decides whether a model may go to production.
 
     A challenger from the same training as the champion, whose package differs (its code was fixed,
@@ -27,11 +38,18 @@ def gate(rules: Gate, scores: Artifact, opponents: Opponents, workspace: Workspa
         already` (the same package), or `below bounds`;
         `rules`: for each, the rule in words, the value, the bound and whether it passed;
         `champion`: its version and metrics, or None; `comparisons`, what was found, by role;
+        `slices`, as the step `slice` gives them, and whether each was `judged`;
         `says`, the same for a person; `number`, of the comparison on these test images;
         `test_images`, their identity; and `reference`, whether the model becomes the reference if
         it is promoted.
     """
-    made = bounds(rules, scores)
+    made = bounds(rules, scores, slices)
+    parts = [each | {"judged": is_judged(rules, each)} for each in slices.all]
+    return _decide(rules, scores, opponents, made) | {"slices": parts}
+
+
+def _decide(rules: Gate, scores: Artifact, opponents: Opponents, made: list[Rule]) -> Facts:
+    """The decision, given the bounds."""
     within = _all_passed(made)
     champion = opponents.champion
     if champion is None:
@@ -134,8 +152,9 @@ STEP = Step(
     "gate",
     gate,
     reads=("gate",),
-    inputs=("evaluate", "opponents"),
+    inputs=("evaluate", "opponents", "slices"),
     cached=False,
     dry_function=gate,
+    check=check,
     hours=1,
 )

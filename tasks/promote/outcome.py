@@ -56,7 +56,7 @@ def why_rejected(document: Mapping[str, Any]) -> str:
 
 
 def show(document: Mapping[str, Any]) -> None:
-    """Shows the metrics, the champion's beside them, the gate's rules, and the verdict."""
+    """Shows the metrics, the champion's beside them, the slices, the rules, and the verdict."""
     from rich.markup import escape
 
     from retrain.runs import console
@@ -70,9 +70,21 @@ def show(document: Mapping[str, Any]) -> None:
             for metric, value in document["metrics"].items()
         ],
     )
+    # Not in the records of older versions, like the sentences below.
+    if slices := document["decision"].get("slices"):
+        console.say_table(("slice", "images", "accuracy", "95 % interval"), [*map(_row, slices)])
     for rule in document["decision"]["rules"]:
         mark = "[green]passed[/]" if rule["passed"] else "[red]failed[/]"
         console.say(f"{mark}  {escape(rule['rule'])}  (is {rule['value']:.4f})")
-    for sentence in document["decision"].get("says", ()):  # not in the records of older versions
+    for sentence in document["decision"].get("says", ()):
         console.say(escape(sentence))
     console.say(f"\n[bold]{escape(verdict(document))}[/]")
+
+
+def _row(one: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    """A slice of the test images as a row of a table."""
+    name = f"{one['column']}: {one['value']}"
+    if "from" in one:
+        name += f" ({one['from']:.4g} to {one['to']:.4g})"
+    images = f"{one['images']:,}" + ("" if one["judged"] else " (too few to judge)")
+    return name, images, f"{one['accuracy']:.4f}", f"{one['low']:.4f} to {one['high']:.4f}"

@@ -21,6 +21,7 @@ from retrain.registry.versions import Candidate, ModelVersion
 from retrain.step import REPORT, DataVersion, Facts, Step, Workspace, digest_of
 from retrain.store import MANIFEST, Artifact
 from retrain.workload import Data
+from tasks.compute.served import start_ahead
 from tasks.data import package
 from tasks.data.accepted_images import AcceptedImage
 from tasks.data.raw_dataset import open_raw_dataset
@@ -88,6 +89,8 @@ def promote(
             return _facts(champion, None)
         registered = versions.find_version(project, name, scores.facts["package"])
         if registered is None:
+            if decision.facts["passed"] and intent.promote:
+                start_ahead()  # for the check
             images = sample(open_raw_dataset(data, pulled), validated.folder)
             classes = validated.facts["classes"]
             registered = _register(version, classes, images, trained, scores, workspace)

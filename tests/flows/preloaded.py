@@ -5,7 +5,7 @@ own code from the clone, and has a session, a working folder, an environment and
 own. It ends as a command does: with the same exit codes, and after the same clean-up.
 
 `start` forks a process that has imported the libraries only. `Clone.retrain` runs many commands in
-one clone: there, `run` forks a process that has imported the clone's code and Prefect, too.
+one clone: there, `run` forks a process that has imported the clone's code, too.
 """
 
 import atexit
@@ -25,10 +25,10 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from tempfile import TemporaryDirectory
 from time import sleep
+from typing import Any
 
 CODE = ("flows", "models", "retrain", "tasks")
 
-# Of Prefect's nothing: it reads its settings when it is imported.
 LIBRARIES = (
     "dvc.repo",
     "great_expectations",
@@ -37,6 +37,7 @@ LIBRARIES = (
     "mlflow.pyfunc",
     "mlflow.store.model_registry.sqlalchemy_store",
     "mlflow.store.tracking.sqlalchemy_store",
+    "prefect.main",
     "ray.data",
     "ray.train.torch",
     "ray.tune",
@@ -58,7 +59,7 @@ class Fork:
     def __init__(self, arguments: Sequence[str], *rest: object) -> None:
         """Starts it; the arguments are those of `_command`."""
         self.args = arguments
-        self._process = forks.Process(target=_command, args=(arguments, *rest))
+        self._process = forks.Process(target=_new_command, args=(arguments, *rest))
         with _lock:
             self._process.start()
         assert self._process.pid
@@ -119,7 +120,7 @@ def run(
             for file in files:
                 file.touch()
             code = _server_of(root, environment).run(arguments, files)
-        else:  # the command starts a server, and Prefect is imported only then
+        else:  # the command starts a server, and imports Prefect then
             code = start(arguments, root, environment, *files).wait()
         return CompletedProcess(
             arguments, code, *(file.read_text(encoding="utf-8") for file in files)
@@ -127,7 +128,7 @@ def run(
 
 
 class _Server:
-    """A process that has imported a clone's code, and Prefect with the clone's settings."""
+    """A process that has imported a clone's code, and has the clone's settings of Prefect."""
 
     def __init__(self, root: Path, environment: Mapping[str, str]) -> None:
         self.state = _state(root, environment)
@@ -170,12 +171,15 @@ def _state(root: Path, environment: Mapping[str, str]) -> tuple[object, ...]:
 
 
 def _serve(root: Path, environment: Mapping[str, str], requests: "connection.Connection") -> None:
-    """Imports the clone's code and Prefect, and runs each command that comes in a fork."""
+    """Imports the clone's code, and runs each command that comes in a fork."""
+    from prefect.context import refresh_global_settings_context
+
     _enter(root, environment)
     sys.executable = str(shutil.which("python"))  # for registered packages and Ray's workers
     os.environ.setdefault("PREFECT_HOME", str(root / ".retrain" / "prefect"))  # as a command does
+    refresh_global_settings_context()
     flows = [f"flows.{path.stem}" for path in (root / "flows").glob("[!_]*.py")]
-    for name in ("prefect.main", "retrain.cli.main", *flows, *_steps(root)):
+    for name in ("retrain.cli.main", *flows, *_steps(root)):
         import_module(name)
     with suppress(EOFError):
         while True:
@@ -198,6 +202,13 @@ def _serve(root: Path, environment: Mapping[str, str], requests: "connection.Con
 def _steps(root: Path) -> list[str]:
     """The modules of the steps."""
     return [f"tasks.{path.parent.name}.step" for path in (root / "tasks").glob("*/step.py")]
+
+
+def _new_command(*arguments: Any) -> None:
+    """Lets a command import Prefect after it has named a server, as it does with a new Python."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "prefect"]:
+        del sys.modules[name]
+    _command(*arguments)
 
 
 def _command(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from retrain.project import Project
@@ -16,6 +17,7 @@ from retrain.store import Artifact, RunContext
 from retrain.workload import Data, Gate, Model, Workload
 from tasks.data.champion import Opponents, Registered, Scored
 from tasks.data.predictions import LEARNT, image_id
+from tasks.data.slices import FILE, NO_SLICES, Slices
 from tasks.evaluate import predictions
 from tasks.gate.comparison import Terms, compare, compare_with, learnt_images
 from tests import templates
@@ -104,6 +106,26 @@ def test_later_comparisons_are_stricter(tmp_path):
     assert then["low"] < now["low"] < now["high"] < then["high"]
 
 
+def test_slices_are_compared_by_their_images_and_share_the_level(tmp_path):
+    sites = ["Lyon" if row < 60 else "Oslo" if row < 180 else "Bath" for row in range(200)]
+    (tmp_path / "slice").mkdir()
+    pq.write_table(pa.table({"site": sites}), tmp_path / "slice" / FILE)
+    divided = Artifact("slice", "k", "d", tmp_path / "slice", {})
+    counts = [{"column": "site", "value": value} for value in ("Bath", "Lyon", "Oslo")]
+    slices = Slices(divided, Artifact("score_slices", "k", "s", tmp_path, {"slices": counts}))
+    rules = Gate(slices=("site",), no_worse=("accuracy[site]",))
+    found = compared(tmp_path, 20, 3, rules, Terms(1, None, None, slices))
+    metrics = found["metrics"]
+    assert list(metrics) == ["accuracy", "accuracy[site=Lyon]", "accuracy[site=Oslo]"]  # Bath: 20
+    lyon, oslo = metrics["accuracy[site=Lyon]"], metrics["accuracy[site=Oslo]"]
+    assert (lyon["lost"], lyon["outcome"]) == (17, "worse")
+    assert (oslo["lost"], oslo["challenger"]) == (0, 1.0)
+    one = Gate(slices=("site",), no_worse=("accuracy[site=Lyon]",))
+    alone = compared(tmp_path / "alone", 20, 3, one, Terms(1, None, None, slices))["metrics"]
+    assert list(alone) == ["accuracy", "accuracy[site=Lyon]"]
+    assert lyon["low"] < alone["accuracy[site=Lyon]"]["low"]
+
+
 @dataclass
 class Runner:
     """Notes the terms of the comparisons that it is asked for."""
@@ -146,7 +168,7 @@ def scored(project, run_id, number, tmp_path) -> Scored:
 
 def test_without_a_champion_nothing_is_compared(tmp_path):
     runner = Runner(RunContext("run", Project(tmp_path)), None)
-    assert compare_with(runner, None, None, None) == Opponents(None, None, None)
+    assert compare_with(runner, None, NO_SLICES, None, None) == Opponents(None, None, None)
 
 
 def test_comparisons_on_the_same_images_are_counted(registered, tmp_path, monkeypatch):
@@ -169,7 +191,7 @@ def test_comparisons_on_the_same_images_are_counted(registered, tmp_path, monkey
         found = mine and version_of(project, run_id, "mine", mine)
         monkeypatch.setattr(versions, "find_version", lambda project, name, package: found)
         runner = Runner(RunContext("run", project), workload)
-        return compare_with(runner, scores, champion, None).number
+        return compare_with(runner, scores, NO_SLICES, champion, None).number
 
     assert number() == 1
     assert number(entry(1, "first", None)) == 1

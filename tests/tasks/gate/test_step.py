@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from retrain.store import Artifact
-from retrain.workload import Gate
+from retrain.workload import Data, Gate, Model, Workload
 from tasks.data.champion import Opponent, Opponents
-from tasks.gate.step import gate
+from tasks.data.slices import NO_SLICES, Slices
+from tasks.gate.step import STEP, gate
 
 NONE = Opponents(None, None, None)
 
@@ -46,8 +47,8 @@ def against(champion=None, reference=None, number=1) -> Opponents:
 METRICS = {"accuracy": 0.94, "log_loss": 0.2}
 
 
-def decide(rules: Gate, challenger: Artifact, opponents: Opponents) -> dict:
-    return gate(rules, challenger, opponents, None)  # type: ignore[arg-type]
+def decide(rules: Gate, challenger: Artifact, opponents: Opponents, slices=NO_SLICES) -> dict:
+    return gate(rules, challenger, opponents, slices, None)  # type: ignore[arg-type]
 
 
 def test_the_first_model_within_its_bounds_passes():
@@ -79,6 +80,67 @@ def test_a_bound_may_be_on_one_class(tmp_path, bound, passed):
     assert decision["rules"][0]["value"] == 0.75
     with pytest.raises(ValueError, match="the test split has no class 'dog'"):
         decide(Gate(min={"recall[dog]": bound}), scores(tmp_path), NONE)
+
+
+BATH = "accuracy[site=Bath]"
+
+
+def slices(*parts: tuple[str, int, float]) -> Slices:
+    """Slices of the column `site`: the value, the images and the accuracy of each."""
+    facts = [
+        {"column": "site", "value": value, "images": images, "accuracy": accuracy}
+        for value, images, accuracy in parts
+    ]
+    output = Artifact("slice", "k", "d", Path(), {})
+    return Slices(output, replace(output, facts={"slices": facts}))
+
+
+@pytest.mark.parametrize(
+    ("bound", "rule", "passed"),
+    [
+        ({"accuracy[site=Oslo]": 0.8}, "accuracy[site=Oslo] >= 0.8", False),
+        ({"accuracy[site=Oslo]": 0.7}, "accuracy[site=Oslo] >= 0.7", True),
+        ({"accuracy[site]": 0.8}, "accuracy[site=Oslo] >= 0.8", False),
+        (
+            {"accuracy[site=Bath]": 0.8},
+            "accuracy[site=Bath] >= 0.8, not judged with 29 images",
+            True,
+        ),
+    ],
+)
+def test_a_bound_may_be_on_slices(bound, rule, passed):
+    parts = slices(("Lyon", 100, 0.9), ("Oslo", 30, 0.75), ("Bath", 29, 0.1))
+    decision = decide(Gate(slices=("site",), min=bound), scores(), NONE, parts)
+    assert [each["rule"] for each in decision["rules"]] == [rule]
+    assert decision["passed"] is passed
+    assert [each["judged"] for each in decision["slices"]] == [True, True, False]
+
+
+def test_a_bound_on_slices_that_are_all_small_judges_nothing():
+    decision = decide(Gate(min={"accuracy[site]": 0.9}), scores(), NONE, slices(("Lyon", 8, 0.5)))
+    [rule] = decision["rules"]
+    assert rule["rule"] == "accuracy[site] >= 0.9, not judged with 8 images"
+    assert (rule["value"], rule["passed"]) == (0.5, True)
+
+
+def workload(**rules) -> Workload:
+    return Workload(
+        name="toy", data=Data(path="data"), model=Model(family="vit"), gate=Gate(**rules)
+    )
+
+
+@pytest.mark.parametrize(
+    ("rules", "fault"),
+    [
+        ({"min": {"accuracy[site]": 0.9}}, "accuracy[site]: add 'site' to gate.slices."),
+        ({"no_worse": ("accuracy[a=b]",), "slices": ("c",)}, "accuracy[a=b]: add 'a' to"),
+        ({"max": {"accuracy[a]": 1.0}, "slices": ("a",)}, "gate.max.accuracy[a]: no metric"),
+        ({"metric": "acuracy"}, "gate.metric: no metric 'acuracy'. Did you mean 'accuracy'?"),
+    ],
+)
+def test_rules_that_nothing_can_be_judged_by_are_found_before_a_run(rules, fault):
+    [found] = STEP.check(workload(**rules), None)  # type: ignore[arg-type]
+    assert found.startswith(fault)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,92 @@
+"""The slices of the test split: the images that share a value, such as the camera.
+
+A rule of the gate names the slice of a value, `accuracy[camera=Canon EOS R5]`, or all slices of a
+column, `accuracy[camera]`.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from retrain.store import Artifact
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+FILE = "slices.parquet"  # a row per test image: `sha256`, and a text for each column asked for
+
+Slice = dict[str, Any]  # as the step `slice` gives it
+
+_NAME = re.compile(r"accuracy\[([^=\]]+)(?:=(.*))?\]", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Slices:
+    """The slices of the test split, with the challenger's accuracy in each.
+
+    Attributes:
+        divided: The output of the step `slice`; None for a workload without slices.
+        scores: The output of `score_slices`; None in the same case.
+    """
+
+    divided: Artifact | None = None
+    scores: Artifact | None = None
+
+    @property
+    def step(self) -> str:
+        """Its name as an input."""
+        return "slices"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the outputs; empty without slices."""
+        return self.divided.digest + self.scores.digest if self.divided and self.scores else ""
+
+    @property
+    def all(self) -> Sequence[Slice]:
+        """All slices, by column."""
+        return self.scores.facts["slices"] if self.scores else ()
+
+    def named(self, column: str, value: str | None) -> list[Slice]:
+        """The slices of a column, or the one of a value.
+
+        Raises:
+            ValueError: No test image has the value.
+        """
+        of_column = [each for each in self.all if each["column"] == column]
+        found = [each for each in of_column if value in (None, each["value"])]
+        if not found:
+            known = ", ".join(each["value"] for each in of_column)
+            raise ValueError(
+                f"gate: no test image has {column}={value}; there are the values {known}."
+            )
+        return found
+
+    def contains(self, one: Slice) -> "NDArray[np.bool_]":
+        """Bool (images of the test split,): whether each is in a slice."""
+        from pyarrow import compute, parquet
+
+        assert self.divided
+        column = parquet.read_table(self.divided.folder / FILE, columns=[one["column"]])[0]
+        mask: NDArray[np.bool_] = compute.equal(column, one["value"]).to_numpy()
+        return mask
+
+
+NO_SLICES = Slices()
+
+
+def parse(metric: str) -> tuple[str, str | None] | None:
+    """The column, and the value or None, in the name of a metric of slices.
+
+    Returns:
+        None for the name of another metric.
+    """
+    found = _NAME.fullmatch(metric)
+    return (found[1], found[2]) if found else None
+
+
+def metric_of(one: Slice) -> str:
+    """The name of the accuracy in a slice."""
+    return f"accuracy[{one['column']}={one['value']}]"

@@ -1,0 +1,191 @@
+"""Test images that are divided by what is known of them, and a model's accuracy in each part."""
+
+import hashlib
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from pyarrow import csv
+from scipy.stats import norm
+
+from retrain.store import Artifact
+from retrain.workload import Data, Gate
+from tasks.data import image_table
+from tasks.data.slices import FILE, Slices
+from tasks.slice import step
+from tasks.slice.step import score, slice_
+from tests.tasks.toy_data import workspace, write_files
+
+ROWS = 24
+DATA = Data(path="data")
+
+
+def photo(number: int, kind: str, camera: str | None) -> bytes:
+    """An image whose brightness grows with its number."""
+    image = Image.fromarray(np.full((8, 8), 10 * number, np.uint8))
+    exif = Image.Exif()
+    if camera:
+        exif[271], exif[272] = camera.split(" ", 1)
+    buffer = io.BytesIO()
+    image.save(buffer, kind, exif=exif)
+    return buffer.getvalue()
+
+
+IMAGES = [
+    photo(number, ("PNG", "JPEG")[number % 2], ("Fuji X100", None)[number % 2])
+    for number in range(ROWS)
+]
+PATHS = [f"test/{('ant', 'bee')[number // 12]}/{number:02}.img" for number in range(ROWS)]
+
+
+def listed(root: Path, files: list[str]) -> Artifact:
+    """What `validate` writes about the test images."""
+    rows = [
+        {"unit": 0, "split": "test", "path": path, "label": path.split("/")[1], "file": file}
+        | {"row": number if file.endswith(".parquet") else 0, "width": 8, "height": 8, "mode": "L"}
+        | {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        for number, (path, file, data) in enumerate(zip(PATHS, files, IMAGES, strict=True))
+    ]
+    (root / "validate").mkdir(parents=True)
+    table = pa.Table.from_pylist(rows, image_table.schema())
+    pq.write_table(table, root / "validate" / image_table.FILE_NAME)
+    return Artifact("validate", "k", "validated", root / "validate", {})
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Class folders, as pulled and as validated."""
+    write_files(tmp_path / "pull" / "data", dict(zip(PATHS, IMAGES, strict=True)))
+    write_files(tmp_path / "pull" / "data", {"train/ant/0.png": IMAGES[0]})
+    pulled = Artifact("pull", "k", "pulled", tmp_path / "pull", {"format": "folders"})
+    return pulled, listed(tmp_path, PATHS)
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """A Parquet file with a column of the user's own."""
+    table = {
+        "image": IMAGES,
+        "label": [path.split("/")[1] for path in PATHS],
+        "site": [("Lyon", "Oslo", None)[number % 3] for number in range(ROWS)],
+    }
+    file = tmp_path / "pull" / "data" / "test.parquet"
+    file.parent.mkdir(parents=True)
+    pq.write_table(pa.table(table), file, row_group_size=7)
+    pulled = Artifact("pull", "k", "pulled", tmp_path / "pull", {"format": "parquet"})
+    return pulled, listed(tmp_path, ["test.parquet"] * ROWS)
+
+
+def divide(tmp_path: Path, data: tuple[Artifact, Artifact], *columns: str) -> Artifact:
+    """The output of `slice`."""
+    space = workspace(tmp_path, "slice")
+    facts = slice_(Gate(slices=columns), DATA, *data, space)
+    return Artifact("slice", "k", "d", space.folder, facts)
+
+
+def values(divided: Artifact, column: str) -> list[str]:
+    return pq.read_table(divided.folder / FILE)[column].to_pylist()
+
+
+def test_images_are_divided_by_what_their_files_say(tmp_path, folders):
+    divided = divide(tmp_path, folders, "camera", "format", "width", "mode")
+    assert values(divided, "camera") == ["Fuji X100", "unknown"] * (ROWS // 2)
+    assert values(divided, "format") == ["PNG", "JPEG"] * (ROWS // 2)
+    assert {*values(divided, "width")} == {"8"}
+    assert {*values(divided, "mode")} == {"L"}
+    assert divided.facts == {"limits": {}}
+
+
+def test_numbers_are_cut_into_thirds(tmp_path, folders):
+    divided = divide(tmp_path, folders, "brightness")
+    assert values(divided, "brightness") == ["lowest"] * 8 + ["middle"] * 8 + ["highest"] * 8
+    limits = divided.facts["limits"]["brightness"]
+    assert list(limits) == ["lowest", "middle", "highest"]
+    assert limits["middle"] == pytest.approx((80 / 255, 150 / 255), abs=0.01)
+
+
+def test_a_column_of_the_users_own_comes_from_the_rows_of_the_images(tmp_path, rows):
+    divided = divide(tmp_path, rows, "site", "contrast")
+    assert values(divided, "site") == ["Lyon", "Oslo", "unknown"] * (ROWS // 3)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_or_from_a_file_beside_the_images(tmp_path, folders, suffix):
+    named = [path.removeprefix("test/") for path in PATHS[:-2]]  # two are not listed
+    sites = ["Lyon" if number < 9 else "Oslo" for number in range(len(named))]
+    ages = [number / 2 for number in range(len(named))]
+    table = pa.table({"file_name": named, "site": sites, "age": ages})
+    file = folders[0].folder / "data" / "test" / f"metadata.{suffix}"
+    if suffix == "csv":
+        csv.write_csv(table, file)
+    else:
+        pq.write_table(table, file)
+    divided = divide(tmp_path, folders, "site", "age")
+    assert values(divided, "site") == ["Lyon"] * 9 + ["Oslo"] * 13 + ["unknown"] * 2
+    assert values(divided, "age")[-2:] == ["unknown"] * 2
+    assert divided.facts["limits"]["age"]["lowest"] == (0.0, 3.5)
+
+
+def test_a_column_that_there_is_not_is_refused(tmp_path, folders):
+    with pytest.raises(ValueError, match=r"site is nothing that is known of every image \(width"):
+        divide(tmp_path, folders, "site")
+
+
+def test_a_column_that_the_rows_lack_is_refused(tmp_path, rows):
+    with pytest.raises(ValueError, match="has no column town, but image, label, site"):
+        divide(tmp_path, rows, "town")
+
+
+def test_a_metadata_file_that_is_broken_is_refused(tmp_path, folders):
+    file = folders[0].folder / "data" / "metadata.parquet"
+    file.write_bytes(b"PAR1")
+    with pytest.raises(ValueError, match=r"metadata\.parquet cannot be read"):
+        divide(tmp_path, folders, "site")
+
+
+def test_the_values_after_the_most_frequent_ones_are_one(tmp_path, folders, monkeypatch):
+    monkeypatch.setattr(step, "MAX_VALUES", 2)
+    sites = ["Oslo"] * 3 + ["Lyon"] * 4 + ["Rome"] * 2 + ["Bath"] * 2
+    lines = [f"{path},{site}" for path, site in zip(PATHS, sites, strict=False)]
+    file = folders[0].folder / "data" / "metadata.csv"
+    file.write_text("\n".join(["file_name,site", *lines]))
+    divided = divide(tmp_path, folders, "site")
+    assert values(divided, "site")[:11] == ["others"] * 3 + ["Lyon"] * 4 + ["others"] * 4
+    assert {*values(divided, "site")[11:]} == {"unknown"}
+
+
+def test_the_accuracy_of_each_slice_has_the_interval_of_wilson(tmp_path, rows):
+    divided = divide(tmp_path, rows, "site", "brightness")
+    labels = [path.split("/")[1] for path in PATHS]
+    table = {
+        "sha256": [hashlib.sha256(image).hexdigest() for image in IMAGES],
+        "label": labels,
+        "prediction": ["bee" if number < 2 else label for number, label in enumerate(labels)],
+    }
+    (tmp_path / "scores").mkdir()
+    pq.write_table(pa.table(table), tmp_path / "scores" / "predictions.parquet")
+    scores = Artifact("evaluate", "k", "d", tmp_path / "scores", {})
+    space = workspace(tmp_path, "score_slices")
+    facts = score(scores, divided, space)
+    counted = {(each["column"], each["value"]): each for each in facts["slices"]}
+    assert list(counted) == [
+        *(("site", name) for name in ("Lyon", "Oslo", "unknown")),
+        *(("brightness", name) for name in ("lowest", "middle", "highest")),
+    ]
+    oslo = counted["site", "Oslo"]
+    assert (oslo["images"], oslo["correct"], oslo["accuracy"]) == (8, 7, 7 / 8)
+    # Wilson (1927): the shares p with |x/n - p| = z sqrt(p (1 - p) / n).
+    for limit in (oslo["low"], oslo["high"]):
+        reach = norm.isf(0.025) * np.sqrt(limit * (1 - limit) / 8)
+        assert abs(7 / 8 - limit) == pytest.approx(reach)
+    assert counted["brightness", "lowest"]["from"] == pytest.approx(0.0, abs=0.01)
+    assert json.loads((space.report / "slices.json").read_text()) == facts["slices"]
+    slices = Slices(divided, Artifact("score_slices", "k", "s", space.folder, facts))
+    assert slices.contains(oslo).tolist() == [number % 3 == 1 for number in range(ROWS)]
+    with pytest.raises(ValueError, match="site=Rome; there are the values Lyon, Oslo, unknown"):
+        slices.named("site", "Rome")
