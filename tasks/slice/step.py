@@ -86,7 +86,7 @@ def score(scores: Artifact, divided: Artifact, workspace: Workspace) -> Facts:
     for column in table.column_names[1:]:
         limits = divided.facts["limits"].get(column, {})
         values = table[column].to_pylist()
-        for value in (*limits, UNKNOWN) if limits else sorted({*values}):
+        for value in (*THIRDS, UNKNOWN) if limits else sorted({*values}):
             inside = [hit for hit, of in zip(correct, values, strict=True) if of == value]
             if inside:
                 slices.append(_slice(column, value, inside, limits.get(value)))
