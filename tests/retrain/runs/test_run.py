@@ -47,11 +47,11 @@ def run_toy(prefect_session, tmp_path):
     """Runs the three steps as a flow; returns the run."""
 
     @flow
-    def toy(train, data, refresh, steps):
+    def toy(train, data, refresh, steps, ahead):
         context = RunContext(str(runtime.flow_run.id), Project(tmp_path))
         workload = WORKLOAD.model_copy(update={"train": train})
         state = RunState("toy", workload, data, Store(tmp_path / "store"), context)
-        run = Run(state, refresh)
+        run = Run(state, refresh, ahead)
 
         def order(run):
             made = data
@@ -62,14 +62,28 @@ def run_toy(prefect_session, tmp_path):
             run.follow(order)
         return run
 
-    def call(train=Train(epochs=10), data=DATA, refresh=False, steps=(FIRST, SECOND, ASKS)):  # noqa: B008
-        return toy(train, data, refresh, steps)
+    def call(
+        train=Train(epochs=10),  # noqa: B008
+        data=DATA,
+        refresh=False,
+        steps=(FIRST, SECOND, ASKS),
+        ahead=None,
+    ):
+        return toy(train, data, refresh, steps, ahead)
 
     return call
 
 
 def outcomes(run):
     return [(outcome.step, outcome.cached, outcome.why) for outcome in run.state.outcomes]
+
+
+def test_what_a_later_step_needs_is_started_only_when_an_earlier_one_has_to_run(run_toy):
+    called = []
+    ahead = {"first": lambda: called.append(1), "asks": lambda: called.append(2)}
+    run_toy(ahead=ahead)
+    run_toy(ahead=ahead)
+    assert called == [1]
 
 
 def test_a_second_run_takes_everything_from_the_store_and_asks_again(run_toy):

@@ -214,6 +214,14 @@ def test_before_the_first_promotion_there_is_no_champion(tmp_path, data, scores)
     assert score_opponents(runner, *data, scores) == (None, None)
 
 
+def test_a_process_that_waits_for_a_package_ends_when_none_comes():
+    program = served._Program({})
+    program.process.stdin.close()
+    program.process.stdin = None  # `close` would flush it
+    assert program.process.wait(60) == 0
+    program.close()
+
+
 def test_several_processes_say_what_the_evaluation_said(
     project, written, data, scores, monkeypatch
 ):
@@ -221,7 +229,12 @@ def test_several_processes_say_what_the_evaluation_said(
     monkeypatch.setattr(served, "MAX_ROWS", 10)
     monkeypatch.setattr("joblib.cpu_count", lambda: 2)
     images = read_images(open_raw_dataset(WORKLOAD.data, data[0]), data[1].folder, SPLIT)
+    served.start_ahead()
+    served.start_ahead()  # one is enough
+    [ahead] = served._ahead
     answers = list(served.ask(written, images, ROWS, project.root))
+    assert served._ahead == []
+    assert ahead.process.poll() is not None  # it answered, and was ended with the other one
     assert [len(each.labels) for each in answers] == [10, 10, 10, 10, 5]
     assert {each.known for each in answers} == {LABELS}
     evaluated = pq.read_table(scores.folder / "predictions.parquet")
