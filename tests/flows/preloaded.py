@@ -45,6 +45,8 @@ LIBRARIES = (
     "transformers.models.vit.modeling_vit",
 )
 
+FORGOTTEN = ("prefect", "prometheus_client")  # where Prefect enters its metrics
+
 forks = multiprocessing.get_context("forkserver")
 forks.set_forkserver_preload(list(LIBRARIES))
 
@@ -206,7 +208,7 @@ def _steps(root: Path) -> list[str]:
 
 def _new_command(*arguments: Any) -> None:
     """Lets a command import Prefect after it has named a server, as it does with a new Python."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == "prefect"]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in FORGOTTEN]:
         del sys.modules[name]
     _command(*arguments)
 
