@@ -341,7 +341,7 @@ PIPELINE = Pipeline(
     preparations={"train": tracking.client},  # may create MLflow's database
     promotes=True,
     resume=resume,
-    rest=wait,
+    wait=wait,
 )
 
 # Gives Prefect its flow, under the module's own name, when it is asked for.

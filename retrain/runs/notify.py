@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Mapping
 from threading import Thread
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from retrain.redaction import redact
 
@@ -32,7 +33,7 @@ def notify(flow: "Flow[..., Any]", flow_run: "FlowRun", state: "State[Any]") -> 
     """
     if message := _message(state):
         deployed = flow_run.deployment_id is not None
-        _tell(flow_run.parameters, str(flow_run.id), deployed, message)
+        _tell(flow_run.parameters, flow_run.id, deployed, message)
 
 
 def notify_now(message: str) -> None:
@@ -40,10 +41,10 @@ def notify_now(message: str) -> None:
     from prefect import runtime
 
     run = runtime.flow_run
-    _tell(run.parameters, str(run.id), runtime.deployment.id is not None, message)
+    _tell(run.parameters, UUID(run.id), runtime.deployment.id is not None, message)
 
 
-def _tell(parameters: Mapping[str, Any], run: str, deployed: bool, message: str) -> None:
+def _tell(parameters: Mapping[str, Any], run: UUID, deployed: bool, message: str) -> None:
     """Sends a message about a flow run, if there is a webhook."""
     if not os.environ.get(URL):
         return

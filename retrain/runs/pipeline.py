@@ -58,7 +58,7 @@ class Pipeline:
         resume: Called at the start of a run, with the project, the name of the workload and the id
             of the run. If the run was suspended (`retrain.runs.suspension`) and a person has
             resumed it, it may give the state that the run ends in; the steps are followed if None.
-        rest: Called at the end of a run, with the project and the run's document; it may suspend
+        wait: Called at the end of a run, with the project and the run's document; it may suspend
             the run.
         faults: Finds faults of parameters that only the flow itself uses, before a run: a sentence
             for each. It is called if the steps find none, and told whether they may need more than
@@ -81,7 +81,7 @@ class Pipeline:
     preparations: Mapping[str, Callable[[Project], object]] = field(default_factory=dict)
     promotes: bool = False
     resume: Callable[[Project, str, str], "State[Document] | None"] = lambda *_: None
-    rest: Callable[[Project, Document], None] = lambda *_: None
+    wait: Callable[[Project, Document], None] = lambda *_: None
     faults: Callable[[Workload, Project, bool], Iterable[str]] = lambda *_: ()
     others: Sequence[str] = ()
     options: Mapping[str, str] = field(default_factory=dict)
@@ -277,7 +277,7 @@ class Pipeline:
             steps.follow(lambda run: self.order(run, version))
         document = self.document(state)
         self.publish(document)
-        self.rest(project, document)
+        self.wait(project, document)
         return document
 
     def module_attribute(self, name: str) -> Any:

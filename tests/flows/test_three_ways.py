@@ -2,7 +2,6 @@
 
 import json
 import re
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -12,16 +11,10 @@ from retrain import tracking
 from retrain.project import Project
 from tests import templates
 from tests.flows import preloaded
+from tests.flows.conftest import free_port
 
 # Out of reach, so that the champion stays.
 REJECTED = ("--set", "gate.min={accuracy: 0.999}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def test_dvc_takes_from_the_store_what_a_run_has_made_and_registers_nothing_twice(clone, first):

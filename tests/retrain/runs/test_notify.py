@@ -10,7 +10,7 @@ import pytest
 from prefect import flow
 
 from retrain.runs import notify as notify_module
-from retrain.runs.notify import notify, send
+from retrain.runs.notify import notify, notify_now, send
 
 REJECTED = {"unchanged": False, "rejected": True, "outcome": "toy version 3 is rejected (why)."}
 
@@ -22,7 +22,15 @@ def ends(workload: str, how: str):
     if how == "is interrupted":
         raise KeyboardInterrupt
     promoted = REJECTED | {"rejected": False}
-    return {"rejects": REJECTED, "promotes": promoted, "rests": REJECTED | {"unchanged": True}}[how]
+    if how == "asks":
+        notify_now("toy version 3 waits.")
+    return {
+        "rejects": REJECTED,
+        "waits": promoted | {"waiting": True},
+        "promotes": promoted,
+        "asks": promoted,
+        "rests": REJECTED | {"unchanged": True},
+    }[how]
 
 
 @pytest.fixture
@@ -67,10 +75,17 @@ def test_a_crashed_run_is_notified(webhook, prefect_session):
     assert text.startswith("toy: the run crashed. Execution was aborted by an interrupt signal.")
 
 
-def test_a_rejected_model_is_notified(webhook, prefect_session):
-    ends("toy", "rejects")
+@pytest.mark.parametrize("how", ["rejects", "waits"])
+def test_a_model_that_is_rejected_or_waits_is_notified(webhook, prefect_session, how):
+    ends("toy", how)
     [text] = (each["text"] for each in webhook)
     assert text.startswith("toy: toy version 3 is rejected (why). (run ")
+
+
+def test_people_are_notified_while_a_run_goes_on(webhook, prefect_session):
+    ends("toy", "asks")
+    [text] = (each["text"] for each in webhook)
+    assert text.startswith("toy: toy version 3 waits. (run ")
 
 
 @pytest.mark.parametrize("how", ["promotes", "rests"])
