@@ -41,7 +41,6 @@ GROUPS = (
     ),
     (  # Prefect
         "tests/flows/test_three_ways.py",
-        "tests/flows/test_approval.py",
         "tests/flows/test_rollback.py",
         "tests/flows/test_store.py",
         "tests/flows/test_predict.py",
