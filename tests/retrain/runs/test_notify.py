@@ -1,10 +1,6 @@
 """The messages of flow runs that end in all ways, sent to a webhook on a real HTTP server."""
 
-import json
 import logging
-import threading
-import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from prefect import flow
@@ -31,33 +27,6 @@ def ends(workload: str, how: str):
         "asks": promoted,
         "rests": REJECTED | {"unchanged": True},
     }[how]
-
-
-@pytest.fixture
-def webhook(monkeypatch):
-    """A server on loopback; what it received."""
-    received = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            assert self.headers["Content-Type"] == "application/json"
-            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            if self.path == "/slow":
-                time.sleep(2)
-            self.send_response(500 if self.path == "/broken" else 200)
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    monkeypatch.setenv(notify_module.URL, f"http://127.0.0.1:{server.server_port}/secret")
-    yield received
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 def test_a_failed_run_is_notified(webhook, prefect_session):

@@ -361,6 +361,14 @@ class Deployment:
     def state(self):
         return self._read().state
 
+    def question(self) -> str:
+        """What the form says."""
+        from prefect.client.orchestration import get_client
+
+        key = self.state.state_details.run_input_keyset["description"]
+        with get_client(sync_client=True) as client:
+            return json.loads(client.read_flow_run_input(self.run.id, key))
+
     def resume(self, **form):
         from prefect.flow_runs import resume_flow_run
 
@@ -385,9 +393,14 @@ def deployment(project, run, prefect_session):
     return Deployment(project, promote)
 
 
-def test_a_run_of_a_deployment_is_suspended_until_a_person_fills_in_the_form(project, deployment):
+def test_a_run_of_a_deployment_is_suspended_until_a_person_fills_in_the_form(
+    project, deployment, webhook
+):
     assert deployment.begin() == "Suspended"
     assert deployment.state.state_details.pause_timeout is None
+    [told] = webhook
+    assert told["text"].startswith("toy: it waits (http")
+    assert deployment.question().startswith("# Is toy version 2 to be the champion?\n\n**Waiting**")
     lost.end_lost_runs(project)
     for form in ({}, {"decision": "yes", "reason": "x"}, {"decision": "approve", "reason": ""}):
         with pytest.raises(RuntimeError, match="Cannot resume"):
@@ -395,6 +408,7 @@ def test_a_run_of_a_deployment_is_suspended_until_a_person_fills_in_the_form(pro
     assert deployment.state.name == "Suspended"
     deployment.resume(decision="approve", reason=REASON, name="ada")
     assert deployment.begin() == "Approved"
+    assert len(webhook) == 1
     assert champion(project) == 2
     entry = history(project)[-1]
     assert (entry.reason, entry.who) == (REASON, "ada (train-toy/toy)")
