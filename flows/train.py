@@ -9,12 +9,16 @@ prefect deployment run train/vit --watch
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from retrain import tracking
 from retrain.errors import ChampionChangedError
-from retrain.runs import console, records
+from retrain.project import Project
+from retrain.registry import decisions, ledger, versions
+from retrain.runs import console, records, suspension
 from retrain.runs.dry_run import DryRun
+from retrain.runs.notify import notify_now
 from retrain.runs.pipeline import Pipeline
 from retrain.runs.records import Document
 from retrain.runs.run import Run
@@ -37,7 +41,7 @@ from tasks.gate.comparison import (
 )
 from tasks.gate.step import STEP as GATE
 from tasks.preprocess.step import STEP as PREPROCESS
-from tasks.promote import outcome
+from tasks.promote import approval, outcome
 from tasks.promote.step import STEP as PROMOTE, Intent
 from tasks.pull.step import STEP as PULL, data_version, outdated
 from tasks.slice.step import (
@@ -50,6 +54,9 @@ from tasks.train.start import find_start
 from tasks.train.step import STEP as TRAIN
 from tasks.validate.outcome import say_near_duplicates
 from tasks.validate.step import STEP as VALIDATE
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import State
 
 COMPARISONS = 10  # of a model, while other runs change the champion
 
@@ -109,6 +116,83 @@ def decide(
             console.say("Another run has changed the champion; the model is compared again.")
 
 
+def wait(project: Project, document: Document) -> None:
+    """Suspends a run of a deployment whose model waits for approval.
+
+    One that has waited before, and does so no more, is ended.
+    """
+    name, run = document["workload"], document["run"]
+    written = decisions.read(project, name)
+    over = approval.waited_before(written)
+    if over and over.run not in (None, run):
+        suspension.end(over.run, *approval.became_of(name, written, over))
+    asked = approval.asked_by(written, run)
+    if asked and asked == written.waiting and suspension.is_possible():
+        notify_now(document["outcome"])
+        _ask(project, name, written, asked)
+
+
+def resume(project: Project, name: str, run: str) -> "State[Document] | None":
+    """Carries out what a person has said of the model that a run let wait.
+
+    Returns:
+        The state that the run ends in. None if it did not let a model wait; or if the champion is
+        another one by now, so that the model has to be compared again.
+    """
+    from prefect.states import Completed
+
+    written = decisions.read(project, name)
+    asked = approval.asked_by(written, run)
+    if asked is None:
+        return None
+    if asked == written.waiting:
+        said = _ask(project, name, written, asked)
+        who = f"{said.name} ({ledger.who()})" if said.name else None
+        try:
+            approval.review(
+                project, name, said.decision, said.reason, version=asked.version, who=who
+            )
+        except ChampionChangedError as error:
+            console.say(str(error))
+            return None
+    state, message = approval.became_of(name, decisions.read(project, name), asked)
+    return Completed(name=state, message=message)
+
+
+def _ask(project: Project, name: str, written: ledger.Ledger, asked: ledger.Entry) -> approval.Form:
+    """What a person says of the model that waits; suspends the run until then."""
+    text = approval.question(project, name, written, asked)
+    return suspension.ask(approval.Form, str(asked.number), text)
+
+
+def waiting(project: Project, name: str) -> dict[str, Any] | None:
+    """The entry in the ledger of the model that waits, and `says`, what can be done about it."""
+    entry = decisions.read(project, name).waiting
+    if entry is None:
+        return None
+    champion = versions.champion(project, name)
+    says = approval.standing(name, entry, champion.version if champion else None)
+    return asdict(entry) | {"says": says}
+
+
+def review(
+    project: Project,
+    name: str,
+    choice: approval.Choice,
+    reason: str,
+    version: int | None = None,
+) -> approval.Review:
+    """Approves or rejects the model that waits; see `tasks.promote.approval.review`.
+
+    Raises:
+        UsageError: There is no such workload, or another version waits.
+        ValueError: Nothing waits, or it cannot be approved.
+    """
+    if not decisions.read(project, name).entries:
+        records.check_name(project, name)
+    return approval.review(project, name, choice, reason, version=version)
+
+
 IMPORTS = {
     "pull": ("dvc.repo",),
     "validate": ("great_expectations",),
@@ -137,10 +221,14 @@ def document(run: RunState) -> Document:
         "look": _where_to_look(run),
     }
     if decision is None or result["model"] is None:
-        return result | {"rejected": False, "outcome": None}
+        return result | {"rejected": False, "waiting": False, "outcome": None}
     failed = not decision["passed"] and decision["verdict"] != "champion already"
     failed = failed or "withheld" in result["model"]
-    return result | {"rejected": failed and run.promote, "outcome": outcome.verdict(result)}
+    return result | {
+        "rejected": failed and run.promote,
+        "waiting": "waiting" in result["model"],
+        "outcome": outcome.verdict(result),
+    }
 
 
 def standing(document: Document) -> str:
@@ -152,6 +240,8 @@ def standing(document: Document) -> str:
         return f"{version} {outcome.compared(document)}"
     if why := document["model"].get("withheld"):
         return f"{version} is not promoted: {outcome.withheld(why)}"
+    if document["waiting"]:
+        return f"{version} {outcome.waits(document)}"
     return f"{version} was rejected {outcome.why_rejected(document)}"
 
 
@@ -263,6 +353,8 @@ PIPELINE = Pipeline(
     preparations={"train": tracking.client},  # may create MLflow's database
     ahead={"evaluate": start_ahead},  # for the champion, and for the check before a promotion
     promotes=True,
+    resume=resume,
+    wait=wait,
 )
 
 # Gives Prefect its flow, under the module's own name, when it is asked for.

@@ -393,6 +393,7 @@ class Gate(Section):
             as can be told.
         min_compared: The fewest test images that a comparison needs, and a slice that is judged.
         may_drop: The classes that a model may lack although the champion knows them.
+        approval: Whether a model that passes is promoted at once, or waits for a person.
     """
 
     min: dict[str, float] = {}
@@ -405,6 +406,7 @@ class Gate(Section):
     no_worse: Names = ()
     min_compared: Annotated[int, Field(ge=1)] = 30
     may_drop: Names = ()
+    approval: Literal["automatic", "manual"] = "automatic"
 
 
 class Drift(Section):

@@ -1,15 +1,20 @@
 """What tests share: one Ray for the whole session, and projects in temporary folders."""
 
+import json
 import os
 import shutil
 import signal
 import sys
+import threading
+import time
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from xdist.scheduler.loadfile import LoadFileScheduling
 
 import retrain  # noqa: F401  telemetry off, before any library is imported
+from retrain.runs import notify
 from tests import templates, warm_python
 
 os.environ.setdefault("PREFECT_LOGGING_LEVEL", "ERROR")
@@ -47,6 +52,7 @@ GROUPS = (
         "tests/flows/test_tune.py",
         "tests/flows/test_validate.py",
         "tests/retrain/runs/",
+        "tests/tasks/promote/test_approval.py",
         "tests/tasks/promote/test_rollback.py",
         "tests/retrain/test_limits.py",
     ),
@@ -115,6 +121,33 @@ def prefect_session(tmp_path_factory):
         patch.setattr(utilities, "mkdtemp", lambda: str(folder))  # where it creates the database
         with utilities.prefect_test_harness(server_startup_timeout=180):  # on a busy machine
             yield
+
+
+@pytest.fixture
+def webhook(monkeypatch):
+    """A server on loopback; what it received."""
+    received = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            assert self.headers["Content-Type"] == "application/json"
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            if self.path == "/slow":
+                time.sleep(2)
+            self.send_response(500 if self.path == "/broken" else 200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    monkeypatch.setenv(notify.URL, f"http://127.0.0.1:{server.server_port}/secret")
+    yield received
+    server.shutdown()
+    thread.join()
+    server.server_close()
 
 
 def pytest_sessionfinish(session):

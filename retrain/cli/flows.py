@@ -191,24 +191,37 @@ def _seconds() -> float:
 
 
 def _use_prefect(project: Project, imports: list[Callable[[], object]]) -> None:
-    """Uses the Prefect server of `make up` if it runs; if not, starts one for this process.
-
-    A server that the user names in `PREFECT_API_URL` is used as it is. Call this before Prefect is
-    imported.
+    """Uses the Prefect server that there is; if there is none, starts one for this process.
 
     Args:
         project: The clone.
         imports: Called while a server starts.
     """
-    from retrain.servers import reachable, services
     from retrain.servers.ephemeral import start_ephemeral_server
+
+    if not use_prefect_server(project):
+        start_ephemeral_server(project, [partial(import_module, "prefect.main"), *imports])
+
+
+def use_prefect_server(project: Project) -> bool:
+    """Uses the Prefect server of `make up`, or the one that the user names in `PREFECT_API_URL`.
+
+    Call this before Prefect is imported.
+
+    Returns:
+        Whether there is one.
+
+    Raises:
+        ConnectionError: It does not answer within seconds.
+    """
+    from retrain.servers import reachable, services
 
     os.chdir(project.root)  # where Prefect reads prefect.toml
     os.environ.setdefault("PREFECT_HOME", str(project.state / "prefect"))
     server = next((each for each in services.running(project) if each.name == "prefect"), None)
     if server:
         os.environ.setdefault("PREFECT_API_URL", f"{server.url}/api")  # wins over prefect.toml
-    if api := os.environ.get("PREFECT_API_URL"):
+    api = os.environ.get("PREFECT_API_URL")
+    if api:
         reachable.check("PREFECT_API_URL", api, "/health")
-    else:
-        start_ephemeral_server(project, [partial(import_module, "prefect.main"), *imports])
+    return bool(api)

@@ -1,31 +1,46 @@
-"""The commands about the models in the registry: `status`, `history`, `rollback`."""
+"""The commands about the models in the registry: `status`, `history`, `approve`, `rollback`."""
 
 import argparse
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from retrain.cli.command import Commands, print_json
 from retrain.errors import UsageError
+from retrain.messages import message_of
 from retrain.project import Project
 from retrain.runs.records import Document
 
 if TYPE_CHECKING:
     from retrain.registry.ledger import Entry, Ledger
 
+Choice = Literal["approve", "reject"]
+REVIEWS: Mapping[Choice, str] = {
+    "approve": "Promote the model that waits for approval.",
+    "reject": "Reject the model that waits for approval.",
+}
+
 
 def add_commands(commands: Commands) -> None:
-    """Adds `status`, `history` and `rollback`."""
-    help_ = "Show what is in production, and how the last run of each workload ended."
+    """Adds `status`, `history`, `approve`, `reject` and `rollback`."""
+    help_ = "Show what is in production, what waits for approval, and how the last runs ended."
     status = commands.add("status", _status, help_)
     status.add_argument("workload", nargs="?", help="show its last run whole")
-    help_ = "Show what was promoted, rejected or rolled back, by whom and why."
+    help_ = "Show what was promoted, rejected, left waiting or rolled back, by whom and why."
     history = commands.add("history", _history, help_, workload=True)
     history.add_argument(
         "--plot", type=Path, metavar="FILE.png", help="draw the champions' metric over time"
     )
+    for choice, help_ in REVIEWS.items():
+        review = commands.add(choice, partial(_review, choice), help_, workload=True)
+        review.add_argument("--reason", required=True, help="why, for the ledger")
+        review.add_argument(
+            "--version", type=int, metavar="VERSION", help="only if it is this version that waits"
+        )
     help_ = "Make the champion before the current one champion again."
     rollback = commands.add("rollback", _rollback, help_, workload=True)
     rollback.add_argument("--reason", required=True, help="why, for the ledger")
@@ -35,6 +50,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def _status(project: Project, options: argparse.Namespace) -> int:
+    from flows.train import waiting
     from retrain.registry import versions
     from retrain.runs import console, records
 
@@ -43,15 +59,22 @@ def _status(project: Project, options: argparse.Namespace) -> int:
     shown: list[dict[str, Any]] = []
     for name in [options.workload] if options.workload else records.names(project):
         champion = versions.champion(project, name)
-        last = records.last_run(project, name)
         shown.append(
-            {"workload": name, "champion": champion and champion.public(), "last_run": last}
+            {
+                "workload": name,
+                "champion": champion and champion.public(),
+                "waiting": waiting(project, name),
+                "last_run": records.last_run(project, name),
+            }
         )
     if options.json:
         print_json(shown)
         return 0
     columns = ("workload", "champion", "accuracy", "registered", "last run")
     console.print_table(columns, [_status_row(**each) for each in shown])
+    for each in shown:
+        if each["waiting"]:
+            print(f"{each['waiting']['says']}.")
     if options.workload:
         _print_images("the champion", shown[0]["champion"])
         _print_images("the last run's model", shown[0]["last_run"])
@@ -62,11 +85,16 @@ def _status(project: Project, options: argparse.Namespace) -> int:
 
 
 def _status_row(
-    workload: str, champion: dict[str, Any] | None, last_run: Document | None
+    workload: str,
+    champion: dict[str, Any] | None,
+    waiting: Mapping[str, Any] | None,
+    last_run: Document | None,
 ) -> tuple[Any, ...]:
     from retrain.runs import records
 
     ended = f"{last_run['flow']}: {records.outcome(last_run)}" if last_run else "not run here yet"
+    if last_run and last_run.get("waiting") and waiting is None:
+        ended = f"{last_run['flow']}: its model waited for approval; retrain history {workload}"
     if champion is None:
         return workload, "none", None, None, ended
     accuracy = f"{champion['metrics']['accuracy']:.4f}"
@@ -130,7 +158,9 @@ def _history(project: Project, options: argparse.Namespace) -> int:
 def _from_to(entry: "Entry") -> str:
     """The champion before, and the version that was decided about."""
     before = "none" if entry.previous is None else str(entry.previous)
-    return f"{before} -> {entry.version}" if entry.appoints else f"{before}, not {entry.version}"
+    if entry.appoints:
+        return f"{before} -> {entry.version}"
+    return f"{before}, not {'yet ' if entry.action == 'waiting' else ''}{entry.version}"
 
 
 def _plot(project: Project, name: str, written: "Ledger", file: Path) -> None:
@@ -155,6 +185,38 @@ def _plot(project: Project, name: str, written: "Ledger", file: Path) -> None:
         plot.plot(champions, gate.metric, file)
     except OSError as error:
         raise UsageError(f"{file} cannot be written: {error.strerror}.") from error
+
+
+def _review(choice: Choice, project: Project, options: argparse.Namespace) -> int:
+    from flows.train import review
+
+    done = review(project, options.workload, choice, options.reason, options.version)
+    if done.run:
+        _end_suspended(project, done.run, done.state, done.outcome)
+    if options.json:
+        print_json(dataclasses.asdict(done))
+    else:
+        print(f"{done.outcome}.")
+    return 0
+
+
+def _end_suspended(project: Project, run: str, state: str, outcome: str) -> None:
+    """Ends the flow run that is suspended until what was decided now, if there is its server.
+
+    The decision is carried out already, and stays so if the server does not answer.
+    """
+    from retrain.cli.flows import use_prefect_server
+    from retrain.runs import suspension
+
+    try:
+        if use_prefect_server(project):
+            suspension.end(run, state, f"{outcome}.")
+    except Exception as error:
+        print(
+            f"The flow run {run} could not be ended; resume or cancel it in Prefect: "
+            f"{message_of(error)}",
+            file=sys.stderr,
+        )
 
 
 def _rollback(project: Project, options: argparse.Namespace) -> int:

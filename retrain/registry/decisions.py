@@ -55,7 +55,8 @@ def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelV
 
     Raises:
         ChampionChangedError: The champion is another one than the decision says.
-        ValueError: The decision does not fit into the ledger, or the ledger was deleted.
+        ValueError: The decision does not fit into the ledger, or reviews what waits no more; or the
+            ledger was deleted.
     """
     client, name = tracking.client(project), version.name
     run = ledger.open_run(client, project, name)
@@ -75,6 +76,8 @@ def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelV
                 f"champion was version {decision.previous}, but champion is version {champion} by "
                 "now. Run again."
             )
+        if decision.reviews and decision.reviews != (written.waiting and written.waiting.number):
+            raise ValueError(no_longer_waits(name, version.version))
         value = ledger.value_of(decision, written.head, ledger.now(), name)
         ledger.upload(client, run, decision.document)
         if ledger.write(client, run, written.next, value):
@@ -83,6 +86,11 @@ def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelV
     now = versions.get(project, name, version.version)
     assert now is not None
     return now
+
+
+def no_longer_waits(name: str, number: int) -> str:
+    """What is said of a version that waited for approval until something else was decided."""
+    return f"{name} version {number} waits for approval no more. See: retrain history {name}"
 
 
 def settle(project: Project, name: str) -> None:

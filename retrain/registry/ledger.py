@@ -38,7 +38,7 @@ DOCUMENTS = "decisions"  # the folder of the run's artifacts
 LENGTH = 6000  # characters; the longest parameter that MLflow takes
 LONGEST_REASON = 500  # characters, each of which may take six in JSON
 
-Action = Literal["promoted", "rejected", "compared", "rolled back"]
+Action = Literal["promoted", "rejected", "compared", "waiting", "rolled back"]
 
 
 @dataclass(frozen=True)
@@ -47,18 +47,22 @@ class Decision:
 
     Attributes:
         action: `promoted` gives the version the alias `champion`; `rejected` was a verdict against
-            it; `compared` is of a run that was not to change what is served; `rolled back` gives
-            the alias back to the version, which had it before.
+            it; `compared` is of a run that was not to change what is served; `waiting` is of a
+            version that passed and that a person has to approve; `rolled back` gives the alias back
+            to the version, which had it before.
         version: The number of the version.
         previous: The champion before the decision.
         verdict: The verdict of the gate; of a rollback, `rolled back`.
         document: All that was considered, as JSON-able values; None for a rollback.
-        reason: A person's, for a rollback; or why a version that passed was not promoted.
+        reason: A person's, for a rollback, an approval or a rejection; or why a version that passed
+            was not promoted.
         data: The version of the data.
         commit: The git commit whose code decided.
         run: The Prefect flow run that decided.
-        test_images: The identity of the images that were compared on; None for a rollback.
+        test_images: The identity of the images that were compared on; None for a person's decision.
         reference: Whether the version also gets the alias `reference` if it gets `champion`.
+        reviews: The number of the entry that waited, if this is what a person said of it.
+        who: Who decides, if it is not the deployment or the user of this process.
     """
 
     action: Action
@@ -72,6 +76,8 @@ class Decision:
     run: str | None = None
     test_images: str | None = None
     reference: bool = False
+    reviews: int | None = None
+    who: str | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,7 @@ class Entry:
         digest: SHA-256 (hex) of this entry.
         test_images: As in `Decision`, like the following; None in old entries.
         reference: Whether it also made the version the reference.
+        reviews: As in `Decision`.
         rules: The rules of the gate, which only old entries hold themselves.
     """
 
@@ -114,6 +121,7 @@ class Entry:
     digest: str
     test_images: str | None = None
     reference: bool = False
+    reviews: int | None = None
     rules: tuple[Mapping[str, Any], ...] | None = None
 
     @property
@@ -171,10 +179,32 @@ class Ledger:
         return next((each for each in reversed(self.entries) if each.appoints), None)
 
     def latest(self, decision: Decision) -> Entry | None:
-        """A decision's entry, if it is the last on its version and no champion came after it."""
+        """A decision's entry, if it is the last on its version and no champion came after it.
+
+        That a version waits may be repeated as long as it does.
+        """
+        if decision.action == "waiting":
+            return self.waiting if self.waiting and self.waiting.is_of(decision) else None
         version = decision.version
         related = [each for each in self.entries if each.version == version or each.appoints]
         return related[-1] if related and related[-1].is_of(decision) else None
+
+    @cached_property
+    def waiting(self) -> Entry | None:
+        """The entry of the version that waits for a person; None if none does.
+
+        Only the last one waits. It does so until something is decided about it, even if the
+        champion is another one by now; to be compared by a trial decides nothing.
+        """
+        last = next((each for each in reversed(self.entries) if each.action == "waiting"), None)
+        if last is None:
+            return None
+        decided = any(
+            each.version == last.version and each.action != "compared"
+            for each in self.entries
+            if each.number > last.number
+        )
+        return None if decided else last
 
     @cached_property
     def line(self) -> tuple[int, ...]:
@@ -186,7 +216,10 @@ class Ledger:
 
     @cached_property
     def withdrawn(self) -> Mapping[int, Entry]:
-        """The versions that a rollback took out of production, each with the rollback's entry."""
+        """The versions that a person took out of production or rejected, each with that entry.
+
+        One that is promoted again, or waits again, is none of them.
+        """
         return self._replayed[1]
 
     @cached_property
@@ -194,6 +227,10 @@ class Ledger:
         line: list[int] = []
         withdrawn: dict[int, Entry] = {}
         for entry in self.entries:
+            if entry.action == "waiting":
+                withdrawn.pop(entry.version, None)
+            elif entry.action == "rejected" and entry.reviews:
+                withdrawn[entry.version] = entry
             if not entry.appoints:
                 continue
             earlier = line[:-1]
@@ -255,7 +292,7 @@ def value_of(decision: Decision, before: str, time: str, name: str) -> str:
         "document": digest_of_document(decision.document),
         "before": before,
         "time": time,
-        "who": who(),
+        "who": decision.who or who(),
     }
     value = _compact(fields)
     if len(reason) > LONGEST_REASON or len(value) > LENGTH:

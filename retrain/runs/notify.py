@@ -1,4 +1,4 @@
-"""Notifies people by a webhook when a run failed or a model was rejected.
+"""Notifies people by a webhook when a run failed, or a model was rejected or waits for them.
 
 The webhook's URL is a secret, so it comes from the environment, in `RETRAIN_WEBHOOK_URL`, and is
 never shown or stored. The body is `{"text": "…"}`, which Slack and similar services accept.
@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Mapping
 from threading import Thread
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from retrain.redaction import redact
 
@@ -30,15 +31,29 @@ def notify(flow: "Flow[..., Any]", flow_run: "FlowRun", state: "State[Any]") -> 
 
     Prefect calls it, so it is also called for a run that was terminated or whose process was lost.
     """
-    message = _message(state)
-    if message is None or not os.environ.get(URL):
+    if message := _message(state):
+        deployed = flow_run.deployment_id is not None
+        _tell(flow_run.parameters, flow_run.id, deployed, message)
+
+
+def notify_now(message: str) -> None:
+    """Notifies people from within a flow run, which goes on or is suspended."""
+    from prefect import runtime
+
+    run = runtime.flow_run
+    _tell(run.parameters, UUID(run.id), runtime.deployment.id is not None, message)
+
+
+def _tell(parameters: Mapping[str, Any], run: UUID, deployed: bool, message: str) -> None:
+    """Sends a message about a flow run, if there is a webhook."""
+    if not os.environ.get(URL):
         return
-    place = f"run {flow_run.id}"
-    if flow_run.deployment_id:  # its server stays up, unlike that of a run from the command line
+    place = f"run {run}"
+    if deployed:  # its server stays up, unlike that of a run from the command line
         from prefect.utilities.urls import url_for
 
-        place = url_for("flow-run", obj_id=flow_run.id) or place
-    send(f"{run_name(flow_run.parameters)}: {message} ({place})")
+        place = url_for("flow-run", obj_id=run) or place
+    send(f"{run_name(parameters)}: {message} ({place})")
 
 
 def run_name(parameters: Mapping[str, Any]) -> str:
@@ -65,9 +80,10 @@ def _message(state: "State[Any]") -> str | None:
     if not state.is_completed():
         return f"the run {'failed' if state.is_failed() else 'crashed'}. {state.message or ''}"
     document = state.result(raise_on_failure=False)
-    if not isinstance(document, dict) or document["unchanged"] or not document.get("rejected"):
+    if not isinstance(document, dict) or document["unchanged"]:
         return None
-    return str(document["outcome"])
+    told = document.get("rejected") or document.get("waiting")
+    return str(document["outcome"]) if told else None
 
 
 def _post(url: str, text: str, failures: list[str]) -> None:

@@ -47,7 +47,7 @@ class Pipeline:
             arguments; None if there is none.
         document: Describes a run in JSON-able values. The run may have failed at any step; if it
             has not, `outcome` is one sentence about its end, and people are notified of that if
-            `rejected` is true.
+            `rejected` or `waiting` is true.
         standing: The current state if nothing has changed since a run, from the run's document.
         show: Shows the document of a run on the console.
         publish: Shows the document of a run in Prefect.
@@ -57,6 +57,11 @@ class Pipeline:
         ahead: What is started when a step has to run, because a later one needs it, by the name of
             the earlier step.
         promotes: Whether its runs may change what is served.
+        resume: Called at the start of a run, with the project, the name of the workload and the id
+            of the run. If the run was suspended (`retrain.runs.suspension`) and a person has
+            resumed it, it may give the state that the run ends in; the steps are followed if None.
+        wait: Called at the end of a run, with the project and the run's document; it may suspend
+            the run.
         faults: Finds faults of parameters that only the flow itself uses, before a run: a sentence
             for each. It is called if the steps find none, and told whether they may need more than
             this machine has.
@@ -78,6 +83,8 @@ class Pipeline:
     preparations: Mapping[str, Callable[[Project], object]] = field(default_factory=dict)
     ahead: Mapping[str, Callable[[], object]] = field(default_factory=dict)
     promotes: bool = False
+    resume: Callable[[Project, str, str], "State[Document] | None"] = lambda *_: None
+    wait: Callable[[Project, Document], None] = lambda *_: None
     faults: Callable[[Workload, Project, bool], Iterable[str]] = lambda *_: ()
     others: Sequence[str] = ()
     options: Mapping[str, str] = field(default_factory=dict)
@@ -220,7 +227,7 @@ class Pipeline:
         """Runs the steps that have to run, inside a Prefect flow run.
 
         When nothing has changed since the last run, no step runs, and the flow run ends in the
-        state `Skipped`.
+        state `Skipped`. One that is resumed, after it was suspended, may end without them, too.
 
         Args:
             workload: An entry of `params.yaml`.
@@ -247,6 +254,9 @@ class Pipeline:
         guard_logs()
         project = find_project()
         config = load_workload(project.params, workload, overrides, as_name=as_name)
+        run_id = str(runtime.flow_run.id)
+        if ended := self.resume(project, config.name, run_id):
+            return ended
         self.check(config, project, force)
         lost.end_lost_runs(project)
         if warning := self.data_warning(config.data, project, data_rev):
@@ -260,7 +270,7 @@ class Pipeline:
         self.check_slowly(first, config, project)
         preflight.check_surroundings(project)
         version = self.data_version(config.data, project, data_rev)
-        context = RunContext(str(runtime.flow_run.id), project)
+        context = RunContext(run_id, project)
         may = promote is not False
         state = RunState(
             self.name, config, version, Store(project.store), context, may, bool(promote)
@@ -270,6 +280,7 @@ class Pipeline:
             steps.follow(lambda run: self.order(run, version))
         document = self.document(state)
         self.publish(document)
+        self.wait(project, document)
         return document
 
     def module_attribute(self, name: str) -> Any:

@@ -162,6 +162,27 @@ def check_version(project: Project, version: ModelVersion, scratch: Path) -> Non
             raise ValueError(f"{name} cannot be served: {error}") from error
 
 
+def check_before_promotion(project: Project, version: ModelVersion, scratch: Path) -> None:
+    """Checks, before a version becomes champion, that it can be served.
+
+    Args:
+        project: The clone that the registry belongs to.
+        version: Of the model.
+        scratch: A folder for temporary files.
+
+    Raises:
+        ValueError: It cannot; that is noted in the registry.
+    """
+    how = "it is never promoted, unless the tag retrain.broken of the version is deleted in MLflow"
+    if version.broken:
+        raise ValueError(f"{version.broken} ({how})")
+    try:
+        check_version(project, version, scratch)
+    except ValueError as error:
+        versions.mark_broken(project, version, str(error))
+        raise ValueError(f"{error} ({how})") from error
+
+
 def check_files(folder: Path, version: ModelVersion, example: Example | None) -> None:
     """Checks that the files of a package are those that were registered.
 

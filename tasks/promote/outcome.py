@@ -19,6 +19,8 @@ def verdict(document: Mapping[str, Any]) -> str:
         return f"{name} {compared(document)}."
     if why := model.get("withheld"):
         return f"{name} is not promoted: {withheld(why)}."
+    if model.get("waiting"):
+        return f"{name} {waits(document)}."
     if decision["verdict"] == "repackaged":
         return (
             f"{name}, the training of version {champion['version']} in a new package, is the "
@@ -33,6 +35,16 @@ def verdict(document: Mapping[str, Any]) -> str:
 def withheld(why: str) -> str:
     """Why a version that passed the gate was not promoted, and what would promote it."""
     return f"{why}; it is promoted only with --promote, or from other data"
+
+
+def waits(document: Mapping[str, Any]) -> str:
+    """What a person has to do about a version that passed."""
+    return f"passes and waits for approval: {how_to_review(document['model']['name'])}"
+
+
+def how_to_review(name: str) -> str:
+    """The commands for the version of a model that waits."""
+    return f"retrain approve {name} --reason WHY, or retrain reject {name} --reason WHY"
 
 
 def compared(document: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Puts the model into the registry, and into production if the gate and the run's user say so.
+"""Puts the model into the registry, and into production if the gate and people say so.
 
 Promotion is idempotent instead of cached: a decision that was already carried out changes nothing,
 and one that a kill interrupted is completed.
@@ -16,16 +16,16 @@ from retrain import tracking
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
 from retrain.registry import decisions, versions
-from retrain.registry.ledger import Action, Decision, Ledger
+from retrain.registry.ledger import LONGEST_REASON, Action, Decision, Ledger
 from retrain.registry.versions import Candidate, ModelVersion
 from retrain.step import REPORT, DataVersion, Facts, Step, Workspace, digest_of
 from retrain.store import MANIFEST, Artifact
-from retrain.workload import Data
+from retrain.workload import Data, Gate
 from tasks.compute.served import start_ahead
 from tasks.data import package
 from tasks.data.accepted_images import AcceptedImage
 from tasks.data.raw_dataset import open_raw_dataset
-from tasks.promote.check import check_version, example_of, keep, sample
+from tasks.promote.check import check_before_promotion, example_of, keep, sample
 from tasks.promote.package import write_package
 
 
@@ -54,6 +54,7 @@ class Intent:
 
 def promote(
     data: Data,
+    rules: Gate,
     version: DataVersion,
     pulled: Artifact,
     validated: Artifact,
@@ -66,12 +67,14 @@ def promote(
     """Registers a model, and makes it champion if it passed and the run is to promote it.
 
     Before it becomes champion, it is loaded from the registry in a process of its own and
-    classifies some test images: its answers have to be those of the evaluation. A version that was
-    rolled back is not promoted again by the data that it was trained on.
+    classifies some test images: its answers have to be those of the evaluation. With manual
+    approval it is checked in the same way, and then waits. A version that a person rolled back or
+    rejected is not promoted by the data that it was trained on.
 
     Returns:
         `name` and `version` in the registry; `aliases`; `digest`, SHA-256 (hex) of the weights;
-        and `withheld`, why it was not promoted although it passed, if that is so.
+        `waiting`, true if it passed and waits for a person; and `withheld`, why it was not promoted
+        although it passed, if that is so.
 
     Raises:
         ChampionChangedError: The champion has changed since the decision.
@@ -86,7 +89,7 @@ def promote(
                 _check_still_holds(decision, versions.champion(project, name))
             champion = versions.champion(project, name)
             assert champion is not None
-            return _facts(champion, None)
+            return _facts(champion)
         registered = versions.find_version(project, name, scores.facts["package"])
         if registered is None:
             if decision.facts["passed"] and intent.promote:
@@ -94,14 +97,16 @@ def promote(
             images = sample(open_raw_dataset(data, pulled), validated.folder)
             classes = validated.facts["classes"]
             registered = _register(version, classes, images, trained, scores, workspace)
-        ruled = _decide(version, decision, intent, registered, project)
-        if ruled.action == "promoted" and not decisions.is_applied(project, registered, ruled):
-            _check_served(registered, workspace)
-        return _facts(decisions.apply(project, registered, ruled), ruled.reason)
+        ruled = _decide(rules, version, decision, intent, registered, project)
+        passed = ruled.action in ("promoted", "waiting")
+        if passed and not decisions.is_applied(project, registered, ruled):
+            check_before_promotion(project, registered, workspace.folder)
+        return _facts(decisions.apply(project, registered, ruled), ruled)
 
 
 def promoted(
     data: Data,
+    rules: Gate,
     version: DataVersion,
     pulled: Artifact,
     validated: Artifact,
@@ -119,16 +124,17 @@ def promoted(
     if decision.facts["verdict"] == "champion already":
         assert champion is not None
         unfinished = decisions.read(project, name).unfinished
-        return None if unfinished else _facts(champion, None)
+        return None if unfinished else _facts(champion)
     registered = versions.find_version(project, name, scores.facts["package"])
     if registered is None:
         return None
-    ruled = _decide(version, decision, intent, registered, project, look=True)
+    ruled = _decide(rules, version, decision, intent, registered, project, look=True)
     applied = decisions.is_applied(project, registered, ruled)
-    return _facts(registered, ruled.reason) if applied else None
+    return _facts(registered, ruled) if applied else None
 
 
 def _decide(
+    rules: Gate,
     data: DataVersion,
     decision: Artifact,
     intent: Intent,
@@ -140,6 +146,7 @@ def _decide(
     """What is to be entered in the ledger.
 
     Args:
+        rules: Whether a person has to approve what passes.
         data: The version of the data.
         decision: The gate's.
         intent: The run's.
@@ -153,8 +160,12 @@ def _decide(
         action = "compared"
     elif action == "promoted" and not intent.again:
         withheld = _withheld(data, decisions.read(project, version.name), version)
+    if withheld:
+        action = "rejected"
+    elif action == "promoted" and rules.approval == "manual":
+        action = "waiting"
     return Decision(
-        action="rejected" if withheld else action,
+        action=action,
         version=version.version,
         previous=_compared_with(decision),
         verdict=decision.facts["verdict"],
@@ -170,26 +181,11 @@ def _decide(
 
 def _withheld(data: DataVersion, written: Ledger, version: ModelVersion) -> str | None:
     """Why a version that passed is not promoted; None if nothing is against it."""
-    rollback = written.withdrawn.get(version.version)
-    if rollback is None or version.data != data.digest:
+    by = written.withdrawn.get(version.version)
+    if by is None or version.data != data.digest:
         return None
-    return f"version {version.version} was rolled back on {rollback.time[:10]}: {rollback.reason}"
-
-
-def _check_served(version: ModelVersion, workspace: Workspace) -> None:
-    """Checks, before a version becomes champion, that it can be served.
-
-    Raises:
-        ValueError: It cannot; that is noted in the registry.
-    """
-    how = "it is never promoted, unless the tag retrain.broken of the version is deleted in MLflow"
-    if version.broken:
-        raise ValueError(f"{version.broken} ({how})")
-    try:
-        check_version(workspace.project, version, workspace.folder)
-    except ValueError as error:
-        versions.mark_broken(workspace.project, version, str(error))
-        raise ValueError(f"{error} ({how})") from error
+    why = f"version {version.version} was {by.action} on {by.time[:10]}: {by.reason}"
+    return why[:LONGEST_REASON]
 
 
 def _compared_with(decision: Artifact) -> int | None:
@@ -284,20 +280,24 @@ def _run_of(trained: Artifact, scores: Artifact, workspace: Workspace) -> str:
     return run_id
 
 
-def _facts(version: ModelVersion, withheld: str | None) -> Facts:
-    facts = {
+def _facts(version: ModelVersion, ruled: Decision | None = None) -> Facts:
+    facts: Facts = {
         "name": version.name,
         "version": version.version,
         "aliases": list(version.aliases),
         "digest": version.weights,
     }
-    return facts | {"withheld": withheld} if withheld else facts
+    if ruled and ruled.action == "waiting":
+        facts["waiting"] = True
+    if ruled and ruled.reason:
+        facts["withheld"] = ruled.reason
+    return facts
 
 
 STEP = Step(
     "promote",
     promote,
-    reads=("data.image_column", "data.label_column"),
+    reads=("data.image_column", "data.label_column", "gate.approval"),
     inputs=("data", "pull", "validate", "train", "evaluate", "gate", "intent"),
     cached=False,
     dry_function=promoted,

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -173,6 +174,14 @@ def until(true: Callable[[], object], seconds: float = 60.0) -> None:
     while not true():
         assert monotonic() < deadline
         sleep(0.1)
+
+
+def free_port() -> int:
+    """A port on loopback that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def draw_photos(root: Path, classes: int = 3, each: int = 12, size: int = 24) -> Path:

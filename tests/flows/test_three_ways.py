@@ -1,27 +1,25 @@
-"""Three ways in, one result: the command line, DVC, and a deployment on the project's server."""
+"""Three ways in, one result: the command line, DVC, and a deployment on the project's server.
+
+Only the last one can wait for a person.
+"""
 
 import json
 import re
-import socket
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from retrain import tracking
 from retrain.project import Project
 from tests import templates
 from tests.flows import preloaded
+from tests.flows.conftest import free_port, until
 
 # Out of reach, so that the champion stays.
 REJECTED = ("--set", "gate.min={accuracy: 0.999}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def test_dvc_takes_from_the_store_what_a_run_has_made_and_registers_nothing_twice(clone, first):
@@ -94,17 +92,9 @@ def test_dvc_and_a_run_at_the_same_time_do_each_step_once(clone, first, tmp_path
     params.write_text(before)
 
 
-def last_flow_run(api):
-    ended = {"state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED"]}}}
-    query = json.dumps({"sort": "START_TIME_DESC", "limit": 1, "flow_runs": ended}).encode()
-    request = urllib.request.Request(
-        f"{api}/flow_runs/filter", query, {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request) as answer:
-        return json.load(answer)[0]
-
-
-def test_a_deployment_trains_the_same_model_and_skips_what_has_not_changed(clone, first):
+@pytest.fixture(scope="module")
+def servers(clone):
+    """Those of `make up`; the variables that name them."""
     ports = {
         "PREFECT_API_URL": f"http://127.0.0.1:{free_port()}/api",
         "MLFLOW_PORT": str(free_port()),
@@ -113,19 +103,100 @@ def test_a_deployment_trains_the_same_model_and_skips_what_has_not_changed(clone
     templates.place_prefect_database(clone.root)
     try:
         clone.run(*cli, "up", **ports)
-        deployment = ("prefect", "deployment", "run", "train/vit")
-        clone.run(*deployment, "--param", "refresh=true", "--watch", **ports)
-        last = json.loads(clone.retrain("status", "--json").stdout)[0]["last_run"]
-        assert last["run"] != first["run"]
-        assert not any(step["cached"] for step in last["steps"])
-        assert last["model"] == first["model"]
-        assert last["decision"]["verdict"] == "champion already"
-
-        clone.run(*deployment, "--watch", **ports)
-        state = last_flow_run(ports["PREFECT_API_URL"])["state"]
-        assert (state["type"], state["name"]) == ("COMPLETED", "Skipped")
-        assert state["message"].startswith(f"Nothing changed since run {last['run'][:8]} of ")
-        assert json.loads(clone.retrain("status", "--json").stdout)[0]["last_run"] == last
-
+        yield ports
     finally:
         clone.run(*cli, "down", **ports)
+
+
+def ask(url, body=None):
+    content = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, content, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)
+
+
+def last_flow_run(api):
+    ended = {"state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED"]}}}
+    query = {"sort": "START_TIME_DESC", "limit": 1, "flow_runs": ended}
+    return ask(f"{api}/flow_runs/filter", query)[0]
+
+
+def test_a_deployment_trains_the_same_model_and_skips_what_has_not_changed(clone, first, servers):
+    deployment = ("prefect", "deployment", "run", "train/vit")
+    clone.run(*deployment, "--param", "refresh=true", "--watch", **servers)
+    last = json.loads(clone.retrain("status", "--json").stdout)[0]["last_run"]
+    assert last["run"] != first["run"]
+    assert not any(step["cached"] for step in last["steps"])
+    assert last["model"] == first["model"]
+    assert last["decision"]["verdict"] == "champion already"
+
+    clone.run(*deployment, "--watch", **servers)
+    state = last_flow_run(servers["PREFECT_API_URL"])["state"]
+    assert (state["type"], state["name"]) == ("COMPLETED", "Skipped")
+    assert state["message"].startswith(f"Nothing changed since run {last['run'][:8]} of ")
+    assert json.loads(clone.retrain("status", "--json").stdout)[0]["last_run"] == last
+
+
+# Any model passes the gate, and waits then.
+MANUAL = "metric: accuracy\n      margin: 0.9\n      approval: manual"
+
+
+def test_a_deployment_waits_without_its_slot_and_compares_again_if_the_champion_has_changed(
+    clone, servers
+):
+    params = clone.root / "params.yaml"
+    before = params.read_text()
+    clone.edit("params.yaml", "metric: accuracy", MANUAL)
+    clone.edit("params.yaml", "epochs: 2", "epochs: 8")
+    api = servers["PREFECT_API_URL"]
+    deployment = ask(f"{api}/deployments/name/train/vit")["id"]
+
+    def begin():
+        return ask(f"{api}/deployments/{deployment}/create_flow_run", {})["id"]
+
+    def state(run):
+        return ask(f"{api}/flow_runs/{run}")["state"]
+
+    def asked():
+        now = state(run)
+        return now["name"] == "Suspended" and now["state_details"]["pause_key"]
+
+    def resume(**form):
+        assert ask(f"{api}/flow_runs/{run}/resume", {"run_input": form})["status"] == "ACCEPT"
+
+    run = begin()
+    until(asked, 240)
+    key = asked()
+    [told, *_] = json.loads(clone.retrain("status", "--json").stdout)
+    assert told["champion"]["version"] == told["waiting"]["previous"] == 1
+    assert told["waiting"]["run"] == told["last_run"]["run"] == run
+    version = told["waiting"]["version"]
+
+    # The deployment has one slot, and another run has it meanwhile.
+    other = begin()
+    until(lambda: state(other)["type"] == "COMPLETED", 120)
+    assert state(other)["name"] == "Skipped"
+    assert f"; version {version} passes and waits for approval: " in state(other)["message"]
+    assert state(run)["name"] == "Suspended"
+
+    changed = ("--set", "train.epochs=6", "--set", "gate.approval=automatic", "--promote")
+    later = clone.train(*changed)["model"]
+    assert later["aliases"][0] == "champion"
+    resume(decision="approve", reason="looks right")
+    until(lambda: asked() not in (False, key), 120)
+    [told, *_] = json.loads(clone.retrain("status", "--json").stdout)
+    assert told["champion"]["version"] == told["waiting"]["previous"] == later["version"]
+    assert told["waiting"]["version"] == version
+
+    resume(decision="approve", reason="still looks right", name="ada")
+    until(lambda: state(run)["type"] == "COMPLETED", 120)
+    assert state(run)["name"] == "Approved"
+    history = json.loads(clone.retrain("history", "vit", "--json").stdout)
+    assert [(entry["action"], entry["version"], entry["previous"]) for entry in history[-4:]] == [
+        ("waiting", version, 1),
+        ("promoted", later["version"], 1),
+        ("waiting", version, later["version"]),
+        ("promoted", version, later["version"]),
+    ]
+    assert (history[-1]["who"], history[-1]["reason"]) == ("ada (train/vit)", "still looks right")
+    params.write_text(before)

@@ -27,6 +27,13 @@ def test_the_classes_that_a_model_may_drop_are_a_list_of_names():
         workload(gate={"may_drop": "ant"})
 
 
+def test_a_model_is_promoted_by_itself_unless_a_person_has_to_approve_it():
+    assert workload().gate.approval == "automatic"
+    assert workload(gate={"approval": "manual"}).gate.approval == "manual"
+    with pytest.raises(ValueError, match=r"gate\.approval"):
+        workload(gate={"approval": True})
+
+
 @pytest.mark.parametrize(
     ("sections", "said"),
     [

@@ -240,6 +240,13 @@ def test_a_new_version_of_great_expectations_checks_the_data_again(monkeypatch):
     assert [name for name in CACHED if before[name].key != after[name].key] == ["validate"]
 
 
+def test_whether_a_person_approves_changes_no_key_of_a_cached_step():
+    vit = load_workload(ROOT / "params.yaml", "vit")
+    manual = vit.model_copy(update={"gate": vit.gate.model_copy(update={"approval": "manual"})})
+    for name in CACHED:
+        assert step_plan(name, manual, FACTS).key == step_plan(name, vit, FACTS).key
+
+
 def test_dvc_knows_the_modules_of_each_stage():
     workload = load_workload(ROOT / "params.yaml", "vit")
     data = workload.data

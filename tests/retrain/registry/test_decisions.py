@@ -202,6 +202,48 @@ def test_a_rollback_goes_back_in_the_line_of_champions(steps, line, withdrawn):
     assert tuple(sorted(written.withdrawn)) == withdrawn
 
 
+@pytest.mark.parametrize(
+    ("steps", "waits"),
+    [
+        ("1", None),
+        ("1 ?2", 2),
+        ("1 ?2 ?3", 3),
+        ("1 ?2 ?3 ?2", 2),
+        ("1 ?2 ~2", 2),
+        ("1 ?2 -3", 2),
+        ("1 ?2 3", 2),
+        ("1 ?2 3 ?2 2", None),
+        ("1 ?2 -2", None),
+        ("1 ?2 ?3 -3", None),
+        ("1 ?2 2", None),
+    ],
+)
+def test_the_last_version_waits_until_something_is_decided_about_it(steps, waits):
+    entries = []
+    actions = {"?": "waiting", "~": "compared", "-": "rejected"}
+    for number, step in enumerate(steps.split(), 1):
+        fields = dict.fromkeys(("reason", "data", "commit", "run", "who", "document", "previous"))
+        action = actions.get(step[0], "promoted")
+        fields |= {"action": action, "version": int(step[-1]), "verdict": ""}
+        entries.append((f"{number:06d}", json.dumps(fields | {"time": "", "before": ""})))
+    found = ledger.read("vit", {}, dict(entries), None).waiting
+    assert (found and found.version) == waits
+
+
+def test_what_waits_is_decided_once_with_the_name_of_the_person(project, name, pair):
+    decisions.apply(project, pair[0], decision(1))
+    decisions.apply(project, pair[1], decision(2, "waiting", previous=1))
+    said = decision(2, "rejected", previous=1, reviews=2, reason="no", who="ada")
+    decisions.apply(project, pair[1], said)
+    with pytest.raises(ValueError, match=f"{name} version 2 waits for approval no more"):
+        decisions.apply(project, pair[1], decision(2, previous=1, reviews=2, reason="yes"))
+    assert decisions.apply(project, pair[1], said).version == 2  # a repeated call
+    written = decisions.read(project, name)
+    assert [entry.who == "ada" for entry in written.entries] == [False, False, True]
+    assert written.withdrawn == {2: written.entries[-1]}
+    assert alias(project, name) == 1
+
+
 def decide(root: Path, uri: str, number: int, action: str, barrier, results) -> None:
     """Decides about a version from a clone of its own; waits between reading and writing.
 

@@ -58,7 +58,7 @@ def candidate_of(version) -> Candidate:
 
 
 def decision(version: int, action: str = "promoted", previous: int | None = None, **more):
-    verdict = {"promoted": "better", "rejected": "not better"}[action]
+    verdict = "not better" if action == "rejected" else "better"
     given = {"document": {"rules": RULES}, "data": "data-1", "commit": "c0ffee", "run": "run-1"}
     return Decision(action, version, previous, verdict, **given | more)
 

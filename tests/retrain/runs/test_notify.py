@@ -1,16 +1,12 @@
 """The messages of flow runs that end in all ways, sent to a webhook on a real HTTP server."""
 
-import json
 import logging
-import threading
-import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from prefect import flow
 
 from retrain.runs import notify as notify_module
-from retrain.runs.notify import notify, send
+from retrain.runs.notify import notify, notify_now, send
 
 REJECTED = {"unchanged": False, "rejected": True, "outcome": "toy version 3 is rejected (why)."}
 
@@ -22,34 +18,15 @@ def ends(workload: str, how: str):
     if how == "is interrupted":
         raise KeyboardInterrupt
     promoted = REJECTED | {"rejected": False}
-    return {"rejects": REJECTED, "promotes": promoted, "rests": REJECTED | {"unchanged": True}}[how]
-
-
-@pytest.fixture
-def webhook(monkeypatch):
-    """A server on loopback; what it received."""
-    received = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            assert self.headers["Content-Type"] == "application/json"
-            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            if self.path == "/slow":
-                time.sleep(2)
-            self.send_response(500 if self.path == "/broken" else 200)
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    monkeypatch.setenv(notify_module.URL, f"http://127.0.0.1:{server.server_port}/secret")
-    yield received
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    if how == "asks":
+        notify_now("toy version 3 waits.")
+    return {
+        "rejects": REJECTED,
+        "waits": promoted | {"waiting": True},
+        "promotes": promoted,
+        "asks": promoted,
+        "rests": REJECTED | {"unchanged": True},
+    }[how]
 
 
 def test_a_failed_run_is_notified(webhook, prefect_session):
@@ -67,10 +44,17 @@ def test_a_crashed_run_is_notified(webhook, prefect_session):
     assert text.startswith("toy: the run crashed. Execution was aborted by an interrupt signal.")
 
 
-def test_a_rejected_model_is_notified(webhook, prefect_session):
-    ends("toy", "rejects")
+@pytest.mark.parametrize("how", ["rejects", "waits"])
+def test_a_model_that_is_rejected_or_waits_is_notified(webhook, prefect_session, how):
+    ends("toy", how)
     [text] = (each["text"] for each in webhook)
     assert text.startswith("toy: toy version 3 is rejected (why). (run ")
+
+
+def test_people_are_notified_while_a_run_goes_on(webhook, prefect_session):
+    ends("toy", "asks")
+    [text] = (each["text"] for each in webhook)
+    assert text.startswith("toy: toy version 3 waits. (run ")
 
 
 @pytest.mark.parametrize("how", ["promotes", "rests"])

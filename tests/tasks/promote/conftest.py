@@ -8,10 +8,10 @@ import pytest
 
 from retrain.project import Project
 from retrain.registry import decisions
-from retrain.step import DataVersion
+from retrain.step import DataVersion, Workspace
 from retrain.store import Artifact
-from retrain.workload import Data
-from tasks.promote.step import Intent, promote
+from retrain.workload import Data, Gate
+from tasks.promote.step import Intent, promote, promoted
 from tests import templates
 from tests.tasks.toy_model import workspace, write_data, write_model, write_report, write_scores
 
@@ -20,6 +20,7 @@ DATA = DataVersion("data-1", tracked=True)
 PASSED = {"rule": "accuracy >= 0.9", "value": 0.95, "bound": 0.9, "passed": True}
 ROWS = 20
 PROMOTE, COMPARE = Intent(promote=True), Intent(promote=False)
+AUTOMATIC, MANUAL = Gate(), Gate(approval="manual")
 
 
 @pytest.fixture
@@ -39,13 +40,21 @@ def run(project, images):
     """Promotes a model with the verdict that it is given."""
 
     def call(
-        trained: Artifact, verdict: str, champion: int | None = None, scores=None, intent=PROMOTE
+        trained: Artifact,
+        verdict: str,
+        champion: int | None = None,
+        scores=None,
+        intent=PROMOTE,
+        rules=AUTOMATIC,
+        data=DATA,
+        run_id="run-1",
     ):
         scores = scores or write_scores(trained.folder.parent / "scores", trained, ROWS)
-        decision = decide(verdict, champion)
+        decision = decide(verdict, champion, run_id)
+        inputs = (data, *images, trained, scores, decision, intent)
         with TemporaryDirectory() as folder:
             place = workspace(Path(folder) / "promote", project.root)
-            facts = promote(COLUMNS, DATA, *images, trained, scores, decision, intent, place)
+            facts = promote(COLUMNS, rules, *inputs, place)
             assert list(place.folder.iterdir()) == []
         return facts
 
@@ -59,7 +68,23 @@ def train(project: Project, seed: int = 0) -> Artifact:
     return replace(trained, provenance={"commit": "c0ffee"})
 
 
-def decide(verdict: str, champion: int | None) -> Artifact:
+@pytest.fixture
+def look(project, images):
+    """Tells what there is left to do about a model with a verdict, and does nothing."""
+
+    def call(
+        trained: Artifact, verdict: str, champion: int | None, intent=PROMOTE, rules=AUTOMATIC
+    ):
+        scores = write_scores(trained.folder.parent / "scores", trained, ROWS)
+        place = Workspace(Path(), Path(), "key", "toy", project)
+        decision = decide(verdict, champion)
+        inputs = (DATA, *images, trained, scores, decision, intent)
+        return promoted(COLUMNS, rules, *inputs, place)
+
+    return call
+
+
+def decide(verdict: str, champion: int | None, run_id: str = "run-1") -> Artifact:
     """The gate's decision."""
     facts = {
         "passed": verdict in ("first", "better", "repackaged", "champion already"),
@@ -69,7 +94,7 @@ def decide(verdict: str, champion: int | None) -> Artifact:
         "reference": verdict in ("first", "better"),
         "champion": champion and {"version": champion, "metrics": {"accuracy": 0.95}},
     }
-    return Artifact("gate", "k", "d", Path(), facts, {"run": "run-1"})
+    return Artifact("gate", "k", "d", Path(), facts, {"run": run_id})
 
 
 def history(project: Project):

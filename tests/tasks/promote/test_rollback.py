@@ -17,6 +17,7 @@ from tasks.promote import check, rollback as module, step
 from tasks.promote.rollback import roll_back
 from tasks.promote.step import Intent, promote, promoted
 from tests.tasks.promote.conftest import (
+    AUTOMATIC,
     COLUMNS,
     COMPARE,
     DATA,
@@ -223,7 +224,8 @@ def again(project, images, three):
         folder.mkdir(exist_ok=True)
         place = Workspace(folder, folder, "key", "toy", project)
         decision = decide("better", champion(project))
-        return function(COLUMNS, data, *images, trained, scores, decision, intent, place)
+        inputs = (data, *images, trained, scores, decision, intent)
+        return function(COLUMNS, AUTOMATIC, *inputs, place)
 
     return call
 

@@ -12,24 +12,10 @@ from retrain import tracking
 from retrain.code import source_of
 from retrain.project import Project
 from retrain.registry import audit, decisions, versions
-from retrain.step import Workspace
 from tasks.data import package
 from tasks.promote import check, package as packaging
-from tasks.promote.step import promoted
-from tests.tasks.promote.conftest import (
-    COLUMNS,
-    COMPARE,
-    DATA,
-    PROMOTE,
-    ROWS,
-    decide,
-    history,
-    train,
-)
-from tests.tasks.toy_model import (
-    HISTORY,
-    write_scores,
-)
+from tests.tasks.promote.conftest import COMPARE, ROWS, decide, history, train
+from tests.tasks.toy_model import HISTORY, write_scores
 
 
 @pytest.fixture(autouse=True)
@@ -129,13 +115,7 @@ def test_the_champion_itself_is_left_alone(project, run):
     assert state(project) == before
 
 
-def test_looking_tells_what_there_is_left_to_do_and_does_nothing(project, images, run):
-    def look(trained, verdict, champion, intent=PROMOTE):
-        scores = write_scores(trained.folder.parent / "scores", trained, ROWS)
-        place = Workspace(Path(), Path(), "key", "toy", project)
-        decision = decide(verdict, champion)
-        return promoted(COLUMNS, DATA, *images, trained, scores, decision, intent, place)
-
+def test_looking_tells_what_there_is_left_to_do_and_does_nothing(project, look, run):
     champion, challenger = train(project), train(project, seed=1)
     assert look(champion, "first", None) is None
     first = run(champion, "first")

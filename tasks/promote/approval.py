@@ -1,0 +1,239 @@
+"""Carries out what a person says of a version that passed the gate and waits for approval."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from retrain.errors import ChampionChangedError, UsageError
+from retrain.project import Project
+from retrain.registry import decisions, ledger, versions
+from retrain.registry.ledger import LONGEST_REASON, Action, Decision, Entry, Ledger
+from tasks.promote.check import check_before_promotion
+from tasks.promote.outcome import how_to_review
+
+Choice = Literal["approve", "reject"]
+ACTIONS: dict[Choice, Action] = {"approve": "promoted", "reject": "rejected"}
+
+
+class Form(BaseModel):
+    """What a person fills in who resumes a flow run that waits for approval."""
+
+    decision: Choice
+    reason: str = Field(min_length=1, max_length=LONGEST_REASON, description="For the ledger.")
+    name: str = Field("", max_length=100, description="Who you are, for the ledger.")
+
+
+@dataclass(frozen=True)
+class Review:
+    """What a person said of a version that waited; it was carried out.
+
+    Attributes:
+        workload: The name of the model.
+        action: `promoted` or `rejected`.
+        version: The version that waited.
+        previous: The champion at that time; None if there was none.
+        reason: Why.
+        who: The person, or the user of the machine.
+        time: ISO 8601, UTC.
+        run: The Prefect flow run that let the version wait; None if there is none.
+    """
+
+    workload: str
+    action: Action
+    version: int
+    previous: int | None
+    reason: str
+    who: str
+    time: str
+    run: str | None
+
+    @property
+    def state(self) -> str:
+        """It in a word."""
+        return "Approved" if self.action == "promoted" else "Rejected"
+
+    @property
+    def outcome(self) -> str:
+        """It in one sentence."""
+        name, why = f"{self.workload} version {self.version}", f"({self.who}: {self.reason})"
+        if self.action == "promoted":
+            over = f"over version {self.previous}" if self.previous else "as the first"
+            return f"{name} is approved and the champion now, {over} {why}"
+        stays = f"; version {self.previous} stays champion" if self.previous else ""
+        return f"{name} is rejected {why}{stays}"
+
+
+def review(
+    project: Project,
+    name: str,
+    choice: Choice,
+    reason: str,
+    *,
+    version: int | None = None,
+    who: str | None = None,
+) -> Review:
+    """Promotes the version that waits for approval, or rejects it.
+
+    Before it becomes champion, it is checked again that it can be served. After a kill, the same
+    call does the rest.
+
+    Args:
+        project: The clone that the registry belongs to.
+        name: The name of the model.
+        choice: What the person says.
+        reason: Why, for the ledger.
+        version: Only if this version waits; whichever waits if None.
+        who: The person; the deployment or the user of this process if None.
+
+    Raises:
+        UsageError: There is no reason; or another version waits.
+        ChampionChangedError: The version was compared with a champion of the past.
+        ValueError: Nothing waits; or the version was deleted, or cannot be served.
+    """
+    reason = reason.strip()
+    if not reason:
+        raise UsageError("A decision needs a reason, for those who read the ledger later.")
+    with versions.lock(project):
+        decisions.settle(project, name)
+        written = decisions.read(project, name)
+        if written.waiting is None:
+            last = written.entries[-1] if written.entries else None
+            if last and last.reviews and (last.action, last.reason) == (ACTIONS[choice], reason):
+                return _done(name, last)  # by a call that was killed
+            raise ValueError(f"No version of {name} waits for approval.")
+        if version not in (None, written.waiting.version):
+            raise UsageError(
+                f"{name} version {written.waiting.version} waits for approval, not {version}."
+            )
+        return _review(project, name, written, written.waiting, choice, reason, who)
+
+
+def _review(
+    project: Project,
+    name: str,
+    written: Ledger,
+    waiting: Entry,
+    choice: Choice,
+    reason: str,
+    who: str | None,
+) -> Review:
+    version = versions.get(project, name, waiting.version)
+    if version is None:
+        raise ValueError(
+            f"{name} version {waiting.version} waits, but was deleted. Run again: "
+            f"retrain train {name}"
+        )
+    champion = versions.champion(project, name)
+    current = champion.version if champion else None
+    document = _document(project, written, waiting)
+    if choice == "approve":
+        if current != waiting.previous:
+            raise ChampionChangedError(standing(name, waiting, current))
+        if document is None:
+            raise ValueError(
+                f"The document of the comparison of {name} version {version.version} is gone or "
+                f"was changed. Reject the version, and compare it again: retrain train {name} "
+                "--promote"
+            )
+        project.state.mkdir(exist_ok=True)
+        with TemporaryDirectory(dir=project.state) as scratch:
+            check_before_promotion(project, version, Path(scratch))
+    decision = Decision(
+        ACTIONS[choice],
+        version.version,
+        current,
+        waiting.verdict,
+        document,
+        reason,
+        waiting.data,
+        waiting.commit,
+        waiting.run,
+        reference=waiting.reference,
+        reviews=waiting.number,
+        who=who,
+    )
+    decisions.apply(project, version, decision)
+    entry = decisions.read(project, name).latest(decision)
+    assert entry is not None
+    return _done(name, entry)
+
+
+def standing(name: str, waiting: Entry, champion: int | None) -> str:
+    """What can be done about a version that waits.
+
+    Args:
+        name: The name of the model.
+        waiting: Its entry.
+        champion: The champion now; None if there is none.
+    """
+    waits = f"{name} version {waiting.version} waits for approval since {waiting.time}"
+    if champion == waiting.previous:
+        return f"{waits} ({waiting.verdict}): {how_to_review(name)}"
+    before = f"version {waiting.previous}" if waiting.previous else "no champion"
+    now = f"version {champion} is champion" if champion else "there is no champion"
+    return (
+        f"{waits}; it was compared with {before}, but {now} by now. Compare it again: "
+        f"retrain train {name}"
+    )
+
+
+def asked_by(written: Ledger, run: str) -> Entry | None:
+    """The last entry by which a Prefect flow run let a version wait; None if there is none."""
+    mine = (each for each in reversed(written.entries) if each.run == run)
+    return next((each for each in mine if each.action == "waiting"), None)
+
+
+def question(project: Project, name: str, written: Ledger, waiting: Entry) -> str:
+    """What a person is asked about a version that waits (Markdown)."""
+    title = f"# Is {name} version {waiting.version} to be the champion?"
+    version = versions.get(project, name, waiting.version)
+    if version is None:
+        return title
+    rules = decisions.rules(project, written, waiting)
+    return f"{title}\n\n{versions.description(version, waiting, rules)}"
+
+
+def waited_before(written: Ledger) -> Entry | None:
+    """The last entry of a version that waited and does so no more."""
+    waited = (each for each in reversed(written.entries) if each.action == "waiting")
+    return next((each for each in waited if each != written.waiting), None)
+
+
+def became_of(name: str, written: Ledger, waited: Entry) -> tuple[str, str]:
+    """What became of a version that waits no more, in a word and in a sentence."""
+    for each in written.entries:
+        if each.reviews == waited.number:
+            done = _done(name, each)
+            return done.state, f"{done.outcome}."
+    if waiting := written.waiting:
+        later = f"Another comparison waits for approval by now: {name} version {waiting.version}."
+        return "Superseded", later
+    return "Superseded", decisions.no_longer_waits(name, waited.version)
+
+
+def _document(project: Project, written: Ledger, waiting: Entry) -> dict[str, Any] | None:
+    """What the gate considered; None if that is gone or was changed."""
+    assert waiting.document
+    found = decisions.document(project, written, waiting.document)
+    if found is None or ledger.sha256_of(found.decode()) != waiting.document:
+        return None
+    document: dict[str, Any] = json.loads(found)
+    return document
+
+
+def _done(name: str, entry: Entry) -> Review:
+    assert entry.reason and entry.who
+    return Review(
+        name,
+        entry.action,
+        entry.version,
+        entry.previous,
+        entry.reason,
+        entry.who,
+        entry.time,
+        entry.run,
+    )
