@@ -21,7 +21,7 @@ from retrain.errors import UsageError
 from retrain.faults import did_you_mean, shorten, shown, validate
 from retrain.hardware import precision, threads
 from retrain.redaction import hide
-from retrain.workload import Drift, Evaluate, Section, Train, Workload
+from retrain.workload import Drift, Evaluate, Gate, Section, Train, Workload
 
 # A workload's name: valid in MLflow, in Prefect and as a folder's name.
 NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"
@@ -107,6 +107,16 @@ def load_drift(params: Path, name: str) -> Drift:
     """
     tree = _read(params).get(name, {}).get("drift") or {}
     return validate(Drift, tree, name, ("drift",))
+
+
+def load_gate(params: Path, name: str) -> Gate:
+    """The section `gate` of a workload, as `load_drift` gives the other.
+
+    Raises:
+        UsageError: A key or a value is wrong.
+    """
+    tree = _read(params).get(name, {}).get("gate") or {}
+    return validate(Gate, tree, name, ("gate",))
 
 
 def vary(workload: Workload, values: Mapping[str, Any]) -> Workload:

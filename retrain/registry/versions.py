@@ -159,7 +159,7 @@ def find(project: Project, name: str, wanted: str) -> ModelVersion:
         raise UsageError(f"{name} has no registered model yet: retrain train {name}")
     known = [str(each) for each in sorted(listed)] + sorted(aliases)
     lacks = "champion" if wanted == CHAMPION else f"version {wanted!r}"
-    raise UsageError(f"{name} has no {lacks}. --version takes one of: {', '.join(known)}.")
+    raise UsageError(f"{name} has no {lacks}. There are: {', '.join(known)}.")
 
 
 def find_version(project: Project, name: str, package_digest: str) -> ModelVersion | None:
