@@ -19,7 +19,7 @@ from retrain.errors import UsageError
 from retrain.params import load_gate
 from retrain.project import Project, find_project
 from retrain.redaction import guard_logs
-from retrain.registry.versions import CHAMPION, ModelVersion
+from retrain.registry.versions import ModelVersion
 from retrain.runs import console, lost
 from retrain.runs.pipeline import flow_without_steps
 from retrain.runs.records import Document
@@ -53,7 +53,7 @@ def find_two(project: Project, a: str, b: str) -> tuple[ModelVersion, ModelVersi
     Raises:
         UsageError: There is no such version, or both are the same.
     """
-    one, other = _find(project, a), _find(project, b)
+    one, other = (predict.find_named(project, text) for text in (a, b))
     if (one.name, one.version) == (other.name, other.version):
         raise UsageError(f"{a} and {b} are both {_name(one)}: name two versions.")
     return one, other
@@ -183,11 +183,6 @@ def show(document: Document) -> None:
     if document["output"]:
         console.say(escape(f"{'output':<10} {document['output']}"))
     console.say(f"{'took':<10} {document['took']:.1f} s")
-
-
-def _find(project: Project, text: str) -> ModelVersion:
-    name, at, wanted = text.rpartition("@")
-    return predict.find_model(project, name, wanted) if at else _find(project, f"{text}@{CHAMPION}")
 
 
 def _name(model: ModelVersion) -> str:

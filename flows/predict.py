@@ -61,6 +61,20 @@ def find_model(project: Project, workload: str, version: str) -> ModelVersion:
         raise
 
 
+def find_named(project: Project, text: str) -> ModelVersion:
+    """The version that a user has named.
+
+    Args:
+        project: The clone.
+        text: `NAME`, which means its champion, `NAME@ALIAS` or `NAME@NUMBER`.
+
+    Raises:
+        UsageError: There is no such workload or version.
+    """
+    name, at, version = text.partition("@")
+    return find_model(project, name, version if at else CHAMPION)
+
+
 def check_input(project: Project, place: str, option: str = "--input") -> None:
     """Refuses an input that does not exist, unless it is a URL.
 

@@ -139,7 +139,8 @@ def _carry_out(project: Project, client: "MlflowClient", name: str, written: Led
     *_, last = written.unfinished
     for entry in written.unfinished:
         if version := versions.get(project, name, entry.version):
-            text = versions.description(version, entry, rules(project, written, entry))
+            card = versions.card(project, version)
+            text = versions.description(version, entry, rules(project, written, entry), card)
             number = str(entry.version)
             client.update_model_version(name, number, text)
             client.set_model_version_tag(name, number, "retrain.verdict", entry.verdict)

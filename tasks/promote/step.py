@@ -24,6 +24,7 @@ from retrain.workload import Data
 from tasks.data import package
 from tasks.data.accepted_images import AcceptedImage
 from tasks.data.raw_dataset import open_raw_dataset
+from tasks.promote.card import card, keep as keep_card
 from tasks.promote.check import check_version, example_of, keep, sample
 from tasks.promote.package import write_package
 
@@ -90,7 +91,8 @@ def promote(
         if registered is None:
             images = sample(open_raw_dataset(data, pulled), validated.folder)
             classes = validated.facts["classes"]
-            registered = _register(version, classes, images, trained, scores, workspace)
+            text = card(name, version, validated.facts, trained, scores, decision.facts)
+            registered = _register(version, classes, images, trained, scores, text, workspace)
         ruled = _decide(version, decision, intent, registered, project)
         if ruled.action == "promoted" and not decisions.is_applied(project, registered, ruled):
             _check_served(registered, workspace)
@@ -210,6 +212,7 @@ def _register(
     images: Iterable[AcceptedImage],
     trained: Artifact,
     scores: Artifact,
+    card: str,
     workspace: Workspace,
 ) -> ModelVersion:
     """Packages a model and registers it, with an example of what it has to answer.
@@ -220,6 +223,7 @@ def _register(
         images: Some of the test split, for the example; read only when it is made.
         trained: The model.
         scores: Its evaluation.
+        card: Its description (Markdown).
         workspace: The step's workspace.
     """
     model = trained.folder / "model"
@@ -241,6 +245,7 @@ def _register(
         run_id = _run_of(trained, scores, workspace)
         example = example_of(written, images, scores.folder)
         keep(workspace.project, run_id, scores.facts["package"], example)
+        keep_card(workspace.project, run_id, scores.facts["package"], card)
         candidate = Candidate(
             name=workspace.workload,
             weights=weights,
