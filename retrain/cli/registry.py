@@ -1,4 +1,4 @@
-"""The commands about the models in the registry: `status`, `history`, `rollback`, `card` …"""
+"""The commands about registered models: `status`, `history`, `rollback`, `card`, `export`."""
 
 import argparse
 import dataclasses

@@ -26,7 +26,7 @@ FEW = 30  # test images; the interval of a recall is then wider than 0.2, unless
 NAMED = 20  # classes
 
 
-def card(
+def describe(
     name: str,
     data: DataVersion,
     validated: Mapping[str, Any],

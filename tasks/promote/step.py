@@ -24,7 +24,7 @@ from retrain.workload import Data
 from tasks.data import package
 from tasks.data.accepted_images import AcceptedImage
 from tasks.data.raw_dataset import open_raw_dataset
-from tasks.promote.card import card, keep as keep_card
+from tasks.promote import card
 from tasks.promote.check import check_version, example_of, keep, sample
 from tasks.promote.package import write_package
 
@@ -91,7 +91,7 @@ def promote(
         if registered is None:
             images = sample(open_raw_dataset(data, pulled), validated.folder)
             classes = validated.facts["classes"]
-            text = card(name, version, validated.facts, trained, scores, decision.facts)
+            text = card.describe(name, version, validated.facts, trained, scores, decision.facts)
             registered = _register(version, classes, images, trained, scores, text, workspace)
         ruled = _decide(version, decision, intent, registered, project)
         if ruled.action == "promoted" and not decisions.is_applied(project, registered, ruled):
@@ -212,7 +212,7 @@ def _register(
     images: Iterable[AcceptedImage],
     trained: Artifact,
     scores: Artifact,
-    card: str,
+    text: str,
     workspace: Workspace,
 ) -> ModelVersion:
     """Packages a model and registers it, with an example of what it has to answer.
@@ -223,7 +223,7 @@ def _register(
         images: Some of the test split, for the example; read only when it is made.
         trained: The model.
         scores: Its evaluation.
-        card: Its description (Markdown).
+        text: Its card (Markdown).
         workspace: The step's workspace.
     """
     model = trained.folder / "model"
@@ -245,7 +245,7 @@ def _register(
         run_id = _run_of(trained, scores, workspace)
         example = example_of(written, images, scores.folder)
         keep(workspace.project, run_id, scores.facts["package"], example)
-        keep_card(workspace.project, run_id, scores.facts["package"], card)
+        card.keep(workspace.project, run_id, scores.facts["package"], text)
         candidate = Candidate(
             name=workspace.workload,
             weights=weights,
