@@ -25,7 +25,7 @@ from retrain.runs.pipeline import flow_without_steps
 from retrain.runs.records import Document
 from retrain.store import Store
 from tasks.data.champion import Registered
-from tasks.data.evaluated import SPLIT, Evaluated, SplitReader, find_evaluated
+from tasks.data.evaluated import SPLIT, Evaluated, EvaluatedImages, find_evaluated
 from tasks.gate import any_two
 from tasks.gate.any_two import Shown
 from tasks.gate.comparison import learnt_images
@@ -59,10 +59,11 @@ def find_two(project: Project, a: str, b: str) -> tuple[ModelVersion, ModelVersi
     return one, other
 
 
-def check_output(project: Project, data: str | None, output: str | None, force: bool) -> None:
-    """Refuses an output that may not be written, as `predict.check_output` does."""
-    if output is not None:
-        predict.check_output(project, data, output, force)
+def check_output(
+    project: Project, data: str | None, output: str | None, force: bool
+) -> Path | None:
+    """The path of the output, if there is to be one; as `predict.check_output` gives it."""
+    return None if output is None else predict.check_output(project, data, output, force)
 
 
 def run(
@@ -100,7 +101,7 @@ def run(
     models = find_two(project, a, b)
     if data is not None:
         predict.check_input(project, data, "--data")
-    check_output(project, data, output, force)
+    path = check_output(project, data, output, force)
     lost.end_lost_runs(project)
     preflight.check_surroundings(project)
     store, run_id = Store(project.store), str(runtime.flow_run.id)
@@ -117,7 +118,7 @@ def run(
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(monotonic() - began, 3),
         "data": place,
-        "output": None,
+        "output": path and str(path),
         **{
             key: {"name": each.name, "version": each.version, "package": each.package_digest}
             for key, each in zip("ab", models, strict=True)
@@ -125,10 +126,8 @@ def run(
         "comparison": found,
         "outcome": any_two.sentences(found, *names)[0],
     }
-    if output is not None:
-        path = predict.check_output(project, data, output, force)
+    if path:
         _write(differences, path)
-        document["output"] = str(path)
     _publish(document)
     return document
 
@@ -206,7 +205,7 @@ def _opened(
             yield f"the {source.split} split of {data}" if source.split else data, source
         return
     model, found = _evaluated(store, models)
-    reader = SplitReader(found.source.reader, found.validated)
+    reader = EvaluatedImages(found.source.reader, found.validated)
     yield f"the {SPLIT} split of {_name(model)}", Source(found.source.format, reader, SPLIT)
 
 
@@ -244,13 +243,14 @@ def _write(table: "pa.Table", path: Path) -> None:
 
 
 def _publish(document: Document) -> None:
-    """Shows the metrics as an artifact of the Prefect flow run."""
+    """Shows the metrics, or else the pairs of labels, as an artifact of the Prefect flow run."""
     from prefect.artifacts import create_table_artifact
 
-    metrics = document["comparison"].get("metrics", {})
+    found = document["comparison"]
+    metrics = [{"metric": name, **of} for name, of in found.get("metrics", {}).items()]
     create_table_artifact(
         key=f"{document['b']['name'].lower().replace('_', '-')}-comparison",
-        table=[{"metric": name, **of} for name, of in metrics.items()],
+        table=metrics or found["pairs"],
         description=document["outcome"],
     )
 

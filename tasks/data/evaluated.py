@@ -74,7 +74,7 @@ def _input_of(store: Store, found: Found | None, step: str) -> Found | None:
 
 
 @dataclass(frozen=True)
-class SplitReader:
+class EvaluatedImages:
     """Reads the images of a test split, and no others; cheap to send to a worker of Ray.
 
     Attributes:

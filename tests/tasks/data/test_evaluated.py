@@ -12,7 +12,7 @@ from retrain.store import Store, digest_of_output, list_files
 from retrain.workload import Data
 from tasks.data import image_table
 from tasks.data.accepted_images import read_images
-from tasks.data.evaluated import SplitReader, find_evaluated
+from tasks.data.evaluated import EvaluatedImages, find_evaluated
 from tasks.data.raw_dataset import open_raw_dataset
 from tasks.predict.inputs import Source, read
 from tests.tasks.toy_data import write_files
@@ -77,7 +77,7 @@ def test_the_test_images_are_read_in_order_and_no_others(tmp_path):
     kept = [row for row, place in enumerate(table["row"].to_pylist()) if place % 3 != 1]
     pq.write_table(table.take(kept), file)  # the others were set aside
     data = open_raw_dataset(COLUMNS, pulled)
-    source = Source("parquet", SplitReader(data.reader, validated.folder))
+    source = Source("parquet", EvaluatedImages(data.reader, validated.folder))
     images = [image for unit in source.units() for image in read(source, unit)]
     expected = list(read_images(data, validated.folder, "test"))
     assert len(expected) == 27
