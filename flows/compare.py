@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from flows import predict
 from retrain import preflight
 from retrain.errors import UsageError
-from retrain.params import load_gate
+from retrain.params import load_section
 from retrain.project import Project, find_project
 from retrain.redaction import guard_logs
 from retrain.registry.versions import ModelVersion
@@ -24,6 +24,7 @@ from retrain.runs import console, lost
 from retrain.runs.pipeline import flow_without_steps
 from retrain.runs.records import Document
 from retrain.store import Store
+from retrain.workload import Gate
 from tasks.data.champion import Registered
 from tasks.data.evaluated import SPLIT, Evaluated, EvaluatedImages, find_evaluated
 from tasks.gate import any_two
@@ -166,9 +167,9 @@ def compare(
     if not images:
         raise ValueError("There are no images to compare the models on.")
     learnt = [_learnt(project, model) for model in models]
-    rules = load_gate(project.params, models[1].name)
-    answers = [any_two.read_answers(file, images) for file in files]
-    return any_two.compare(*answers, images, learnt, rules)
+    rules = load_section(project.params, models[1].name, Gate)
+    a, b = (any_two.read_answers(file, images) for file in files)
+    return any_two.compare(a, b, images, learnt, rules)
 
 
 def show(document: Document) -> None:

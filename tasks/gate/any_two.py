@@ -91,7 +91,9 @@ def read_answers(file: Path, images: Sequence[Shown]) -> Answers:
             values = values.reshape(len(answered), len(known))
             confidence, likelihood = np.zeros((2, len(batch)), np.float32)
             confidence[answered] = values.max(axis=1)
-            true = np.array([place.get(shown[row].label or "", -1) for row in answered], np.int64)
+            true = np.array(
+                [place.get(shown[row].label or "", -1) for row in answered.tolist()], np.int64
+            )
             found = values[np.arange(len(answered)), true]
             likelihood[answered] = np.where(true < 0, 0, found)
             parts.append((labels, confidence, likelihood))
@@ -172,8 +174,9 @@ def _measure(
     import numpy as np
 
     rows = np.flatnonzero(used)
-    ids = np.array([image_id(str(images[row].sha256)) for row in rows], np.uint64)
-    labels = np.array([images[row].label for row in rows], object)
+    some = [images[row] for row in rows.tolist()]
+    ids = np.array([image_id(str(image.sha256)) for image in some], np.uint64)
+    labels = np.array([image.label for image in some], object)
     theirs, ours = (
         NamedPredictions(
             each.known, ids, labels, each.labels[rows], each.confidence[rows], each.likelihood[rows]
@@ -274,10 +277,11 @@ def _disagreements(
     import pyarrow as pa
 
     rows = np.flatnonzero(differ)
+    some = [images[row] for row in rows.tolist()]
     columns = {
-        "path": pa.array([images[row].path for row in rows], pa.string()),
-        "sha256": pa.array([images[row].sha256 for row in rows], pa.string()),
-        "label": pa.array([images[row].label for row in rows], pa.string()),
+        "path": pa.array([image.path for image in some], pa.string()),
+        "sha256": pa.array([image.sha256 for image in some], pa.string()),
+        "label": pa.array([image.label for image in some], pa.string()),
         "a_label": pa.array(a.labels[rows], pa.string()),
         "a_confidence": pa.array(a.confidence[rows], pa.float32()),
         "b_label": pa.array(b.labels[rows], pa.string()),

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PROCESSOR = "preprocessor_config.json"
+# As a model's page on the Hugging Face hub has it, above its README.
+META = {"library_name": "transformers", "pipeline_tag": "image-classification"}
 
 
 def write(model: Path, folder: Path) -> None:
@@ -35,7 +37,7 @@ def write(model: Path, folder: Path) -> None:
     """
     loaded = models.load(model)
     network: Any = loaded.module.classifier
-    config = getattr(network, "config", None)
+    config: Any = getattr(network, "config", None)
     known = classifiers(config.to_dict()) if hasattr(config, "to_dict") else {}
     if known.get(type(network).__name__) is not type(network):
         family = json.loads((model / models.MODEL).read_text(encoding="utf-8"))["family"]
@@ -54,7 +56,8 @@ def processor(images: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of an image processor that makes the pixels that a model takes.
 
     `crop` is the processor of Perceiver, the only one that cuts the middle square out before it
-    scales: its pixels are the same, except that along the cut it does not see beyond it.
+    scales. Of an image that is no square, its pixels differ by 1 of 255, and by more along the cut,
+    where it does not see beyond it.
 
     Args:
         images: As `images_of` gives it.
@@ -108,6 +111,7 @@ def usage(images: Mapping[str, Any]) -> str:
     """How the folder is used (Markdown); `images` as `images_of` gives it."""
     grey = '.convert("L")' if images["channels"] == 1 else ""
     size = images["size"]
+    cut = "those that are cut to a square, and " if images["resize"] == "crop" else ""
     return f"""\
 ```python
 from PIL import Image, ImageOps
@@ -121,6 +125,6 @@ print(model.config.id2label[int(logits.argmax())], float(logits.softmax(-1).max(
 ```
 
 The pixels are those of the training with `backend="pil"`; another backend scales images slightly
-differently. Two kinds of images differ a little all the same: the edges of images that are cut, and
-JPEGs whose shorter side has {4 * size:,} pixels or more, which the training had reduced by their
-decoder (`image.draft("RGB", ({2 * size}, {2 * size}))` on the opened file does nearly that)."""
+differently. A few images differ a little all the same: {cut}JPEGs whose shorter side has
+{4 * size:,} pixels or more, which the training had reduced by their decoder
+(`image.draft("RGB", ({2 * size}, {2 * size}))` on the opened file does nearly that)."""

@@ -220,7 +220,7 @@ def test_the_tables_are_shown(tmp_path, capsys):
     told = capsys.readouterr().out
     for line in (
         r"metric +toy version 1 +toy version 2 +better by +from +to +the second is",
-        r"accuracy +0\.8500 +0\.9750 +\+0\.1250 +\+\d.\d+ +\+\d.\d+ +better",
+        r"accuracy +0\.8500 +0\.9750 +\+0\.1250 +\+\d.\d+ +\+\d.\d+ +not worse",
         r"ant +20 +0\.8500 +1\.0000 +\+3",
         r"0\.png +ant +bee 0\.75 +ant 0\.75",
         r"6 images only toy version 2 has right, 1 only toy version 1\.",

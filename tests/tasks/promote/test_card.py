@@ -131,7 +131,7 @@ def test_the_description_is_as_long_as_mlflow_s_column(project):
 
 def test_a_command_shows_it(project, run, monkeypatch, capsys):
     run(train(project), "first", intent=COMPARE)
-    (project.root / "params.yaml").write_text("workloads: {}\n")
+    (project.root / "params.yaml").write_text("workloads: {toy: {}}\n")
     monkeypatch.chdir(project.root)
     assert main(["card", "toy@1"]) == 0
     assert capsys.readouterr().out == versions.card(project, versions.get(project, "toy", 1))

@@ -51,8 +51,11 @@ def encoded(width: int, height: int, mode="RGB", seed=0) -> bytes:
     random = np.random.default_rng(seed)
     coarse = random.integers(0, 256, (height // 2 + 1, width // 2 + 1, 3), np.uint8)
     image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BILINEAR)
+    image = image.convert(mode)
+    if mode.endswith("A"):
+        image.putalpha(Image.linear_gradient("L").resize((width, height)))
     buffer = io.BytesIO()
-    image.convert(mode).save(buffer, "PNG")
+    image.save(buffer, "PNG")
     return buffer.getvalue()
 
 
