@@ -91,9 +91,8 @@ def read_answers(file: Path, images: Sequence[Shown]) -> Answers:
             values = values.reshape(len(answered), len(known))
             confidence, likelihood = np.zeros((2, len(batch)), np.float32)
             confidence[answered] = values.max(axis=1)
-            true = np.array(
-                [place.get(shown[row].label or "", -1) for row in answered.tolist()], np.int64
-            )
+            names = (shown[row].label or "" for row in answered.tolist())
+            true = np.array([place.get(name, -1) for name in names], np.int64)
             found = values[np.arange(len(answered)), true]
             likelihood[answered] = np.where(true < 0, 0, found)
             parts.append((labels, confidence, likelihood))

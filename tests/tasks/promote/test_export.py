@@ -186,8 +186,8 @@ def test_the_processor_makes_the_pixels_of_the_training(tmp_path, resize, channe
             difference = np.abs(given - right)
             if resize == "crop" and width != height:  # at the cut it sees no further
                 inner = slice(2, -2)
-                assert difference[:, inner, inner].max() < 1e-5
-                assert difference.mean() < 0.01
+                assert difference[:, inner, inner].max() < 1.01 / 255 / 0.3
+                assert difference.max() < 0.5
             else:
                 assert difference.max() < 1e-5, (width, height, mode)
 
