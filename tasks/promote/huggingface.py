@@ -56,8 +56,8 @@ def processor(images: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of an image processor that makes the pixels that a model takes.
 
     `crop` is the processor of Perceiver, the only one that cuts the middle square out before it
-    scales. Of an image that is no square, its pixels differ by 1 of 255, and by more along the cut,
-    where it does not see beyond it.
+    scales. Of an image that is no square, its pixels differ by less than 1 of 255 on average: it
+    does not see beyond the cut, and Pillow may scale the cut image in the other direction first.
 
     Args:
         images: As `images_of` gives it.

@@ -184,10 +184,9 @@ def test_the_processor_makes_the_pixels_of_the_training(tmp_path, resize, channe
             right = (pixels.transpose(2, 0, 1) / 255 - 0.4) / 0.3
             assert given.shape == right.shape
             difference = np.abs(given - right)
-            if resize == "crop" and width != height:  # at the cut it sees no further
-                inner = slice(2, -2)
-                assert difference[:, inner, inner].max() < 1.01 / 255 / 0.3
-                assert difference.max() < 0.5
+            if resize == "crop" and width != height:
+                assert difference.mean() < 1 / 255 / 0.3
+                assert difference[:, 2:-2, 2:-2].max() < 8 / 255 / 0.3  # of a dithered image
             else:
                 assert difference.max() < 1e-5, (width, height, mode)
 
