@@ -225,7 +225,8 @@ def test_actors_write_the_same_file(toy, folder, first, tmp_path, monkeypatch, r
     assert (tmp_path / "out.parquet").read_bytes() == first[1].read_bytes()
 
 
-def test_two_versions_are_compared_by_what_each_answers(toy, tmp_path):
+def test_two_versions_are_compared_by_what_each_answers(toy, tmp_path, monkeypatch):
+    monkeypatch.setattr(raw_dataset, "WORTH_ROWS", 1000)  # one process for each
     files = {f"{LABELS[row % 4]}/{row:02}.png": png(image) for row, image in enumerate(pixels(40))}
     write_files(tmp_path / "images", files | {"ant/bad.png": b"no image"})
     (toy.project.root / "params.yaml").write_text("workloads: {}\n")
