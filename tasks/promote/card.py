@@ -18,7 +18,9 @@ from retrain.runs import console
 from retrain.runs.records import cell
 from retrain.step import DataVersion
 from retrain.store import MANIFEST, Artifact
+from tasks.data.metrics import METRICS
 from tasks.data.package import images_of
+from tasks.data.raw_dataset import SPLITS
 
 CONFIDENCE = 0.95
 WORST = 5
@@ -83,7 +85,7 @@ def _what(trained: Artifact) -> list[str]:
 
 def _data(version: DataVersion, facts: Mapping[str, Any]) -> Iterator[str]:
     counts = facts["classes"]
-    rows = ", ".join(f"{count:,} {split}" for split, count in facts["rows"].items())
+    rows = ", ".join(f"{facts['rows'][split]:,} {split}" for split in SPLITS)
     yield f"Version `{version.digest}`: {rows} images. {facts['quarantined']:,} were set aside."
     few, many = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
     yield (
@@ -95,14 +97,15 @@ def _data(version: DataVersion, facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _results(facts: Mapping[str, Any], table: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    metrics = dict(facts["metrics"])
+    metrics = facts["metrics"]
     rows = sum(row["rows"] for row in table)
     yield f"{rows:,} images that the model was not trained on. It answers in {facts['precision']}."
     yield ""
     yield "| metric | value | 95 % interval |"
     yield "|---|---|---|"
-    for metric, value in metrics.items():
-        if metric != "rows":
+    for metric in METRICS:
+        if metric in metrics and metric != "rows":
+            value = metrics[metric]
             interval = _interval(value, rows) if metric == "accuracy" else ""
             yield f"| {metric} | {console.number(value)} | {interval} |"
     yield ""

@@ -4,6 +4,9 @@ The file takes the images as they are stored, so that its mean and standard devi
 known. ONNX comes with the optional dependencies `retrain[onnx]`.
 """
 
+import json
+import logging
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -55,17 +58,20 @@ def write(model: Path, folder: Path) -> None:
     network = torch.nn.Sequential(loaded.module, torch.nn.Softmax(dim=1)).eval()
     # Two, because the exporter takes a batch of one for a constant.
     example = torch.zeros((2, size, size, channels), dtype=torch.uint8)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # else: torchvision is not installed
     try:
-        torch.onnx.export(
-            network,
-            (example,),
-            folder / FILE,
-            input_names=["images"],
-            output_names=["probabilities"],
-            dynamic_shapes=({0: torch.export.Dim("images")},),
-            external_data=(model / models.WEIGHTS).stat().st_size > LARGEST,
-            verbose=False,
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                network,
+                (example,),
+                folder / FILE,
+                input_names=["images"],
+                output_names=["probabilities"],
+                dynamic_shapes=({0: torch.export.Dim("images")},),
+                external_data=(model / models.WEIGHTS).stat().st_size > LARGEST,
+                verbose=False,
+            )
     except torch.onnx.OnnxExporterError as error:
         first = str(error).strip().splitlines()[0]
         raise ValueError(f"PyTorch cannot write this network as ONNX: {first}") from error
@@ -79,8 +85,6 @@ def answer(folder: Path, images: Sequence[bytes]) -> "NDArray[np.float32] | None
     Returns:
         float32 (images, classes).
     """
-    import json
-
     if find_spec("onnxruntime") is None:
         return None
     import onnxruntime
