@@ -61,18 +61,43 @@ def find_model(project: Project, workload: str, version: str) -> ModelVersion:
         raise
 
 
-def check_input(project: Project, place: str) -> None:
+def find_named(project: Project, text: str) -> ModelVersion:
+    """The version that a user has named.
+
+    Args:
+        project: The clone.
+        text: `NAME`, which means its champion, `NAME@ALIAS` or `NAME@NUMBER`.
+
+    Raises:
+        UsageError: There is no such workload or version.
+    """
+    name, at, version = text.partition("@")
+    return find_model(project, name, version if at else CHAMPION)
+
+
+def check_input(project: Project, place: str, option: str = "--input") -> None:
     """Refuses an input that does not exist, unless it is a URL.
+
+    Args:
+        project: The clone.
+        place: A path or a URL.
+        option: What the user gave it as.
 
     Raises:
         UsageError: There is nothing.
     """
     if "://" not in place and not _path(project, place).exists():
-        raise UsageError(f"--input {place} does not exist.")
+        raise UsageError(f"{option} {place} does not exist.")
 
 
-def check_output(project: Project, place: str, output: str, force: bool) -> Path:
+def check_output(project: Project, place: str | None, output: str, force: bool) -> Path:
     """The path of the output, if it may be written.
+
+    Args:
+        project: The clone.
+        place: The input; None for images of the store.
+        output: The path or name of the file.
+        force: It may exist.
 
     Raises:
         UsageError: It exists, is a folder, or lies in the input.
@@ -82,7 +107,7 @@ def check_output(project: Project, place: str, output: str, force: bool) -> Path
         raise UsageError(f"--output {output}: name a file of this machine, such as FILE.parquet.")
     if path.exists() and not force:
         raise UsageError(f"--output {output} exists: add --force to replace it.")
-    if "://" not in place and path.is_relative_to(_path(project, place)):
+    if place and "://" not in place and path.is_relative_to(_path(project, place)):
         raise UsageError(f"--output {output} lies in the input, where the next run would read it.")
     return path
 
@@ -93,8 +118,6 @@ def opened(
 ) -> Iterator[Source]:
     """Finds out what an input holds, and downloads it first if it is at a URL.
 
-    A download is kept if the block fails, for the next run.
-
     Args:
         project: The clone.
         store: Where a download is kept meanwhile.
@@ -104,19 +127,43 @@ def opened(
 
     Raises:
         UsageError: There are no images.
+        ValueError: As `fetched` does.
+        OSError: As `fetched` does.
+    """
+    with fetched(project, store, run, place) as folder:
+        yield open_source(folder, place, image_column)
+
+
+@contextmanager
+def fetched(
+    project: Project, store: Store, run: str, place: str, option: str = "--input"
+) -> Iterator[Path]:
+    """A folder with an input, which is downloaded first if it is at a URL.
+
+    A download is kept if the block fails, for the next run.
+
+    Args:
+        project: The clone.
+        store: Where a download is kept meanwhile.
+        run: The id of the run, which holds artifacts.
+        place: A folder, a file, or a URL that fsspec knows.
+        option: What the user gave it as.
+
+    Raises:
+        UsageError: There is nothing at the URL.
         ValueError: It changed while it was downloaded, or an archive is damaged.
         OSError: The URL cannot be reached.
     """
     if "://" in place:
-        with _downloaded(store, place) as folder:
-            yield open_source(folder, place, image_column)
+        with _downloaded(store, place, option) as folder:
+            yield folder
         return
     path = _path(project, place)
     if path.is_file():  # a folder with a link to it: the readers take folders
         folder = Path(mkdtemp(dir=store.temporary(run)))
         (folder / path.name).symlink_to(path)
         path = folder
-    yield open_source(path, place, image_column)
+    yield path
 
 
 def run(
@@ -250,7 +297,7 @@ def _path(project: Project, text: str) -> Path:
 
 
 @contextmanager
-def _downloaded(store: Store, url: str) -> Iterator[Path]:
+def _downloaded(store: Store, url: str, option: str) -> Iterator[Path]:
     """A folder with the files at a URL; an archive is unpacked."""
     from tasks.pull.archives import unpack
     from tasks.pull.url_source import UrlSource
@@ -259,7 +306,7 @@ def _downloaded(store: Store, url: str) -> Iterator[Path]:
     try:
         digest = source.digest()
     except UsageError as error:
-        raise UsageError(str(error).replace("data.path", "--input", 1)) from error
+        raise UsageError(str(error).replace("data.path", option, 1)) from error
     with store.lock(NAME, digest):
         scratch = store.scratch(NAME, digest)
         folder, done = scratch / "data", scratch / "downloaded"

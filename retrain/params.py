@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
@@ -22,6 +22,8 @@ from retrain.faults import did_you_mean, shorten, shown, validate
 from retrain.hardware import precision, threads
 from retrain.redaction import hide
 from retrain.workload import Drift, Evaluate, Section, Train, Workload
+
+S = TypeVar("S", bound=Section)
 
 # A workload's name: valid in MLflow, in Prefect and as a folder's name.
 NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"
@@ -105,8 +107,23 @@ def load_drift(params: Path, name: str) -> Drift:
     Raises:
         UsageError: A key or a value is wrong.
     """
-    tree = _read(params).get(name, {}).get("drift") or {}
-    return validate(Drift, tree, name, ("drift",))
+    return load_section(params, name, Drift)
+
+
+def load_section(params: Path, name: str, kind: type[S]) -> S:
+    """A section of a workload, without the rest; the defaults for an unknown name.
+
+    Args:
+        params: The file `params.yaml`.
+        name: Of the workload.
+        kind: The section is named as this class, in small letters.
+
+    Raises:
+        UsageError: A key or a value is wrong.
+    """
+    section = kind.__name__.lower()
+    tree = _read(params).get(name, {}).get(section) or {}
+    return validate(kind, tree, name, (section,))
 
 
 def vary(workload: Workload, values: Mapping[str, Any]) -> Workload:

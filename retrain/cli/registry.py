@@ -1,4 +1,4 @@
-"""The commands about the models in the registry: `status`, `history`, `approve`, `rollback`."""
+"""The commands about registered models: what is known of them, and what a person decides."""
 
 import argparse
 import dataclasses
@@ -26,7 +26,7 @@ REVIEWS: Mapping[Choice, str] = {
 
 
 def add_commands(commands: Commands) -> None:
-    """Adds `status`, `history`, `approve`, `reject` and `rollback`."""
+    """Adds `status`, `history`, `approve`, `reject`, `rollback`, `card` and `export`."""
     help_ = "Show what is in production, what waits for approval, and how the last runs ended."
     status = commands.add("status", _status, help_)
     status.add_argument("workload", nargs="?", help="show its last run whole")
@@ -46,6 +46,19 @@ def add_commands(commands: Commands) -> None:
     rollback.add_argument("--reason", required=True, help="why, for the ledger")
     rollback.add_argument(
         "--to", type=int, metavar="VERSION", help="go back to this earlier champion"
+    )
+    card = commands.add("card", _card, "Show the card of a model: its data, results and limits.")
+    card.add_argument(
+        "model", metavar="NAME[@VERSION]", help="a version, by its number or an alias (champion)"
+    )
+    help_ = "Write a model for the Auto classes of transformers, or as an ONNX file."
+    export = commands.add("export", _export, help_)
+    export.add_argument(
+        "model", metavar="NAME[@VERSION]", help="a version, by its number or an alias (champion)"
+    )
+    export.add_argument("--to", required=True, metavar="DIR", help="a new folder")
+    export.add_argument(
+        "--format", choices=("huggingface", "onnx"), default="huggingface", help="(huggingface)"
     )
 
 
@@ -227,4 +240,28 @@ def _rollback(project: Project, options: argparse.Namespace) -> int:
         print_json(dataclasses.asdict(done))
     else:
         print(f"{done.outcome}.")
+    return 0
+
+
+def _card(project: Project, options: argparse.Namespace) -> int:
+    from flows.predict import find_named
+    from retrain.registry import versions
+
+    version = find_named(project, options.model)
+    card = versions.card(project, version)
+    if card is None:
+        raise ValueError(f"{version.name} version {version.version} has no card: it is too old.")
+    print_json({"card": card}) if options.json else print(card, end="")
+    return 0
+
+
+def _export(project: Project, options: argparse.Namespace) -> int:
+    from flows.export import export_version
+
+    folder = str(Path.cwd() / options.to)
+    done = export_version(project, options.model, folder, options.format)
+    if options.json:
+        print_json(dataclasses.asdict(done))
+    else:
+        print(done.outcome)
     return 0

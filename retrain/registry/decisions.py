@@ -6,7 +6,7 @@ entry and the alias is done by the next run that looks.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -147,13 +147,27 @@ def _carry_out(project: Project, client: "MlflowClient", name: str, written: Led
     *_, last = written.unfinished
     for entry in written.unfinished:
         if version := versions.get(project, name, entry.version):
-            text = versions.description(version, entry, rules(project, written, entry))
+            card = versions.card(project, version)
+            text = versions.description(version, entry, rules(project, written, entry), card)
             number = str(entry.version)
             client.update_model_version(name, number, text)
-            client.set_model_version_tag(name, number, "retrain.verdict", entry.verdict)
+            _set(client.set_model_version_tag, name, number, "retrain.verdict", entry.verdict)
     appointed = [entry for entry in written.unfinished if entry.appoints]
     for best in [entry for entry in appointed if entry.reference][-1:]:
-        client.set_registered_model_alias(name, REFERENCE, str(best.version))
+        _set(client.set_registered_model_alias, name, REFERENCE, str(best.version))
     if appointed:
-        client.set_registered_model_alias(name, CHAMPION, str(appointed[-1].version))
-    client.set_registered_model_tag(name, ledger.DONE, f"{last.number} {last.digest}")
+        _set(client.set_registered_model_alias, name, CHAMPION, str(appointed[-1].version))
+    _set(client.set_registered_model_tag, name, ledger.DONE, f"{last.number} {last.digest}")
+
+
+def _set(function: Callable[..., None], *arguments: str) -> None:
+    """Sets what another process may set for the first time at the same moment.
+
+    The database then refuses one of the two, which finds it there when it tries again.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        function(*arguments)
+    except MlflowException:
+        function(*arguments)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
@@ -30,6 +31,8 @@ CHAMPION = "champion"
 REFERENCE = "reference"  # the best so far: what is promoted must not be worse than that either
 MODEL = "artifacts/model"  # the folder in a package with the files that `models.save` wrote
 WEIGHTS = "model.safetensors"
+CARD = "card"  # the folder of a run's artifacts with the cards of the models that it trained
+LONGEST_DESCRIPTION = 5000  # characters, of MLflow's column
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,7 @@ def find(project: Project, name: str, wanted: str) -> ModelVersion:
         raise UsageError(f"{name} has no registered model yet: retrain train {name}")
     known = [str(each) for each in sorted(listed)] + sorted(aliases)
     lacks = "champion" if wanted == CHAMPION else f"version {wanted!r}"
-    raise UsageError(f"{name} has no {lacks}. --version takes one of: {', '.join(known)}.")
+    raise UsageError(f"{name} has no {lacks}. There are: {', '.join(known)}.")
 
 
 def find_version(project: Project, name: str, package_digest: str) -> ModelVersion | None:
@@ -411,22 +414,43 @@ def _upload(client: "MlflowClient", candidate: Candidate, package: Path) -> "Log
     return model
 
 
-def description(version: ModelVersion, entry: Entry, rules: Iterable[Mapping[str, Any]]) -> str:
-    """The description on MLflow's page of a version (Markdown).
+def card(project: Project, version: ModelVersion) -> str | None:
+    """The card of a version (Markdown); None for one that has none, because it is old."""
+    name = f"{CARD}/{version.package_digest}.md"
+    with TemporaryDirectory() as folder:
+        file = tracking.download_artifact(project, version.run_id, name, Path(folder))
+        return file.read_text(encoding="utf-8") if file else None
+
+
+def description(
+    version: ModelVersion,
+    entry: Entry,
+    rules: Iterable[Mapping[str, Any]],
+    card: str | None,
+) -> str:
+    """The description on MLflow's page of a version (Markdown), as long as it may be.
 
     Args:
         version: Of the model.
         entry: The last decision about it.
         rules: Those of the gate.
+        card: Of the version; None if it has none.
     """
     why = f" ({entry.reason})" if entry.reason else ""
     lines = [f"**{entry.action.capitalize()}** on {entry.time[:10]}: {entry.verdict}{why}.", ""]
     for rule in rules:
         mark = "passed" if rule["passed"] else "**failed**"
         lines.append(f"- {rule['rule']}: is {rule['value']:.4f}, {mark}")
-    lines += ["", "| metric | test split |", "|---|---|"]
-    lines += [f"| {metric} | {value:.4f} |" for metric, value in sorted(version.metrics.items())]
-    return "\n".join(lines)
+    if card is None:
+        lines += ["", "| metric | test split |", "|---|---|"]
+        values = sorted(version.metrics.items())
+        lines += [f"| {metric} | {value:.4f} |" for metric, value in values]
+        return "\n".join(lines)
+    text = "\n".join([*lines, "", card])
+    if len(text) <= LONGEST_DESCRIPTION:
+        return text
+    rest = f"\n\n(The rest is in the run's artifacts: `{CARD}/{version.package_digest}.md`)"
+    return text[: text.rindex("\n", 0, LONGEST_DESCRIPTION - len(rest))] + rest
 
 
 def _compact(value: Any) -> str:

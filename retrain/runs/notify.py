@@ -58,7 +58,8 @@ def _tell(parameters: Mapping[str, Any], run: UUID, deployed: bool, message: str
 
 def run_name(parameters: Mapping[str, Any]) -> str:
     """The name that a flow run goes by, from its parameters."""
-    return str(parameters.get("as_name") or parameters.get("workload", "retrain"))
+    named = (parameters.get(each) for each in ("as_name", "workload", "b"))
+    return str(next(filter(None, named), "retrain"))
 
 
 def send(text: str) -> None:

@@ -323,7 +323,7 @@ def flow_without_steps(
     """Makes the Prefect flow of a function, which notifies people when it fails.
 
     Args:
-        run: The function; one of its parameters is `workload`.
+        run: The function; one of its parameters is `workload`, or `b` for a version.
         name: The name of the flow.
         help_: What it does, in one sentence.
     """

@@ -61,14 +61,14 @@ def steps_in_markdown(document: Mapping[str, Any]) -> list[str]:
         "| step | | why | seconds |",
         "|---|---|---|---|",
         *(
-            f"| {step['step']} | {'cached' if step['cached'] else 'ran'} | {_cell(step['why'])} "
+            f"| {step['step']} | {'cached' if step['cached'] else 'ran'} | {cell(step['why'])} "
             f"| {step['seconds']:.1f} |"
             for step in document["steps"]
         ),
     ]
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
     """A text, which may name parameters of the user, as a cell of a table in Markdown."""
     text = html.escape(" ".join(text.split()), quote=False)
     return re.sub(r"([\\|\[\]`])", r"\\\1", text)

@@ -94,7 +94,7 @@ def compare(
     import numpy as np
 
     learnt = None if terms.learnt is None else np.load(terms.learnt, allow_pickle=False)
-    found = pair(scores.folder, theirs.folder, learnt)
+    found = pair(predictions.read(scores.folder), predictions.read(theirs.folder), learnt)
     level = paired.level_of(terms.number, rules.level)
     facts: Facts = {
         "images": found.pairs.rows,

@@ -2,10 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.data import predictions
 from tasks.data.metrics import Predictions
 from tasks.data.predictions import NamedPredictions
 from tasks.gate.paired import Pairs
@@ -20,31 +18,31 @@ class Comparable:
     """What two models can be compared on.
 
     Attributes:
-        pairs: Their answers for the images that are new to the opponent, of the classes that both
-            know.
-        used: bool (images of the split,), whether each is among them.
-        learnt: How many images were left out because the opponent was trained or validated on them.
+        pairs: Their answers for the images that were not left out.
+        learnt: How many images were left out because a model was trained or validated on them.
         other_classes: How many were left out because one of the models does not know their class.
+        used: bool (images,), which of the images were not left out.
     """
 
     pairs: Pairs
-    used: "NDArray[np.bool_]"
     learnt: int
     other_classes: int
+    used: "NDArray[np.bool_]"
 
 
-def pair(challenger: Path, opponent: Path, learnt: "NDArray[np.uint64] | None") -> Comparable:
-    """Pairs the predictions in two folders.
+def pair(
+    ours: NamedPredictions, theirs: NamedPredictions, learnt: "NDArray[np.uint64] | None"
+) -> Comparable:
+    """Pairs the predictions of two models for the same images.
 
     Args:
-        challenger: The output of `evaluate`.
-        opponent: The output of `evaluate_champion`, for the same images.
-        learnt: The images that the opponent was trained or validated on, as `image_id` gives them;
-            None if that is not known.
+        ours: Of the challenger.
+        theirs: Of the opponent.
+        learnt: The images that are left out because a model was trained or validated on them, as
+            `image_id` gives them; None if they are not known.
     """
     import numpy as np
 
-    ours, theirs = predictions.read(challenger), predictions.read(opponent)
     assert np.array_equal(ours.images, theirs.images)
     shared = [name for name in ours.known if name in theirs.known]
     names = tuple(dict.fromkeys((*shared, *ours.known, *theirs.known)))
@@ -57,7 +55,7 @@ def pair(challenger: Path, opponent: Path, learnt: "NDArray[np.uint64] | None") 
         _indexed(ours, names, used),
         _indexed(theirs, names, used),
     )
-    return Comparable(pairs, used, int((~fresh).sum()), int((fresh & ~of_shared).sum()))
+    return Comparable(pairs, int((~fresh).sum()), int((fresh & ~of_shared).sum()), used)
 
 
 def _indexed(

@@ -126,16 +126,8 @@ def sentences(rules: Gate, role: str, opponent: Opponent, number: int) -> list[s
     found = opponent.comparison
     assert found is not None
     name = f"the {role}, version {opponent.version}"
-    said = []
-    if found["learnt"]:
-        said.append(f"{_images(found['learnt'])} left out: {name}, was trained on them.")
-    if not found["recorded"]:
-        said.append(f"It is not recorded which images {name}, was trained on; none were left out.")
-    if found["other_classes"]:
-        said.append(
-            f"{_images(found['other_classes'])} left out: this model or {name}, does not know "
-            "their classes. The comparison is of the classes that both know."
-        )
+    said = left_out_as_learnt(found, f"{name},")
+    said += left_out_by_class(found["other_classes"], f"this model or {name},")
     if not found["metrics"]:
         said.append(
             f"Not comparable with {name}: {found['images']} test images are left, and "
@@ -144,12 +136,7 @@ def sentences(rules: Gate, role: str, opponent: Opponent, number: int) -> list[s
         return said
     metric, of = rules.metric, found["metrics"][rules.metric]
     points = metric == "accuracy"
-    said.append(
-        f"{metric.capitalize()} is {_amount(of['difference'], points, sign=True)} against {name}, "
-        f"on {found['images']:,} images: {OUTCOMES[of['outcome']]}. The true difference is between "
-        f"{_amount(of['low'], points, sign=True)} and {_amount(of['high'], points, sign=True)} "
-        f"(wrong on either side in {100 * found['level']:.2g} % of cases)."
-    )
+    said.append(measured(found, metric, name))
     if points:
         said.append(
             f"{of['gained']} images only this model has right, {of['lost']} only version "
@@ -167,6 +154,56 @@ def sentences(rules: Gate, role: str, opponent: Opponent, number: int) -> list[s
     return said
 
 
+def left_out_as_learnt(found: Mapping[str, Any], name: str, noun: str = "test image") -> list[str]:
+    """What is said of the images that a model was trained on.
+
+    Args:
+        found: How many of them were left out, `learnt`; and whether they are known, `recorded`.
+        name: Of the model.
+        noun: For one image.
+    """
+    said = []
+    if found["learnt"]:
+        said.append(f"{counted(found['learnt'], noun)} left out: {name} was trained on them.")
+    if not found["recorded"]:
+        said.append(f"It is not recorded which images {name} was trained on; none were left out.")
+    return said
+
+
+def left_out_by_class(count: int, names: str, noun: str = "test image") -> list[str]:
+    """What is said of the images whose class one of two models does not know.
+
+    Args:
+        count: How many were left out.
+        names: Of both models, with an "or" between them.
+        noun: For one image.
+    """
+    if not count:
+        return []
+    return [
+        f"{counted(count, noun)} left out: {names} does not know their classes. The comparison is "
+        "of the classes that both know."
+    ]
+
+
+def measured(found: Mapping[str, Any], metric: str, against: str) -> str:
+    """The difference between two models in a metric, and how surely it is known.
+
+    Args:
+        found: As a comparison gives it.
+        metric: One of its metrics.
+        against: The name of the opponent.
+    """
+    of, points = found["metrics"][metric], metric == "accuracy"
+    return (
+        f"{metric.capitalize()} is {_amount(of['difference'], points, sign=True)} against "
+        f"{against}, on {found['images']:,} images: {OUTCOMES[of['outcome']]}. The true difference "
+        f"is between {_amount(of['low'], points, sign=True)} and "
+        f"{_amount(of['high'], points, sign=True)} (wrong on either side in "
+        f"{100 * found['level']:.2g} % of cases)."
+    )
+
+
 OUTCOMES = {
     "better": "better",
     "not worse": "not worse, except by less than the margin",
@@ -181,8 +218,9 @@ def _amount(value: float, points: bool, *, sign: bool = False) -> str:
     return f"{100 * value:{form}.1f} points" if points else f"{value:{form}.4f}"
 
 
-def _images(count: int) -> str:
-    return f"{count:,} test image{' was' if count == 1 else 's were'}"
+def counted(count: int, noun: str = "test image") -> str:
+    """Some images, as the subject of a sentence about what was done with them."""
+    return f"{count:,} {noun}{' was' if count == 1 else 's were'}"
 
 
 def _value(scores: Artifact, name: str) -> float:

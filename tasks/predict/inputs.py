@@ -1,17 +1,30 @@
 """What is classified: a folder of images at any depth, Parquet files, or tar files of WebDataset.
 
-No classes are asked of the images, and the names of files and folders mean no splits.
+No classes are asked of the images, and the names of files and folders mean no splits; except where
+two models are compared, which needs the classes.
 """
 
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from retrain.errors import UsageError
-from tasks.data.listing import IMAGE_SUFFIXES, is_no_image, list_files
-from tasks.data.raw_dataset import RawImage, Reader, Unit, join, open_unlabelled
+from retrain.workload import Data
+from tasks.data.class_folders import ClassFolders
+from tasks.data.listing import (
+    IMAGE_SUFFIXES,
+    is_no_image,
+    list_files,
+    split_of_folder,
+    split_of_parquet,
+)
+from tasks.data.parquet_files import USUAL
+from tasks.data.raw_dataset import READERS, RawImage, Reader, Unit, join, open_unlabelled
+
+SPLIT = "test"  # what is read of labelled images, if their names define splits
 
 
 @dataclass(frozen=True)
@@ -21,10 +34,12 @@ class Source:
     Attributes:
         format: `parquet`, `folders` or `webdataset`.
         reader: Of that format.
+        split: The split that is read; None if all images are.
     """
 
     format: str
     reader: Reader
+    split: str | None = None
 
     def units(self) -> list[Unit]:
         """The images in units that are worth a task each, in order of the files' names and rows.
@@ -50,12 +65,14 @@ class Image:
         sha256: Of the encoded image, hex; None if its file cannot be read.
         data: The encoded image; empty when there is none.
         error: Why its file cannot be read; None if it can.
+        label: The name of its class, if the input has classes; None if they are not read.
     """
 
     path: str
     sha256: str | None
     data: bytes
     error: str | None = None
+    label: str | None = None
 
 
 def open_source(root: Path, place: str, image_column: str | None) -> Source:
@@ -69,8 +86,76 @@ def open_source(root: Path, place: str, image_column: str | None) -> Source:
     Raises:
         UsageError: There are no images, or it is not clear which are meant.
     """
-    found = _recognise(root, place)
+    found = _recognise(root, f"--input {place}")
     return Source(found, open_unlabelled(found, root, image_column))
+
+
+def open_labelled(
+    root: Path, place: str, image_column: str | None, label_column: str | None
+) -> Source:
+    """Finds out what a folder holds, with the classes of its images as far as it has them.
+
+    Of images whose names define splits, those of the test split are read, if there is one.
+
+    Args:
+        root: The folder.
+        place: Its name for the user.
+        image_column: The Parquet column with the images; None if it has a usual name.
+        label_column: The Parquet column with their classes; None if it has a usual name.
+
+    Raises:
+        UsageError: There are no images, or it is not clear which are meant.
+        ValueError: A file cannot be read, or only some belong to a split.
+    """
+    found = _recognise(root, f"--data {place}")
+    if found == "parquet" and not (label_column or _has_labels(root)):
+        return Source(found, open_unlabelled(found, root, image_column))
+    columns = Data(path="data", image_column=image_column, label_column=label_column)
+    reader: Reader = import_module(READERS[found]).open_reader(columns, root)
+    try:
+        splits = {_split_of(reader, name) for unit in reader.parts() for name in _files_of(unit)}
+    except ValueError as error:
+        text = str(error)
+        for column in ("image", "label"):
+            text = text.replace(f"data.{column}_column", f"--{column}-column")
+        raise ValueError(text) from error
+    if SPLIT not in splits:
+        return Source(found, reader)
+    return Source(found, SplitReader(reader, SPLIT), SPLIT)
+
+
+@dataclass(frozen=True)
+class SplitReader:
+    """Reads the files of one split.
+
+    Attributes:
+        data: Reads the files of all splits.
+        split: `train`, `val` or `test`.
+    """
+
+    data: Reader
+    split: str
+
+    def parts(self) -> Iterator[Unit]:
+        """The images; see `tasks.data.raw_dataset.Reader`."""
+        for unit in self.data.parts():
+            files = [each for each in unit.files.split("\0")[:-1] if self._has(each)]
+            pieces = tuple(piece for piece in unit.pieces if self._has(piece.file))
+            rows = len(files) + sum(piece.rows for piece in pieces)
+            if rows:
+                size = unit.bytes * rows // unit.rows
+                yield Unit(rows, size, pieces, "".join(f"{name}\0" for name in files))
+
+    def unit_of(self, images: Sequence[tuple[str, int]]) -> Unit:
+        """A unit with certain images; see `tasks.data.raw_dataset.Reader`."""
+        return self.data.unit_of(images)
+
+    def read(self, unit: Unit) -> Iterator[RawImage]:
+        """The images of a unit; see `tasks.data.raw_dataset.Reader`."""
+        return self.data.read(unit)
+
+    def _has(self, file: str) -> bool:
+        return _split_of(self.data, file) == self.split
 
 
 def read(source: Source, unit: Unit) -> Iterator[Image]:
@@ -89,8 +174,8 @@ def read(source: Source, unit: Unit) -> Iterator[Image]:
             yield Image(_text(name), None, b"", error.strerror or str(error))
 
 
-def _recognise(root: Path, place: str) -> str:
-    """The format of the files in a folder, by their names."""
+def _recognise(root: Path, named: str) -> str:
+    """The format of the files in a folder, by their names; `named` is how the user named it."""
     kinds: set[str] = set()
     for name, _ in list_files(root):
         suffix = os.path.splitext(name)[1].lower()  # noqa: PTH122  5 times as fast
@@ -99,7 +184,7 @@ def _recognise(root: Path, place: str) -> str:
         elif not is_no_image(name):
             kinds.add("image" if suffix in IMAGE_SUFFIXES else "unknown")
     if {".parquet", "image"} <= kinds:
-        raise UsageError(f"--input {place} holds Parquet files and images: name one of them.")
+        raise UsageError(f"{named} holds Parquet files and images: name one of them.")
     formats = {
         ".parquet": "parquet",
         "image": "folders",
@@ -109,16 +194,41 @@ def _recognise(root: Path, place: str) -> str:
     found = next((name for kind, name in formats.items() if kind in kinds), None)
     if found is None:
         raise UsageError(
-            f"--input {place} holds no images: name a folder with images, Parquet or tar files, or "
+            f"{named} holds no images: name a folder with images, Parquet or tar files, or "
             "one such file."
         )
     return found
 
 
+def _has_labels(root: Path) -> bool:
+    """Whether Parquet files have classes, by the columns of the first; True if it is broken."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    first = next((name for name, _ in list_files(root) if name.endswith(".parquet")), "")
+    try:
+        names = pq.read_schema(root / first).names
+    except (pa.ArrowInvalid, OSError):  # the reader says why
+        return True
+    return any(name in names for name in USUAL["label_column"])
+
+
+def _files_of(unit: Unit) -> Iterator[str]:
+    yield from unit.files.split("\0")[:-1]
+    yield from (piece.file for piece in unit.pieces)
+
+
+def _split_of(reader: Reader, file: str) -> str | None:
+    """The split that the name of a file stands for."""
+    if isinstance(reader, ClassFolders):
+        return split_of_folder(file) if reader.split_folders else None
+    return split_of_parquet(file.removesuffix(".tar"))
+
+
 def _image(raw: RawImage) -> Image:
     named = raw.path != f"{raw.file}:{raw.row}"
     path = _text(raw.path if named else f"{raw.file}#{raw.row}")
-    return Image(path, hashlib.sha256(raw.data).hexdigest(), raw.data)
+    return Image(path, hashlib.sha256(raw.data).hexdigest(), raw.data, label=raw.label)
 
 
 def _text(name: str) -> str:

@@ -194,7 +194,8 @@ def question(project: Project, name: str, written: Ledger, waiting: Entry) -> st
     if version is None:
         return title
     rules = decisions.rules(project, written, waiting)
-    return f"{title}\n\n{versions.description(version, waiting, rules)}"
+    card = versions.card(project, version)
+    return f"{title}\n\n{versions.description(version, waiting, rules, card)}"
 
 
 def waited_before(written: Ledger) -> Entry | None:

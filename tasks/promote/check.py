@@ -151,10 +151,7 @@ def check_version(project: Project, version: ModelVersion, scratch: Path) -> Non
     name = f"{version.name} version {version.version}"
     with TemporaryDirectory(dir=scratch) as place:
         folder = versions.fetch(project, version, Path(place))
-        kept = f"{EXAMPLES}/{version.package_digest}.parquet"
-        with TemporaryDirectory(dir=scratch) as beside:
-            file = tracking.download_artifact(project, version.run_id, kept, Path(beside))
-            example = Example.read(file) if file else None
+        example = example_for(project, version, scratch)
         try:
             check_files(folder, version, example)
             check_answers(folder, example, Path(place))
@@ -181,6 +178,20 @@ def check_before_promotion(project: Project, version: ModelVersion, scratch: Pat
     except ValueError as error:
         versions.mark_broken(project, version, str(error))
         raise ValueError(f"{error} ({how})") from error
+
+
+def example_for(project: Project, version: ModelVersion, scratch: Path) -> Example | None:
+    """What is kept with a version's run; None for one that an older version of this project made.
+
+    Args:
+        project: The clone that the registry belongs to.
+        version: Of the model.
+        scratch: A folder for temporary files.
+    """
+    kept = f"{EXAMPLES}/{version.package_digest}.parquet"
+    with TemporaryDirectory(dir=scratch) as beside:
+        file = tracking.download_artifact(project, version.run_id, kept, Path(beside))
+        return Example.read(file) if file else None
 
 
 def check_files(folder: Path, version: ModelVersion, example: Example | None) -> None:

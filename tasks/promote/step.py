@@ -25,6 +25,7 @@ from tasks.compute.served import start_ahead
 from tasks.data import package
 from tasks.data.accepted_images import AcceptedImage
 from tasks.data.raw_dataset import open_raw_dataset
+from tasks.promote import card
 from tasks.promote.check import check_before_promotion, example_of, keep, sample
 from tasks.promote.package import write_package
 
@@ -96,7 +97,8 @@ def promote(
                 start_ahead()  # for the check
             images = sample(open_raw_dataset(data, pulled), validated.folder)
             classes = validated.facts["classes"]
-            registered = _register(version, classes, images, trained, scores, workspace)
+            text = card.describe(name, version, validated.facts, trained, scores, decision.facts)
+            registered = _register(version, classes, images, trained, scores, text, workspace)
         ruled = _decide(rules, version, decision, intent, registered, project)
         passed = ruled.action in ("promoted", "waiting")
         if passed and not decisions.is_applied(project, registered, ruled):
@@ -209,6 +211,7 @@ def _register(
     images: Iterable[AcceptedImage],
     trained: Artifact,
     scores: Artifact,
+    text: str,
     workspace: Workspace,
 ) -> ModelVersion:
     """Packages a model and registers it, with an example of what it has to answer.
@@ -219,6 +222,7 @@ def _register(
         images: Some of the test split, for the example; read only when it is made.
         trained: The model.
         scores: Its evaluation.
+        text: Its card (Markdown).
         workspace: The step's workspace.
     """
     model = trained.folder / "model"
@@ -240,6 +244,7 @@ def _register(
         run_id = _run_of(trained, scores, workspace)
         example = example_of(written, images, scores.folder)
         keep(workspace.project, run_id, scores.facts["package"], example)
+        card.keep(workspace.project, run_id, scores.facts["package"], text)
         candidate = Candidate(
             name=workspace.workload,
             weights=weights,

@@ -40,9 +40,9 @@ def test_the_champion_answers_as_it_was_evaluated(clone, first, tmp_path):
         (("mnist",), "mnist has no registered model yet: retrain train mnist"),
         (
             ("vit", "--version", "7"),
-            "vit has no version '7'. --version takes one of: 1, champion, reference.",
+            "vit has no version '7'. There are: 1, champion, reference.",
         ),
-        (("vit", "--version", "best"), "vit has no version 'best'. --version takes one of: 1, ch"),
+        (("vit", "--version", "best"), "vit has no version 'best'. There are: 1, champion"),
         (("vit", "--input", "nowhere"), "nowhere does not exist."),
         (("vit", "--output", "flows"), "flows: name a file of this machine"),
         (("vit", "--output", "docs/out.parquet"), "docs/out.parquet lies in the input"),
@@ -55,6 +55,21 @@ def test_what_cannot_be_done_is_one_line(clone, arguments, message, monkeypatch,
     errors = capsys.readouterr().err
     assert len(errors.splitlines()) == 1
     assert message in errors
+
+
+@pytest.mark.parametrize(
+    ("two", "message"),
+    [
+        (("vit", "vit@1"), "vit and vit@1 are both vit version 1: name two versions."),
+        (("vit@reference", "vit@7"), "vit has no version '7'. There are: 1, champion, reference."),
+        (("vit@champion", "mnist"), "mnist has no registered model yet: retrain train mnist"),
+        (("vti@1", "vit"), "No workload 'vti' in params.yaml or run here. Did you mean 'vit'?"),
+    ],
+)
+def test_versions_that_cannot_be_compared_are_one_line(clone, two, message, monkeypatch, capsys):
+    monkeypatch.chdir(clone.root)
+    assert main(["compare", *two]) == 2
+    assert capsys.readouterr().err == f"retrain: {message}\n"
 
 
 def test_an_archive_at_a_url_is_downloaded_once_and_removed(tmp_path):

@@ -9,6 +9,7 @@ import sys
 from itertools import chain
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from retrain import tracking
@@ -269,6 +270,27 @@ def test_what_a_person_tries_is_compared_and_promoted_only_on_demand(clone, firs
     client = tracking.client(Project(clone.root))
     for alias in ("champion", "reference"):
         client.set_registered_model_alias("vit", alias, str(served.version))
+
+
+def test_any_two_versions_are_compared_and_nothing_is_changed(clone, first, tmp_path):
+    number = clone.train("--set", "train.epochs=8")["model"]["version"]
+    before = clone.retrain("history", "vit", "--json").stdout, champion(clone)
+    output = tmp_path / "differences.parquet"
+    arguments = ("compare", "vit@1", f"vit@{number}", "--output", str(output), "--json")
+    document = json.loads(clone.retrain(*arguments).stdout)
+    assert (clone.retrain("history", "vit", "--json").stdout, champion(clone)) == before
+    assert (document["a"]["version"], document["b"]["version"]) == (1, number)
+    assert document["data"] == f"the test split of vit version {number}"
+    found = document["comparison"]
+    assert (found["images"], found["learnt"], found["recorded"]) == (360, [0, 0], [True, True])
+    for name, value in first["metrics"].items():
+        if name != "rows":
+            assert found["metrics"][name]["a"] == pytest.approx(value, abs=1e-4)
+    assert found["metrics"]["accuracy"]["outcome"] == "better"
+    assert document["outcome"].startswith(f"vit version {number}: accuracy is +")
+    assert pq.read_table(output).num_rows == 360 - found["same"]
+    refused = clone.retrain(*arguments[:-1], code=2).stderr
+    assert refused == f"retrain: --output {output} exists: add --force to replace it.\n"
 
 
 @pytest.mark.parametrize(

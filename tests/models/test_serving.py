@@ -48,7 +48,7 @@ def project(tmp_path_factory):
     write_report(trained, project)
     images = write_data(root, len(IMAGES))
     scores = write_scores(root / "scores", trained, len(IMAGES))
-    facts = {"passed": True, "verdict": "first", "rules": [], "champion": None}
+    facts = {"passed": True, "verdict": "first", "rules": [], "says": [], "champion": None}
     facts |= {"test_images": "test images", "reference": True}
     decision = Artifact("gate", "k", "d", Path(), facts)
     version = DataVersion("data-1", tracked=True)

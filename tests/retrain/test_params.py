@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from retrain.errors import UsageError
-from retrain.params import load_drift, load_workload, parse_override
+from retrain.params import load_drift, load_section, load_workload, parse_override
+from retrain.workload import Gate
 
 SHIPPED = Path(__file__).parents[2] / "params.yaml"
 
@@ -249,3 +250,9 @@ def test_the_section_about_drift_is_read_alone_and_has_defaults(tmp_path):
     path = minimal(tmp_path, "    drift: {treshold: 2.5}\n")
     with pytest.raises(UsageError, match="Did you mean 'threshold'"):
         load_drift(path, "toy")
+
+
+def test_the_section_about_the_gate_is_read_alone_and_has_defaults(tmp_path):
+    path = minimal(tmp_path, "    gate: {margin: 0.2}\n  other: {}\n")
+    assert load_section(path, "toy", Gate).margin == 0.2
+    assert load_section(path, "other", Gate) == load_section(path, "photos", Gate) == Gate()

@@ -17,7 +17,7 @@ from retrain.project import Project
 from retrain.step import Workspace
 from retrain.store import Artifact
 from tasks.data import image_table, package
-from tasks.data.metrics import LOWER_IS_BETTER
+from tasks.data.metrics import LOWER_IS_BETTER, Tally, per_class
 from tasks.data.shards import shard_name
 from tasks.evaluate import predictions
 from tests.tasks.toy_data import write_parquet
@@ -99,9 +99,15 @@ def write_data(root: Path, rows: int, labels=LABELS) -> tuple[Artifact, Artifact
     pq.write_table(listed, root / "validate" / image_table.FILE_NAME)
     pq.write_table(listed.slice(0, 0), root / "validate" / image_table.SET_ASIDE)
     counts = dict(Counter(row["label"] for row in table))
+    facts = {
+        "classes": counts,
+        "rows": {"train": len(labels), "val": 0, "test": rows},
+        "quarantined": 0,
+        "near_duplicates": 0,
+    }
     return (
         Artifact("pull", "k", f"pulled-{rows}", root / "pull", {"format": "parquet"}),
-        Artifact("validate", "k", f"validated-{rows}", root / "validate", {"classes": counts}),
+        Artifact("validate", "k", f"validated-{rows}", root / "validate", facts),
     )
 
 
@@ -132,7 +138,10 @@ def write_scores(folder: Path, trained: Artifact, rows: int, precision: str = "f
     answers = predictions.Answers(
         pa.RecordBatch.from_pydict(described), probabilities.argmax(1), probabilities
     )
-    list(predictions.write([answers], known, LABELS, folder))
+    tally = Tally(predictions.all_names(LABELS, known), len(LABELS))
+    for _, counted in predictions.write([answers], known, LABELS, folder):
+        tally.add(counted)
+    (folder / "per_class.json").write_text(json.dumps(per_class(tally)))
     facts = {
         "metrics": {"accuracy": 0.95, "log_loss": 0.2},
         "lower_is_better": LOWER_IS_BETTER,

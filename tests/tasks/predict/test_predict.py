@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from flows.compare import compare
 from retrain.errors import UsageError
 from retrain.registry import versions
 from retrain.store import Store
 from tasks.data import image_facts, raw_dataset
 from tasks.predict import predict as module
-from tasks.predict.inputs import Image, Source, open_source
+from tasks.predict.inputs import Image, Source, open_labelled, open_source
 from tasks.predict.parts import Job, Part, Worker, _answers
 from tasks.predict.predict import check_package, predict, sample
 from tests.tasks.toy_data import write_files
@@ -224,6 +225,31 @@ def test_actors_write_the_same_file(toy, folder, first, tmp_path, monkeypatch, r
     assert (tmp_path / "out.parquet").read_bytes() == first[1].read_bytes()
 
 
+def test_two_versions_are_compared_by_what_each_answers(toy, tmp_path, monkeypatch):
+    monkeypatch.setattr(raw_dataset, "WORTH_ROWS", 1000)  # one process for each
+    files = {f"{LABELS[row % 4]}/{row:02}.png": png(image) for row, image in enumerate(pixels(40))}
+    write_files(tmp_path / "images", files | {"ant/bad.png": b"no image"})
+    (toy.project.root / "params.yaml").write_text("workloads: {}\n")
+    source = open_labelled(tmp_path / "images", "images", None, None)
+    store, models = Store(tmp_path / "store"), (toy.champion.version, toy.older.version)
+    with store.holding("run"):
+        found, differences = compare(toy.project, store, "run", models, source)
+    rows = [int(name[4:6]) for name in sorted(files)]
+    a, b = (
+        plain_probabilities(toy.model, images, 256)[rows].argmax(1)
+        for images in (pixels(40), 255 - pixels(40))
+    )
+    labels = np.array(rows) % 4
+    assert (found["shown"], found["unanswered"], found["images"]) == (41, 1, 40)
+    assert found["same"] == (a == b).sum() < 40
+    accuracy = found["metrics"]["accuracy"]
+    assert (accuracy["a"], accuracy["b"]) == ((a == labels).mean(), (b == labels).mean())
+    names = [name for name, differs in zip(sorted(files), a != b, strict=True) if differs]
+    assert differences["path"].to_pylist() == names
+    assert differences["b_label"].to_pylist() == [LABELS[n] for n in b[a != b]]
+    assert not list((tmp_path / "store").rglob("*.parquet"))
+
+
 @pytest.mark.parametrize("reads_the_file", [True, False], ids=["file", "mlflow"])
 def test_a_version_is_found_by_its_number_and_by_an_alias(toy, monkeypatch, reads_the_file):
     if not reads_the_file:
@@ -231,8 +257,8 @@ def test_a_version_is_found_by_its_number_and_by_an_alias(toy, monkeypatch, read
     assert versions.find(toy.project, "toy", "champion") == toy.champion.version
     assert versions.find(toy.project, "toy", "2") == toy.older.version
     for name, wanted, message in (
-        ("toy", "3", "toy has no version '3'. --version takes one of: 1, 2, champion."),
-        ("toy", "best", "toy has no version 'best'. --version takes one of: 1, 2, champion."),
+        ("toy", "3", "toy has no version '3'. There are: 1, 2, champion."),
+        ("toy", "best", "toy has no version 'best'. There are: 1, 2, champion."),
         ("cat", "champion", "cat has no registered model yet: retrain train cat"),
     ):
         with pytest.raises(UsageError, match=re.escape(message)):

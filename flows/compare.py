@@ -1,0 +1,268 @@
+"""The flow `compare`: two versions answer the same images, and are compared as the gate does it.
+
+retrain compare vit@champion vit@7
+retrain compare vit@champion vit@7 --data photos --output differences.parquet
+
+It has no steps, and changes nothing: no alias, no ledger.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from flows import predict
+from retrain import preflight
+from retrain.errors import UsageError
+from retrain.params import load_section
+from retrain.project import Project, find_project
+from retrain.redaction import guard_logs
+from retrain.registry.versions import ModelVersion
+from retrain.runs import console, lost
+from retrain.runs.pipeline import flow_without_steps
+from retrain.runs.records import Document
+from retrain.store import Store
+from retrain.workload import Gate
+from tasks.data.champion import Registered
+from tasks.data.evaluated import SPLIT, Evaluated, EvaluatedImages, find_evaluated
+from tasks.gate import any_two
+from tasks.gate.any_two import Shown
+from tasks.gate.comparison import learnt_images
+from tasks.predict.inputs import Source, open_labelled, read
+from tasks.predict.predict import predict as classify
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+    from prefect import Flow
+
+NAME = "compare"
+HELP = "Compares the answers of any two registered versions for the same images."
+
+
+def find_two(project: Project, a: str, b: str) -> tuple[ModelVersion, ModelVersion]:
+    """The two versions.
+
+    Args:
+        project: The clone.
+        a: `NAME`, which means its champion, `NAME@ALIAS` or `NAME@NUMBER`.
+        b: The same.
+
+    Raises:
+        UsageError: There is no such version, or both are the same.
+    """
+    one, other = (predict.find_named(project, text) for text in (a, b))
+    if (one.name, one.version) == (other.name, other.version):
+        raise UsageError(f"{a} and {b} are both {_name(one)}: name two versions.")
+    return one, other
+
+
+def check_output(
+    project: Project, data: str | None, output: str | None, force: bool
+) -> Path | None:
+    """The path of the output, if there is to be one; as `predict.check_output` gives it."""
+    return None if output is None else predict.check_output(project, data, output, force)
+
+
+def run(
+    a: str,
+    b: str,
+    data: str | None = None,
+    output: str | None = None,
+    image_column: str | None = None,
+    label_column: str | None = None,
+    force: bool = False,
+) -> Document:
+    """Compares two versions, inside a Prefect flow run.
+
+    Args:
+        a: `NAME`, which means its champion, `NAME@ALIAS` or `NAME@NUMBER`.
+        b: The same; the result says by how much this one is better.
+        data: A folder or a URL as for the flow `predict`, with or without classes; a relative path
+            starts at the project's folder. If None, the test split of the newer version.
+        output: The Parquet file for the images to which the two give different labels.
+        image_column: The Parquet column with the images; `image` or `img` if None.
+        label_column: The Parquet column with their classes; `label` or `labels` if None.
+        force: Replace the output if it exists.
+
+    Returns:
+        The run's document, as `--json` prints it.
+
+    Raises:
+        ValueError: The user has to correct something.
+    """
+    from prefect import runtime
+
+    began = monotonic()
+    guard_logs()
+    project = find_project()
+    models = find_two(project, a, b)
+    if data is not None:
+        predict.check_input(project, data, "--data")
+    path = check_output(project, data, output, force)
+    lost.end_lost_runs(project)
+    preflight.check_surroundings(project)
+    store, run_id = Store(project.store), str(runtime.flow_run.id)
+    columns = image_column, label_column
+    with (
+        store.holding(run_id),
+        _opened(project, store, run_id, models, data, *columns) as (place, source),
+    ):
+        found, differences = compare(project, store, run_id, models, source)
+    names = [_name(each) for each in models]
+    document = {
+        "flow": NAME,
+        "run": run_id,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": round(monotonic() - began, 3),
+        "data": place,
+        "output": path and str(path),
+        **{
+            key: {"name": each.name, "version": each.version, "package": each.package_digest}
+            for key, each in zip("ab", models, strict=True)
+        },
+        "comparison": found,
+        "outcome": any_two.sentences(found, *names)[0],
+    }
+    if path:
+        _write(differences, path)
+    _publish(document)
+    return document
+
+
+def compare(
+    project: Project,
+    store: Store,
+    run: str,
+    models: Sequence[ModelVersion],
+    source: Source,
+) -> "tuple[dict[str, Any], pa.Table]":
+    """Has two versions classify the same images, and compares their answers.
+
+    Args:
+        project: The clone.
+        store: Where the answers are kept meanwhile.
+        run: The id of the run, which holds artifacts.
+        models: The two.
+        source: The images.
+
+    Returns:
+        As `tasks.gate.any_two.compare`.
+
+    Raises:
+        ValueError: There is no image, a file is broken, or a package is.
+    """
+    folder = store.temporary(run)
+    files = [folder / f"{number}.parquet" for number, _ in enumerate(models)]
+    for model, file in zip(models, files, strict=True):
+        classify(Registered(project, model), source, file, store)
+    images = [
+        Shown(image.path, image.sha256, image.label)
+        for unit in source.units()
+        for image in read(source, unit)
+    ]
+    if not images:
+        raise ValueError("There are no images to compare the models on.")
+    learnt = [_learnt(project, model) for model in models]
+    rules = load_section(project.params, models[1].name, Gate)
+    a, b = (any_two.read_answers(file, images) for file in files)
+    return any_two.compare(a, b, images, learnt, rules)
+
+
+def show(document: Document) -> None:
+    """Shows the tables, and what they say."""
+    from rich.markup import escape
+
+    models = (document["a"], document["b"])
+    any_two.show(document["comparison"], *(f"{m['name']} version {m['version']}" for m in models))
+    console.say("")
+    console.say(escape(f"{'images':<10} {document['data']}"))
+    if document["output"]:
+        console.say(escape(f"{'output':<10} {document['output']}"))
+    console.say(f"{'took':<10} {document['took']:.1f} s")
+
+
+def _name(model: ModelVersion) -> str:
+    return f"{model.name} version {model.version}"
+
+
+@contextmanager
+def _opened(
+    project: Project,
+    store: Store,
+    run: str,
+    models: Sequence[ModelVersion],
+    data: str | None,
+    image_column: str | None,
+    label_column: str | None,
+) -> Iterator[tuple[str, Source]]:
+    """The name of the images for a person, and the images."""
+    if data is not None:
+        with predict.fetched(project, store, run, data, "--data") as folder:
+            source = open_labelled(folder, data, image_column, label_column)
+            yield f"the {source.split} split of {data}" if source.split else data, source
+        return
+    model, found = _evaluated(store, models)
+    reader = EvaluatedImages(found.source.reader, found.validated)
+    yield f"the {SPLIT} split of {_name(model)}", Source(found.source.format, reader, SPLIT)
+
+
+def _evaluated(store: Store, models: Sequence[ModelVersion]) -> tuple[ModelVersion, Evaluated]:
+    """What the newer of two versions was evaluated on; or else the older, if that is lost.
+
+    Raises:
+        ValueError: The store has neither.
+    """
+    newest_first = sorted(models, key=lambda each: (each.created, each.version), reverse=True)
+    for model in newest_first:
+        if found := find_evaluated(store, model):
+            return model, found
+    one, other = map(_name, models)
+    raise ValueError(
+        f"The store has lost what {one} and {other} were evaluated on: name images with --data, or "
+        f"run: retrain train {newest_first[0].name} --refresh"
+    )
+
+
+def _learnt(project: Project, model: ModelVersion) -> "NDArray[np.uint64] | None":
+    import numpy as np
+
+    file = learnt_images(project, model)
+    return None if file is None else np.load(file, allow_pickle=False)
+
+
+def _write(table: "pa.Table", path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    pq.write_table(table, partial)
+    partial.replace(path)
+
+
+def _publish(document: Document) -> None:
+    """Shows the metrics, or else the pairs of labels, as an artifact of the Prefect flow run."""
+    from prefect.artifacts import create_table_artifact
+
+    found = document["comparison"]
+    metrics = [{"metric": name, **of} for name, of in found.get("metrics", {}).items()]
+    create_table_artifact(
+        key=f"{document['b']['name'].lower().replace('_', '-')}-comparison",
+        table=metrics or found["pairs"],
+        description=document["outcome"],
+    )
+
+
+def as_prefect_flow() -> "Flow[..., Document]":
+    """The flow that Prefect runs, with the parameters of `run`."""
+    return flow_without_steps(run, NAME, HELP)
+
+
+def __getattr__(name: str) -> Any:
+    """Gives Prefect its flow when it is asked for: importing Prefect takes a second."""
+    if name != NAME:
+        raise AttributeError(name)
+    return as_prefect_flow()

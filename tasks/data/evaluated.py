@@ -1,0 +1,117 @@
+"""Finds in the store what a registered version was evaluated on.
+
+The predictions of the evaluation are those of the version's package.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from retrain.registry.versions import ModelVersion
+from retrain.store import Store
+from retrain.workload import Data
+from tasks.data import image_table
+from tasks.data.raw_dataset import RawDataset, RawImage, Reader, Unit, open_format
+
+SPLIT = "test"
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What a version was evaluated on.
+
+    Attributes:
+        predictions: The output of `evaluate`.
+        validated: The output of `validate`: which images are in the test split.
+        source: The data.
+    """
+
+    predictions: Path
+    validated: Path
+    source: RawDataset
+
+
+def find_evaluated(store: Store, version: ModelVersion) -> Evaluated | None:
+    """What a version was evaluated on; None if the store has lost a part of it.
+
+    It is not known either of an old version, which was registered without its package.
+    """
+    if version.package_digest is None:
+        return None
+    evaluated = _find(
+        store, "evaluate", lambda each: each["facts"].get("package") == version.package_digest
+    )
+    embedded = _input_of(store, evaluated, "embed")
+    prepared = _input_of(store, embedded or evaluated, "preprocess")
+    pulled, validated = (_input_of(store, prepared, name) for name in ("pull", "validate"))
+    if not (evaluated and prepared and pulled and validated):
+        return None
+    config = prepared[1]["plan"]["config"]
+    names = {name: config[f"data.{name}"] for name in ("image_column", "label_column")}
+    source = open_format(pulled[1]["facts"]["format"], Data(path="data", **names), pulled[0])
+    return Evaluated(evaluated[0], validated[0], source)
+
+
+Found = tuple[Path, Mapping[str, Any]]  # the folder of an artifact, and its manifest
+
+
+def _find(store: Store, step: str, matches: Callable[[Mapping[str, Any]], bool]) -> Found | None:
+    """An artifact of a step whose manifest matches."""
+    for name, key in store.entries():
+        if name == step:
+            manifest, damage = store.inspect(step, key)
+            if not damage and matches(manifest):
+                return store.folder(step, key), manifest
+    return None
+
+
+def _input_of(store: Store, found: Found | None, step: str) -> Found | None:
+    """The output of a step that an artifact was made of."""
+    digest = found and found[1]["plan"]["inputs"].get(step)
+    return _find(store, step, lambda each: each["digest"] == digest) if digest else None
+
+
+@dataclass(frozen=True)
+class EvaluatedImages:
+    """Reads the images of a test split, and no others; cheap to send to a worker of Ray.
+
+    Attributes:
+        data: Reads all of the data.
+        validated: The output of `validate`.
+    """
+
+    data: Reader
+    validated: Path
+
+    def parts(self) -> Iterator[Unit]:
+        """The images, in units of those of the data; see `tasks.data.raw_dataset.Reader`."""
+        for group in image_table.row_groups(self.validated):
+            if group.rows.get(SPLIT):
+                yield self.unit_of(_images_of(self.validated, group.number))
+
+    def unit_of(self, images: Sequence[tuple[str, int]]) -> Unit:
+        """A unit with certain images; see `tasks.data.raw_dataset.Reader`."""
+        return self.data.unit_of(images)
+
+    def read(self, unit: Unit) -> Iterator[RawImage]:
+        """The images of a unit; see `tasks.data.raw_dataset.Reader`."""
+        wanted = _all_images(self.validated)
+        return (raw for raw in self.data.read(unit) if (raw.file, raw.row) in wanted)
+
+
+def _images_of(validated: Path, row_group: int) -> list[tuple[str, int]]:
+    """The file and the row of each test image of a unit of the data."""
+    import pyarrow.compute as pc
+
+    table = image_table.read(validated, row_group, ["split", "file", "row"])
+    table = table.filter(pc.equal(table["split"], SPLIT))
+    return list(zip(table["file"].to_pylist(), table["row"].to_pylist(), strict=True))
+
+
+@lru_cache(maxsize=1)
+def _all_images(validated: Path) -> frozenset[tuple[str, int]]:
+    """The file and the row of all test images; the output of a step does not change."""
+    groups = [group.number for group in image_table.row_groups(validated)]
+    return frozenset(image for number in groups for image in _images_of(validated, number))

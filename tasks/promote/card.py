@@ -1,0 +1,179 @@
+"""Writes the card of a model from what is known when it is registered.
+
+It is kept with the MLflow run of the training, and not in the package, whose identity is that of
+what is served. The registry and `retrain export` show it.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import models
+from retrain import tracking
+from retrain.project import Project
+from retrain.registry import versions
+from retrain.runs import console
+from retrain.runs.records import cell
+from retrain.step import DataVersion
+from retrain.store import MANIFEST, Artifact
+from tasks.data.metrics import METRICS
+from tasks.data.package import images_of
+from tasks.data.raw_dataset import SPLITS
+
+CONFIDENCE = 0.95
+WORST = 5
+FEW = 30  # test images; the interval of a recall is then wider than 0.2, unless it is near 0 or 1
+NAMED = 20  # classes
+
+
+def describe(
+    name: str,
+    data: DataVersion,
+    validated: Mapping[str, Any],
+    trained: Artifact,
+    scores: Artifact,
+    decision: Mapping[str, Any],
+) -> str:
+    """Describes a model (Markdown).
+
+    Args:
+        name: Of the workload.
+        data: The version of the data.
+        validated: The facts of `validate`.
+        trained: The output of `train`.
+        scores: That of `evaluate`.
+        decision: The facts of `gate`.
+    """
+    table = json.loads((scores.folder / "per_class.json").read_text(encoding="utf-8"))
+    sections: dict[str, Iterable[str]] = {
+        name: _what(trained),
+        "Data": _data(data, validated),
+        "Results on the test split": _results(scores.facts, table),
+        "Decision of the gate": [f"{decision['verdict'].capitalize()}.", *decision["says"]],
+        "Training": _training(trained, scores.facts),
+        "Limits": _limits(scores.facts, table),
+    }
+    if parameters := _parameters(trained.folder / MANIFEST):
+        sections["Parameters"] = [parameters]
+    parts = [
+        "\n".join([f"{'#' if number == 0 else '##'} {title}", "", *lines])
+        for number, (title, lines) in enumerate(sections.items())
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def keep(project: Project, run_id: str, package_digest: str, text: str) -> None:
+    """Keeps a card with the MLflow run of the training."""
+    with TemporaryDirectory() as folder:
+        Path(folder, f"{package_digest}.md").write_text(text, encoding="utf-8")
+        tracking.log_artifacts(project, run_id, Path(folder), versions.CARD)
+
+
+def _what(trained: Artifact) -> list[str]:
+    model = trained.folder / "model"
+    labels = json.loads((model / models.LABELS).read_text(encoding="utf-8"))
+    images = images_of(model)
+    colours = "grey" if images["channels"] == 1 else "RGB"
+    return [
+        f"An image classifier with {len(labels):,} classes: {_list(map(cell, labels))}. It takes "
+        f"images of {images['size']} x {images['size']} pixels, {colours} (resize "
+        f"{images['resize']}, {images['resampling']})."
+    ]
+
+
+def _data(version: DataVersion, facts: Mapping[str, Any]) -> Iterator[str]:
+    counts = facts["classes"]
+    rows = ", ".join(f"{facts['rows'][split]:,} {split}" for split in SPLITS)
+    yield f"Version `{version.digest}`: {rows} images. {facts['quarantined']:,} were set aside."
+    few, many = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
+    yield (
+        f"The classes have from {counts[few]:,} images ({cell(few)}) to {counts[many]:,} "
+        f"({cell(many)})."
+    )
+    if near := facts["near_duplicates"]:
+        yield f"{near:,} images look almost like one of a later split."
+
+
+def _results(facts: Mapping[str, Any], table: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    metrics = facts["metrics"]
+    rows = sum(row["rows"] for row in table)
+    yield f"{rows:,} images that the model was not trained on. It answers in {facts['precision']}."
+    yield ""
+    yield "| metric | value | 95 % interval |"
+    yield "|---|---|---|"
+    for metric in METRICS:
+        if metric in metrics and metric != "rows":
+            value = metrics[metric]
+            interval = _interval(value, rows) if metric == "accuracy" else ""
+            yield f"| {metric} | {console.number(value)} | {interval} |"
+    yield ""
+    yield "The classes with the lowest recall:"
+    yield ""
+    yield "| class | test images | recall | 95 % interval | precision |"
+    yield "|---|---|---|---|---|"
+    measured = [row for row in table if row["rows"]]
+    for row in sorted(measured, key=lambda each: float(each["recall"]))[:WORST]:
+        yield (
+            f"| {cell(row['label'])} | {row['rows']:,} | {row['recall']:.4f} "
+            f"| {_interval(row['recall'], row['rows'])} | {row['precision']:.4f} |"
+        )
+    yield ""
+    yield "The intervals are Wilson's (1927), of shares of images."
+
+
+def _training(trained: Artifact, scores: Mapping[str, Any]) -> Iterator[str]:
+    facts = trained.facts
+    model = json.loads((trained.folder / "model" / models.MODEL).read_text(encoding="utf-8"))
+    said = [f"Family {model['family']}"]
+    if "parameters" in facts:
+        said += [
+            f"{facts['parameters']:,} parameters",
+            f"best epoch {facts['best_epoch']}",
+            f"batches of {facts['batch_size']:,}",
+            f"trained in {facts['numerics']['precision']}",
+        ]
+    if start := facts.get("start"):
+        said.append(f"starting from the weights `{start[:8]}` of an earlier version")
+    yield f"{', '.join(said)}."
+    yield f"Commit `{trained.provenance.get('commit') or 'unknown'}`, weights `{facts['weights']}`."
+    yield f"Package `{scores['package']}`."
+
+
+def _limits(facts: Mapping[str, Any], table: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    yield "- It gives every image one of these classes, also an image that shows something else."
+    yield (
+        "- The results hold for images like those of this data. They were measured by class only, "
+        "not by place, time or camera."
+    )
+    few = [f"{cell(row['label'])} ({row['rows']:,})" for row in table if row["rows"] < FEW]
+    if few:
+        yield (
+            f"- Classes with fewer than {FEW} test images: {_list(few)}. Of these little is known."
+        )
+    if facts["precision"] != "fp32":
+        yield f"- In {facts['precision']}, a probability differs from that in fp32 by up to 0.02."
+
+
+def _parameters(manifest: Path) -> str:
+    """Those that the training depends on; none of DVC's copy of its output, which lacks them."""
+    if not manifest.exists():
+        return ""
+    config = json.loads(manifest.read_text(encoding="utf-8"))["plan"]["config"]
+    given = [(name, json.dumps(value)) for name, value in config.items() if value is not None]
+    return ", ".join(f"`{name}` {cell(value)}" for name, value in given)
+
+
+def _interval(share: float, rows: int) -> str:
+    """The interval of a share of images, by Wilson's method."""
+    from scipy.stats import binomtest
+
+    found = binomtest(round(share * rows), rows).proportion_ci(CONFIDENCE, method="wilson")
+    return f"{found.low:.3f} to {found.high:.3f}"
+
+
+def _list(names: Iterable[str]) -> str:
+    given = list(names)
+    more = len(given) - NAMED
+    return ", ".join(given[:NAMED]) + (f" and {more:,} more" if more > 0 else "")

@@ -1,0 +1,158 @@
+"""Writes a registered version in a form that others can load without this project."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from retrain.errors import UsageError
+from retrain.project import Project
+from retrain.registry import versions
+from retrain.registry.versions import ModelVersion
+from tasks.data import package
+from tasks.promote.check import Example, check_files, example_for
+
+FORMATS = {"huggingface": "tasks.promote.huggingface", "onnx": "tasks.promote.onnx_file"}
+README = "README.md"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and how it was compared with the package.
+
+    Attributes:
+        name: Of the model.
+        version: Its number.
+        format: One of `FORMATS`.
+        folder: Where it is.
+        compared: On how many test images its answers were compared with those of the package.
+        same: How many of these got the same label.
+        difference: The largest difference of a probability; None if nothing was compared.
+    """
+
+    name: str
+    version: int
+    format: str
+    folder: str
+    compared: int
+    same: int
+    difference: float | None
+
+    @property
+    def outcome(self) -> str:
+        """It in words."""
+        written = f"{self.name} version {self.version} is in {self.folder}."
+        return f"{written} {self.comparison}"
+
+    @property
+    def comparison(self) -> str:
+        """How its answers compare with those of the package, in one sentence."""
+        if self.difference is None:
+            return "Its answers were not compared with those of the package."
+        return (
+            f"Of {self.compared:,} test images it gives {self.same:,} the label that the package "
+            f"gives; their probabilities differ by {self.difference:.1g} at most."
+        )
+
+
+def check_folder(folder: Path) -> None:
+    """Refuses a folder that has something in it.
+
+    Raises:
+        UsageError: It has, or is a file.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"--to {folder} is a file: name a folder.")
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError(f"--to {folder} is not empty: name a new folder.")
+
+
+def export(project: Project, version: ModelVersion, folder: Path, form: str) -> Exported:
+    """Writes a version, and compares its answers with what the package answered for some images.
+
+    Args:
+        project: The clone that the registry belongs to.
+        version: Of the model.
+        folder: Where to; it appears at the end, as a whole.
+        form: One of `FORMATS`.
+
+    Raises:
+        UsageError: The folder is not empty, or a library is missing.
+        ValueError: The package has changed, or has no such form.
+    """
+    check_folder(folder)
+    module: Any = import_module(FORMATS[form])
+    if hasattr(module, "check"):
+        module.check()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder.parent, prefix=".export-") as place:
+        scratch, written = Path(place), Path(place, "export")
+        written.mkdir()
+        (scratch / "package").mkdir()
+        found = versions.fetch(project, version, scratch / "package")
+        example = example_for(project, version, scratch)
+        check_files(found, version, example)
+        model = found / package.MODEL
+        module.write(model, written)
+        exported = _compared(module, version, written, example, form, folder)
+        images = package.images_of(model)
+        serving = json.loads((found / package.SERVING).read_text(encoding="utf-8"))
+        card = versions.card(project, version)
+        text = readme(version, card, module, images, serving["precision"], exported.comparison)
+        (written / README).write_text(text, encoding="utf-8")
+        written.replace(folder)
+    return exported
+
+
+def _compared(
+    module: Any,
+    version: ModelVersion,
+    written: Path,
+    example: Example | None,
+    form: str,
+    folder: Path,
+) -> Exported:
+    """Compares the answers for the images that are kept with the version's run."""
+    images = example.images if example else ()
+    answers = module.answer(written, [image.data for image in images]) if images else None
+    same, largest = 0, None
+    if example and answers is not None:
+        largest = 0.0
+        for expected, given in zip(example.probabilities, answers.tolist(), strict=True):
+            now = dict(zip(expected, given, strict=True))  # both in the order of the labels
+            same += max(expected, key=expected.__getitem__) == max(now, key=now.__getitem__)
+            largest = max(largest, *(abs(expected[name] - now[name]) for name in now))
+    compared = len(images) if largest is not None else 0
+    return Exported(version.name, version.version, form, str(folder), compared, same, largest)
+
+
+def readme(
+    version: ModelVersion,
+    card: str | None,
+    module: Any,
+    images: Mapping[str, Any],
+    precision: str,
+    comparison: str,
+) -> str:
+    """What a person finds in the folder.
+
+    Args:
+        version: Of the model.
+        card: Of the version, if it has one.
+        module: Of the format.
+        images: What images the model takes, as `images_of` gives it.
+        precision: In which the package answers.
+        comparison: The sentence about the answers.
+    """
+    lines = []
+    if meta := getattr(module, "META", None):  # as model pages on the Hugging Face hub have it
+        lines += ["---", *(f"{name}: {value}" for name, value in meta.items()), "---", ""]
+    lines += [card or f"# {version.name}\n", "## How to use what is here", ""]
+    lines += [f"Version {version.version} of `{version.name}`, as its registry has it.", ""]
+    lines += [module.usage(images), "", comparison]
+    if precision != "fp32":
+        lines += [f"The package answers in {precision}; what is here calculates in fp32."]
+    return "\n".join(lines) + "\n"

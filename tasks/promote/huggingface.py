@@ -1,0 +1,130 @@
+"""Writes a saved model as a folder that the Auto classes of `transformers` load.
+
+Neither this project nor `trust_remote_code` is needed to load it.
+"""
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import models
+from models import fine_tuned
+from models.architecture import classifiers
+from models.image import RESAMPLING
+from tasks.data.json_file import write_json
+from tasks.data.package import images_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+PROCESSOR = "preprocessor_config.json"
+# As a model's page on the Hugging Face hub has it, above its README.
+META = {"library_name": "transformers", "pipeline_tag": "image-classification"}
+
+
+def write(model: Path, folder: Path) -> None:
+    """Writes the configuration, the weights in fp32, and the settings of the image processor.
+
+    Args:
+        model: A folder that `models.save` wrote.
+        folder: An empty folder.
+
+    Raises:
+        ValueError: The network is none of `transformers`.
+    """
+    loaded = models.load(model)
+    network: Any = loaded.module.classifier
+    config: Any = getattr(network, "config", None)
+    known = classifiers(config.to_dict()) if hasattr(config, "to_dict") else {}
+    if known.get(type(network).__name__) is not type(network):
+        family = json.loads((model / models.MODEL).read_text(encoding="utf-8"))["family"]
+        raise ValueError(
+            f"A network of the family {family} is no image classifier of transformers, which "
+            "AutoModelForImageClassification could load: use --format onnx."
+        )
+    config.id2label = dict(enumerate(loaded.labels))
+    config.label2id = {label: index for index, label in enumerate(loaded.labels)}
+    with fine_tuned.quiet():
+        network.save_pretrained(folder)
+    write_json(folder / PROCESSOR, processor(images_of(model)))
+
+
+def processor(images: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of an image processor that makes the pixels that a model takes.
+
+    `crop` is the processor of Perceiver, the only one that cuts the middle square out before it
+    scales. Of an image that is no square, its pixels differ by less than 1 of 255 on average: it
+    does not see beyond the cut, and Pillow may scale the cut image in the other direction first.
+
+    Args:
+        images: As `images_of` gives it.
+    """
+    from PIL import Image
+
+    side = {"height": images["size"], "width": images["size"]}
+    crops = images["resize"] == "crop"
+    settings = {
+        "image_processor_type": "PerceiverImageProcessor" if crops else "ViTImageProcessor",
+        "do_resize": True,
+        "size": side,
+        "resample": int(Image.Resampling[RESAMPLING.upper()]),
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": images["mean"],
+        "image_std": images["std"],
+    }
+    if crops:
+        settings |= {"do_center_crop": True, "crop_size": side}
+    # Transparency is laid on white, as here. There is no such setting for grey images.
+    return settings | ({"do_convert_rgb": True} if images["channels"] == 3 else {})
+
+
+def answer(folder: Path, images: Sequence[bytes]) -> "NDArray[np.float32]":
+    """Classifies encoded images with the folder, as `usage` shows it.
+
+    Returns:
+        float32 (images, classes).
+    """
+    import torch
+    from PIL import Image, ImageOps
+    from transformers import AutoImageProcessor, AutoModelForImageClassification
+
+    with fine_tuned.quiet():
+        prepare = AutoImageProcessor.from_pretrained(folder, backend="pil")
+        network = AutoModelForImageClassification.from_pretrained(folder)
+    grey = len(prepare.image_mean) == 1
+    answers = []
+    for data in images:
+        opened = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+        inputs = prepare(opened.convert("L") if grey else opened, return_tensors="pt")
+        with torch.inference_mode():
+            answers.append(network(**inputs).logits.softmax(-1)[0])
+    probabilities: NDArray[np.float32] = torch.stack(answers).numpy()
+    return probabilities
+
+
+def usage(images: Mapping[str, Any]) -> str:
+    """How the folder is used (Markdown); `images` as `images_of` gives it."""
+    grey = '.convert("L")' if images["channels"] == 1 else ""
+    size = images["size"]
+    cut = "those that are cut to a square, and " if images["resize"] == "crop" else ""
+    return f"""\
+```python
+from PIL import Image, ImageOps
+from transformers import AutoImageProcessor, AutoModelForImageClassification
+
+processor = AutoImageProcessor.from_pretrained(".", backend="pil")
+model = AutoModelForImageClassification.from_pretrained(".")
+image = ImageOps.exif_transpose(Image.open("photo.jpg")){grey}
+logits = model(**processor(image, return_tensors="pt")).logits
+print(model.config.id2label[int(logits.argmax())], float(logits.softmax(-1).max()))
+```
+
+The pixels are those of the training with `backend="pil"`; another backend scales images slightly
+differently. A few images differ a little all the same: {cut}JPEGs whose shorter side has
+{4 * size:,} pixels or more, which the training had reduced by their decoder
+(`image.draft("RGB", ({2 * size}, {2 * size}))` on the opened file does nearly that)."""

@@ -1,0 +1,228 @@
+"""Two versions on any images: which count, what is found, and what is said."""
+
+import hashlib
+import json
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from retrain.runs import console
+from retrain.workload import Gate
+from tasks.data.predictions import image_id
+from tasks.gate import any_two
+from tasks.gate.any_two import Shown, read_answers, sentences
+from tasks.predict.parts import schema
+
+CLASSES = ("ant", "bee")
+A, B = "toy version 1", "toy version 2"
+
+
+def shown(labels) -> list[Shown]:
+    """Images of these classes; each has content of its own."""
+    return [
+        Shown(f"{row}.png", hashlib.sha256(str(row).encode()).hexdigest(), label)
+        for row, label in enumerate(labels)
+    ]
+
+
+def answers(folder, images, given, known=CLASSES, confidence=0.75):
+    """What the flow `predict` writes for these labels; None for an image that it cannot classify.
+
+    The other classes share the rest of the probability.
+    """
+    rest = (1 - confidence) / (len(known) - 1)
+    rows = [
+        {
+            "path": image.path,
+            "label": label,
+            "probabilities": label and [confidence if name == label else rest for name in known],
+            "sha256": image.sha256,
+            "error": None if label else "no image",
+        }
+        for image, label in zip(images, given, strict=True)
+    ]
+    described = schema().with_metadata({"labels": json.dumps(known)})
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "answers.parquet"
+    pq.write_table(pa.Table.from_pylist(rows, described), file)
+    return read_answers(file, images)
+
+
+def wrong_for(labels, rows, known=CLASSES):
+    """The labels, but another one in some rows."""
+    return [
+        known[(known.index(label) + (row in rows)) % len(known)] for row, label in enumerate(labels)
+    ]
+
+
+def compared(tmp_path, labels, a_wrong=(), b_wrong=(), learnt=(None, None), rules=None):
+    images = shown(labels)
+    a, b = (
+        answers(tmp_path / name, images, wrong_for(labels, rows))
+        for name, rows in (("a", a_wrong), ("b", b_wrong))
+    )
+    return any_two.compare(a, b, images, learnt, rules or Gate())
+
+
+def test_the_second_is_compared_with_the_first_in_every_metric(tmp_path):
+    found, differences = compared(tmp_path, CLASSES * 100, range(20), (0, 1, 50))
+    accuracy = found["metrics"]["accuracy"]
+    assert list(found["metrics"]) == list(any_two.COMPARED)
+    assert (accuracy["a"], accuracy["b"]) == (pytest.approx(0.9), pytest.approx(0.985))
+    assert accuracy["difference"] == pytest.approx(17 / 200)
+    assert 0 < accuracy["low"] < 17 / 200 < accuracy["high"]
+    assert accuracy["outcome"] == "better"
+    assert (found["only_b"], found["only_a"]) == (18, 1)
+    loss = found["metrics"]["log_loss"]
+    assert loss["b"] < loss["a"]
+    assert loss["difference"] == pytest.approx(loss["a"] - loss["b"])  # positive is better
+    assert (found["shown"], found["images"], found["same"]) == (200, 200, 181)
+    assert (found["learnt"], found["recorded"]) == ([0, 0], [False, False])
+    assert differences["path"].to_pylist() == [f"{row}.png" for row in (*range(2, 20), 50)]
+    assert found["first"] == differences.slice(0, 10).to_pylist()
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_the_other_way_round_the_signs_change(tmp_path):
+    one, _ = compared(tmp_path / "one", CLASSES * 50, range(20), range(4))
+    other, _ = compared(tmp_path / "other", CLASSES * 50, range(4), range(20))
+    for name in any_two.COMPARED:
+        of, back = one["metrics"][name], other["metrics"][name]
+        assert of["difference"] == pytest.approx(-back["difference"]), name
+        assert of["low"] == pytest.approx(-back["high"]), name
+    assert (one["only_a"], one["only_b"]) == (other["only_b"], other["only_a"])
+
+
+def test_images_that_either_was_trained_on_are_left_out(tmp_path):
+    labels = CLASSES * 30
+    ids = [image_id(image.sha256) for image in shown(labels)]
+    learnt = (np.array(sorted(ids[:10]), np.uint64), np.array(sorted(ids[5:25]), np.uint64))
+    found, differences = compared(tmp_path, labels, range(30), (), learnt)
+    assert (found["learnt"], found["recorded"]) == ([10, 20], [True, True])
+    assert found["images"] == 35
+    assert found["only_b"] == 5
+    assert differences["compared"].to_pylist() == [False] * 25 + [True] * 5
+    said = sentences(found, A, B)
+    assert f"10 images were left out: {A} was trained on them." in said
+    assert f"20 images were left out: {B} was trained on them." in said
+
+
+def test_what_cannot_be_compared_is_left_out_and_counted(tmp_path):
+    labels = ["ant", "bee", "cat", None, "ant", "fly"]
+    images = shown(labels)
+    a = answers(
+        tmp_path / "a", images, ["ant", "ant", "cat", "ant", None, "ant"], ("ant", "bee", "cat")
+    )
+    b = answers(tmp_path / "b", images, ["ant", "bee", "ant", "bee", "ant", "bee"])
+    found, differences = any_two.compare(a, b, images, (None, None), Gate())
+    assert (found["shown"], found["unanswered"], found["no_class"]) == (6, 1, 1)
+    assert (found["other_classes"], found["images"], found["same"]) == (2, 2, 1)
+    assert (found["only_a"], found["only_b"]) == (0, 1)
+    assert differences.to_pylist()[0] == {
+        "path": "1.png", "sha256": images[1].sha256, "label": "bee", "a_label": "ant",
+        "a_confidence": 0.75, "b_label": "bee", "b_confidence": 0.75, "compared": True,
+    }  # fmt: skip
+    assert differences["path"].to_pylist() == ["1.png", "2.png", "3.png", "5.png"]
+    assert differences["compared"].to_pylist() == [True, False, False, False]
+    said = sentences(found, A, B)
+    assert said[3:] == [
+        f"It is not recorded which images {A} was trained on; none were left out.",
+        f"It is not recorded which images {B} was trained on; none were left out.",
+        f"2 images were left out: {A} or {B} does not know their classes. The comparison is of the "
+        "classes that both know.",
+        "1 image was left out, without a class.",
+        "1 image was left out: one of the two could not classify them.",
+        "Both give the same label for 1 of 5 images (20.0%).",
+        any_two.NOTHING_FOLLOWS,
+    ]
+
+
+def test_averages_are_over_the_classes_that_have_images(tmp_path):
+    images = shown(["cat", "ant"] * 20)
+    known = ("ant", "bee", "cat")
+    a = answers(tmp_path / "a", images, ["cat", "ant"] * 20, known)
+    b = answers(tmp_path / "b", images, ["cat", "bee"] * 20, known[::-1])
+    metrics = any_two.compare(a, b, images, (None, None), Gate())[0]["metrics"]
+    assert (metrics["macro_recall"]["a"], metrics["macro_recall"]["b"]) == (1.0, 0.5)
+    assert (metrics["worst_class_recall"]["a"], metrics["worst_class_recall"]["b"]) == (1.0, 0.0)
+
+
+def test_the_classes_that_differ_most_come_first(tmp_path):
+    labels = [name for name in "abcdefgh" for _ in range(10)]
+    known = tuple("abcdefgh")
+    images = shown(labels)
+
+    def given(wrong):
+        seen = dict.fromkeys(known, 0)
+        for label in labels:
+            seen[label] += 1
+            yield "a" if seen[label] <= wrong.get(label, 0) else label
+
+    a = answers(tmp_path / "a", images, list(given({"b": 1, "c": 5, "d": 2, "e": 4})), known)
+    b = answers(tmp_path / "b", images, list(given({"d": 2, "f": 3, "g": 6, "h": 2})), known)
+    classes = any_two.compare(a, b, images, (None, None), Gate())[0]["classes"]
+    assert [(each["label"], each["difference"]) for each in classes] == [
+        ("g", -6), ("c", 5), ("e", 4), ("f", -3), ("h", -2),
+    ]  # fmt: skip
+    assert classes[0] == {"label": "g", "images": 10, "a": 1.0, "b": 0.4, "difference": -6}
+
+
+@pytest.mark.parametrize("labels", [(None,) * 8, ("2024", "2025") * 4])
+def test_without_classes_that_a_model_knows_only_the_labels_are_compared(tmp_path, labels):
+    images = shown(labels)
+    a = answers(tmp_path / "a", images, ["ant"] * 7 + [None])
+    b = answers(tmp_path / "b", images, ["ant"] * 4 + ["bee"] * 4)
+    found, differences = any_two.compare(a, b, images, (None, None), Gate())
+    assert not found["labelled"]
+    assert "metrics" not in found
+    assert found["pairs"] == [{"a": "ant", "b": "bee", "images": 3}]
+    assert differences["path"].to_pylist() == ["4.png", "5.png", "6.png"]
+    assert sentences(found, A, B) == [
+        "Both give the same label for 4 of 7 images (57.1%).",
+        f"The images have no class that {A} or {B} knows: their labels are compared.",
+        "1 image was left out: one of the two could not classify them.",
+        any_two.NOTHING_FOLLOWS,
+    ]
+
+
+def test_without_images_to_compare_that_is_said(tmp_path):
+    labels = CLASSES * 2
+    ids = np.array(sorted(image_id(image.sha256) for image in shown(labels)), np.uint64)
+    found, _ = compared(tmp_path, labels, (0,), (), (ids, None))
+    assert (found["images"], found["metrics"]) == (0, {})
+    assert sentences(found, A, B)[0] == "No image is left to compare."
+
+
+def test_what_was_found_is_said_of_the_second(tmp_path):
+    found, _ = compared(tmp_path, CLASSES * 100, range(20), range(3), rules=Gate(margin=0.02))
+    said = sentences(found, A, B)
+    assert said[0].startswith(f"{B}: accuracy is +8.5 points against {A}, on 200 images: better. ")
+    assert said[1] == f"17 images only {B} has right, 0 only {A}."
+    assert said[2] == "A model that is worse by less than 0.02 (gate.margin) is not worse."
+
+
+def test_images_that_changed_meanwhile_are_not_compared(tmp_path):
+    images = shown(CLASSES)
+    answers(tmp_path, images, CLASSES)
+    file = tmp_path / "answers.parquet"
+    for others in (shown(CLASSES[:1]), [*images, images[0]], images[::-1]):
+        with pytest.raises(ValueError, match="The images have changed"):
+            read_answers(file, others)
+
+
+def test_the_tables_are_shown(tmp_path, capsys):
+    found, _ = compared(tmp_path, CLASSES * 20, range(6), (7,))
+    with console.on_stdout():
+        any_two.show(found, A, B)
+    told = capsys.readouterr().out
+    for line in (
+        r"metric +toy version 1 +toy version 2 +better by +from +to +the second is",
+        r"accuracy +0\.8500 +0\.9750 +\+0\.1250 +\+\d.\d+ +\+\d.\d+ +not worse",
+        r"ant +20 +0\.8500 +1\.0000 +\+3",
+        r"0\.png +ant +bee 0\.75 +ant 0\.75",
+        r"6 images only toy version 2 has right, 1 only toy version 1\.",
+    ):
+        assert re.search(line, told), (line, told)

@@ -1,0 +1,139 @@
+"""The card of a model: what it says, where it is kept, and where it is shown."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from retrain import tracking
+from retrain.cli.main import main
+from retrain.registry import versions
+from retrain.registry.ledger import Entry
+from retrain.step import DataVersion
+from retrain.store import Artifact
+from tasks.promote import card
+from tests.tasks.promote.conftest import COMPARE, train
+from tests.tasks.toy_model import LABELS, write_model
+
+ENTRY = Entry(
+    number=1, action="promoted", version=1, previous=None, verdict="first", reason=None, data=None,
+    commit=None, run=None, who=None, time="2026-01-02", document=None, before="", digest="",
+)  # fmt: skip
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """What `train` leaves, with its facts and its manifest."""
+    made = write_model(tmp_path)
+    config = {"train.lr": 0.1, "model.pretrained": None, "data.path": "a|b"}
+    (tmp_path / "manifest.json").write_text(json.dumps({"plan": {"config": config}}))
+    numerics = {"precision": "bf16", "attention": "sdpa", "compiled": False, "threads": 1}
+    facts = {"parameters": 5432, "numerics": numerics, "batch_size": 64, "best_epoch": 3}
+    return replace(made, facts=made.facts | facts, provenance={"commit": "c0ffee"})
+
+
+def scores(folder, *rows, **facts) -> Artifact:
+    """An evaluation with these classes: name, images, recall."""
+    folder.mkdir(exist_ok=True)
+    table = [
+        {"label": label, "precision": 0.5, "recall": recall, "f1": 0.5, "rows": count}
+        for label, count, recall in rows
+    ]
+    (folder / "per_class.json").write_text(json.dumps(table))
+    total = sum(count for _, count, _ in rows)
+    given = {"metrics": {"accuracy": 0.9, "log_loss": 0.25, "rows": total}, "precision": "fp32"}
+    return Artifact("evaluate", "k", "d", folder, given | {"package": "p" * 64} | facts)
+
+
+def described(trained, evaluation, **facts) -> str:
+    validated = {
+        "rows": {"train": 700, "val": 100, "test": 200}, "quarantined": 3, "near_duplicates": 0,
+        "classes": {"ant": 400, "bee": 250, "cat": 150, "dog": 200},
+    }  # fmt: skip
+    decision = {"verdict": "better", "says": ["Accuracy is better.", "So it is."]}
+    return card.describe(
+        "toy", DataVersion("data-1", True), validated | facts, trained, evaluation, decision
+    )
+
+
+def test_the_card_says_what_is_known(trained, tmp_path):
+    rows = [("ant", 80, 0.95), ("bee", 60, 0.9), ("cat", 29, 0.5), ("dog", 31, 1.0)]
+    text = described(trained, scores(tmp_path / "scores", *rows))
+    for line in (
+        "# toy",
+        "An image classifier with 4 classes: ant, bee, cat, dog. It takes images of 8 x 8 pixels, "
+        "grey (resize crop, bicubic).",
+        "Version `data-1`: 700 train, 100 val, 200 test images. 3 were set aside.",
+        "The classes have from 150 images (cat) to 400 (ant).",
+        "200 images that the model was not trained on. It answers in fp32.",
+        # Wilson's interval of 180 of 200.
+        "| accuracy | 0.9000 | 0.851 to 0.934 |",
+        "| log_loss | 0.2500 |  |",
+        "| dog | 31 | 1.0000 | 0.890 to 1.000 | 0.5000 |",
+        "Better.",
+        "So it is.",
+        "Family vit, 5,432 parameters, best epoch 3, batches of 64, trained in bf16.",
+        f"Commit `c0ffee`, weights `{trained.facts['weights']}`.",
+        "- Classes with fewer than 30 test images: cat (29). Of these little is known.",
+        '`train.lr` 0.1, `data.path` "a\\|b"',
+    ):
+        assert line in text.splitlines(), line
+    assert "look almost" not in text
+    assert "bf16, a probability" not in text
+
+
+def test_the_worst_classes_come_first_and_a_name_breaks_no_table(trained, tmp_path):
+    rows = [(f"c{n}", 50, n / 10) for n in range(9, 1, -1)]
+    rows += [("none", 0, 0.0), ("a|b\n`c`", 50, 0.1)]
+    lines = described(trained, scores(tmp_path / "scores", *rows)).splitlines()
+    first = lines.index("| class | test images | recall | 95 % interval | precision |") + 2
+    shown = [line.split(" | ")[0] for line in lines[first : first + card.WORST]]
+    assert shown == [r"| a\|b \`c\`", "| c2", "| c3", "| c4", "| c5"]
+    assert lines[first + card.WORST] == ""
+    assert any("none (0)" in line for line in lines)
+
+
+def test_limits_follow_from_the_facts(trained, tmp_path):
+    evaluation = scores(tmp_path / "scores", ("ant", 80, 0.9), precision="bf16")
+    text = described(trained, evaluation, near_duplicates=12)
+    assert "Classes with fewer" not in text
+    assert "- In bf16, a probability differs from that in fp32 by up to 0.02." in text
+    assert "12 images look almost like one of a later split." in text
+
+
+def test_it_is_kept_with_the_run_and_is_the_description_of_the_version(project, run, tmp_path):
+    run(train(project), "first", intent=COMPARE)
+    version = versions.get(project, "toy", 1)
+    text = versions.card(project, version)
+    assert text.startswith("# toy\n")
+    assert f"4 classes: {', '.join(LABELS)}." in text
+    shown = tracking.client(project).get_model_version("toy", "1").description
+    assert shown.startswith("**Compared** on ")
+    assert shown.endswith(text)
+    assert not list(versions.download(project, version).rglob("*.md"))
+    assert versions.card(project, replace(version, package_digest="older")) is None
+
+
+def test_the_description_is_as_long_as_mlflow_s_column(project):
+    version = versions.ModelVersion(
+        name="toy", weights="w", package_digest="mine", train_digest="t", train_key=None,
+        start=None, family="vit", images={}, classes=None, metrics={"accuracy": 0.5}, data=None,
+        commit=None, run_id="r", version=1, aliases=(), verdict=None, created="",
+    )  # fmt: skip
+    lines = "\n".join(f"line {number}" for number in range(1000))
+    text = versions.description(version, ENTRY, (), lines)
+    assert versions.LONGEST_DESCRIPTION - 20 < len(text) <= versions.LONGEST_DESCRIPTION
+    *_, last, empty, rest = text.splitlines()
+    assert last in lines.splitlines()
+    assert (empty, rest) == ("", "(The rest is in the run's artifacts: `card/mine.md`)")
+    assert versions.description(version, ENTRY, (), None).endswith("| accuracy | 0.5000 |")
+
+
+def test_a_command_shows_it(project, run, monkeypatch, capsys):
+    run(train(project), "first", intent=COMPARE)
+    (project.root / "params.yaml").write_text("workloads: {toy: {}}\n")
+    monkeypatch.chdir(project.root)
+    assert main(["card", "toy@1"]) == 0
+    assert capsys.readouterr().out == versions.card(project, versions.get(project, "toy", 1))
+    assert main(["card", "toy@2"]) == 2
+    assert capsys.readouterr().err == "retrain: toy has no version '2'. There are: 1.\n"

@@ -1,0 +1,268 @@
+"""What is exported gives the same answers, without this project."""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import models
+from models.image import to_array
+from retrain.errors import UsageError
+from retrain.registry import versions
+from tasks.data.package import images_of
+from tasks.promote import check, huggingface, onnx_file
+from tasks.promote.export import export
+from tests.tasks.promote.conftest import COMPARE, ROWS, train
+from tests.tasks.toy_model import LABELS
+
+# Classifies the files in a folder as the README shows it, and prints labels and probabilities.
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from PIL import Image, ImageOps
+from transformers import AutoImageProcessor, AutoModelForImageClassification
+
+folder, images = map(Path, sys.argv[1:])
+processor = AutoImageProcessor.from_pretrained(folder, backend="pil")
+model = AutoModelForImageClassification.from_pretrained(folder)
+found = {}
+for file in sorted(images.iterdir()):
+    image = ImageOps.exif_transpose(Image.open(file)).convert("L")
+    logits = model(**processor(image, return_tensors="pt")).logits
+    found[file.name] = logits.softmax(-1)[0].tolist()
+ours = [name for name in sys.modules if name.split(".")[0] in ("models", "retrain", "tasks")]
+print(json.dumps([list(model.config.id2label.values()), found, ours]))
+"""
+RESNET = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1],
+          "layer_type": "basic"}  # fmt: skip
+CONVNEXT = {"model_type": "convnext", "hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2}
+VIT = {"patch_size": 8, "hidden_size": 16, "layers": 1, "heads": 2}
+
+
+def encoded(width: int, height: int, mode="RGB", seed=0) -> bytes:
+    """A PNG with a different picture for each seed."""
+    random = np.random.default_rng(seed)
+    coarse = random.integers(0, 256, (height // 2 + 1, width // 2 + 1, 3), np.uint8)
+    image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BILINEAR)
+    image = image.convert(mode)
+    if mode.endswith("A"):
+        image.putalpha(Image.linear_gradient("L").resize((width, height)))
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def saved(folder: Path, family="vit", settings=VIT, channels=3, resize="stretch") -> Path:
+    """A network with random weights, as `train` saves it, and with a normalisation of its own."""
+    import torch
+
+    torch.manual_seed(0)
+    network = models.build(family, settings, (32, 32, channels), 3)
+    network.description["mean"], network.description["std"] = [0.4] * channels, [0.3] * channels
+    with torch.no_grad():
+        last = [each for each in network.parameters() if each.ndim == 2][-1]
+        last.mul_(8)  # else all answers are nearly equal
+    images = {"size": 32, "channels": channels, "resize": resize}
+    labels = ("ant", "bee", "cat")
+    models.save(network, folder, family=family, settings=settings, labels=labels, images=images)
+    return folder
+
+
+def expected(model: Path, images: list[bytes]) -> np.ndarray:
+    """The probabilities of a saved network for encoded images."""
+    import torch
+
+    loaded = models.load(model)
+    pixels = np.stack([to_array(data, **loaded.images) for data in images])
+    return loaded.module.probabilities(torch.from_numpy(pixels), "fp32").numpy()
+
+
+@pytest.fixture
+def version(project, run):
+    run(train(project), "first", intent=COMPARE)
+    return versions.get(project, "toy", 1)
+
+
+def test_the_auto_classes_load_it_in_a_process_without_the_project(project, version, tmp_path):
+    done = export(project, version, tmp_path / "new" / "toy", "huggingface")
+    assert (done.compared, done.same) == (ROWS, ROWS)
+    assert done.difference < 1e-5
+    images = tmp_path / "images"
+    images.mkdir()
+    for number, side in enumerate((8, 20, 64)):
+        (images / f"{number}.png").write_bytes(encoded(side, side, "L", number))
+    asked = subprocess.run(
+        [sys.executable, "-I", "-c", PROGRAM, done.folder, images],
+        cwd=tmp_path,
+        env=os.environ | {"HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert asked.returncode == 0, asked.stderr
+    labels, found, ours = json.loads(asked.stdout.splitlines()[-1])
+    assert (labels, ours) == (list(LABELS), [])
+    model = versions.download(project, version) / versions.MODEL
+    right = expected(model, [(images / name).read_bytes() for name in found])
+    assert np.abs(np.array(list(found.values())) - right).max() < 1e-5
+
+
+def test_the_readme_has_the_card_and_how_it_is_used(project, version, tmp_path):
+    done = export(project, version, tmp_path / "toy", "huggingface")
+    assert sorted(path.name for path in (tmp_path / "toy").iterdir()) == [
+        "README.md", "config.json", "model.safetensors", "preprocessor_config.json",
+    ]  # fmt: skip
+    text = (tmp_path / "toy" / "README.md").read_text()
+    assert text.startswith("---\nlibrary_name: transformers\npipeline_tag: image-classification\n")
+    assert versions.card(project, version) in text
+    assert done.comparison in text
+    [program] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    compile(program, "README.md", "exec")
+    assert '.convert("L")' in program
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".export")] == []
+
+
+def test_what_is_there_is_not_overwritten(project, version, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "a").touch()
+    with pytest.raises(UsageError, match="full is not empty: name a new folder"):
+        export(project, version, tmp_path / "full", "huggingface")
+    with pytest.raises(UsageError, match="a is a file"):
+        export(project, version, tmp_path / "full" / "a", "huggingface")
+    (tmp_path / "empty").mkdir()
+    export(project, version, tmp_path / "empty", "huggingface")
+
+
+def test_other_answers_than_the_package_s_are_said(project, version, tmp_path, monkeypatch):
+    given = check.Example.read
+
+    def changed(file):
+        example = given(file)
+        turned = tuple(
+            dict(zip(each, list(each.values())[::-1], strict=True))
+            for each in example.probabilities
+        )
+        return check.Example(example.images, turned, example.files)
+
+    monkeypatch.setattr(check.Example, "read", changed)
+    done = export(project, version, tmp_path / "toy", "huggingface")
+    assert done.same < ROWS
+    assert done.difference > 0.01
+    assert done.comparison in (tmp_path / "toy" / "README.md").read_text()
+
+
+def test_a_package_that_has_changed_is_not_exported(project, version, tmp_path):
+    weights = versions.download(project, version) / versions.MODEL / versions.WEIGHTS
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
+    with pytest.raises(ValueError, match=r"model\.safetensors in .* has changed"):
+        export(project, version, tmp_path / "toy", "huggingface")
+    assert not (tmp_path / "toy").exists()
+
+
+@pytest.mark.parametrize("resize", ["crop", "stretch"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_processor_makes_the_pixels_of_the_training(tmp_path, resize, channels):
+    from transformers import AutoImageProcessor
+
+    model = saved(tmp_path / "model", channels=channels, resize=resize)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    huggingface.write(model, folder)
+    prepare = AutoImageProcessor.from_pretrained(folder, backend="pil")
+    modes = ("L",) if channels == 1 else ("RGB", "L", "RGBA", "LA", "P")
+    for width, height in ((32, 32), (50, 50), (11, 11), (70, 50), (50, 91)):
+        for mode in modes:
+            data = encoded(width, height, mode)
+            given = prepare(Image.open(io.BytesIO(data)), return_tensors="np")["pixel_values"][0]
+            pixels = to_array(data, 32, channels, resize)
+            right = (pixels.transpose(2, 0, 1) / 255 - 0.4) / 0.3
+            assert given.shape == right.shape
+            difference = np.abs(given - right)
+            if resize == "crop" and width != height:
+                assert difference.mean() < 1 / 255 / 0.3
+                assert difference[:, 2:-2, 2:-2].max() < 8 / 255 / 0.3  # of a dithered image
+            else:
+                assert difference.max() < 1e-5, (width, height, mode)
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [("vit", VIT), ("auto", {"config": RESNET}), ("auto", {"config": CONVNEXT})],
+    ids=["vit", "resnet", "convnext"],
+)
+def test_each_architecture_of_transformers_answers_as_it_was_saved(tmp_path, family, settings):
+    model = saved(tmp_path / "model", family, settings)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    huggingface.write(model, folder)
+    images = [encoded(side, side, seed=side) for side in (32, 40, 64)]
+    right = expected(model, images)
+    assert np.ptp(right, axis=0).max() > 1e-3  # each image has another answer
+    assert np.abs(huggingface.answer(folder, images) - right).max() < 1e-5
+    config = json.loads((folder / "config.json").read_text())
+    assert config["id2label"] == {"0": "ant", "1": "bee", "2": "cat"}
+
+
+def test_a_network_that_transformers_does_not_have_is_refused(tmp_path):
+    settings = {"factory": "examples.ported:build_model", "arguments": {"channels": 3}}
+    model = saved(tmp_path / "model", "custom", settings)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ValueError, match="of the family custom is no image classifier"):
+        huggingface.write(model, tmp_path / "folder")
+
+
+def test_without_the_libraries_onnx_is_one_sentence(project, version, tmp_path, monkeypatch):
+    monkeypatch.setattr(onnx_file, "find_spec", lambda name: None)
+    with pytest.raises(
+        UsageError, match=r"needs onnx and onnxscript: .*pip install -e '\.\[onnx\]"
+    ):
+        export(project, version, tmp_path / "toy", "onnx")
+    assert not (tmp_path / "toy").exists()
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "channels"),
+    [
+        ("vit", VIT, 1),
+        ("auto", {"config": RESNET}, 3),
+        ("custom", {"factory": "examples.ported:build_model", "arguments": {"channels": 3}}, 3),
+    ],
+    ids=["vit", "resnet", "custom"],
+)
+def test_the_onnx_file_answers_as_the_network(tmp_path, family, settings, channels):
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    model = saved(tmp_path / "model", family, settings, channels, "crop")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    onnx_file.write(model, folder)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "images.json", "labels.json", "model.onnx",
+    ]  # fmt: skip
+    images = [encoded(side, 40, seed=side) for side in (32, 40, 64)]
+    assert np.abs(onnx_file.answer(folder, images) - expected(model, images)).max() < 1e-5
+    one = onnx_file.answer(folder, images[:1])
+    assert one.shape == (1, 3)
+
+
+@pytest.mark.parametrize("resize", ["crop", "stretch"])
+def test_the_readme_of_an_onnx_file_makes_the_same_pixels(tmp_path, resize):
+    """The lines of its program between opening an image and asking the file."""
+    model = saved(tmp_path / "model", resize=resize)
+    [program] = re.findall(r"```python\n(.*?)```", onnx_file.usage(images_of(model)), re.DOTALL)
+    compile(program, "README.md", "exec")
+    data = encoded(70, 50)
+    (tmp_path / "photo.jpg").write_bytes(data)
+    lines = program.splitlines()
+    first = next(n for n, line in enumerate(lines) if line.startswith("image ="))
+    last = next(n for n, line in enumerate(lines) if line.startswith("pixels ="))
+    known = {"Image": Image, "np": np}
+    body = "\n".join(lines[first : last + 1]).replace("photo.jpg", str(tmp_path / "photo.jpg"))
+    exec("from PIL import ImageOps\n" + body, known)
+    assert (known["pixels"][0] == to_array(data, 32, 3, resize)).all()
