@@ -33,6 +33,7 @@ from tasks.data.champion import Registered
 from tasks.drift.reference import find_reference
 from tasks.drift.report import TEST_SPLIT, publish, report, sentence
 from tasks.predict.inputs import Source, open_source
+from tasks.predict.origin import Origin, read_origin
 from tasks.predict.predict import NAME, predict as classify
 
 if TYPE_CHECKING:
@@ -59,6 +60,23 @@ def find_model(project: Project, workload: str, version: str) -> ModelVersion:
     except UsageError:
         records.check_name(project, workload)
         raise
+
+
+def find_model_of(project: Project, file: Path) -> tuple[Origin, ModelVersion]:
+    """What a file of predictions says of itself, and the version that wrote it.
+
+    Raises:
+        UsageError: The file is none of predictions; or the registry does not have the version.
+        ValueError: The version that has the number now is another package.
+    """
+    origin = read_origin(file)
+    model = versions.find(project, origin.model, str(origin.version))
+    if Registered(project, model).digest != origin.package:
+        raise ValueError(
+            f"{file} was written by package {origin.package[:12]}, but {model.name} version "
+            f"{model.version} of this registry is another one."
+        )
+    return origin, model
 
 
 def check_input(project: Project, place: str) -> None:

@@ -40,9 +40,9 @@ def test_the_champion_answers_as_it_was_evaluated(clone, first, tmp_path):
         (("mnist",), "mnist has no registered model yet: retrain train mnist"),
         (
             ("vit", "--version", "7"),
-            "vit has no version '7'. --version takes one of: 1, champion, reference.",
+            "vit has no version '7'. There are: 1, champion, reference.",
         ),
-        (("vit", "--version", "best"), "vit has no version 'best'. --version takes one of: 1, ch"),
+        (("vit", "--version", "best"), "vit has no version 'best'. There are: 1, ch"),
         (("vit", "--input", "nowhere"), "nowhere does not exist."),
         (("vit", "--output", "flows"), "flows: name a file of this machine"),
         (("vit", "--output", "docs/out.parquet"), "docs/out.parquet lies in the input"),

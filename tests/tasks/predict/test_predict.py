@@ -231,8 +231,8 @@ def test_a_version_is_found_by_its_number_and_by_an_alias(toy, monkeypatch, read
     assert versions.find(toy.project, "toy", "champion") == toy.champion.version
     assert versions.find(toy.project, "toy", "2") == toy.older.version
     for name, wanted, message in (
-        ("toy", "3", "toy has no version '3'. --version takes one of: 1, 2, champion."),
-        ("toy", "best", "toy has no version 'best'. --version takes one of: 1, 2, champion."),
+        ("toy", "3", "toy has no version '3'. There are: 1, 2, champion."),
+        ("toy", "best", "toy has no version 'best'. There are: 1, 2, champion."),
         ("cat", "champion", "cat has no registered model yet: retrain train cat"),
     ):
         with pytest.raises(UsageError, match=re.escape(message)):
