@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from retrain.registry.ledger import Entry
     from retrain.registry.lineage import Lineage, Made
     from retrain.registry.versions import ModelVersion
-    from tasks.predict.origin import Origin
 
 UNKNOWN = "not recorded"
 SHOWN = 12  # characters of a key in a table
@@ -51,16 +50,15 @@ def _lineage(project: Project, options: argparse.Namespace) -> int:
     record = lineage.read(project, version)
     if options.images:
         if record is None:
-            raise ValueError(
-                f"The images of {version.name} version {version.version} are {UNKNOWN}."
-            )
+            named = f"{version.name} version {version.version}"
+            raise ValueError(f"The images of {named} were {UNKNOWN}.")
         written = lineage.write_images(project, record, Path.cwd() / options.images)
     entries = decisions.read(project, version.name).entries
     about = [entry for entry in entries if entry.version == version.version]
     if options.json:
         print_json(
             {
-                "file": origin and dataclasses.asdict(origin),
+                "file": origin,
                 "model": version.public(),
                 "decisions": [dataclasses.asdict(entry) for entry in about],
                 "lineage": record and dataclasses.asdict(record),
@@ -78,15 +76,16 @@ def _lineage(project: Project, options: argparse.Namespace) -> int:
 
 
 def _lines(
-    origin: "Origin | None",
+    origin: Mapping[str, Any] | None,
     version: "ModelVersion",
     entries: "list[Entry]",
     record: "Lineage | None",
 ) -> Iterator[tuple[str, str]]:
-    """The lineage from the file, or from the version, down to the images: a name and a text each."""
+    """The lineage from the file or the version down to the images: a name and a text each."""
     if origin:
-        state = "as they were written" if origin.unchanged else "NOT those that were written"
-        yield "predictions", f"{origin.rows:,} rows, which are {state} (sha256 {origin.images})"
+        state = "as they were written" if origin["unchanged"] else "NOT those that were written"
+        count = f"{origin['rows']:,} images, which are {state}"
+        yield "predictions", f"{count} (sha256 {origin['images']})"
     aliases = f" ({', '.join(version.aliases)})" if version.aliases else ""
     named = f"{version.name} version {version.version}{aliases}"
     yield "version", f"{named}, registered {version.created}"
