@@ -33,7 +33,7 @@ from tasks.data.champion import Registered
 from tasks.drift.reference import find_reference
 from tasks.drift.report import TEST_SPLIT, publish, report, sentence
 from tasks.predict.inputs import Source, open_source
-from tasks.predict.origin import Origin, read_origin
+from tasks.predict.origin import read_origin
 from tasks.predict.predict import NAME, predict as classify
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ def find_model(project: Project, workload: str, version: str) -> ModelVersion:
         raise
 
 
-def find_model_of(project: Project, file: Path) -> tuple[Origin, ModelVersion]:
-    """What a file of predictions says of itself, and the version that wrote it.
+def find_model_of(project: Project, file: Path) -> tuple[dict[str, Any], ModelVersion]:
+    """What a file of predictions says of itself (JSON-able), and the version that wrote it.
 
     Raises:
         UsageError: The file is none of predictions; or the registry does not have the version.
@@ -76,7 +76,7 @@ def find_model_of(project: Project, file: Path) -> tuple[Origin, ModelVersion]:
             f"{file} was written by package {origin.package[:12]}, but {model.name} version "
             f"{model.version} of this registry is another one."
         )
-    return origin, model
+    return asdict(origin), model
 
 
 def check_input(project: Project, place: str) -> None:

@@ -1,4 +1,4 @@
-"""Reads from a file of predictions which model wrote it, and whether its rows are still the same."""
+"""Reads from a file of predictions which model wrote it, and whether it is as it was."""
 
 import hashlib
 from dataclasses import dataclass
