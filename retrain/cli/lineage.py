@@ -1,7 +1,8 @@
-"""The commands about how a version came about: `lineage`."""
+"""The commands about how a version came about: `lineage`, `reproduce`."""
 
 import argparse
 import dataclasses
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ MAX_FILES = 5  # that are named
 
 
 def add_commands(commands: Commands) -> None:
-    """Adds `lineage`."""
+    """Adds `lineage` and `reproduce`."""
     help_ = "Show what a version, or a file of predictions, came from: data, code, steps, machine."
     lineage = commands.add("lineage", _lineage, help_)
     lineage.add_argument(
@@ -36,6 +37,9 @@ def add_commands(commands: Commands) -> None:
         metavar="FILE",
         help="write the SHA-256 of each image with its path, split and label (.parquet or .csv)",
     )
+    help_ = "Train a version again from its recorded commit, data and parameters; compare weights."
+    again = commands.add("reproduce", _reproduce, help_)
+    again.add_argument("version", metavar="NAME[@VERSION]", help="as vit@champion, vit@7 or vit")
 
 
 def _lineage(project: Project, options: argparse.Namespace) -> int:
@@ -73,6 +77,37 @@ def _lineage(project: Project, options: argparse.Namespace) -> int:
     if options.images:
         print(f"{written:,} images are listed in {options.images}.")
     return 0
+
+
+def _reproduce(project: Project, options: argparse.Namespace) -> int:
+    from retrain.registry.reproduce import reproduce
+    from retrain.runs import console
+
+    version = predict.find_model(project, *parse_reference(options.version))
+    done = reproduce(project, version, lambda line: print(line, file=sys.stderr, flush=True))
+    if options.json:
+        print_json(dataclasses.asdict(done) | {"outcome": done.outcome})
+        return 0 if done.identical else 1
+    if not done.identical:
+        rows = [
+            (each.step, "the same" if each.identical else "another", each.inputs or "the same")
+            for each in done.steps
+        ]
+        console.print_table(("step", "output", "inputs"), rows)
+        apart = [
+            (name, *map(console.number, values), console.number(_distance(*values)))
+            for name, values in done.metrics.items()
+        ]
+        console.print_table(("metric", "registered", "reproduced", "apart"), apart)
+    print(done.outcome)
+    print(f"weights {done.weights}")
+    if not done.identical:
+        print(f"     -> {done.reproduced}")
+    return 0 if done.identical else 1
+
+
+def _distance(before: float | None, now: float | None) -> float | None:
+    return None if before is None or now is None else abs(now - before)
 
 
 def _lines(

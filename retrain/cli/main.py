@@ -21,15 +21,8 @@ from retrain.messages import message_of
 from retrain.project import find_project
 from retrain.redaction import redact
 
-GROUPS = (
-    flows,
-    predict,
-    registry,
-    lineage,
-    runs,
-    store,
-    servers,
-)  # in the order of `retrain --help`
+# In the order of `retrain --help`.
+GROUPS = (flows, predict, registry, lineage, runs, store, servers)
 
 TERMINATED = 128 + signal.SIGTERM
 
