@@ -2,9 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import replace
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -14,8 +16,9 @@ from retrain.cli.main import main
 from retrain.execute import get_or_run
 from retrain.project import Project
 from retrain.registry import audit, lineage, versions
-from retrain.step import DataVersion, Plan, Step, plan
-from retrain.store import Artifact, RunContext, Store
+from retrain.registry.lineage import Made
+from retrain.step import Input, Plan, Step, plan
+from retrain.store import MANIFEST, Artifact, RunContext, Store, write_json
 from retrain.verify import Verifier
 from retrain.workload import Data, Model, Workload
 from tasks.data import image_table
@@ -23,7 +26,6 @@ from tasks.promote import check
 from tasks.promote.lineage import _steps
 from tests.tasks.promote.conftest import DATA, ROWS, train
 
-DATA_DIGEST = DataVersion("data-1", tracked=True)
 WORKLOAD = Workload(name="toy", data=Data(path="data"), model=Model(family="vit"))
 INPUTS: Mapping[str, tuple[str, ...]] = {
     "pull": ("data",),
@@ -52,40 +54,58 @@ def version(project, run):
 
 
 def write_step(*arguments) -> dict:
-    """The function of each step of a small chain: writes what it was made of."""
-    *inputs, workspace = arguments
-    text = workspace.folder.parent.name + " ".join(each.digest for each in inputs)
-    (workspace.folder / "output.txt").write_text(text)
+    """The function of each step of a small chain, whose output does not depend on its inputs."""
+    folder = arguments[-1].folder
+    (folder / "output.txt").write_text(folder.parent.name)
     return {}
+
+
+def plan_of(name: str, given: Sequence[Input]) -> Plan:
+    return plan(step_named(name), WORKLOAD, given)
+
+
+def step_named(name: str) -> Step:
+    return Step(name, write_step, reads=(), inputs=INPUTS[name], libraries=("numpy",))
+
+
+def make(project: Project, name: str, given: Sequence[Input]) -> Artifact:
+    made, _ = get_or_run(
+        Store(project.store), step_named(name), plan_of(name, given), WORKLOAD, given,
+        RunContext(f"run of {name}", project), Verifier(Store(project.store), "run").checking,
+    )  # fmt: skip
+    return made
 
 
 def make_chain(project: Project) -> dict[str, Artifact]:
     """The outputs of steps that depend on each other as those of a real run do."""
-    store, made = Store(project.store), {"data": DATA_DIGEST}
+    made: dict[str, Any] = {"data": DATA}
     for name, inputs in INPUTS.items():
-        step = Step(name, write_step, reads=(), inputs=inputs, libraries=("numpy",))
-        given = [made[each] for each in inputs]
-        made[name], _ = get_or_run(
-            store, step, plan(step, WORKLOAD, given), WORKLOAD, given,
-            RunContext(f"run of {name}", project), Verifier(store, "run").checking,
-        )  # fmt: skip
+        made[name] = make(project, name, [made[each] for each in inputs])
     return made
+
+
+def steps_of(project: Project, made: Mapping[str, Artifact]) -> list[Made]:
+    names = ("pull", "validate", "train", "evaluate")
+    return list(_steps(Store(project.store), *(made[name] for name in names)))
 
 
 def test_the_chain_leads_from_the_data_to_the_evaluation(tmp_path):
     project = Project(tmp_path)
     made = make_chain(project)
-    store, names = Store(project.store), ("pull", "validate", "train", "evaluate")
-    # The same output once more, of other data: it is not the one that was used.
-    step = Step("preprocess", write_step, reads=("data.path",), inputs=("pull", "validate"))
-    other = [replace(made[each], digest=f"other {each}") for each in ("pull", "validate")]
-    key = plan(step, WORKLOAD, other).key
-    assert key < made["preprocess"].key or key > made["preprocess"].key
-    steps = list(_steps(store, *(made[name] for name in names)))
+    for number in range(5):  # the same output once more, of other data
+        other = [
+            replace(made[name], digest=f"{number}", provenance={"run": "run"})
+            for name in INPUTS["preprocess"]
+        ]
+        again = plan_of("preprocess", other)
+        folder = Store(project.store).folder("preprocess", again.key)
+        shutil.copytree(made["preprocess"].folder, folder)
+        manifest = json.loads((folder / MANIFEST).read_text())
+        write_json(folder / MANIFEST, manifest | {"plan": asdict(again)})
+    steps = steps_of(project, made)
     assert [each.step for each in steps] == list(INPUTS)
     for each in steps:
         assert (each.key, each.digest) == (made[each.step].key, made[each.step].digest)
-        assert each.depends_on == Plan(**each.plan)
         assert each.depends_on.key == each.key
         assert each.provenance["run"] == f"run of {each.step}"
         assert each.provenance["machine"] == hardware.machine()
@@ -97,8 +117,7 @@ def test_what_the_store_has_lost_is_not_recorded(tmp_path):
     made, store = make_chain(project), Store(project.store)
     store.discard("embed", made["embed"].key)
     store.discard("evaluate", made["evaluate"].key)
-    names = ("pull", "validate", "train", "evaluate")
-    steps = list(_steps(store, *(made[name] for name in names)))
+    steps = steps_of(project, made)
     assert [each.step for each in steps] == ["pull", "validate", "embed", "train", "evaluate"]
     _, _, embed, _, evaluate = steps
     assert (embed.digest, embed.key, embed.plan) == (made["embed"].digest, None, None)
