@@ -161,9 +161,7 @@ def test_a_file_of_something_else_is_refused(toy, first, tmp_path):
         read_origin(file)
     metadata = table.schema.metadata | {b"retrain.package": b"of another registry"}
     pq.write_table(table.replace_schema_metadata(metadata), file)
-    with pytest.raises(
-        ValueError, match=r"was written by package of another .*, but toy version 2"
-    ):
+    with pytest.raises(ValueError, match="was written by package of another regi"):
         find_model_of(toy.project, file)
     metadata[b"retrain.version"] = b"9"
     pq.write_table(table.replace_schema_metadata(metadata), file)
