@@ -7,24 +7,25 @@ nothing is taken from the cache, and nothing of the clone changes.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from importlib.metadata import PackageNotFoundError, version as installed
 from pathlib import Path
 from typing import Any
 
-from retrain import hardware
+from retrain import hardware, tracking
 from retrain.errors import UsageError
 from retrain.params import load_workload, parse_yaml
 from retrain.project import PARAMS, Project
 from retrain.redaction import HIDDEN, redact, reveal
-from retrain.registry import lineage
+from retrain.registry import lineage, versions
 from retrain.registry.lineage import Lineage, Made
-from retrain.registry.versions import ModelVersion
+from retrain.registry.versions import CHAMPION, Candidate, ModelVersion
 from retrain.step import Plan, difference
 from retrain.store import MANIFEST
 from retrain.worktree import checked_out
@@ -60,6 +61,21 @@ for step in steps:
 """
 
 Manifest = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Copy(Project):
+    """A copy of the clone's code with a store and a registry of its own, whatever is set here."""
+
+    @property
+    def store(self) -> Path:
+        """Empty at first."""
+        return self.state / "store"
+
+    @property
+    def tracking_uri(self) -> str:
+        """A new SQLite file."""
+        return f"sqlite:///{self.root / 'mlflow.db'}"
 
 
 @dataclass(frozen=True)
@@ -138,16 +154,12 @@ def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None
     commit, changes = _code_of(record)
     if commit is None:
         raise UsageError(f"{name} was trained outside git: the code that trained it was not kept.")
-    if record.training.get("start"):
-        raise UsageError(
-            f"{name} started from the weights of another version (train.init: champion); only a "
-            "training that starts from new or pretrained weights can be reproduced."
-        )
-    differs = [*_uncommitted(changes), *_surroundings(record)]
+    differs = [*_not_kept(changes), *_surroundings(record)]
     for line in differs:
         say(f"Not as it was: {line}.")
     say(f"Trains {name} again, in a copy of commit {commit[:12]}.")
-    with checked_out(project, commit) as copy:
+    with checked_out(project, commit) as folder:
+        copy = Copy(folder.root)
         moved = _prepare(project, copy, record)
         made = _make(project, copy, record)
     numerics = record.training.get("numerics"), made["train"]["facts"].get("numerics")
@@ -182,14 +194,18 @@ def _code_of(record: Lineage) -> tuple[str | None, Mapping[str, Any] | None]:
     known = record.trained.provenance
     commit = known.get("commit")
     clean = commit and not commit.endswith("+dirty") and known.get("uncommitted", "?") is None
-    if record.uncommitted and clean:
+    if clean and _lost(record.uncommitted):
         return commit, None
     return record.commit, record.uncommitted
 
 
-def _uncommitted(changes: Mapping[str, Any] | None) -> Iterator[str]:
-    lost = [file for file in (changes or {}).get("files", ()) if file not in RECORDED]
-    if lost:
+def _lost(changes: Mapping[str, Any] | None) -> list[str]:
+    """The files that were not committed, and are not in the record either."""
+    return [file for file in (changes or {}).get("files", ()) if file not in RECORDED]
+
+
+def _not_kept(changes: Mapping[str, Any] | None) -> Iterator[str]:
+    if lost := _lost(changes):
         yield f"uncommitted changes were not kept, of {', '.join(lost)}"
 
 
@@ -208,7 +224,7 @@ def _surroundings(record: Lineage) -> Iterator[str]:
             yield f"{name} {machine[name]} -> {here[name]}"
 
 
-def _prepare(project: Project, copy: Project, record: Lineage) -> dict[str, str]:
+def _prepare(project: Project, copy: Copy, record: Lineage) -> dict[str, str]:
     """Gives a copy of the code the recorded parameters and version of the data.
 
     Returns:
@@ -234,22 +250,24 @@ def _prepare(project: Project, copy: Project, record: Lineage) -> dict[str, str]
     if tracked:
         _pin(copy, record.data["version"])
         _share_cache(project, copy)
+    if start := record.training.get("start"):
+        _register_start(project, copy, record.model, start)
     return moved
 
 
-def _place(project: Project, copy: Project, value: str) -> str:
+def _place(project: Project, copy: Copy, value: str) -> str:
     """What a copy of the code has to call a file or folder of the clone that it does not have."""
     place = Path(os.path.normpath(project.root / value))
     return str(place) if place.exists() and not (copy.root / value).exists() else value
 
 
-def _pin(copy: Project, version: str) -> None:
+def _pin(copy: Copy, version: str) -> None:
     """Lets `data.dvc` name a version; DVC's own file may be of another one at that commit."""
     entry = {"md5": version, "hash": "md5", "path": "data"}
     (copy.root / PIN).write_text(json.dumps({"outs": [entry]}), encoding="utf-8")
 
 
-def _share_cache(project: Project, copy: Project) -> None:
+def _share_cache(project: Project, copy: Copy) -> None:
     """Lets DVC use the clone's cache and remotes in a copy of its code."""
     from dvc.config import Config, merge
     from dvc.repo import Repo
@@ -263,7 +281,27 @@ def _share_cache(project: Project, copy: Project) -> None:
         merge(config, settings)
 
 
-def _make(project: Project, copy: Project, record: Lineage) -> dict[str, Manifest]:
+def _register_start(project: Project, copy: Copy, name: str, weights: str) -> None:
+    """Makes the version that a training started from the champion of a copy.
+
+    Raises:
+        ValueError: It is not in the registry any more.
+    """
+    version = versions.find_by_weights(project, name, weights)
+    if version is None:
+        raise ValueError(f"The weights that it started from are not in the registry: {weights}.")
+    package = copy.state / "start"  # it is changed when it is registered
+    shutil.copytree(versions.download(project, version), package)
+    run = tracking.start_run(copy, name, "start", {}, "unknown")
+    known = {each.name: getattr(version, each.name) for each in fields(Candidate)}
+    # Without how it was trained: else a training that finds itself would start where it did.
+    alone = {"run_id": run.run_id, "start": None, "train_key": None, "lineage": None}
+    made = versions.register(copy, Candidate(**known | alone), package)
+    tracking.end_run(copy, run.run_id, "FINISHED")
+    tracking.client(copy).set_registered_model_alias(name, CHAMPION, str(made.version))
+
+
+def _make(project: Project, copy: Copy, record: Lineage) -> dict[str, Manifest]:
     """Runs the steps in a copy of the code, up to the last that is recorded.
 
     Returns:
@@ -282,13 +320,13 @@ def _make(project: Project, copy: Project, record: Lineage) -> dict[str, Manifes
     return _manifests(copy)
 
 
-def _manifests(copy: Project) -> dict[str, Manifest]:
+def _manifests(copy: Copy) -> dict[str, Manifest]:
     """The manifests in a copy's own store, by the name of the step; each has made one output."""
-    files = (copy.state / "store").glob(f"*/*/{MANIFEST}")
+    files = copy.store.glob(f"*/*/{MANIFEST}")
     return {file.parts[-3]: json.loads(file.read_text(encoding="utf-8")) for file in files}
 
 
-def _run(project: Project, copy: Project, steps: Sequence[str], name: str) -> None:
+def _run(project: Project, copy: Copy, steps: Sequence[str], name: str) -> None:
     """Runs steps in a copy of the code; they are ended with this process.
 
     Raises:
@@ -326,16 +364,16 @@ def _run(project: Project, copy: Project, steps: Sequence[str], name: str) -> No
         raise error
 
 
-def _environment(copy: Project) -> dict[str, str]:
+def _environment(copy: Copy) -> dict[str, str]:
     """Ours, with the copy's code in front, a store and an MLflow of its own, and no other."""
     ours = ("MLFLOW_", "PREFECT_", "RETRAIN_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     paths = [str(copy.root), kept.get("PYTHONPATH", "")]
     return kept | {
         "DVC_SITE_CACHE_DIR": str(copy.state / "dvc"),
-        "MLFLOW_TRACKING_URI": f"sqlite:///{copy.root / 'mlflow.db'}",
+        "MLFLOW_TRACKING_URI": copy.tracking_uri,
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        "RETRAIN_STORE": str(copy.state / "store"),
+        "RETRAIN_STORE": strcopy.store,
     }
 
 

@@ -7,11 +7,13 @@ import pytest
 from retrain import hardware
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.registry import reproduce as module
+from retrain.registry import decisions, reproduce as module, versions
 from retrain.registry.lineage import Made
 from retrain.registry.reproduce import Reproduction
 from retrain.step import Plan
+from tests import templates
 from tests.retrain.registry.test_lineage import record
+from tests.retrain.registry.test_versions import decision, register
 
 PULL = Plan("pull", {"data.path": "photos"}, {"data": "data-1"}, {"tasks.pull": "c1"}, {})
 TRAIN = Plan("train", {"train.lr": 0.1}, {"pull": "d1", "start": "new"}, {}, {"numpy": "1.0"})
@@ -80,7 +82,9 @@ def test_a_commit_without_changes_is_preferred():
     clean = made(TRAIN, "d2", commit="first", uncommitted=None)
     dirty = made(TRAIN, "d2", commit="first+dirty", uncommitted=changes)
     old = made(TRAIN, "d2", commit="first")
+    recorded = {"sha256": "s", "files": ["params.yaml"]}
     for trained, uncommitted, expected in (
+        (clean, recorded, ("c0ffee", recorded)),
         (clean, None, ("c0ffee", None)),
         (clean, changes, ("first", None)),
         (dirty, changes, ("c0ffee", changes)),
@@ -88,8 +92,8 @@ def test_a_commit_without_changes_is_preferred():
     ):
         given = replace(RECORD, steps=(trained,), uncommitted=uncommitted)
         assert module._code_of(given) == expected
-    assert list(module._uncommitted(changes)) == ["uncommitted changes were not kept, of a.py"]
-    assert list(module._uncommitted({"files": ["params.yaml", "data.dvc"]})) == []
+    assert list(module._not_kept(changes)) == ["uncommitted changes were not kept, of a.py"]
+    assert list(module._not_kept({"files": ["params.yaml", "data.dvc"]})) == []
 
 
 def test_another_machine_and_other_libraries_are_named():
@@ -109,7 +113,6 @@ def test_another_machine_and_other_libraries_are_named():
     [
         ({"parameters": None}, "was registered without its lineage"),
         ({"commit": None}, "was trained outside git"),
-        ({"training": {"start": "w0"}}, "started from the weights of another version"),
     ],
 )
 def test_what_cannot_be_reproduced_is_refused_at_once(changed, message, monkeypatch, tmp_path):
@@ -123,8 +126,28 @@ def test_what_cannot_be_reproduced_is_refused_at_once(changed, message, monkeypa
     assert not (tmp_path / ".retrain").exists()
 
 
+def test_a_copy_s_champion_is_what_the_training_started_from(tmp_path, monkeypatch):
+    project, copy = Project(tmp_path), module.Copy(tmp_path / "copy")
+    copy.root.mkdir()
+    for each in (project, copy):
+        templates.place_mlflow_database(each.root)
+    first, second = (register(project, "vit", model, tmp_path) for model in "ab")
+    decisions.apply(project, second, decision(2))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    packages = {path: path.read_bytes() for path in tmp_path.rglob("MLmodel")}
+    module._register_start(project, copy, "vit", first.weights)
+    champion = versions.champion(copy, "vit")
+    assert (champion.version, champion.weights, champion.train_key) == (1, first.weights, None)
+    assert versions.download(copy, champion).is_relative_to(copy.root)
+    assert versions.champion(project, "vit").weights == second.weights
+    assert versions.get(project, "vit", 3) is None
+    assert {path: path.read_bytes() for path in packages} == packages
+    with pytest.raises(ValueError, match="weights that it started from are not in the registry: w"):
+        module._register_start(project, copy, "vit", "w")
+
+
 def test_a_copy_is_told_the_place_that_only_the_clone_has(tmp_path):
-    clone, copy = Project(tmp_path / "clone"), Project(tmp_path / "clone" / ".retrain" / "copy")
+    clone, copy = Project(tmp_path / "clone"), module.Copy(tmp_path / "clone/.retrain/copy")
     copy.root.mkdir(parents=True)
     for name in ("clone/photos", "beside", "clone/both", "clone/.retrain/copy/both"):
         (tmp_path / name).mkdir()
