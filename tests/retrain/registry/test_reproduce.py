@@ -7,7 +7,7 @@ import pytest
 from retrain import hardware
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.registry import decisions, reproduce as module, versions
+from retrain.registry import decisions, reproduce as module, rerun, versions
 from retrain.registry.lineage import Made
 from retrain.registry.reproduce import Reproduction
 from retrain.step import Plan
@@ -127,7 +127,7 @@ def test_what_cannot_be_reproduced_is_refused_at_once(changed, message, monkeypa
 
 
 def test_a_copy_s_champion_is_what_the_training_started_from(tmp_path, monkeypatch):
-    project, copy = Project(tmp_path), module.Copy(tmp_path / "copy")
+    project, copy = Project(tmp_path), rerun.Copy(tmp_path / "copy")
     copy.root.mkdir()
     for each in (project, copy):
         templates.place_mlflow_database(each.root)
@@ -135,7 +135,7 @@ def test_a_copy_s_champion_is_what_the_training_started_from(tmp_path, monkeypat
     decisions.apply(project, second, decision(2))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     packages = {path: path.read_bytes() for path in tmp_path.rglob("MLmodel")}
-    module._register_start(project, copy, "vit", first.weights)
+    rerun._register_start(project, copy, "vit", first.weights)
     champion = versions.champion(copy, "vit")
     assert (champion.version, champion.weights, champion.train_key) == (1, first.weights, None)
     assert versions.download(copy, champion).is_relative_to(copy.root)
@@ -143,11 +143,11 @@ def test_a_copy_s_champion_is_what_the_training_started_from(tmp_path, monkeypat
     assert versions.get(project, "vit", 3) is None
     assert {path: path.read_bytes() for path in packages} == packages
     with pytest.raises(ValueError, match="weights that it started from are not in the registry: w"):
-        module._register_start(project, copy, "vit", "w")
+        rerun._register_start(project, copy, "vit", "w")
 
 
 def test_a_copy_is_told_the_place_that_only_the_clone_has(tmp_path):
-    clone, copy = Project(tmp_path / "clone"), module.Copy(tmp_path / "clone/.retrain/copy")
+    clone, copy = Project(tmp_path / "clone"), rerun.Copy(tmp_path / "clone/.retrain/copy")
     copy.root.mkdir(parents=True)
     for name in ("clone/photos", "beside", "clone/both", "clone/.retrain/copy/both"):
         (tmp_path / name).mkdir()
@@ -159,4 +159,4 @@ def test_a_copy_is_told_the_place_that_only_the_clone_has(tmp_path):
         "s3://bucket": "s3://bucket",
         str(tmp_path / "beside"): str(tmp_path / "beside"),
     }.items():
-        assert module._place(clone, copy, value) == expected
+        assert rerun._place(clone, copy, value) == expected
