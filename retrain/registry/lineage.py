@@ -217,10 +217,10 @@ def write_images(project: Project, lineage: Lineage, file: Path) -> int:
         raise ValueError(f"{listed} has changed since the version was registered.")
     columns = list(COLUMNS)
     try:
-        with parquet.ParquetFile(listed) as source:
+        with parquet.ParquetFile(listed) as source, file.open("wb") as sink:
             schema = pa.schema([source.schema_arrow.field(name) for name in columns])
             to_parquet = file.suffix == ".parquet"
-            with (parquet.ParquetWriter if to_parquet else csv.CSVWriter)(file, schema) as writer:
+            with (parquet.ParquetWriter if to_parquet else csv.CSVWriter)(sink, schema) as writer:
                 for batch in source.iter_batches(columns=columns):
                     writer.write_batch(batch.select(columns))
     except OSError as error:
