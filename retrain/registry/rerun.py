@@ -32,7 +32,6 @@ Manifest = Mapping[str, Any]
 
 PIN = "data.dvc"
 PLACES = (("data", "path"), ("model", "pretrained"))  # parameters that may be a relative path
-WITHOUT = ("gate", "tune", "drift", "limits")  # parameters without a part in a training
 STOP_SECONDS = 10.0
 
 # Runs steps in one process, each as `python -m tasks STEP NAME` does. It ends when its standard
@@ -102,9 +101,8 @@ def _prepare(project: Project, copy: Copy, record: Lineage) -> dict[str, str]:
     Returns:
         The parameters with a place that has another name, seen from the copy: by dotted name.
     """
-    parameters = {
-        name: value for name, value in (record.parameters or {}).items() if name not in WITHOUT
-    }
+    # The search has no part in a training, and with all its defaults it could not be read again.
+    parameters = {name: each for name, each in (record.parameters or {}).items() if name != "tune"}
     moved = {}
     tracked = record.data["tracked"]
     for section, key in (("model", "pretrained"),) if tracked else PLACES:

@@ -27,6 +27,12 @@ def test_the_classes_that_a_model_may_drop_are_a_list_of_names():
         workload(gate={"may_drop": "ant"})
 
 
+def test_the_outcomes_that_promote_are_a_list():
+    assert workload(gate={"promotes": ["better"]}).gate.promotes == ("better",)
+    with pytest.raises(ValueError, match=r"gate\.promotes"):
+        workload(gate={"promotes": ["best"]})
+
+
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
