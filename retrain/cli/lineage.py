@@ -117,6 +117,8 @@ def _lines(
     record: "Lineage | None",
 ) -> Iterator[tuple[str, str]]:
     """The lineage from the file or the version down to the images: a name and a text each."""
+    from retrain.runs import console
+
     if origin:
         state = "as they were written" if origin["unchanged"] else "NOT those that were written"
         count = f"{origin['rows']:,} images, which are {state}"
@@ -130,7 +132,8 @@ def _lines(
         yield "decision", f"{entry.action} {entry.time} by {by}: {entry.verdict}{reason}"
     yield "package", version.package_digest or UNKNOWN
     yield "weights", version.weights
-    yield "metrics", ", ".join(f"{name} {value:.4f}" for name, value in version.metrics.items())
+    told = (f"{name} {console.number(value)}" for name, value in version.metrics.items())
+    yield "metrics", ", ".join(told)
     if record:
         yield from _recorded(record)
         return
