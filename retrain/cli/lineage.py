@@ -120,9 +120,10 @@ def _lines(
     from retrain.runs import console
 
     if origin:
-        state = "as they were written" if origin["unchanged"] else "NOT those that were written"
-        count = f"{origin['rows']:,} images, which are {state}"
-        yield "predictions", f"{count} (sha256 {origin['images']})"
+        state = {True: "as they were written", False: "NOT those that were written"}
+        told = state.get(origin["unchanged"], f"a copy in which their digest is {UNKNOWN}")
+        digest = f" (sha256 {origin['images']})" if origin["images"] else ""
+        yield "predictions", f"{origin['rows']:,} images, {told}{digest}"
     aliases = f" ({', '.join(version.aliases)})" if version.aliases else ""
     named = f"{version.name} version {version.version}{aliases}"
     yield "version", f"{named}, registered {version.created}"
@@ -132,8 +133,8 @@ def _lines(
         yield "decision", f"{entry.action} {entry.time} by {by}: {entry.verdict}{reason}"
     yield "package", version.package_digest or UNKNOWN
     yield "weights", version.weights
-    told = (f"{name} {console.number(value)}" for name, value in version.metrics.items())
-    yield "metrics", ", ".join(told)
+    metrics = (f"{name} {console.number(value)}" for name, value in version.metrics.items())
+    yield "metrics", ", ".join(metrics)
     if record:
         yield from _recorded(record)
         return

@@ -7,7 +7,8 @@ from pathlib import Path
 from retrain.errors import UsageError
 from tasks.predict.inputs import digest_of_images
 
-KEYS = ("model", "version", "package", "images")  # each below `retrain.` in the file's metadata
+KEYS = ("model", "version", "package")  # each below `retrain.` in the file's metadata
+IMAGES = b"retrain.images"
 
 
 @dataclass(frozen=True)
@@ -19,16 +20,17 @@ class Origin:
         model: The name of the model.
         version: The number of the version.
         package: The digest of the package that answered.
-        images: SHA-256 (hex) over the paths and the contents of the images, as it was written.
-        unchanged: Whether the file's rows still have that digest.
+        images: SHA-256 (hex) over the paths and the contents of the images, as it was written; None
+            in a copy that lacks it: PyArrow does not copy what was added at the end.
+        unchanged: Whether the file's rows still have that digest; None as above.
     """
 
     rows: int
     model: str
     version: int
     package: str
-    images: str
-    unchanged: bool
+    images: str | None
+    unchanged: bool | None
 
 
 def read_origin(file: Path) -> Origin:
@@ -46,7 +48,7 @@ def read_origin(file: Path) -> Origin:
     try:
         with parquet.ParquetFile(file) as predictions:
             metadata = predictions.metadata.metadata or {}
-            model, version, package, images = (metadata[f"retrain.{key}".encode()] for key in KEYS)
+            model, version, package = (metadata[f"retrain.{key}".encode()] for key in KEYS)
             for batch in predictions.iter_batches(columns=["path", "sha256"]):
                 rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
                 digest.update(digest_of_images(list(rows)))
@@ -58,11 +60,12 @@ def read_origin(file: Path) -> Origin:
         ) from None
     except pa.ArrowInvalid as error:
         raise UsageError(f"{file} is no Parquet file that can be read: {error}") from error
+    images = metadata[IMAGES].decode() if IMAGES in metadata else None
     return Origin(
         rows=count,
         model=model.decode(),
         version=int(version),
         package=package.decode(),
-        images=images.decode(),
-        unchanged=digest.hexdigest() == images.decode(),
+        images=images,
+        unchanged=None if images is None else digest.hexdigest() == images,
     )
