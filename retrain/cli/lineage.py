@@ -80,6 +80,8 @@ def _lineage(project: Project, options: argparse.Namespace) -> int:
 
 
 def _reproduce(project: Project, options: argparse.Namespace) -> int:
+    from rich.markup import escape
+
     from retrain.registry.reproduce import reproduce
     from retrain.runs import console
 
@@ -89,8 +91,9 @@ def _reproduce(project: Project, options: argparse.Namespace) -> int:
         print_json(dataclasses.asdict(done) | {"outcome": done.outcome})
         return 0 if done.identical else 1
     if not done.identical:
+        same = {True: "the same", False: "another"}
         rows = [
-            (each.step, "the same" if each.identical else "another", each.inputs or "the same")
+            (each.step, same[each.identical], escape(each.inputs) or same[True])
             for each in done.steps
         ]
         console.print_table(("step", "output", "inputs"), rows)
