@@ -33,6 +33,7 @@ from tasks.data.champion import Registered
 from tasks.drift.reference import find_reference
 from tasks.drift.report import TEST_SPLIT, publish, report, sentence
 from tasks.predict.inputs import Source, open_source
+from tasks.predict.origin import read_origin
 from tasks.predict.predict import NAME, predict as classify
 
 if TYPE_CHECKING:
@@ -62,17 +63,29 @@ def find_model(project: Project, workload: str, version: str) -> ModelVersion:
 
 
 def find_named(project: Project, text: str) -> ModelVersion:
-    """The version that a user has named.
-
-    Args:
-        project: The clone.
-        text: `NAME`, which means its champion, `NAME@ALIAS` or `NAME@NUMBER`.
+    """The version that a user has named, as `versions.parse_reference` takes it.
 
     Raises:
         UsageError: There is no such workload or version.
     """
-    name, at, version = text.partition("@")
-    return find_model(project, name, version if at else CHAMPION)
+    return find_model(project, *versions.parse_reference(text))
+
+
+def find_model_of(project: Project, file: Path) -> tuple[dict[str, Any], ModelVersion]:
+    """What a file of predictions says of itself (JSON-able), and the version that wrote it.
+
+    Raises:
+        UsageError: The file is none of predictions; or the registry does not have the version.
+        ValueError: The version that has the number now is another package.
+    """
+    origin = read_origin(file)
+    model = versions.find(project, origin.model, str(origin.version))
+    if Registered(project, model).digest != origin.package:
+        raise ValueError(
+            f"{file} was written by package {origin.package[:12]}, but {model.name} version "
+            f"{model.version} of this registry is another one."
+        )
+    return asdict(origin), model
 
 
 def check_input(project: Project, place: str, option: str = "--input") -> None:

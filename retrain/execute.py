@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
+from retrain import hardware
 from retrain.step import Input, Plan, Step, Workspace
 from retrain.store import (
     MANIFEST,
@@ -71,7 +72,14 @@ def get_or_run(
         partial.mkdir()
         try:
             workspace = Workspace(
-                partial, scratch, plan.key, workload.name, context.project, refresh, context.trial
+                partial,
+                scratch,
+                plan.key,
+                workload.name,
+                context.project,
+                refresh,
+                context.trial,
+                workload,
             )
             # The step itself checks what it looks up; all of that output may be far more.
             with checking([each for each in inputs if each.step not in step.looked_up]):
@@ -106,7 +114,14 @@ def run_uncached(
     with checking(inputs):
         pass
     with TemporaryDirectory(dir=Store(context.project.store).temporary(context.run)) as folder:
-        workspace = Workspace(Path(folder), Path(folder), plan.key, workload.name, context.project)
+        workspace = Workspace(
+            Path(folder),
+            Path(folder),
+            plan.key,
+            workload.name,
+            context.project,
+            configuration=workload,
+        )
         manifest = _run(step, plan, workload, inputs, workspace, context)
     return Artifact(
         step.name,
@@ -138,7 +153,9 @@ def _run(
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(monotonic() - began, 3),
             "commit": context.project.commit(),
+            "uncommitted": context.project.uncommitted(),
             "workload": workload.name,
+            "machine": hardware.machine(),
         },
         "plan": asdict(plan),
         "files": files,

@@ -5,6 +5,7 @@ depend on how busy the machine is.
 """
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 Precision = Literal["fp32", "bf16"]
 
@@ -25,6 +26,8 @@ LARGE = 1e9
 CGROUPS = Path("/sys/fs/cgroup")
 
 BF16_INSTRUCTIONS = frozenset({"amx_bf16", "avx512_bf16"})
+# On what else of a CPU it depends how numbers are rounded: PyTorch has kernels for each.
+INSTRUCTIONS = BF16_INSTRUCTIONS | {"avx2", "avx512f"}
 BF16_CAPABILITY = 8.0  # of an NVIDIA GPU: Ampere and later
 
 
@@ -93,11 +96,33 @@ def has_bf16() -> bool:
     capabilities = gpu_capabilities()
     if capabilities:
         return min(capabilities) >= BF16_CAPABILITY
+    return not BF16_INSTRUCTIONS.isdisjoint(_cpu().split())
+
+
+@cache
+def machine() -> dict[str, Any]:
+    """What this machine is, for the record of what is made on it."""
+    from joblib import cpu_count
+
+    models = [line for line in _cpu().splitlines() if line.startswith("model name")]
+    return {
+        "host": platform.node(),
+        "system": platform.platform(),
+        "processor": models[0].partition(":")[2].strip() if models else platform.machine(),
+        "instructions": sorted(INSTRUCTIONS.intersection(_cpu().split())),
+        "cores": int(cpu_count()),
+        "memory_gb": round(memory() / 1e9, 1),
+        "accelerators": gpu_names(),
+        "python": platform.python_version(),
+    }
+
+
+def _cpu() -> str:
+    """What Linux says of the CPU; empty elsewhere."""
     try:
-        cpu = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except FileNotFoundError:  # no Linux
-        return False
-    return not BF16_INSTRUCTIONS.isdisjoint(cpu.split())
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
 
 
 def memory() -> float:
@@ -147,6 +172,12 @@ def gpu_capabilities() -> tuple[float, ...]:
     return tuple(found if visible is None else found[: len(visible.split(","))])
 
 
+def gpu_names() -> list[str]:
+    """The product name of each GPU that PyTorch can use."""
+    count = len(gpu_capabilities())
+    return sorted(_ask_driver("name"))[:count] if count else []
+
+
 def _ask_driver(property_: str) -> list[str]:
     """A property of each NVIDIA GPU, as the driver gives it."""
     asked = subprocess.run(
@@ -154,4 +185,4 @@ def _ask_driver(property_: str) -> list[str]:
         capture_output=True,
         text=True,
     )
-    return asked.stdout.split()
+    return [line.strip() for line in asked.stdout.splitlines() if line.strip()]

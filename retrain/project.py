@@ -1,9 +1,12 @@
 """The folders and files of a clone of the project."""
 
+import hashlib
+import json
 import os
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from retrain.errors import UsageError
 
@@ -61,7 +64,11 @@ class Project:
         """
         try:
             done = subprocess.run(
-                ["git", *arguments], cwd=self.root, capture_output=True, encoding="utf-8"
+                ["git", *arguments],
+                cwd=self.root,
+                capture_output=True,
+                encoding="utf-8",
+                errors="surrogateescape",  # the name of a file may be no UTF-8
             )
         except FileNotFoundError:
             raise FileNotFoundError("git is not installed here: install it.") from None
@@ -83,6 +90,35 @@ class Project:
             return commit + ("+dirty" if self.git("status", "--porcelain", "-uno") else "")
         except (ValueError, FileNotFoundError):
             return None
+
+    def uncommitted(self) -> dict[str, Any] | None:
+        """What differs from the commit that is checked out: tracked files, and new ones with code.
+
+        Returns:
+            `files`, their names in order, and `sha256` (hex) over the names and the contents; None
+            if there are none, without git, and outside a git repository.
+        """
+        listings = (
+            ("diff", "HEAD", "--name-only", "--relative", "-z"),
+            ("ls-files", "--others", "--exclude-standard", "-z", "*.py"),
+        )
+        try:
+            names = {name for each in listings for name in self.git(*each).split("\0") if name}
+        except (ValueError, FileNotFoundError):
+            return None
+        if not names:
+            return None
+        contents = {name: _sha256(self.root / name) for name in sorted(names)}
+        digest = hashlib.sha256(json.dumps(contents).encode()).hexdigest()
+        return {"sha256": digest, "files": list(contents)}
+
+
+def _sha256(path: Path) -> str | None:
+    """SHA-256 (hex) of a file; None if it is gone."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def find_project(start: Path | None = None) -> Project:

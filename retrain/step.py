@@ -85,6 +85,8 @@ class Workspace:
         refresh: Whether the step is repeated on purpose, even if its output is in the store.
         trial: The trial of a search that the step is run for; it does not change the output, but
             whether there is one.
+        configuration: The whole workload, for a record of how a version came about. What a step
+            computes depends on its arguments only.
     """
 
     folder: Path
@@ -94,6 +96,7 @@ class Workspace:
     project: Project
     refresh: bool = False
     trial: TrialContext | None = None
+    configuration: Workload | None = None
 
     @property
     def report(self) -> Path:

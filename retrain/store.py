@@ -38,7 +38,8 @@ class Artifact:
         folder: The folder of its files; the empty path for a step that leaves none.
         facts: A few values that later steps need; the same for the same key.
         provenance: How it was made: `run` (Prefect flow run, or `dvc`), `time` (ISO 8601, UTC),
-            `seconds`, `commit`, `workload`.
+            `seconds`, `commit`, what was `uncommitted` (`Project.uncommitted`), `workload`, and on
+            which `machine` (`retrain.hardware.machine`).
     """
 
     step: str

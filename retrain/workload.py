@@ -401,7 +401,10 @@ class Gate(Section):
     slices: Names = ()
     metric: Text = "accuracy"
     margin: Annotated[float, Field(ge=0)] = 0.01
-    promotes: tuple[Literal["better", "not worse", "cannot tell"], ...] = ("better", "not worse")
+    promotes: Annotated[tuple[Literal["better", "not worse", "cannot tell"], ...], _AS_TUPLE] = (
+        "better",
+        "not worse",
+    )
     level: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
     no_worse: Names = ()
     min_compared: Annotated[int, Field(ge=1)] = 30

@@ -49,6 +49,7 @@ GROUPS = (
         "tests/flows/test_rollback.py",
         "tests/flows/test_store.py",
         "tests/flows/test_predict.py",
+        "tests/flows/test_reproduce.py",
         "tests/flows/test_tune.py",
         "tests/flows/test_validate.py",
         "tests/retrain/runs/",

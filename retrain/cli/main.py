@@ -14,14 +14,15 @@ from contextlib import suppress
 from threading import current_thread, main_thread
 
 from retrain import streams
-from retrain.cli import flows, predict, registry, runs, servers, store
+from retrain.cli import flows, lineage, predict, registry, runs, servers, store
 from retrain.cli.command import Commands, Parser, print_json
 from retrain.errors import UsageError
 from retrain.messages import message_of
 from retrain.project import find_project
 from retrain.redaction import redact
 
-GROUPS = (flows, predict, registry, runs, store, servers)  # in the order of `retrain --help`
+# In the order of `retrain --help`.
+GROUPS = (flows, predict, registry, lineage, runs, store, servers)
 
 TERMINATED = 128 + signal.SIGTERM
 

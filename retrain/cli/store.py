@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def add_commands(commands: Commands) -> None:
     """Adds `verify` and `gc`."""
-    help_ = "Read all artifacts in the store and all ledgers, and list what was changed."
+    help_ = "Read all artifacts in the store, all ledgers and lineages; list what was changed."
     verify = commands.add("verify", _verify, help_)
     verify.add_argument(
         "--repair",
@@ -55,7 +55,7 @@ def _verify(project: Project, options: argparse.Namespace) -> int:
     if options.repair:
         for each in damaged:
             verify.discard_if_damaged(store, each.step, each.key)
-    faults = audit.faults(project)
+    faults, lineages = audit.faults(project), audit.lineage_faults(project)
     if options.json:
         print_json(
             {
@@ -63,6 +63,7 @@ def _verify(project: Project, options: argparse.Namespace) -> int:
                 "damaged": [asdict(each) for each in damaged],
                 "repaired": options.repair,
                 "ledgers": [asdict(fault) for fault in faults],
+                "lineages": [asdict(fault) for fault in lineages],
                 "leftovers": [
                     asdict(left) | {"path": str(left.path), "bytes": size_of(left.path)}
                     for left in leftovers
@@ -73,9 +74,13 @@ def _verify(project: Project, options: argparse.Namespace) -> int:
         _print_verified(damaged, leftovers, options.repair)
         for fault in faults:
             print(f"The ledger of {fault.model}: {fault.what}.")
+        for fault in lineages:
+            print(f"{fault.model} {fault.what}.")
         if not faults:
             print("No ledger was changed.")
-    return 1 if faults or (damaged and not options.repair) else 0
+        if not lineages:
+            print("No lineage was changed.")
+    return 1 if faults or lineages or (damaged and not options.repair) else 0
 
 
 def _print_verified(

@@ -1,8 +1,8 @@
-"""Checks whether the ledgers of all models are whole, as they were written.
+"""Checks whether the ledgers of all models, and the lineages of versions, are as they were written.
 
 Each entry names the one before it and its document by their SHA-256. So an entry that was changed,
 taken out or put in does not fit those around it, and the last one not the tag of the registered
-model that names it.
+model that names it. The record of a lineage has its SHA-256 as a tag of the version.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from retrain import tracking
 from retrain.project import Project
-from retrain.registry import decisions, ledger, versions
+from retrain.registry import decisions, ledger, lineage, versions
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something wrong in the ledger of a model.
+    """Something wrong in the ledger of a model, or with the lineage of a version.
 
     Attributes:
         model: The name of the model.
@@ -36,17 +36,38 @@ class Fault:
 
 def faults(project: Project) -> list[Fault]:
     """What is wrong in the ledgers of all models of the registry."""
+    return [
+        Fault(model.name, what)
+        for client, model in _models(project)
+        for what in _faults(project, client, model)
+    ]
+
+
+def lineage_faults(project: Project) -> list[Fault]:
+    """What is wrong with the records of the lineage of all versions of the registry."""
+    found = []
+    for client, model in _models(project):
+        for each in client.search_model_versions(f"name = '{model.name}'"):
+            if "retrain.lineage" not in each.tags:
+                continue
+            version = versions.get(project, model.name, int(each.version))
+            if version and (what := lineage.fault(project, version)):
+                found.append(Fault(model.name, f"version {version.version}: {what}"))
+    return found
+
+
+def _models(project: Project) -> "Iterator[tuple[MlflowClient, RegisteredModel]]":
+    """All models of the registry; no database is made for that."""
     path = project.tracking_uri.removeprefix("sqlite:///")
     if path != project.tracking_uri and not Path(path.partition("?")[0]).exists():
-        return []
-    client, token, found = tracking.client(project), None, []
+        return
+    client, token = tracking.client(project), None
     while True:
         page = client.search_registered_models(max_results=100, page_token=token)
-        for model in page:
-            found += [Fault(model.name, what) for what in _faults(project, client, model)]
+        yield from ((client, model) for model in page)
         token = page.token
         if not token:
-            return found
+            return
 
 
 def _faults(project: Project, client: "MlflowClient", model: "RegisteredModel") -> Iterator[str]:

@@ -9,7 +9,7 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -55,6 +55,8 @@ class Candidate:
         data: The version of the data that it was trained on; None if unknown.
         commit: The git commit that trained it; None if unknown.
         run_id: The MLflow run of its training.
+        lineage: SHA-256 (hex) of the record of how it came about (`retrain.registry.lineage`); None
+            for old versions.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Candidate:
     data: str | None
     commit: str | None
     run_id: str
+    lineage: str | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,21 @@ def _of_alias(project: Project, name: str, alias: str) -> ModelVersion | None:
     if model is None or alias not in model.aliases:
         return None
     return _read(client.get_model_version(name, model.aliases[alias]), model)
+
+
+def parse_reference(text: str) -> tuple[str, str]:
+    """Parses what names a version: `vit@champion`, `vit@7`, or `vit`, which is its champion.
+
+    Returns:
+        The name of the model, and the alias or the number, as `find` takes them.
+
+    Raises:
+        UsageError: It is written otherwise.
+    """
+    name, at, wanted = text.partition("@")
+    if not name or (at and not wanted):
+        raise UsageError(f"{text!r} names no version. Write NAME, NAME@ALIAS or NAME@NUMBER.")
+    return name, wanted or CHAMPION
 
 
 def find(project: Project, name: str, wanted: str) -> ModelVersion:
@@ -373,6 +391,7 @@ def _read(
         data=tags.get("data"),
         commit=tags.get("commit"),
         run_id=version.run_id,
+        lineage=tags.get("lineage"),
         version=number,
         aliases=tuple(sorted(a for a, of in model.aliases.items() if int(of) == number)),
         verdict=tags.get("verdict"),

@@ -5,7 +5,6 @@ and one that a kill interrupted is completed.
 """
 
 import json
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +14,7 @@ import models
 from retrain import tracking
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
-from retrain.registry import decisions, versions
+from retrain.registry import decisions, lineage, versions
 from retrain.registry.ledger import LONGEST_REASON, Action, Decision, Ledger
 from retrain.registry.versions import Candidate, ModelVersion
 from retrain.step import REPORT, DataVersion, Facts, Step, Workspace, digest_of
@@ -23,10 +22,10 @@ from retrain.store import MANIFEST, Artifact
 from retrain.workload import Data, Gate
 from tasks.compute.served import start_ahead
 from tasks.data import package
-from tasks.data.accepted_images import AcceptedImage
 from tasks.data.raw_dataset import open_raw_dataset
 from tasks.promote import card
 from tasks.promote.check import check_before_promotion, example_of, keep, sample
+from tasks.promote.lineage import lineage_of
 from tasks.promote.package import write_package
 
 
@@ -95,10 +94,9 @@ def promote(
         if registered is None:
             if decision.facts["passed"] and intent.promote:
                 start_ahead()  # for the check
-            images = sample(open_raw_dataset(data, pulled), validated.folder)
-            classes = validated.facts["classes"]
+            made = (pulled, validated, trained, scores)
             text = card.describe(name, version, validated.facts, trained, scores, decision.facts)
-            registered = _register(version, classes, images, trained, scores, text, workspace)
+            registered = _register(data, version, *made, text, workspace)
         ruled = _decide(rules, version, decision, intent, registered, project)
         passed = ruled.action in ("promoted", "waiting")
         if passed and not decisions.is_applied(project, registered, ruled):
@@ -206,25 +204,28 @@ def _check_still_holds(decision: Artifact, champion: ModelVersion | None) -> Non
 
 
 def _register(
-    data: DataVersion,
-    classes: Mapping[str, int],
-    images: Iterable[AcceptedImage],
+    data: Data,
+    version: DataVersion,
+    pulled: Artifact,
+    validated: Artifact,
     trained: Artifact,
     scores: Artifact,
     text: str,
     workspace: Workspace,
 ) -> ModelVersion:
-    """Packages a model and registers it, with an example of what it has to answer.
+    """Packages a model and registers it, with its lineage and an example of what it has to answer.
 
     Args:
-        data: The version of the data.
-        classes: Its number of images of each class.
-        images: Some of the test split, for the example; read only when it is made.
+        data: Where the data is.
+        version: The version of the data.
+        pulled: The data.
+        validated: Which of it is used.
         trained: The model.
         scores: Its evaluation.
         text: Its card (Markdown).
         workspace: The step's workspace.
     """
+    project, classes = workspace.project, validated.facts["classes"]
     model = trained.folder / "model"
     weights = versions.digest_of_weights(model)
     if not weights == trained.facts["weights"] == scores.facts["weights"]:
@@ -242,9 +243,11 @@ def _register(
                 "Run again."
             )
         run_id = _run_of(trained, scores, workspace)
+        images = sample(open_raw_dataset(data, pulled), validated.folder)
         example = example_of(written, images, scores.folder)
-        keep(workspace.project, run_id, scores.facts["package"], example)
-        card.keep(workspace.project, run_id, scores.facts["package"], text)
+        keep(project, run_id, scores.facts["package"], example)
+        card.keep(project, run_id, scores.facts["package"], text)
+        history = lineage_of(data, version, pulled, validated, trained, scores, run_id, workspace)
         candidate = Candidate(
             name=workspace.workload,
             weights=weights,
@@ -256,11 +259,12 @@ def _register(
             images=package.images_of(model),
             classes=package.classes_digest(classes),
             metrics=scores.facts["metrics"],
-            data=data.digest,
+            data=version.digest,
             commit=trained.provenance.get("commit"),
             run_id=run_id,
+            lineage=lineage.write(project, history),
         )
-        return versions.register(workspace.project, candidate, written)
+        return versions.register(project, candidate, written)
 
 
 def _run_of(trained: Artifact, scores: Artifact, workspace: Workspace) -> str:

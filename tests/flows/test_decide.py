@@ -10,6 +10,7 @@ from typing import Any
 
 from flows.train import decide
 from retrain.execute import get_or_run, run_uncached
+from retrain.params import Origin
 from retrain.project import Project
 from retrain.registry import audit, decisions, versions
 from retrain.runs.state import RunState
@@ -25,6 +26,7 @@ DATA = DataVersion("data-1", tracked=True)
 # Neither network was trained, so that neither is better; both are promoted.
 GATE = Gate(margin=0.9, min_compared=ROWS)
 WORKLOAD = Workload(name="toy", data=Data(path="data"), model=Model(family="vit"), gate=GATE)
+WORKLOAD._origin = Origin(Path(), "toy", "toy", {})  # as `load_workload` has it
 
 
 @dataclass

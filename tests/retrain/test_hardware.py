@@ -1,3 +1,4 @@
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -136,3 +137,14 @@ def test_the_gpus_that_are_visible_are_counted(machine, monkeypatch, visible, ex
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert len(hardware.gpu_capabilities()) == expected
+
+
+def test_a_machine_is_described_for_the_record(machine):
+    machine(cpu_flags="avx2 avx512f", capabilities=["9.0", "8.0"])
+    hardware.machine.cache_clear()
+    told = hardware.machine()
+    hardware.machine.cache_clear()
+    assert told["instructions"] == ["avx2", "avx512f"]
+    assert told["accelerators"] == ["8.0", "9.0"]  # what this driver answers to any question
+    assert told["cores"] >= 1
+    assert json.loads(json.dumps(told)) == told

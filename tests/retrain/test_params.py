@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from retrain.errors import UsageError
-from retrain.params import load_drift, load_section, load_workload, parse_override
+from retrain.params import load_drift, load_section, load_workload, parse_override, workload_names
 from retrain.workload import Gate
 
 SHIPPED = Path(__file__).parents[2] / "params.yaml"
@@ -256,3 +256,12 @@ def test_the_section_about_the_gate_is_read_alone_and_has_defaults(tmp_path):
     path = minimal(tmp_path, "    gate: {margin: 0.2}\n  other: {}\n")
     assert load_section(path, "toy", Gate).margin == 0.2
     assert load_section(path, "other", Gate) == load_section(path, "photos", Gate) == Gate()
+
+
+@pytest.mark.parametrize("name", workload_names(SHIPPED))
+def test_decided_parameters_can_be_read_again_as_a_lineage_records_them(tmp_path, name):
+    decided = load_workload(SHIPPED, name)
+    recorded = decided.model_dump(mode="json", exclude={"name", "tune"})
+    (tmp_path / "params.yaml").write_text(json.dumps({"workloads": {name: recorded}}))
+    again = load_workload(tmp_path / "params.yaml", name)
+    assert again.model_dump(exclude={"tune"}) == decided.model_dump(exclude={"tune"})

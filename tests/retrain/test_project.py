@@ -1,13 +1,32 @@
-"""Projects without git."""
+"""What a project says of its commit, with and without git."""
+
+import hashlib
+import os
+import subprocess
 
 import pytest
 
 from retrain.project import Project
 
 
+@pytest.fixture
+def clone(tmp_path):
+    """A project in a folder of a repository, with one commit."""
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "a.py").write_text("A = 1\n")
+    (root / "notes.txt").write_text("notes\n")
+    (tmp_path / "beside.py").write_text("B = 1\n")
+    git = ("git", "-c", "user.name=t", "-c", "user.email=t@t")
+    for arguments in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "start")):
+        subprocess.run([*git, *arguments], cwd=tmp_path, check=True)
+    return Project(root)
+
+
 def test_an_unpacked_archive_has_no_commit(tmp_path):
     project = Project(tmp_path)
     assert project.commit() is None
+    assert project.uncommitted() is None
     assert not project.is_in_git()
 
 
@@ -15,5 +34,34 @@ def test_without_git_there_is_no_commit_and_who_needs_git_is_told(tmp_path, monk
     monkeypatch.setenv("PATH", str(tmp_path))
     project = Project(tmp_path)
     assert project.commit() is None
+    assert project.uncommitted() is None
     with pytest.raises(FileNotFoundError, match="git is not installed"):
         project.git("status")
+
+
+def test_what_is_committed_or_no_code_is_no_uncommitted_change(clone):
+    (clone.root / "photo.txt").write_text("new, but no code")
+    (clone.root.parent / "beside.py").write_text("B = 2, which is not in the project\n")
+    assert clone.uncommitted() is None
+
+
+def test_uncommitted_changes_are_named_and_their_digest_tells_them_apart(clone):
+    changed, new = clone.root / "a.py", clone.root / "new.py"
+    seen = []
+    for change in (
+        lambda: changed.write_text("A = 2\n"),
+        lambda: changed.write_text("A = 3\n"),
+        lambda: new.write_text("N = 1\n"),
+        lambda: new.write_text("N = 2\n"),
+        lambda: changed.unlink(),
+        lambda: (clone.root / "notes.txt").write_bytes(b"\xff is no UTF-8"),
+        lambda: (clone.root / os.fsdecode(b"\xff.py")).write_text("X = 1\n"),
+    ):
+        change()
+        seen.append(clone.uncommitted())
+    assert [len(each["files"]) for each in seen] == [1, 1, 2, 2, 2, 3, 4]
+    assert seen[4]["files"] == ["a.py", "new.py"]
+    assert len({each["sha256"] for each in seen}) == len(seen)
+    content = hashlib.sha256(b"A = 2\n").hexdigest()
+    listed = f'{{"a.py": "{content}"}}'
+    assert seen[0]["sha256"] == hashlib.sha256(listed.encode()).hexdigest()

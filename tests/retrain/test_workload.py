@@ -34,6 +34,12 @@ def test_a_model_is_promoted_by_itself_unless_a_person_has_to_approve_it():
         workload(gate={"approval": True})
 
 
+def test_the_outcomes_that_promote_are_a_list():
+    assert workload(gate={"promotes": ["better"]}).gate.promotes == ("better",)
+    with pytest.raises(ValueError, match=r"gate\.promotes"):
+        workload(gate={"promotes": ["best"]})
+
+
 @pytest.mark.parametrize(
     ("sections", "said"),
     [

@@ -12,16 +12,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from flows.compare import compare
+from flows.predict import find_model_of
 from retrain.errors import UsageError
 from retrain.registry import versions
 from retrain.store import Store
 from tasks.data import image_facts, raw_dataset
 from tasks.predict import predict as module
 from tasks.predict.inputs import Image, Source, open_labelled, open_source
+from tasks.predict.origin import read_origin
 from tasks.predict.parts import Job, Part, Worker, _answers
 from tasks.predict.predict import check_package, predict, sample
 from tests.tasks.toy_data import write_files
@@ -136,6 +139,47 @@ def test_the_file_says_what_made_it_and_what_is_in_it(toy, first):
     assert (written.rows, written.errors, written.reused) == (ROWS, len(BAD) + 1, 0)
     labels = [label for label in pq.read_table(file)["label"].to_pylist() if label]
     assert written.labels == {label: labels.count(label) for label in sorted(set(labels))}
+
+
+def test_a_file_leads_to_the_version_that_wrote_it(toy, first, tmp_path):
+    written, file = first
+    origin, version = find_model_of(toy.project, file)
+    assert version == toy.older.version
+    assert (origin["rows"], origin["images"], origin["unchanged"]) == (ROWS, written.images, True)
+    table = pq.read_table(file)
+    copy, paths = tmp_path / "copy.parquet", table["path"].to_pylist()
+    pq.write_table(table, copy)
+    assert (read_origin(copy).version, read_origin(copy).unchanged) == (2, None)
+    table = table.replace_schema_metadata(metadata_of(file))
+    for other, unchanged in ((["x", *paths[1:]], False), (paths, True)):
+        column = pa.array(other, pa.string())
+        pq.write_table(table.set_column(0, table.field(0), column), copy)
+        assert read_origin(copy).unchanged is unchanged
+
+
+def metadata_of(file: Path) -> dict[bytes, bytes]:
+    """All metadata, also what was added at the end."""
+    metadata = pq.read_metadata(file).metadata
+    return {key: value for key, value in metadata.items() if key != b"ARROW:schema"}
+
+
+def test_a_file_of_something_else_is_refused(toy, first, tmp_path):
+    file = tmp_path / "other.parquet"
+    table = pq.read_table(first[1])
+    pq.write_table(table.replace_schema_metadata({}), file)
+    with pytest.raises(UsageError, match="does not say which model wrote it"):
+        read_origin(file)
+    metadata = metadata_of(first[1]) | {b"retrain.package": b"of another registry"}
+    pq.write_table(table.replace_schema_metadata(metadata), file)
+    with pytest.raises(ValueError, match="package of another r, but toy version 2 of"):
+        find_model_of(toy.project, file)
+    metadata[b"retrain.version"] = b"9"
+    pq.write_table(table.replace_schema_metadata(metadata), file)
+    with pytest.raises(UsageError, match="toy has no version '9'"):
+        find_model_of(toy.project, file)
+    file.write_bytes(b"PAR1 and no more")
+    with pytest.raises(UsageError, match="is no Parquet file"):
+        read_origin(file)
 
 
 def test_a_killed_run_goes_on_and_the_file_is_the_same(toy, folder, first, tmp_path):

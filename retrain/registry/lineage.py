@@ -1,0 +1,228 @@
+"""The lineage of a version: what it was made of, how, where, and by which code.
+
+The record is written once, when the version is registered, as an artifact of the MLflow run of the
+training. The version has the record's SHA-256 as a tag, which is also the record's name, so it
+cannot be edited unseen. It decides nothing and is no input of a step: it may hold times and paths.
+"""
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from retrain import tracking
+from retrain.errors import UsageError
+from retrain.project import Project
+from retrain.registry.versions import ModelVersion
+from retrain.step import Plan
+from retrain.store import Store, sha256_of
+
+FOLDER = "lineage"  # of the run's artifacts
+COLUMNS = ("path", "split", "label", "sha256")  # of a list of images
+HEX = 64  # characters of a SHA-256
+
+
+@dataclass(frozen=True)
+class Made:
+    """The output of a step, on the way to a version.
+
+    Attributes:
+        step: The name of the step.
+        digest: SHA-256 (hex) of the output.
+        key: The key of its plan; None if the store did not have it any more.
+        plan: What it depended on, as `retrain.step.Plan` has it; None as above.
+        provenance: As `retrain.store.Artifact` has it; empty as above.
+    """
+
+    step: str
+    digest: str
+    key: str | None = None
+    plan: Mapping[str, Any] | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def depends_on(self) -> Plan | None:
+        """Its plan."""
+        return Plan(**self.plan) if self.plan else None
+
+
+@dataclass(frozen=True)
+class Images:
+    """The images that a version was trained and evaluated on.
+
+    Attributes:
+        step: The step that listed them.
+        key: Of its output in the store.
+        file: The list in that output: Parquet, with `COLUMNS` among its columns.
+        splits: Of each split, how many `rows` it has, and `sha256` (hex) over the sorted SHA-256s
+            of its images, each (hex) with a line feed.
+    """
+
+    step: str
+    key: str
+    file: str
+    splits: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """How a version came about.
+
+    Attributes:
+        model: The name of the model.
+        package: SHA-256 (hex) of what is served.
+        weights: SHA-256 (hex) of the weights.
+        time: When it was registered (ISO 8601, UTC).
+        commit: The git commit whose code registered it, and by whose code all its steps have the
+            keys that they have; None outside git.
+        uncommitted: What differed from that commit, as `Project.uncommitted` gives it.
+        data: `version`, whether it is `tracked` by DVC, the git `revision` that was asked for, and
+            the `path`.
+        entry: The workload's entry in `params.yaml`; None if that is not known.
+        overrides: What replaced the entry's parameters in that run, by dotted name.
+        parameters: All parameters of the workload, with what was `auto` decided; None as above.
+        requirements: SHA-256 (hex) of `requirements.lock`; None without that file.
+        validation: What the checks of the data found.
+        images: Which images were used.
+        training: What the training said of itself: its numerics, the best epoch.
+        metrics: Of the evaluation, by name.
+        steps: The outputs from the data to the evaluation, in order.
+        mlflow_run: The run of the training.
+    """
+
+    model: str
+    package: str
+    weights: str
+    time: str
+    commit: str | None
+    uncommitted: Mapping[str, Any] | None
+    data: Mapping[str, Any]
+    entry: str | None
+    overrides: Mapping[str, Any]
+    parameters: Mapping[str, Any] | None
+    requirements: str | None
+    validation: Mapping[str, Any]
+    images: Images
+    training: Mapping[str, Any]
+    metrics: Mapping[str, float]
+    steps: tuple[Made, ...]
+    mlflow_run: str
+
+    @property
+    def trained(self) -> Made:
+        """The output of the training."""
+        return next(made for made in self.steps if made.step == "train")
+
+    @property
+    def libraries(self) -> dict[str, str]:
+        """The version of each library that changed one of the outputs."""
+        plans = [made.depends_on for made in self.steps]
+        return {name: value for plan in plans if plan for name, value in plan.libraries.items()}
+
+
+def write(project: Project, lineage: Lineage) -> str:
+    """Keeps a record with the MLflow run of the training; returns its SHA-256 (hex)."""
+    text = json.dumps(asdict(lineage), indent=1, sort_keys=True, allow_nan=False) + "\n"
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    with TemporaryDirectory() as folder:
+        Path(folder, f"{digest}.json").write_text(text, encoding="utf-8")
+        tracking.log_artifacts(project, lineage.mlflow_run, Path(folder), FOLDER)
+    return digest
+
+
+def read(project: Project, version: ModelVersion) -> Lineage | None:
+    """The record of a version; None for an old version, which has none.
+
+    Raises:
+        ValueError: It is gone, or was changed.
+    """
+    content, fault = _fetch(project, version)
+    if fault:
+        raise ValueError(f"{version.name} version {version.version}: {fault}.")
+    if content is None:
+        return None
+    fields = json.loads(content)
+    images = Images(**fields.pop("images"))
+    steps = tuple(Made(**made) for made in fields.pop("steps"))
+    return Lineage(images=images, steps=steps, **fields)
+
+
+def fault(project: Project, version: ModelVersion) -> str | None:
+    """What is wrong with the record of a version; None if nothing is."""
+    return _fetch(project, version)[1]
+
+
+def _fetch(project: Project, version: ModelVersion) -> tuple[bytes | None, str | None]:
+    """The content of a version's record, and what is wrong with it."""
+    if version.lineage is None:
+        return None, None
+    path = f"{FOLDER}/{version.lineage}.json"
+    name = f"the record of its lineage, {path} of MLflow run {version.run_id},"
+    with TemporaryDirectory() as folder:
+        file = tracking.download_artifact(project, version.run_id, path, Path(folder))
+        if file is None:
+            return None, f"{name} is gone"
+        if sha256_of(file) != version.lineage:
+            return None, f"{name} was changed"
+        return file.read_bytes(), None
+
+
+def digests_of_images(file: Path) -> dict[str, dict[str, Any]]:
+    """The `splits` of `Images`, from a list of images (Parquet)."""
+    import numpy as np
+    from pyarrow import compute, parquet
+
+    parts = defaultdict(list)
+    with parquet.ParquetFile(file) as images:
+        for batch in images.iter_batches(columns=["split", "sha256"]):
+            for split in batch["split"].unique().to_pylist():
+                chosen = batch.filter(compute.equal(batch["split"], split))["sha256"]
+                parts[split].append(np.array(chosen.to_pylist(), f"S{HEX}"))
+    found = {}
+    for split, arrays in sorted(parts.items()):
+        rows = np.sort(np.concatenate(arrays))
+        digest = hashlib.sha256()
+        for start in range(0, len(rows), 1 << 16):
+            part = rows[start : start + (1 << 16)]
+            digest.update(b"".join(value + b"\n" for value in part.tolist()))
+        found[split] = {"rows": len(rows), "sha256": digest.hexdigest()}
+    return found
+
+
+def write_images(project: Project, lineage: Lineage, file: Path) -> int:
+    """Writes the list of a version's images to a file, Parquet or CSV; returns how many they are.
+
+    Raises:
+        UsageError: The file's name has another suffix, or it cannot be written.
+        ValueError: The store has lost the list, or it has changed.
+    """
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    if file.suffix not in (".parquet", ".csv"):
+        raise UsageError(f"--images {file}: name a file that ends in .parquet or .csv.")
+    images = lineage.images
+    found = Store(project.store).find(images.step, images.key)
+    if found is None:
+        raise ValueError(
+            f"The store has lost the list of the images ({images.step} {images.key[:12]}), so only "
+            "their digest per split is known. A run on the same data makes the list again."
+        )
+    listed = found.folder / images.file
+    if digests_of_images(listed) != images.splits:
+        raise ValueError(f"{listed} has changed since the version was registered.")
+    columns = list(COLUMNS)
+    try:
+        with parquet.ParquetFile(listed) as source, file.open("wb") as sink:
+            schema = pa.schema([source.schema_arrow.field(name) for name in columns])
+            to_parquet = file.suffix == ".parquet"
+            with (parquet.ParquetWriter if to_parquet else csv.CSVWriter)(sink, schema) as writer:
+                for batch in source.iter_batches(columns=columns):
+                    writer.write_batch(batch.select(columns))
+    except OSError as error:
+        raise UsageError(f"--images {file} cannot be written: {error.strerror}.") from error
+    return sum(split["rows"] for split in images.splits.values())

@@ -1,0 +1,247 @@
+"""Makes the outputs of a version again from what its lineage says.
+
+The recorded commit is checked out beside the clone, with the recorded parameters and version of the
+data, and runs its own steps as DVC would call them. Its store is empty and its MLflow its own, so
+nothing is taken from the cache, and nothing of the clone changes.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from retrain import tracking
+from retrain.errors import UsageError
+from retrain.params import load_workload, parse_yaml
+from retrain.project import Project
+from retrain.redaction import HIDDEN, redact, reveal
+from retrain.registry import versions
+from retrain.registry.lineage import Lineage
+from retrain.registry.versions import CHAMPION, Candidate
+from retrain.store import MANIFEST
+from retrain.worktree import checked_out
+
+Manifest = Mapping[str, Any]
+
+PIN = "data.dvc"
+PLACES = (("data", "path"), ("model", "pretrained"))  # parameters that may be a relative path
+STOP_SECONDS = 10.0
+
+# Runs steps in one process, each as `python -m tasks STEP NAME` does. It ends when its standard
+# input is closed, which the system does when the process ends that has started it.
+PROGRAM = """
+import os, runpy, signal, sys
+from threading import Thread
+
+def end_with_input():
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+Thread(target=end_with_input, daemon=True).start()
+name, *steps = sys.argv[1:]
+for step in steps:
+    sys.argv = ["tasks", step, name]
+    try:
+        runpy.run_module("tasks", run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        if ended.code:
+            raise
+"""
+
+
+@dataclass(frozen=True)
+class Copy(Project):
+    """A copy of the clone's code with a store and a registry of its own, whatever is set here."""
+
+    @property
+    def store(self) -> Path:
+        """Empty at first."""
+        return self.state / "store"
+
+    @property
+    def tracking_uri(self) -> str:
+        """A new SQLite file."""
+        return f"sqlite:///{self.root / 'mlflow.db'}"
+
+
+def run_again(
+    project: Project, commit: str, record: Lineage
+) -> tuple[dict[str, Manifest], dict[str, str]]:
+    """Makes the outputs from the data to the evaluation again.
+
+    Args:
+        project: The clone.
+        commit: The git commit whose code makes them.
+        record: What they are made from.
+
+    Returns:
+        The manifest of each output, by the step's name; and the parameters that had to name a place
+        in another way, by dotted name.
+
+    Raises:
+        ValueError: The commit or the data is gone or has changed; or a step failed.
+    """
+    with checked_out(project, commit) as folder:
+        copy = Copy(folder.root)
+        moved = _prepare(project, copy, record)
+        return _make(project, copy, record), moved
+
+
+def _prepare(project: Project, copy: Copy, record: Lineage) -> dict[str, str]:
+    """Gives a copy of the code the recorded parameters and version of the data.
+
+    Returns:
+        The parameters with a place that has another name, seen from the copy: by dotted name.
+    """
+    # The search has no part in a training, and with all its defaults it could not be read again.
+    parameters = {name: each for name, each in (record.parameters or {}).items() if name != "tune"}
+    moved = {}
+    tracked = record.data["tracked"]
+    for section, key in (("model", "pretrained"),) if tracked else PLACES:
+        value = parameters[section].get(key)
+        if value and (place := _place(project, copy, value)) != value:
+            moved[f"{section}.{key}"] = place
+            parameters[section] = parameters[section] | {key: place}
+    path = parameters["data"]["path"]
+    if HIDDEN in path:  # in the place of a password, which this clone's own parameters may have
+        with suppress(UsageError):
+            load_workload(project.params, record.entry or record.model)
+        parameters["data"] = parameters["data"] | {"path": reveal(path)}
+    text = json.dumps({"workloads": {record.model: parameters}}, ensure_ascii=False, indent=1)
+    copy.params.write_text(text, encoding="utf-8")
+    if tracked:
+        _pin(copy, record.data["version"])
+        _share_cache(project, copy)
+    if start := record.training.get("start"):
+        _register_start(project, copy, record.model, start)
+    return moved
+
+
+def _place(project: Project, copy: Copy, value: str) -> str:
+    """What a copy of the code has to call a file or folder of the clone that it does not have."""
+    place = Path(os.path.normpath(project.root / value))
+    return str(place) if place.exists() and not (copy.root / value).exists() else value
+
+
+def _pin(copy: Copy, version: str) -> None:
+    """Lets `data.dvc` name a version; DVC's own file may be of another one at that commit."""
+    entry = {"md5": version, "hash": "md5", "path": "data"}
+    (copy.root / PIN).write_text(json.dumps({"outs": [entry]}), encoding="utf-8")
+
+
+def _share_cache(project: Project, copy: Copy) -> None:
+    """Lets DVC use the clone's cache and remotes in a copy of its code."""
+    from dvc.config import Config, merge
+    from dvc.repo import Repo
+
+    settings: dict[str, Any] = {}
+    with Repo(str(project.root)) as ours:
+        for level in ("repo", "local"):
+            merge(settings, ours.config.load_one(level))
+        settings.setdefault("cache", {})["dir"] = ours.cache.local_cache_dir
+    with Config(str(copy.root / ".dvc")).edit("local") as config:
+        merge(config, settings)
+
+
+def _register_start(project: Project, copy: Copy, name: str, weights: str) -> None:
+    """Makes the version that a training started from the champion of a copy.
+
+    Raises:
+        ValueError: It is not in the registry any more.
+    """
+    version = versions.find_by_weights(project, name, weights)
+    if version is None:
+        raise ValueError(f"The weights that it started from are not in the registry: {weights}.")
+    package = copy.state / "start"  # it is changed when it is registered
+    shutil.copytree(versions.download(project, version), package)
+    run = tracking.start_run(copy, name, "start", {}, "unknown")
+    known = {each.name: getattr(version, each.name) for each in fields(Candidate)}
+    # Without how it was trained: else a training that finds itself would start where it did.
+    alone = {"run_id": run.run_id, "start": None, "train_key": None, "lineage": None}
+    made = versions.register(copy, Candidate(**known | alone), package)
+    tracking.end_run(copy, run.run_id, "FINISHED")
+    tracking.client(copy).set_registered_model_alias(name, CHAMPION, str(made.version))
+
+
+def _make(project: Project, copy: Copy, record: Lineage) -> dict[str, Manifest]:
+    """Runs the steps in a copy of the code, up to the last that is recorded.
+
+    Returns:
+        The manifest of each output, by the step's name.
+    """
+    stages = list(parse_yaml((copy.root / "dvc.yaml").read_text(encoding="utf-8"))["stages"])
+    first, *others = stages[: stages.index(record.steps[-1].step) + 1]
+    _run(project, copy, [first], record.model)
+    version = _manifests(copy)[first]["plan"]["inputs"]["data"]
+    if version != record.data["version"]:
+        raise ValueError(
+            f"The data at {record.data['path']} is not what it was: version "
+            f"{record.data['version']} then, and {version} now."
+        )
+    _run(project, copy, others, record.model)
+    return _manifests(copy)
+
+
+def _manifests(copy: Copy) -> dict[str, Manifest]:
+    """The manifests in a copy's own store, by the name of the step; each has made one output."""
+    files = copy.store.glob(f"*/*/{MANIFEST}")
+    return {file.parts[-3]: json.loads(file.read_text(encoding="utf-8")) for file in files}
+
+
+def _run(project: Project, copy: Copy, steps: Sequence[str], name: str) -> None:
+    """Runs steps in a copy of the code; they are ended with this process.
+
+    Raises:
+        ValueError: One has failed.
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, name, *steps],
+        cwd=copy.root,
+        env=_environment(copy),
+        stdin=subprocess.PIPE,
+        stdout=2,  # our standard output is for the result
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+    ) as process:
+        assert process.stderr
+        try:
+            said = redact(process.stderr.read())
+            code = process.wait()
+        except BaseException:
+            process.terminate()
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            raise
+    if code:
+        lines = said.strip().splitlines() or [f"its process ended with code {code}"]
+        error = ValueError(f"{name} cannot be trained again: {lines[-1]}")
+        project.logs.mkdir(parents=True, exist_ok=True)
+        log = project.logs / f"{time.strftime('%Y%m%d-%H%M%S')}-reproduce-{name}.log"
+        parts = [file.read_text(errors="replace") for file in sorted(copy.logs.glob("*.log"))]
+        log.write_text("\n".join([*parts, said]), encoding="utf-8")
+        error.add_note(f"More is in {log}")
+        raise error
+
+
+def _environment(copy: Copy) -> dict[str, str]:
+    """Ours, with the copy's code in front, a store and an MLflow of its own, and no other."""
+    ours = ("MLFLOW_", "PREFECT_", "RETRAIN_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    paths = [str(copy.root), kept.get("PYTHONPATH", "")]
+    return kept | {
+        "DVC_SITE_CACHE_DIR": str(copy.state / "dvc"),
+        "MLFLOW_TRACKING_URI": copy.tracking_uri,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "RETRAIN_STORE": str(copy.store),
+    }

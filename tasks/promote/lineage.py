@@ -1,0 +1,124 @@
+"""Gathers how a model came about, for the record that its version carries."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from retrain.params import origin_of
+from retrain.redaction import hide
+from retrain.registry.lineage import Images, Lineage, Made, digests_of_images
+from retrain.step import DataVersion, Workspace
+from retrain.store import Artifact, Store
+from retrain.workload import Data, Workload
+from tasks.data import image_table
+
+REQUIREMENTS = "requirements.lock"
+NO_OUTPUT = ("data", "start")  # inputs that no step has made
+
+
+def lineage_of(
+    data: Data,
+    version: DataVersion,
+    pulled: Artifact,
+    validated: Artifact,
+    trained: Artifact,
+    scores: Artifact,
+    run_id: str,
+    workspace: Workspace,
+) -> Lineage:
+    """Gathers how a model came about.
+
+    Args:
+        data: Where the data is.
+        version: The version of the data.
+        pulled: The data.
+        validated: Which of it is used.
+        trained: The model.
+        scores: Its evaluation.
+        run_id: The MLflow run of the training.
+        workspace: Of the step that registers the model.
+    """
+    project = workspace.project
+    lock = project.root / REQUIREMENTS
+    listed = validated.folder / image_table.FILE_NAME
+    splits = digests_of_images(listed)
+    return Lineage(
+        model=workspace.workload,
+        package=scores.facts["package"],
+        weights=trained.facts["weights"],
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        commit=(project.commit() or "").removesuffix("+dirty") or None,
+        uncommitted=project.uncommitted(),
+        data={
+            "version": version.digest,
+            "tracked": version.tracked,
+            "revision": version.revision,
+            "path": data.path,
+        },
+        requirements=hashlib.sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None,
+        validation=dict(validated.facts),
+        images=Images(validated.step, validated.key, image_table.FILE_NAME, splits),
+        training=dict(trained.facts),
+        metrics=scores.facts["metrics"],
+        steps=tuple(_steps(Store(project.store), pulled, validated, trained, scores)),
+        mlflow_run=run_id,
+        **_asked_for(workspace.configuration),
+    )
+
+
+def _asked_for(workload: Workload | None) -> dict[str, Any]:
+    """The parameters of the run, and what they were made of."""
+    if workload is None:
+        return {"entry": None, "overrides": {}, "parameters": None}
+    origin = origin_of(workload)
+    return {
+        "entry": origin.entry,
+        "overrides": hide(dict(origin.overrides)),
+        "parameters": workload.model_dump(mode="json", exclude={"name"}),
+    }
+
+
+def _steps(
+    store: Store, pulled: Artifact, validated: Artifact, trained: Artifact, scores: Artifact
+) -> Iterator[Made]:
+    """The outputs from the data to the evaluation, in order."""
+    known = {each.step: each.digest for each in (pulled, validated)}
+    model = _made(store, trained)
+    yield _made(store, pulled)
+    yield _made(store, validated)
+    yield from _between(store, model, known)
+    yield model
+    yield _made(store, scores)
+
+
+def _made(store: Store, artifact: Artifact) -> Made:
+    """What the store knows of an output; DVC may have it without the store."""
+    step, digest = artifact.step, artifact.digest
+    manifest = store.inspect(step, artifact.key)[0]
+    if manifest.get("digest") != digest:
+        return Made(step, digest, artifact.key, provenance=dict(artifact.provenance))
+    return Made(step, digest, artifact.key, manifest["plan"], manifest["provenance"])
+
+
+def _between(store: Store, made: Made, known: Mapping[str, str]) -> Iterator[Made]:
+    """The outputs that another was made of and that did not come in, first made first."""
+    inputs = made.plan["inputs"] if made.plan else {}
+    for step, digest in inputs.items():
+        if step not in NO_OUTPUT and step not in known:
+            found = _find(store, step, digest, known)
+            yield from _between(store, found, known)
+            yield found
+
+
+def _find(store: Store, step: str, digest: str, known: Mapping[str, str]) -> Made:
+    """An output by its digest; of several, one that was made of the outputs that came in."""
+    for name, key in store.entries():
+        if name != step:
+            continue
+        manifest = store.inspect(step, key)[0]
+        if manifest.get("digest") == digest:
+            inputs = manifest["plan"]["inputs"]
+            if all(known.get(each, value) == value for each, value in inputs.items()):
+                return Made(step, digest, key, manifest["plan"], manifest["provenance"])
+    return Made(step, digest)

@@ -1,0 +1,60 @@
+"""A version of a real clone is trained again from its lineage."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from retrain import tracking
+from retrain.project import Project
+from retrain.registry import decisions, lineage, versions
+from retrain.store import Store
+
+
+@pytest.fixture
+def project(clone) -> Project:
+    return Project(clone.root)
+
+
+def state(project: Project) -> tuple:
+    """What a reproduction must leave as it is."""
+    return (
+        [each.public() for each in (versions.find(project, "vit", "1"),)],
+        decisions.read(project, "vit"),
+        sorted(Store(project.store).entries()),
+        project.git("status", "--porcelain"),
+        project.git("worktree", "list"),
+        tracking.client(project).search_runs(["0", "1"], max_results=50).__len__(),
+    )
+
+
+def test_the_champion_is_reproduced_and_nothing_else_changes(clone, first, project):
+    before = state(project)
+    assert len(before[4].splitlines()) == 1
+    done = clone.retrain("reproduce", "vit@champion", "--json")
+    document = json.loads(done.stdout)
+    assert document["identical"], document
+    assert document["reproduced"] == first["model"]["digest"]
+    assert {each["step"] for each in document["steps"]} >= {"pull", "train", "evaluate"}
+    assert all(each["identical"] for each in document["steps"])
+    assert all(before == now for before, now in document["metrics"].values())
+    assert state(project) == before
+    assert list((project.state / "worktrees").iterdir()) == []
+
+
+def test_a_version_with_another_parameter_differs(clone, first, project):
+    """The record says another learning rate than the one that the version was trained with."""
+    version = versions.find(project, "vit", "1")
+    record = lineage.read(project, version)
+    parameters = record.parameters | {"train": record.parameters["train"] | {"lr": 0.001}}
+    client = tracking.client(project)
+    written = lineage.write(project, replace(record, parameters=parameters))
+    client.set_model_version_tag("vit", "1", "retrain.lineage", written)
+    try:
+        done = clone.retrain("reproduce", "vit", code=1)
+    finally:
+        client.set_model_version_tag("vit", "1", "retrain.lineage", version.lineage)
+    said = "vit version 1 is not reproduced: train had other inputs: train.lr 0.003 -> 0.001."
+    assert said in done.stdout
+    assert "accuracy" in done.stdout
+    assert list((project.state / "worktrees").iterdir()) == []

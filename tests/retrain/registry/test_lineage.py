@@ -1,0 +1,175 @@
+"""The record of a version's lineage, in a real registry; and lists of images."""
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlparse
+
+import pyarrow as pa
+import pyarrow.csv
+import pytest
+from pyarrow import parquet
+
+from retrain import tracking
+from retrain.errors import UsageError
+from retrain.project import Project
+from retrain.registry import audit, lineage, versions
+from retrain.registry.lineage import Images, Lineage, Made
+from retrain.step import Plan
+from retrain.store import MANIFEST, Store, digest_of_output, list_files, write_json
+from tests import templates
+from tests.retrain.registry.test_versions import candidate_of, register
+
+SPLITS = {"train": "bca", "test": "de"}  # one letter for each image
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def write_list(file: Path) -> None:
+    """A list of images, in two row groups and not in order."""
+    rows = [
+        {"unit": 0, "path": f"{each}.png", "split": split, "label": "ant", "sha256": sha256(each)}
+        for split, letters in SPLITS.items()
+        for each in letters
+    ]
+    parquet.write_table(pa.Table.from_pylist(rows[::-1]), file, row_group_size=3)
+
+
+def record(run_id: str, **changed) -> Lineage:
+    made = Made("train", "digest", "key", None, {"run": "run-1", "commit": "c0ffee"})
+    fields = {
+        "model": "vit", "package": "package-a", "weights": "w", "time": "2026-11-22T10:00:00+00:00",
+        "commit": "c0ffee", "uncommitted": None, "entry": "vit", "overrides": {"train.lr": 0.1},
+        "data": {"version": "data-1", "tracked": True, "revision": None, "path": "data/digits"},
+        "parameters": {"train": {"lr": 0.1}}, "requirements": None, "validation": {"rows": {}},
+        "images": Images("validate", "key", "images.parquet", {}), "training": {"best_epoch": 3},
+        "metrics": {"accuracy": 0.5}, "steps": (made,), "mlflow_run": run_id,
+    }  # fmt: skip
+    return Lineage(**fields | changed)
+
+
+@pytest.fixture
+def project(tmp_path):
+    templates.place_mlflow_database(tmp_path)
+    return Project(tmp_path)
+
+
+@pytest.fixture
+def version(project):
+    """A version with a record, as `promote` registers it."""
+    first = register(project, "vit", "a", project.root)
+    written = lineage.write(project, record(first.run_id))
+    candidate = replace(candidate_of(first), package_digest="package-b", lineage=written)
+    return versions.register(project, candidate, project.root / "package-a")
+
+
+def file_of(project: Project, version: versions.ModelVersion) -> Path:
+    place = tracking.client(project).get_run(version.run_id).info.artifact_uri
+    return Path(urlparse(place).path, "lineage", f"{version.lineage}.json")
+
+
+def test_the_record_is_read_as_it_was_written(project, version):
+    assert versions.find(project, "vit", "2").lineage == version.lineage
+    assert lineage.read(project, version) == record(version.run_id)
+    assert audit.lineage_faults(project) == []
+
+
+def test_a_version_of_before_has_none(project, version):
+    old = versions.find(project, "vit", "1")
+    assert old.lineage is None
+    assert lineage.read(project, old) is None
+
+
+def test_a_record_that_was_edited_or_is_gone_is_found_and_not_read(project, version):
+    file = file_of(project, version)
+    whole = file.read_text()
+    file.write_text(whole.replace("data-1", "data-2"))
+    with pytest.raises(ValueError, match=r"vit version 2: the record of its lineage, .* changed"):
+        lineage.read(project, version)
+    [fault] = audit.lineage_faults(project)
+    assert (fault.model, fault.what[:10]) == ("vit", "version 2:")
+    assert fault.what.endswith("was changed")
+    file.unlink()
+    with pytest.raises(ValueError, match=r"is gone"):
+        lineage.read(project, version)
+    assert [fault.what.endswith("is gone") for fault in audit.lineage_faults(project)] == [True]
+
+
+def test_before_the_first_run_there_is_nothing_to_check_and_no_file_is_made(tmp_path):
+    assert audit.lineage_faults(Project(tmp_path)) == []
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+def test_the_digest_of_a_split_is_that_of_its_sorted_lines(tmp_path):
+    write_list(tmp_path / "images.parquet")
+    assert lineage.digests_of_images(tmp_path / "images.parquet") == {
+        split: {
+            "rows": len(letters),
+            "sha256": sha256("".join(f"{line}\n" for line in sorted(map(sha256, letters)))),
+        }
+        for split, letters in SPLITS.items()
+    }
+
+
+@pytest.fixture
+def listed(project):
+    """A record whose list of images is in the store."""
+    plan = Plan("validate", {}, {"pull": "pulled"}, {}, {})
+    folder = Store(project.store).folder("validate", plan.key)
+    folder.mkdir(parents=True)
+    write_list(folder / "images.parquet")
+    files = list_files(folder)
+    written = {"facts": {}, "files": files, "plan": vars(plan), "provenance": {"run": "run-1"}}
+    write_json(folder / MANIFEST, written | {"digest": digest_of_output({}, files)})
+    splits = lineage.digests_of_images(folder / "images.parquet")
+    return record("run", images=Images("validate", plan.key, "images.parquet", splits))
+
+
+@pytest.mark.parametrize("name", ["list.parquet", "list.csv"])
+def test_the_images_are_written_with_their_digests(project, listed, tmp_path, name):
+    assert lineage.write_images(project, listed, tmp_path / name) == 5
+    read = parquet.read_table if name.endswith("parquet") else pyarrow.csv.read_csv
+    table = read(tmp_path / name)
+    assert table.column_names == ["path", "split", "label", "sha256"]
+    assert table.to_pylist()[0] == {
+        "path": "e.png", "split": "test", "label": "ant", "sha256": sha256("e")
+    }  # fmt: skip
+    assert len(table) == 5
+
+
+def test_a_list_that_is_lost_or_another_one_is_refused(project, listed, tmp_path):
+    target = tmp_path / "list.parquet"
+    with pytest.raises(UsageError, match=r"name a file that ends in .parquet or .csv"):
+        lineage.write_images(project, listed, tmp_path / "list.txt")
+    with pytest.raises(UsageError, match="cannot be written: No such file"):
+        lineage.write_images(project, listed, tmp_path / "none" / "list.csv")
+    other = replace(listed.images, splits={"train": {"rows": 3, "sha256": sha256("other")}})
+    with pytest.raises(ValueError, match="has changed since the version was registered"):
+        lineage.write_images(project, replace(listed, images=other), target)
+    Store(project.store).discard("validate", listed.images.key)
+    with pytest.raises(ValueError, match="The store has lost the list of the images"):
+        lineage.write_images(project, listed, target)
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("vit", ("vit", "champion")), ("vit@7", ("vit", "7")), ("a-b@best", ("a-b", "best"))],
+)
+def test_a_reference_names_a_version(text, expected):
+    assert versions.parse_reference(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "@7", "vit@"])
+def test_what_is_no_reference_is_refused(text):
+    with pytest.raises(UsageError, match="Write NAME, NAME@ALIAS or NAME@NUMBER"):
+        versions.parse_reference(text)
+
+
+def test_the_record_is_json_that_people_can_read(project, version):
+    text = file_of(project, version).read_text()
+    assert json.loads(text)["data"]["version"] == "data-1"
+    assert text.count("\n") > 20

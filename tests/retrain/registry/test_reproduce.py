@@ -1,0 +1,162 @@
+"""What is compared, and what is refused before anything is trained."""
+
+from dataclasses import replace
+
+import pytest
+
+from retrain import hardware
+from retrain.errors import UsageError
+from retrain.project import Project
+from retrain.registry import decisions, reproduce as module, rerun, versions
+from retrain.registry.lineage import Made
+from retrain.registry.reproduce import Reproduction
+from retrain.step import Plan
+from tests import templates
+from tests.retrain.registry.test_lineage import record
+from tests.retrain.registry.test_versions import decision, register
+
+PULL = Plan("pull", {"data.path": "photos"}, {"data": "data-1"}, {"tasks.pull": "c1"}, {})
+TRAIN = Plan("train", {"train.lr": 0.1}, {"pull": "d1", "start": "new"}, {}, {"numpy": "1.0"})
+
+
+def made(plan: Plan, digest: str, **provenance) -> Made:
+    return Made(plan.step, digest, plan.key, vars(plan), provenance)
+
+
+def manifest(plan: Plan, digest: str) -> dict:
+    return {"plan": vars(plan), "digest": digest, "facts": {}}
+
+
+RECORD = record("run", steps=(made(PULL, "d1"), made(TRAIN, "d2")))
+
+
+def compare(pull: Plan, train: Plan, digests: tuple[str, str], moved=None):
+    manifests = {
+        "pull": manifest(pull, digests[0]),
+        "train": manifest(train, digests[1]),
+    }
+    return list(module._compare(RECORD, manifests, moved or {}))
+
+
+def outcome(steps, *, identical=False, differs=()):
+    done = Reproduction("vit", 3, "c0ffee", identical, "w", "w2", tuple(steps), {}, differs, 1.0)
+    return done.outcome
+
+
+def test_the_same_is_said_to_be_identical():
+    steps = compare(PULL, TRAIN, ("d1", "d2"))
+    assert [(each.identical, each.inputs) for each in steps] == [(True, ""), (True, "")]
+    said = "vit version 3 is reproduced: the weights are identical."
+    assert outcome(steps, identical=True) == said
+
+
+def test_the_first_step_with_another_output_is_named_with_what_it_read():
+    changed = replace(TRAIN, config={"train.lr": 0.5}, libraries={"numpy": "2.0"})
+    steps = compare(replace(PULL, code={"tasks.pull": "c2"}), changed, ("d1", "other"))
+    assert steps[0].inputs == "code of tasks.pull"
+    assert outcome(steps) == (
+        "vit version 3 is not reproduced: train had other inputs: "
+        "train.lr 0.1 -> 0.5, numpy 1.0 -> 2.0."
+    )
+
+
+def test_what_follows_from_an_earlier_step_is_no_input_that_differs():
+    steps = compare(PULL, replace(TRAIN, inputs={"pull": "x", "start": "new"}), ("x", "y"))
+    assert [each.inputs for each in steps] == ["", ""]
+    assert "pull gave another output; nothing that is recorded differs." in outcome(steps)
+    assert "pull gave another output; cores 2 -> 4." in outcome(steps, differs=("cores 2 -> 4",))
+    started = replace(TRAIN, inputs={"pull": "d1", "start": "champion"})
+    assert compare(PULL, started, ("d1", "y"))[1].inputs == "start has a new output"
+
+
+def test_a_place_with_another_name_in_the_copy_is_the_same_place():
+    moved = replace(PULL, config={"data.path": "/clone/photos"})
+    [pull, _] = compare(moved, TRAIN, ("d1", "d2"), {"data.path": "/clone/photos"})
+    assert pull.inputs == ""
+    [pull, _] = compare(moved, TRAIN, ("d1", "d2"), {"data.path": "/elsewhere"})
+    assert pull.inputs == "data.path photos -> /clone/photos"
+
+
+def test_a_commit_without_changes_is_preferred():
+    changes = {"sha256": "s", "files": ["a.py", "params.yaml"]}
+    clean = made(TRAIN, "d2", commit="first", uncommitted=None)
+    dirty = made(TRAIN, "d2", commit="first+dirty", uncommitted=changes)
+    old = made(TRAIN, "d2", commit="first")
+    recorded = {"sha256": "s", "files": ["params.yaml"]}
+    for trained, uncommitted, expected in (
+        (clean, recorded, ("c0ffee", recorded)),
+        (clean, None, ("c0ffee", None)),
+        (clean, changes, ("first", None)),
+        (dirty, changes, ("c0ffee", changes)),
+        (old, changes, ("c0ffee", changes)),
+    ):
+        given = replace(RECORD, steps=(trained,), uncommitted=uncommitted)
+        assert module._code_of(given) == expected
+    assert list(module._not_kept(changes)) == ["uncommitted changes were not kept, of a.py"]
+    assert list(module._not_kept({"files": ["params.yaml", "data.dvc"]})) == []
+
+
+def test_another_machine_and_other_libraries_are_named():
+    here = hardware.machine()
+    there = here | {"cores": 999, "host": "another", "memory_gb": 1.0}
+    plan = replace(TRAIN, libraries={"numpy": "0.1", "no-such-library": "1.0"})
+    given = replace(RECORD, steps=(made(plan, "d", machine=there),))
+    assert list(module._surroundings(given)) == [
+        f"numpy 0.1 -> {module.installed('numpy')}",
+        "no-such-library 1.0 -> not installed",
+        f"cores 999 -> {here['cores']}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"parameters": None}, "was registered without its lineage"),
+        ({"commit": None}, "was trained outside git"),
+    ],
+)
+def test_what_cannot_be_reproduced_is_refused_at_once(changed, message, monkeypatch, tmp_path):
+    from types import SimpleNamespace
+
+    given = replace(RECORD, **changed)
+    monkeypatch.setattr(module.lineage, "read", lambda *_: given)
+    version = SimpleNamespace(name="vit", version=3)
+    with pytest.raises(UsageError, match=message):
+        module.reproduce(Project(tmp_path), version, print)
+    assert not (tmp_path / ".retrain").exists()
+
+
+def test_a_copy_s_champion_is_what_the_training_started_from(tmp_path, monkeypatch):
+    project, copy = Project(tmp_path), rerun.Copy(tmp_path / "copy")
+    copy.root.mkdir()
+    for each in (project, copy):
+        templates.place_mlflow_database(each.root)
+    first, second = (register(project, "vit", model, tmp_path) for model in "ab")
+    decisions.apply(project, second, decision(2))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    packages = {path: path.read_bytes() for path in tmp_path.rglob("MLmodel")}
+    rerun._register_start(project, copy, "vit", first.weights)
+    champion = versions.champion(copy, "vit")
+    assert (champion.version, champion.weights, champion.train_key) == (1, first.weights, None)
+    assert versions.download(copy, champion).is_relative_to(copy.root)
+    assert versions.champion(project, "vit").weights == second.weights
+    assert versions.get(project, "vit", 3) is None
+    assert {path: path.read_bytes() for path in packages} == packages
+    with pytest.raises(ValueError, match="weights that it started from are not in the registry: w"):
+        rerun._register_start(project, copy, "vit", "w")
+
+
+def test_a_copy_is_told_the_place_that_only_the_clone_has(tmp_path):
+    clone, copy = Project(tmp_path / "clone"), rerun.Copy(tmp_path / "clone/.retrain/copy")
+    copy.root.mkdir(parents=True)
+    for name in ("clone/photos", "beside", "clone/both", "clone/.retrain/copy/both"):
+        (tmp_path / name).mkdir()
+    for value, expected in {
+        "photos": f"{tmp_path}/clone/photos",
+        "../beside": f"{tmp_path}/beside",
+        "both": "both",
+        "owner/name@0123": "owner/name@0123",
+        "s3://bucket": "s3://bucket",
+        str(tmp_path / "beside"): str(tmp_path / "beside"),
+    }.items():
+        assert rerun._place(clone, copy, value) == expected

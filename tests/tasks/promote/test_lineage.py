@@ -1,0 +1,221 @@
+"""The lineage that a version gets when it is registered, and the command that shows it."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from retrain import hardware
+from retrain.cli.main import main
+from retrain.execute import get_or_run
+from retrain.project import Project
+from retrain.registry import audit, lineage, versions
+from retrain.registry.lineage import Made
+from retrain.step import Input, Plan, Step, plan
+from retrain.store import MANIFEST, Artifact, RunContext, Store, write_json
+from retrain.verify import Verifier
+from retrain.workload import Data, Model, Workload
+from tasks.data import image_table
+from tasks.promote import check
+from tasks.promote.lineage import _steps
+from tests.tasks.promote.conftest import DATA, ROWS, train
+
+WORKLOAD = Workload(name="toy", data=Data(path="data"), model=Model(family="vit"))
+INPUTS: Mapping[str, tuple[str, ...]] = {
+    "pull": ("data",),
+    "validate": ("pull",),
+    "preprocess": ("pull", "validate"),
+    "embed": ("preprocess",),
+    "train": ("embed",),
+    "evaluate": ("train", "embed"),
+}
+
+
+@pytest.fixture(autouse=True)
+def not_loaded(monkeypatch):
+    """Leaves out what takes 5 s: to load the version. See `test_check.py`."""
+    monkeypatch.setattr(check, "check_answers", lambda *_: None)
+
+
+@pytest.fixture
+def version(project, run):
+    (project.root / "requirements.lock").write_text("numpy==2.4.6\n")
+    (project.root / "params.yaml").write_text(
+        "workloads: {toy: {data: {path: data}, model: {family: vit}}}\n"
+    )
+    run(train(project), "first")
+    return versions.champion(project, "toy")
+
+
+def write_step(*arguments) -> dict:
+    """The function of each step of a small chain, whose output does not depend on its inputs."""
+    folder = arguments[-1].folder
+    (folder / "output.txt").write_text(folder.parent.name)
+    return {}
+
+
+def plan_of(name: str, given: Sequence[Input]) -> Plan:
+    return plan(step_named(name), WORKLOAD, given)
+
+
+def step_named(name: str) -> Step:
+    return Step(name, write_step, reads=(), inputs=INPUTS[name], libraries=("numpy",))
+
+
+def make(project: Project, name: str, given: Sequence[Input]) -> Artifact:
+    made, _ = get_or_run(
+        Store(project.store), step_named(name), plan_of(name, given), WORKLOAD, given,
+        RunContext(f"run of {name}", project), Verifier(Store(project.store), "run").checking,
+    )  # fmt: skip
+    return made
+
+
+def make_chain(project: Project) -> dict[str, Artifact]:
+    """The outputs of steps that depend on each other as those of a real run do."""
+    made: dict[str, Any] = {"data": DATA}
+    for name, inputs in INPUTS.items():
+        made[name] = make(project, name, [made[each] for each in inputs])
+    return made
+
+
+def steps_of(project: Project, made: Mapping[str, Artifact]) -> list[Made]:
+    names = ("pull", "validate", "train", "evaluate")
+    return list(_steps(Store(project.store), *(made[name] for name in names)))
+
+
+def test_the_chain_leads_from_the_data_to_the_evaluation(tmp_path):
+    project = Project(tmp_path)
+    made = make_chain(project)
+    for number in range(5):  # the same output once more, of other data
+        other = [
+            replace(made[name], digest=f"{number}", provenance={"run": "run"})
+            for name in INPUTS["preprocess"]
+        ]
+        again = plan_of("preprocess", other)
+        folder = Store(project.store).folder("preprocess", again.key)
+        shutil.copytree(made["preprocess"].folder, folder)
+        manifest = json.loads((folder / MANIFEST).read_text())
+        write_json(folder / MANIFEST, manifest | {"plan": asdict(again)})
+    steps = steps_of(project, made)
+    assert [each.step for each in steps] == list(INPUTS)
+    for each in steps:
+        assert (each.key, each.digest) == (made[each.step].key, made[each.step].digest)
+        assert each.depends_on.key == each.key
+        assert each.provenance["run"] == f"run of {each.step}"
+        assert each.provenance["machine"] == hardware.machine()
+        assert each.provenance["uncommitted"] is None
+
+
+def test_what_the_store_has_lost_is_not_recorded(tmp_path):
+    project = Project(tmp_path)
+    made, store = make_chain(project), Store(project.store)
+    store.discard("embed", made["embed"].key)
+    store.discard("evaluate", made["evaluate"].key)
+    steps = steps_of(project, made)
+    assert [each.step for each in steps] == ["pull", "validate", "embed", "train", "evaluate"]
+    _, _, embed, _, evaluate = steps
+    assert (embed.digest, embed.key, embed.plan) == (made["embed"].digest, None, None)
+    assert (evaluate.key, evaluate.plan) == (made["evaluate"].key, None)
+    assert evaluate.provenance["run"] == "run of evaluate"  # DVC's copy has less
+
+
+def test_a_version_carries_its_lineage(project, version, images):
+    record = lineage.read(project, version)
+    assert (record.model, record.package) == ("toy", version.package_digest)
+    assert record.weights == version.weights
+    assert record.data == {
+        "version": DATA.digest, "tracked": True, "revision": None, "path": "data"
+    }  # fmt: skip
+    assert record.requirements == hashlib.sha256(b"numpy==2.4.6\n").hexdigest()
+    assert record.mlflow_run == version.run_id
+    assert record.trained.digest == version.train_digest
+    assert record.trained.provenance["commit"] == "c0ffee"
+    assert record.metrics == version.metrics
+    listed = images[1].folder / image_table.FILE_NAME
+    assert record.images.splits == lineage.digests_of_images(listed)
+    assert record.images.splits["test"]["rows"] == ROWS
+    assert audit.lineage_faults(project) == []
+
+
+def run_command(project: Project, monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
+    monkeypatch.chdir(project.root)
+    code = main(["lineage", *arguments])
+    output, errors = capsys.readouterr()
+    return code, output, errors
+
+
+def test_the_command_prints_the_chain(project, version, monkeypatch, capsys):
+    for reference in ("toy", "toy@champion", "toy@1"):
+        code, output, _ = run_command(project, monkeypatch, capsys, reference)
+        assert code == 0
+        assert "toy version 1 (champion, reference), registered" in output
+    assert "promoted" in output
+    assert f"package      {version.package_digest}" in output
+    assert "data (under DVC), version data-1" in output
+    record = lineage.read(project, version)
+    assert f"test: {ROWS}, sha256 {record.images.splits['test']['sha256']}" in output
+    assert "machine      not recorded" in output  # the toy's training was in no step
+    code, output, _ = run_command(project, monkeypatch, capsys, "toy", "--json")
+    document = json.loads(output)
+    assert document["file"] is None
+    assert document["lineage"]["images"]["splits"] == record.images.splits
+    assert document["decisions"][0]["action"] == "promoted"
+
+
+def test_of_an_old_version_the_command_prints_what_is_known(project, run, monkeypatch, capsys):
+    register = versions.register
+
+    def without(project, candidate, package):
+        return register(project, replace(candidate, lineage=None), package)
+
+    monkeypatch.setattr(versions, "register", without)
+    run(train(project), "first")
+    (project.root / "params.yaml").write_text("workloads: {toy: {}}\n")
+    code, output, _ = run_command(project, monkeypatch, capsys, "toy")
+    assert code == 0
+    assert "data         version data-1" in output
+    assert "code         commit c0ffee" in output
+    assert "images       not recorded" in output
+    code, _, errors = run_command(project, monkeypatch, capsys, "toy", "--images", "x.csv")
+    assert (code, errors) == (1, "retrain: The images of toy version 1 were not recorded.\n")
+
+
+@pytest.mark.parametrize(
+    ("subject", "code", "message"),
+    [
+        ("toy@9", 2, "toy has no version '9'. There are: 1, champion, reference."),
+        ("tyo", 2, "No workload 'tyo' in params.yaml or run here. Did you mean 'toy'?"),
+        ("@1", 2, "'@1' names no version. Write NAME, NAME@ALIAS or NAME@NUMBER."),
+        ("none.parquet", 2, "There is no file "),
+        ("params.yaml", 2, "is no Parquet file that can be read"),
+    ],
+)
+def test_what_names_no_version_is_one_line(
+    project, version, monkeypatch, capsys, subject, code, message
+):
+    found, output, errors = run_command(project, monkeypatch, capsys, subject)
+    assert (found, output, len(errors.splitlines())) == (code, "", 1)
+    assert message in errors
+
+
+def test_the_images_are_listed_from_the_store(project, version, images, monkeypatch, capsys):
+    """The toy's `validate` is in no store, so it is put there first."""
+    record = lineage.read(project, version)
+    code, _, errors = run_command(project, monkeypatch, capsys, "toy", "--images", "x.parquet")
+    assert code == 1
+    assert "The store has lost the list of the images" in errors
+    listed = Path(images[1].folder, image_table.FILE_NAME)
+    found = replace(images[1], folder=listed.parent)
+    monkeypatch.setattr(Store, "find", lambda *_: found)
+    code, output, _ = run_command(project, monkeypatch, capsys, "toy", "--images", "x.parquet")
+    assert code == 0
+    assert f"{ROWS + 4} images are listed in x.parquet." in output
+    written = pq.read_table(project.root / "x.parquet")
+    assert written["sha256"] == pq.read_table(listed)["sha256"]
+    assert record.images.file == image_table.FILE_NAME
