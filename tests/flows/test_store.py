@@ -78,7 +78,9 @@ def test_dvc_finds_damage_in_what_it_takes(copy, folders):
 
 
 def test_verify_finds_damage_and_repair_takes_it_out(copy, folders):
-    whole = "No artifact in the store is damaged.\nNo ledger was changed.\n"
+    whole = (
+        "No artifact in the store is damaged.\nNo ledger was changed.\nNo lineage was changed.\n"
+    )
     assert copy.retrain("verify").stdout == whole
     flip(folders["validate"] / "images.parquet")
     output = copy.retrain("verify", code=1).stdout

@@ -20,7 +20,7 @@ from models.image import to_arrays
 from retrain.project import Project
 from retrain.step import DataVersion
 from retrain.store import Artifact
-from retrain.workload import Data
+from retrain.workload import Data, Gate
 from tasks.promote.package import write_package
 from tasks.promote.step import Intent, promote
 from tests.tasks.toy_model import (
@@ -53,9 +53,8 @@ def project(tmp_path_factory):
     decision = Artifact("gate", "k", "d", Path(), facts)
     version = DataVersion("data-1", tracked=True)
     place = workspace(root / "promote", root)
-    promote(
-        Data(path="data"), version, *images, trained, scores, decision, Intent(promote=True), place
-    )
+    made = (*images, trained, scores, decision)
+    promote(Data(path="data"), Gate(), version, *made, Intent(promote=True), place)
     return project
 
 
