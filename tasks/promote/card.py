@@ -21,6 +21,7 @@ from retrain.store import MANIFEST, Artifact
 from tasks.data.metrics import METRICS
 from tasks.data.package import images_of
 from tasks.data.raw_dataset import SPLITS
+from tasks.promote.outcome import slice_row
 
 CONFIDENCE = 0.95
 WORST = 5
@@ -50,10 +51,10 @@ def describe(
     sections: dict[str, Iterable[str]] = {
         name: _what(trained),
         "Data": _data(data, validated),
-        "Results on the test split": _results(scores.facts, table),
+        "Results on the test split": _results(scores.facts, table, decision["slices"]),
         "Decision of the gate": [f"{decision['verdict'].capitalize()}.", *decision["says"]],
         "Training": _training(trained, scores.facts),
-        "Limits": _limits(scores.facts, table),
+        "Limits": _limits(scores.facts, table, decision["slices"]),
     }
     if parameters := _parameters(trained.folder / MANIFEST):
         sections["Parameters"] = [parameters]
@@ -96,7 +97,11 @@ def _data(version: DataVersion, facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"{near:,} images look almost like one of a later split."
 
 
-def _results(facts: Mapping[str, Any], table: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _results(
+    facts: Mapping[str, Any],
+    table: Sequence[Mapping[str, Any]],
+    slices: Sequence[Mapping[str, Any]],
+) -> Iterator[str]:
     metrics = facts["metrics"]
     rows = sum(row["rows"] for row in table)
     yield f"{rows:,} images that the model was not trained on. It answers in {facts['precision']}."
@@ -119,6 +124,13 @@ def _results(facts: Mapping[str, Any], table: Sequence[Mapping[str, Any]]) -> It
             f"| {cell(row['label'])} | {row['rows']:,} | {row['recall']:.4f} "
             f"| {_interval(row['recall'], row['rows'])} | {row['precision']:.4f} |"
         )
+    if slices:
+        yield ""
+        yield "| images by column and value | test images | accuracy | 95 % interval |"
+        yield "|---|---|---|---|"
+        for one in slices:
+            name, *others = slice_row(one)
+            yield f"| {cell(name)} | {' | '.join(others)} |"
     yield ""
     yield "The intervals are Wilson's (1927), of shares of images."
 
@@ -141,11 +153,17 @@ def _training(trained: Artifact, scores: Mapping[str, Any]) -> Iterator[str]:
     yield f"Package `{scores['package']}`."
 
 
-def _limits(facts: Mapping[str, Any], table: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _limits(
+    facts: Mapping[str, Any],
+    table: Sequence[Mapping[str, Any]],
+    slices: Sequence[Mapping[str, Any]],
+) -> Iterator[str]:
     yield "- It gives every image one of these classes, also an image that shows something else."
+    columns = dict.fromkeys(str(one["column"]) for one in slices)
+    by = f"by {_list(map(cell, ('class', *columns)))}" if slices else "by class only"
     yield (
-        "- The results hold for images like those of this data. They were measured by class only, "
-        "not by place, time or camera."
+        f"- The results hold for images like those of this data. They were measured {by}, and by "
+        "nothing else, such as place or time."
     )
     few = [f"{cell(row['label'])} ({row['rows']:,})" for row in table if row["rows"] < FEW]
     if few:

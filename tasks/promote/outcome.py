@@ -84,7 +84,9 @@ def show(document: Mapping[str, Any]) -> None:
     )
     # Not in the records of older versions, like the sentences below.
     if slices := document["decision"].get("slices"):
-        console.say_table(("slice", "images", "accuracy", "95 % interval"), [*map(_row, slices)])
+        console.say_table(
+            ("slice", "images", "accuracy", "95 % interval"), [*map(slice_row, slices)]
+        )
     for rule in document["decision"]["rules"]:
         mark = "[green]passed[/]" if rule["passed"] else "[red]failed[/]"
         console.say(f"{mark}  {escape(rule['rule'])}  (is {rule['value']:.4f})")
@@ -93,8 +95,8 @@ def show(document: Mapping[str, Any]) -> None:
     console.say(f"\n[bold]{escape(verdict(document))}[/]")
 
 
-def _row(one: Mapping[str, Any]) -> tuple[str, str, str, str]:
-    """A slice of the test images as a row of a table."""
+def slice_row(one: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    """A slice of the test images as a row of a table: name, images, accuracy, interval."""
     name = f"{one['column']}: {one['value']}"
     if "from" in one:
         name += f" ({one['from']:.4g} to {one['to']:.4g})"

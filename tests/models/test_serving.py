@@ -49,7 +49,7 @@ def project(tmp_path_factory):
     images = write_data(root, len(IMAGES))
     scores = write_scores(root / "scores", trained, len(IMAGES))
     facts = {"passed": True, "verdict": "first", "rules": [], "says": [], "champion": None}
-    facts |= {"test_images": "test images", "reference": True}
+    facts |= {"test_images": "test images", "reference": True, "slices": []}
     decision = Artifact("gate", "k", "d", Path(), facts)
     version = DataVersion("data-1", tracked=True)
     place = workspace(root / "promote", root)

@@ -91,6 +91,7 @@ def decide(verdict: str, champion: int | None, run_id: str = "run-1") -> Artifac
         "verdict": verdict,
         "rules": [PASSED],
         "says": ["Nothing was compared."],
+        "slices": [],
         "test_images": "test images",
         "reference": verdict in ("first", "better"),
         "champion": champion and {"version": champion, "metrics": {"accuracy": 0.95}},

@@ -45,15 +45,25 @@ def scores(folder, *rows, **facts) -> Artifact:
     return Artifact("evaluate", "k", "d", folder, given | {"package": "p" * 64} | facts)
 
 
-def described(trained, evaluation, **facts) -> str:
+def described(trained, evaluation, slices=(), **facts) -> str:
     validated = {
         "rows": {"train": 700, "val": 100, "test": 200}, "quarantined": 3, "near_duplicates": 0,
         "classes": {"ant": 400, "bee": 250, "cat": 150, "dog": 200},
     }  # fmt: skip
-    decision = {"verdict": "better", "says": ["Accuracy is better.", "So it is."]}
+    decision = {"verdict": "better", "says": ["Accuracy is better.", "So it is."], "slices": slices}
     return card.describe(
         "toy", DataVersion("data-1", True), validated | facts, trained, evaluation, decision
     )
+
+
+def test_the_card_has_the_slices(trained, tmp_path):
+    few = {"column": "site", "value": "a|b", "images": 9, "accuracy": 0.5, "low": 0.2, "high": 0.8}
+    third = few | {"column": "side", "value": "lowest", "images": 91, "from": 8.0, "to": 16.0}
+    slices = (few | {"judged": False}, third | {"judged": True})
+    text = described(trained, scores(tmp_path / "scores", ("ant", 100, 0.5)), slices)
+    assert "| site: a\\|b | 9 (too few to judge) | 0.5000 | 0.2000 to 0.8000 |" in text
+    assert "| side: lowest (8 to 16) | 91 | 0.5000 | 0.2000 to 0.8000 |" in text
+    assert "They were measured by class, site, side, and by nothing else" in text
 
 
 def test_the_card_says_what_is_known(trained, tmp_path):
