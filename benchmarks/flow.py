@@ -11,10 +11,10 @@ at being first. Then, in the first folder, with nothing changed: `retrain train 
 run once before). Wall time of whole commands in seconds, medians over the rounds; a step's time is
 the one that the run prints.
 
-Result of 2026-11-22, two cores, 3 rounds: cold flow 31.3 s to 20.9 s for the script, ratio 1.495.
-About 15 s of it pass outside the steps, most of them while the server makes its database and the
-imports are done; train takes 10.2 s, evaluate 3.3 s, promote 1.2 s. Unchanged 0.79 s to 2.89 s for
-`dvc repro`, ratio 0.27; with `--run` 6.8 s. A day before, on a faster machine: 19.9 s to 14.3 s.
+Result of 2026-11-22, two cores, 3 rounds: cold flow 31.4 s to 21.8 s for the script, ratio 1.44.
+About 14 s of it pass outside the steps, most of them while the server makes its database and the
+imports are done; train takes 10.4 s, evaluate 3.8 s, promote 2.5 s. Unchanged 0.92 s to 4.13 s for
+`dvc repro`, ratio 0.22; with `--run` 7.0 s. A day before, on a faster machine: 19.9 s to 14.3 s.
 """
 
 import argparse

@@ -1,6 +1,5 @@
 """Compares the challenger with the champion and with the reference, on the same test images."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,9 +17,6 @@ from tasks.data.champion import Opponent, Opponents, Scored
 from tasks.data.slices import NO_SLICES, Slices, metric_of, parse
 from tasks.gate import paired
 from tasks.gate.pairs import Comparable, pair
-
-# Decisions for which no images were compared, or for which nothing depended on luck.
-NOT_COUNTED = ("first", "repackaged", "champion already", "not comparable")
 
 
 @dataclass(frozen=True)
@@ -187,15 +183,10 @@ def _number(run: Runner, scores: Artifact, champion: Scored) -> int:
     The same challenger and champion have the number that they got at first.
     """
     project, name = run.context.project, run.workload.name
-    counted = [
-        (event.version, event.previous)
-        for event in decisions.read(project, name).entries
-        if event.test_images == scores.facts["test_images"] and event.verdict not in NOT_COUNTED
-    ]
-    distinct: Sequence[tuple[int, int | None]] = list(dict.fromkeys(counted))
+    made = decisions.read(project, name).comparisons(scores.facts["test_images"])
     registered = versions.find_version(project, name, scores.facts["package"])
     this = (registered and registered.version, champion.registered.version.version)
-    return distinct.index(this) + 1 if this in distinct else len(distinct) + 1
+    return made.index(this) + 1 if this in made else len(made) + 1
 
 
 STEP = Step(
