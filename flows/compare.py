@@ -120,10 +120,8 @@ def run(
         "seconds": round(monotonic() - began, 3),
         "data": place,
         "output": path and str(path),
-        **{
-            key: {"name": each.name, "version": each.version, "package": each.package_digest}
-            for key, each in zip("ab", models, strict=True)
-        },
+        "a": models[0].identity(),
+        "b": models[1].identity(),
         "comparison": found,
         "outcome": any_two.sentences(found, *names)[0],
     }

@@ -99,7 +99,7 @@ def run(
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(monotonic() - began, 3),
         "input": input,
-        "model": {"name": model.name, "version": model.version, "package": model.package_digest},
+        "model": model.identity(),
         "drift": result,
         "outcome": report.sentence(result),
     }

@@ -226,11 +226,7 @@ def run(
         "seconds": round(monotonic() - began, 3),
         "input": input,
         "output": str(path),
-        "model": {
-            "name": model.name,
-            "version": model.version,
-            "package": model.package_digest,
-        },
+        "model": model.identity(),
         **asdict(written),
     }
     document["outcome"] = _outcome(document)

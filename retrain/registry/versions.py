@@ -97,6 +97,10 @@ class ModelVersion(Candidate):
         """All attributes as JSON-able values."""
         return asdict(self)
 
+    def identity(self) -> dict[str, Any]:
+        """Its name, number and package, for a document about what it was used for."""
+        return {"name": self.name, "version": self.version, "package": self.package_digest}
+
 
 @contextmanager
 def lock(project: Project) -> Iterator[None]:

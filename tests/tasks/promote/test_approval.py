@@ -18,7 +18,7 @@ from tasks.promote import approval as module, check
 from tasks.promote.approval import review
 from tasks.promote.rollback import roll_back
 from tasks.promote.step import Intent
-from tests.tasks.promote.conftest import COMPARE, MANUAL, history, train
+from tests.tasks.promote.conftest import COMPARE, MANUAL, history, killed_at, train
 
 REASON = "the night images look right"
 AGAIN = Intent(promote=True, again=True)
@@ -239,20 +239,9 @@ def test_of_two_people_the_first_decides(project, pair, monkeypatch):
 
 @pytest.mark.parametrize("call", ["log_param", "set_registered_model_alias"])
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-def test_an_approval_that_was_killed_is_carried_out_once(project, pair, monkeypatch, call, done):
-    from mlflow import MlflowClient
-
-    original = getattr(MlflowClient, call)
-
-    def killed(self, *args, **kwargs):
-        if done:
-            original(self, *args, **kwargs)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(MlflowClient, call, killed)
-        with pytest.raises(KeyboardInterrupt):
-            review(project, "toy", "approve", REASON)
+def test_an_approval_that_was_killed_is_carried_out_once(project, pair, call, done):
+    with killed_at(call, done):
+        review(project, "toy", "approve", REASON)
     assert review(project, "toy", "approve", REASON).version == champion(project) == 2
     assert actions(project) == [("promoted", 1), ("waiting", 2), ("promoted", 2)]
     assert not decisions.read(project, "toy").unfinished

@@ -25,6 +25,7 @@ from tests.tasks.promote.conftest import (
     ROWS,
     decide,
     history,
+    killed_at,
     train,
 )
 from tests.tasks.toy_model import write_scores
@@ -193,20 +194,9 @@ def test_a_version_without_an_example_only_has_to_answer(project, run, tmp_path,
 
 @pytest.mark.parametrize("call", ["log_param", "set_registered_model_alias"])
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-def test_a_rollback_that_was_killed_goes_back_once(project, three, monkeypatch, call, done):
-    from mlflow import MlflowClient
-
-    original = getattr(MlflowClient, call)
-
-    def killed(self, *args, **kwargs):
-        if done:
-            original(self, *args, **kwargs)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(MlflowClient, call, killed)
-        with pytest.raises(KeyboardInterrupt):
-            roll_back(project, "toy", REASON)
+def test_a_rollback_that_was_killed_goes_back_once(project, three, call, done):
+    with killed_at(call, done):
+        roll_back(project, "toy", REASON)
     assert roll_back(project, "toy", REASON).version == champion(project) == 2
     assert [entry.action for entry in history(project)] == ["promoted"] * 3 + ["rolled back"]
     assert not decisions.read(project, "toy").unfinished

@@ -14,7 +14,7 @@ from retrain.project import Project
 from retrain.registry import audit, decisions, versions
 from tasks.data import package
 from tasks.promote import check, package as packaging
-from tests.tasks.promote.conftest import COMPARE, ROWS, decide, history, train
+from tests.tasks.promote.conftest import COMPARE, ROWS, decide, history, killed_at, train
 from tests.tasks.toy_model import HISTORY, write_scores
 
 
@@ -163,26 +163,11 @@ def test_a_rejected_model_that_passes_later_keeps_its_version(project, run):
     ],
 )
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-def test_a_promotion_that_was_killed_is_completed_by_the_next_run(
-    project, monkeypatch, call, done, run
-):
-    from mlflow import MlflowClient
-
+def test_a_promotion_that_was_killed_is_completed_by_the_next_run(project, call, done, run):
     trained = train(project)
     call, _, alias = call.partition(" ")
-    original = getattr(MlflowClient, call)
-
-    def killed(self, *args, **kwargs):
-        if alias and alias not in args:
-            return original(self, *args, **kwargs)
-        if done:
-            original(self, *args, **kwargs)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(MlflowClient, call, killed)
-        with pytest.raises(KeyboardInterrupt):
-            run(trained, "first")
+    with killed_at(call, done, alias):
+        run(trained, "first")
     appointed = versions.champion(project, "toy") is not None
     after = call == "set_registered_model_tag" or (done and alias == "champion")
     assert appointed == after
