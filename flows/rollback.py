@@ -53,7 +53,8 @@ def run(workload: str, reason: str, to: int | None = None) -> dict[str, Any]:
     guard_logs()
     done = go_back(find_project(), workload, reason, to)
     key = f"{workload.lower().replace('_', '-')}-rollback"
-    create_markdown_artifact(key=key, markdown=f"# {done.outcome}")
+    text = f"# {done.outcome}" + (f"\n\n{done.says}" if done.says else "")
+    create_markdown_artifact(key=key, markdown=text)
     return asdict(done)
 
 

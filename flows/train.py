@@ -222,7 +222,7 @@ def document(run: RunState) -> Document:
     }
     if decision is None or result["model"] is None:
         return result | {"rejected": False, "waiting": False, "outcome": None}
-    failed = not decision["passed"] and decision["verdict"] != "champion already"
+    failed = not outcome.passed(result) and decision["verdict"] != "champion already"
     failed = failed or "withheld" in result["model"]
     return result | {
         "rejected": failed and run.promote,
@@ -277,7 +277,7 @@ def publish(document: Document) -> None:
         key=f"{name}-decision",
         table=[
             {"rule": rule["rule"], "value": round(rule["value"], 4), "passed": rule["passed"]}
-            for rule in document["decision"]["rules"]
+            for rule in outcome.rules(document)
         ],
         description=document["outcome"],
     )

@@ -379,6 +379,9 @@ class Gate(Section):
     Attributes:
         min: The smallest allowed values of metrics, by name: `{accuracy: 0.9}`.
         max: The largest allowed values of metrics, by name: `{log_loss: 0.5}`.
+        max_latency_ms: The most milliseconds that a single image may take in 95 % of the calls, in
+            the check before a promotion; any when None.
+        max_package_mb: The largest package, in megabytes (10^6 bytes); any when None.
         slices: The columns by whose values the test images are divided: `width`, `height`, `mode`,
             `bytes`, `file`, `side`, `aspect`, `brightness`, `contrast`, `camera`, `format`, or one
             of your own. `min` and `no_worse` then take `accuracy[camera=X100]`, and
@@ -398,6 +401,8 @@ class Gate(Section):
 
     min: dict[str, float] = {}
     max: dict[str, float] = {}
+    max_latency_ms: Annotated[float, Field(gt=0)] | None = None
+    max_package_mb: Annotated[float, Field(gt=0)] | None = None
     slices: Names = ()
     metric: Text = "accuracy"
     margin: Annotated[float, Field(ge=0)] = 0.01

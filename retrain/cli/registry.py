@@ -255,6 +255,8 @@ def _rollback(project: Project, options: argparse.Namespace) -> int:
         print_json(dataclasses.asdict(done))
     else:
         print(f"{done.outcome}.")
+        if done.says:
+            print(f"{done.says}.")
     return 0
 
 

@@ -45,6 +45,12 @@ def is_applied(project: Project, version: ModelVersion, decision: Decision) -> b
     return _is_entered(written, decision, champion) and not written.unfinished
 
 
+def is_entered(project: Project, version: ModelVersion, decision: Decision) -> bool:
+    """Whether a decision is in the ledger; a kill may have left it to be carried out."""
+    champion = version.version if CHAMPION in version.aliases else None
+    return _is_entered(read(project, version.name), decision, champion)
+
+
 def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelVersion:
     """Enters a decision in the ledger, if it is not the last one there, and carries it out.
 

@@ -9,7 +9,7 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -76,6 +76,37 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Latency:
+    """How long a version took for a single image when it was loaded as a server would load it.
+
+    Attributes:
+        p50: Milliseconds; half of the calls took no longer (nearest rank).
+        p95: Milliseconds; 95 % of the calls took no longer (nearest rank).
+        calls: How many there were, of one image each.
+        threads: That PyTorch calculated with.
+        device: `cpu`, or the name of the GPU.
+    """
+
+    p50: float
+    p95: float
+    calls: int
+    threads: int
+    device: str
+
+    def __str__(self) -> str:
+        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
+        return (
+            f"p95 of a single image: {milliseconds(self.p95)} (p50 {milliseconds(self.p50)}; "
+            f"{self.calls} calls, {threads}, {self.device})"
+        )
+
+
+def milliseconds(value: float) -> str:
+    """A time for people: `12.3 ms`."""
+    return f"{value:.2f} ms" if value < 10 else f"{value:.1f} ms"
+
+
+@dataclass(frozen=True)
 class ModelVersion(Candidate):
     """A model in the registry.
 
@@ -85,6 +116,7 @@ class ModelVersion(Candidate):
         verdict: The last verdict of the gate on it; None before the first.
         created: When it was registered (ISO 8601, UTC).
         broken: Why it cannot be served; None if nothing is known against it.
+        latency: Of the last check before a promotion; None before the first.
     """
 
     version: int
@@ -92,6 +124,7 @@ class ModelVersion(Candidate):
     verdict: str | None
     created: str
     broken: str | None = None
+    latency: Latency | None = None
 
     def public(self) -> dict[str, Any]:
         """All attributes as JSON-able values."""
@@ -277,6 +310,14 @@ def mark_broken(project: Project, version: ModelVersion, why: str) -> None:
     client.set_model_version_tag(version.name, number, "retrain.broken", why[:LONGEST_REASON])
 
 
+def note_latency(project: Project, version: ModelVersion, latency: Latency) -> ModelVersion:
+    """Notes how fast a version was in the check before a promotion."""
+    client, number = tracking.client(project), str(version.version)
+    value = _compact(asdict(latency))
+    client.set_model_version_tag(version.name, number, "retrain.latency", value)
+    return replace(version, latency=latency)
+
+
 def download(project: Project, version: ModelVersion) -> Path:
     """Downloads a version's package to this machine, if it is not here yet.
 
@@ -403,6 +444,7 @@ def _read(
             timespec="seconds"
         ),
         broken=tags.get("broken"),
+        latency=Latency(**json.loads(tags["latency"])) if "latency" in tags else None,
     )
 
 

@@ -6,7 +6,8 @@ It imports libraries, of which the modules are some, before it is told which pac
 takes most of its start. A line of JSON comes in with the `package`, its `classes`, and the `folder`
 to run in; then record batches with the column `image`, as an Arrow stream. Batches with `label`,
 `probabilities` and `error` go out as another. An image that the package refuses has an error in the
-place of a label. `-I` keeps this clone off `sys.path`; what an editable installation adds to it is
+place of a label. Each batch has metadata: the `seconds` that the package took for it, its `threads`
+and its `device`. `-I` keeps this clone off `sys.path`; what an editable installation adds to it is
 removed here.
 """
 
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from operator import itemgetter
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 PROJECT = Path(__file__).absolute().parents[2]
@@ -30,6 +32,7 @@ def main(libraries: Sequence[str]) -> None:
         _remove_the_project()
         import mlflow
         import numpy as np
+        import torch
         from pyarrow import FixedSizeListArray, RecordBatch, array, ipc, string
 
         for name in libraries:
@@ -46,9 +49,14 @@ def main(libraries: Sequence[str]) -> None:
                     f"{name} is not the package's"
                 )
         of_classes = itemgetter(*classes)
+        device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+        machine = {"threads": str(torch.get_num_threads()), "device": device}
         writer = None
         for images in ipc.open_stream(sys.stdin.buffer):
-            answers = [*_answers(model.predict, images["image"].to_pylist())]
+            encoded = images["image"].to_pylist()
+            began = perf_counter()
+            answers = [*_answers(model.predict, encoded)]
+            seconds = perf_counter() - began
             nothing = (0.0,) * len(classes)
             rows = [of_classes(given) if given else nothing for _, given, _ in answers]
             flat = np.array(rows, np.float32).ravel()
@@ -62,7 +70,7 @@ def main(libraries: Sequence[str]) -> None:
             )
             if writer is None:
                 writer = ipc.new_stream(output, batch.schema)
-            writer.write_batch(batch)
+            writer.write_batch(batch, custom_metadata=machine | {"seconds": str(seconds)})
             output.flush()
 
 

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import weakref
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version as installed
@@ -61,6 +61,21 @@ class Served:
     labels: Sequence[str]
     known: tuple[str, ...]
     probabilities: "NDArray[np.float32]"
+
+
+@dataclass(frozen=True)
+class Timed:
+    """How long a package took for one image, from its encoded bytes to the answer.
+
+    Attributes:
+        seconds: Without the way to its process and back.
+        threads: That PyTorch calculated with.
+        device: `cpu`, or the name of the GPU.
+    """
+
+    seconds: float
+    threads: int
+    device: str
 
 
 class _Program:
@@ -146,6 +161,21 @@ class PackageProcess:
         Raises:
             ValueError: The process has ended; the message is its last line of errors.
         """
+        return self._ask(images)[0]
+
+    def time(self, image: bytes) -> Timed:
+        """Classifies one encoded image, and tells how long that took.
+
+        Raises:
+            ValueError: As `classify` does; or the package refuses the image.
+        """
+        answers, told = self._ask([image])
+        if (error := answers["error"][0].as_py()) is not None:
+            raise ValueError(error)
+        return Timed(float(told[b"seconds"]), int(told[b"threads"]), told[b"device"].decode())
+
+    def _ask(self, images: Sequence[bytes]) -> "tuple[pa.RecordBatch, Mapping[bytes, bytes]]":
+        """The answers, and what the program tells with them."""
         import pyarrow as pa
         from pyarrow import ipc
 
@@ -158,10 +188,10 @@ class PackageProcess:
             self._stdin.flush()
             if self._reader is None:
                 self._reader = ipc.open_stream(self._stdout)
-            answers: pa.RecordBatch = self._reader.read_next_batch()
+            answers, told = self._reader.read_next_batch_with_custom_metadata()
         except (OSError, StopIteration, pa.ArrowInvalid) as error:
             raise ValueError(self._last_error()) from error
-        return answers
+        return answers, told
 
     def _last_error(self) -> str:
         code = self._program.process.wait()
@@ -175,6 +205,16 @@ def _end(process: "subprocess.Popen[bytes]", errors: IO[bytes]) -> None:
     process.kill()
     process.communicate()
     errors.close()
+
+
+def first_process(package: Path, folder: Path) -> PackageProcess:
+    """A process for a few images: the one that was started ahead, if there is one.
+
+    Args:
+        package: A folder as `mlflow.pyfunc.save_model` writes it.
+        folder: Where it runs.
+    """
+    return PackageProcess(package, folder, _environments(1)[0])
 
 
 def ask(
@@ -207,7 +247,7 @@ def ask(
         def ask_one(some: "Sequence[AcceptedImage]") -> Served:
             process = idle.get()
             try:
-                return _served(some, process)
+                return serve(some, process)
             finally:
                 idle.put(process)
 
@@ -215,8 +255,8 @@ def ask(
         yield from prefetch(ask_one, portions(images), 2 * count, count)
 
 
-def _served(images: "Sequence[AcceptedImage]", process: PackageProcess) -> Served:
-    """The answers of a process, none of which is an error.
+def serve(images: "Sequence[AcceptedImage]", process: PackageProcess) -> Served:
+    """The answers of a process for images that are sent at once, none of which is an error.
 
     Raises:
         ValueError: The process has ended, or refuses an image.

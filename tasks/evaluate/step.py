@@ -53,7 +53,8 @@ def evaluate(
         `metrics`, by name; `lower_is_better`, the names of those where lower is better; `weights`,
         the SHA-256 (hex) of the weights that were evaluated; `train`, the digest of the training;
         `precision`; `test_images`, SHA-256 (hex) over those of the test images; `package`, the
-        identity of the package that will give the same answers; and `images`, what images it takes.
+        identity of the package that will give the same answers, and `package_bytes`, its size
+        without code; and `images`, what images it takes.
     """
     from pyarrow import csv, schema, string
 
@@ -96,6 +97,7 @@ def evaluate(
         "precision": evaluation.precision,
         "test_images": digest.hexdigest(),
         "package": package.package_digest(model, evaluation.precision, package.code_of(model)),
+        "package_bytes": package.size_of(model),
         "images": package.images_of(model),
     }
 

@@ -16,7 +16,9 @@ from tasks.data.slices import Slice, Slices, metric_of, parse
 # counts rows never changes by so little.
 ROUNDING = 1e-6
 
-Rule = dict[str, Any]  # the rule in words, the value, the bound and whether it passed
+# The rule in words, the value, the bound and whether it passed; and, of some that failed, `says`:
+# all of that and what to do.
+Rule = dict[str, Any]
 
 
 def check(workload: Workload, project: Project) -> Iterator[str]:
@@ -51,7 +53,22 @@ def bounds(rules: Gate, scores: Artifact, slices: Slices) -> list[Rule]:
         for name, bound in rules.min.items()
     ]
     maximum = [_rule(name, "<=", _value(scores, name), bound) for name, bound in rules.max.items()]
-    return minimum + maximum
+    return minimum + maximum + _of_package(rules, scores)
+
+
+def _of_package(rules: Gate, scores: Artifact) -> list[Rule]:
+    """That the package is no larger than is allowed, if there is a bound."""
+    bound = rules.max_package_mb
+    if bound is None:
+        return []
+    size = scores.facts["package_bytes"] / 1e6
+    rule = _rule("size of the package", "<=", size, bound, f"{bound:g} MB")
+    if not rule["passed"]:
+        rule["says"] = (
+            f"the package has {size:.4g} MB, more than gate.max_package_mb: {bound:g}; take a "
+            "smaller network, or raise the bound"
+        )
+    return [rule]
 
 
 def _of_slices(rules: Gate, name: str, slices: Sequence[Slice], bound: float) -> Rule:

@@ -13,6 +13,7 @@ from retrain.project import Project
 from retrain.registry import decisions, ledger, versions
 from retrain.registry.ledger import LONGEST_REASON, Action, Decision, Entry, Ledger
 from tasks.promote.check import check_before_promotion
+from tasks.promote.latency import bound_of, exceeds
 from tasks.promote.outcome import how_to_review
 
 Choice = Literal["approve", "reject"]
@@ -92,7 +93,7 @@ def review(
     Raises:
         UsageError: There is no reason; or another version waits.
         ChampionChangedError: The version was compared with a champion of the past.
-        ValueError: Nothing waits; or the version was deleted, or cannot be served.
+        ValueError: Nothing waits; or the version was deleted, cannot be served, or is too slow.
     """
     reason = reason.strip()
     if not reason:
@@ -141,7 +142,14 @@ def _review(
             )
         project.state.mkdir(exist_ok=True)
         with TemporaryDirectory(dir=project.state) as scratch:
-            check_before_promotion(project, version, Path(scratch))
+            bound = bound_of(document)
+            found = check_before_promotion(project, version, Path(scratch), bound)
+        if bound is not None and found.p95 > bound:
+            raise ValueError(
+                f"{name} version {version.version} is not promoted and still waits: "
+                f"{exceeds(found, bound)}. Approve it again when this machine is less busy; or "
+                f"raise the bound, and then: retrain train {name}"
+            )
     decision = Decision(
         ACTIONS[choice],
         version.version,

@@ -2,9 +2,9 @@
 
 Before a version becomes champion, it is taken from the registry as a server would take it, loaded
 in a fresh process with its own code, and asked about some test images. Its answers have to be those
-that the evaluation wrote. The images are kept with the run of its training, and not in the package,
-because people who may see the model may not be allowed to see the data: so that a rollback can
-make the same check later, without the data.
+that the evaluation wrote. Then it is measured how long it takes for one image. The images are kept
+with the run of its training, and not in the package, because people who may see the model may not
+be allowed to see the data: so that a rollback can make the same check later, without the data.
 """
 
 import hashlib
@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 from retrain import tracking
 from retrain.project import Project
 from retrain.registry import versions
-from retrain.registry.versions import ModelVersion
-from tasks.compute.served import ask
+from retrain.registry.versions import Latency, ModelVersion
+from tasks.compute.served import first_process, serve
 from tasks.data import image_table, package, predictions
 from tasks.data.accepted_images import AcceptedImage, read_images
+from tasks.promote.latency import measure
 from tasks.promote.package import gradient
 
 if TYPE_CHECKING:
@@ -134,8 +135,10 @@ def keep(project: Project, run_id: str, package_digest: str, example: Example) -
         tracking.log_artifacts(project, run_id, Path(folder), EXAMPLES)
 
 
-def check_version(project: Project, version: ModelVersion, scratch: Path) -> None:
-    """Checks that a version, as the registry holds it, can be served.
+def check_version(
+    project: Project, version: ModelVersion, scratch: Path, bound: float | None = None
+) -> Latency:
+    """Checks that a version, as the registry holds it, can be served, and measures how fast it is.
 
     A version without an example, which an older version of this project registered, only has to
     answer at all.
@@ -144,6 +147,7 @@ def check_version(project: Project, version: ModelVersion, scratch: Path) -> Non
         project: The clone that the registry belongs to.
         version: Of the model.
         scratch: A folder for temporary files.
+        bound: As for `measure`; what is slower is measured twice, and is no error.
 
     Raises:
         ValueError: It cannot; the message says why.
@@ -154,18 +158,21 @@ def check_version(project: Project, version: ModelVersion, scratch: Path) -> Non
         example = example_for(project, version, scratch)
         try:
             check_files(folder, version, example)
-            check_answers(folder, example, Path(place))
+            return check_answers(folder, example, Path(place), bound)
         except ValueError as error:
             raise ValueError(f"{name} cannot be served: {error}") from error
 
 
-def check_before_promotion(project: Project, version: ModelVersion, scratch: Path) -> None:
-    """Checks, before a version becomes champion, that it can be served.
+def check_before_promotion(
+    project: Project, version: ModelVersion, scratch: Path, bound: float | None
+) -> Latency:
+    """Checks, before a version becomes champion, that it can be served, and measures how fast.
 
     Args:
         project: The clone that the registry belongs to.
         version: Of the model.
         scratch: A folder for temporary files.
+        bound: As for `check_version`.
 
     Raises:
         ValueError: It cannot; that is noted in the registry.
@@ -174,7 +181,7 @@ def check_before_promotion(project: Project, version: ModelVersion, scratch: Pat
     if version.broken:
         raise ValueError(f"{version.broken} ({how})")
     try:
-        check_version(project, version, scratch)
+        return check_version(project, version, scratch, bound)
     except ValueError as error:
         versions.mark_broken(project, version, str(error))
         raise ValueError(f"{error} ({how})") from error
@@ -215,8 +222,10 @@ def check_files(folder: Path, version: ModelVersion, example: Example | None) ->
         raise ValueError(f"the files in {folder} have changed since they were registered.")
 
 
-def check_answers(folder: Path, example: Example | None, scratch: Path) -> None:
-    """Loads a package in a fresh process, and compares its answers with those expected.
+def check_answers(
+    folder: Path, example: Example | None, scratch: Path, bound: float | None = None
+) -> Latency:
+    """Loads a package in a fresh process, compares its answers with those expected, and times it.
 
     A different label is accepted as a tie if the probabilities of both labels differ by no more
     than rounding.
@@ -225,6 +234,7 @@ def check_answers(folder: Path, example: Example | None, scratch: Path) -> None:
         folder: The package.
         example: What it has to answer; if None, it has to answer at all.
         scratch: Where the process runs.
+        bound: As for `measure`.
 
     Raises:
         ValueError: It does not load or answer; or the answers differ: the message says where and
@@ -232,28 +242,26 @@ def check_answers(folder: Path, example: Example | None, scratch: Path) -> None:
     """
     serving = json.loads((folder / package.SERVING).read_text(encoding="utf-8"))
     tolerance = TOLERANCE[serving["precision"]]
-    images = (
-        example.images
-        if example
-        else [AcceptedImage("a gradient", "", "", gradient(folder / package.MODEL))]
-    )
-    expected = iter(example.probabilities) if example else None
-    with closing(ask(folder, images, len(images), scratch)) as served:
-        for batch in served:
-            if expected is None:
-                continue
-            for image, label, row in zip(
-                batch.images, batch.labels, batch.probabilities.tolist(), strict=True
-            ):
-                before = next(expected)
-                now = dict(zip(batch.known, row, strict=True))
-                found = difference(before, now, label, tolerance)
-                if found is not None:
-                    raise ValueError(
-                        f"it answers {label!r} for {image.path}, where the evaluation says "
-                        f"{max(before, key=before.__getitem__)!r}; their probabilities differ by "
-                        f"up to {found:.2g} ({tolerance:g} is allowed)."
-                    )
+    with closing(first_process(folder, scratch)) as process:
+        if example is None:
+            return measure(process, [gradient(folder / package.MODEL)], bound)
+        served = serve(example.images, process)
+        for image, label, row, before in zip(
+            served.images,
+            served.labels,
+            served.probabilities.tolist(),
+            example.probabilities,
+            strict=True,
+        ):
+            now = dict(zip(served.known, row, strict=True))
+            found = difference(before, now, label, tolerance)
+            if found is not None:
+                raise ValueError(
+                    f"it answers {label!r} for {image.path}, where the evaluation says "
+                    f"{max(before, key=before.__getitem__)!r}; their probabilities differ by "
+                    f"up to {found:.2g} ({tolerance:g} is allowed)."
+                )
+        return measure(process, [image.data for image in example.images], bound)
 
 
 def difference(

@@ -8,6 +8,19 @@ the run was to promote the model or only to compare it.
 from collections.abc import Mapping
 from typing import Any
 
+from retrain.registry.versions import Latency
+
+
+def rules(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The rules by which a model was judged: the gate's, and that about its latency."""
+    return [*document["decision"]["rules"], *document["model"].get("rules", ())]
+
+
+def passed(document: Mapping[str, Any]) -> bool:
+    """Whether a model may be promoted, if nobody is against it."""
+    more = document["model"].get("rules", ())
+    return bool(document["decision"]["passed"]) and all(rule["passed"] for rule in more)
+
 
 def verdict(document: Mapping[str, Any]) -> str:
     """The decision about the model, in one sentence."""
@@ -21,15 +34,15 @@ def verdict(document: Mapping[str, Any]) -> str:
         return f"{name} is not promoted: {withheld(why)}."
     if model.get("waiting"):
         return f"{name} {waits(document)}."
+    if not passed(document):
+        return f"{name} is rejected {why_rejected(document)}."
     if decision["verdict"] == "repackaged":
         return (
             f"{name}, the training of version {champion['version']} in a new package, is the "
             "champion now."
         )
-    if decision["passed"]:
-        over = f" over version {champion['version']}" if champion else ": the first"
-        return f"{name} is the champion now{over}."
-    return f"{name} is rejected {why_rejected(document)}."
+    over = f" over version {champion['version']}" if champion else ": the first"
+    return f"{name} is the champion now{over}."
 
 
 def withheld(why: str) -> str:
@@ -49,7 +62,7 @@ def how_to_review(name: str) -> str:
 
 def compared(document: Mapping[str, Any]) -> str:
     """What the gate would do with a model that the run did not promote."""
-    if not document["decision"]["passed"]:
+    if not passed(document):
         return f"would be rejected {why_rejected(document)}"
     champion = document["champion"]
     place = f"champion over version {champion['version']}" if champion else "first champion"
@@ -60,7 +73,9 @@ def why_rejected(document: Mapping[str, Any]) -> str:
     """The rules that failed, and which version is champion."""
     champion, decision = document["champion"], document["decision"]
     reasons = "; ".join(
-        f"{rule['rule']} is {rule['value']:.4f}" for rule in decision["rules"] if not rule["passed"]
+        rule.get("says") or f"{rule['rule']} is {rule['value']:.4f}"
+        for rule in rules(document)
+        if not rule["passed"]
     )
     reasons = reasons or decision["verdict"]
     stays = f"version {champion['version']} stays champion" if champion else "there is no champion"
@@ -87,11 +102,13 @@ def show(document: Mapping[str, Any]) -> None:
         console.say_table(
             ("slice", "images", "accuracy", "95 % interval"), [*map(slice_row, slices)]
         )
-    for rule in document["decision"]["rules"]:
+    for rule in rules(document):
         mark = "[green]passed[/]" if rule["passed"] else "[red]failed[/]"
         console.say(f"{mark}  {escape(rule['rule'])}  (is {rule['value']:.4f})")
     for sentence in document["decision"].get("says", ()):
         console.say(escape(sentence))
+    if measured := document["model"].get("latency"):
+        console.say(escape(str(Latency(**measured))))
     console.say(f"\n[bold]{escape(verdict(document))}[/]")
 
 

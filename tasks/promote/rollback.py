@@ -1,6 +1,7 @@
 """Makes an earlier champion champion again."""
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -8,7 +9,9 @@ from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry import decisions, versions
 from retrain.registry.ledger import Decision, Ledger
+from retrain.registry.versions import Latency
 from tasks.promote.check import check_version
+from tasks.promote.latency import BOUND, bound_of
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,8 @@ class Rollback:
         reason: Why.
         who: The deployment, or the user of the machine.
         time: ISO 8601, UTC.
+        says: How fast the version is here, and whether that is slower than it was allowed to be;
+            None if a call that was killed has measured it.
     """
 
     workload: str
@@ -30,6 +35,7 @@ class Rollback:
     reason: str
     who: str
     time: str
+    says: str | None = None
 
     @property
     def outcome(self) -> str:
@@ -42,7 +48,8 @@ def roll_back(project: Project, name: str, reason: str, to: int | None = None) -
     """Makes the champion before the current one champion again, or a certain earlier one.
 
     The version is checked as before a promotion: its files, and what it answers when it is loaded
-    in a process of its own. After a kill, the same call does the rest.
+    in a process of its own. How fast it is stops nothing. After a kill, the same call does the
+    rest.
 
     Args:
         project: The clone that the registry belongs to.
@@ -80,7 +87,7 @@ def _roll_back(project: Project, name: str, reason: str, to: int | None) -> Roll
         raise ValueError(version.broken)
     project.state.mkdir(exist_ok=True)
     with TemporaryDirectory(dir=project.state) as scratch:
-        check_version(project, version, Path(scratch))
+        latency = check_version(project, version, Path(scratch))
     best = versions.reference(project, name)
     decision = Decision(
         "rolled back",
@@ -91,7 +98,20 @@ def _roll_back(project: Project, name: str, reason: str, to: int | None) -> Roll
         reference=best is None or best.version in _left_out(written, current, number),
     )
     decisions.apply(project, version, decision)
-    return _done(name, decisions.read(project, name))
+    done = _done(name, decisions.read(project, name))
+    return replace(done, says=_speed(project, written, number, latency))
+
+
+def _speed(project: Project, written: Ledger, number: int, latency: Latency) -> str:
+    """How fast a version is, beside the bound that it was promoted by."""
+    bound = None
+    for entry in written.entries:
+        if entry.action == "promoted" and entry.version == number:
+            with suppress(Exception):  # the document may be damaged, and the alias has moved
+                bound = bound_of({"rules": decisions.rules(project, written, entry)})
+    if bound is None or latency.p95 <= bound:
+        return str(latency)
+    return f"{latency}; it was promoted with {BOUND}: {bound:g}"
 
 
 def _target(name: str, written: Ledger, current: int | None, to: int | None) -> int:

@@ -5,7 +5,7 @@ and one that a kill interrupted is completed.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,7 +23,7 @@ from retrain.workload import Data, Gate
 from tasks.compute.served import start_ahead
 from tasks.data import package
 from tasks.data.raw_dataset import open_raw_dataset
-from tasks.promote import card
+from tasks.promote import card, latency
 from tasks.promote.check import check_before_promotion, example_of, keep, sample
 from tasks.promote.lineage import lineage_of
 from tasks.promote.package import write_package
@@ -68,13 +68,15 @@ def promote(
 
     Before it becomes champion, it is loaded from the registry in a process of its own and
     classifies some test images: its answers have to be those of the evaluation. With manual
-    approval it is checked in the same way, and then waits. A version that a person rolled back or
-    rejected is not promoted by the data that it was trained on.
+    approval it is checked in the same way, and then waits. If it takes longer for an image than is
+    allowed, it is rejected. A version that a person rolled back or rejected is not promoted by the
+    data that it was trained on.
 
     Returns:
         `name` and `version` in the registry; `aliases`; `digest`, SHA-256 (hex) of the weights;
-        `waiting`, true if it passed and waits for a person; and `withheld`, why it was not promoted
-        although it passed, if that is so.
+        `waiting`, true if it passed and waits for a person; `withheld`, why it was not promoted
+        although it passed, if that is so; `latency`, if it was measured; and then `rules`, that
+        about it, as those of `gate`, if there is one.
 
     Raises:
         ChampionChangedError: The champion has changed since the decision.
@@ -97,10 +99,16 @@ def promote(
             made = (pulled, validated, trained, scores)
             text = card.describe(name, version, validated.facts, trained, scores, decision.facts)
             registered = _register(data, version, *made, text, workspace)
+        registered = _to_judge(rules, intent, registered)
         ruled = _decide(rules, version, decision, intent, registered, project)
         passed = ruled.action in ("promoted", "waiting")
-        if passed and not decisions.is_applied(project, registered, ruled):
-            check_before_promotion(project, registered, workspace.folder)
+        if passed and not decisions.is_entered(project, registered, ruled):
+            found = check_before_promotion(
+                project, registered, workspace.folder, rules.max_latency_ms
+            )
+            card.note_latency(project, registered, found)
+            registered = versions.note_latency(project, registered, found)
+            ruled = _decide(rules, version, decision, intent, registered, project)
         return _facts(decisions.apply(project, registered, ruled), ruled)
 
 
@@ -128,9 +136,16 @@ def promoted(
     registered = versions.find_version(project, name, scores.facts["package"])
     if registered is None:
         return None
+    registered = _to_judge(rules, intent, registered)
     ruled = _decide(rules, version, decision, intent, registered, project, look=True)
     applied = decisions.is_applied(project, registered, ruled)
     return _facts(registered, ruled) if applied else None
+
+
+def _to_judge(rules: Gate, intent: Intent, version: ModelVersion) -> ModelVersion:
+    """A version with the latency that it is judged by: one that was too slow may try again."""
+    slow = not all(rule["passed"] for rule in latency.rules_of(rules, version.latency))
+    return replace(version, latency=None) if slow and intent.again else version
 
 
 def _decide(
@@ -146,7 +161,7 @@ def _decide(
     """What is to be entered in the ledger.
 
     Args:
-        rules: Whether a person has to approve what passes.
+        rules: Whether a person has to approve what passes, and how long an image may take.
         data: The version of the data.
         decision: The gate's.
         intent: The run's.
@@ -154,23 +169,28 @@ def _decide(
         project: The clone.
         look: It is only compared with what is there, so that the commit need not be asked of git.
     """
-    action: Action = "promoted" if decision.facts["passed"] else "rejected"
-    withheld = None
+    more = latency.rules_of(rules, version.latency)
+    passed = decision.facts["passed"] and all(rule["passed"] for rule in more)
+    document = {**decision.facts, "rules": [*decision.facts["rules"], *more]}
+    action: Action = "promoted" if passed else "rejected"
+    reason = None
     if not intent.promote:
         action = "compared"
-    elif action == "promoted" and not intent.again:
-        withheld = _withheld(data, decisions.read(project, version.name), version)
-    if withheld:
-        action = "rejected"
-    elif action == "promoted" and rules.approval == "manual":
+    elif not passed:
+        said = [rule["says"] for rule in document["rules"] if "says" in rule]
+        reason = "; ".join(said)[:LONGEST_REASON] or None
+    elif not intent.again:
+        reason = _withheld(data, decisions.read(project, version.name), version)
+        action = "rejected" if reason else action
+    if action == "promoted" and rules.approval == "manual":
         action = "waiting"
     return Decision(
         action=action,
         version=version.version,
         previous=_compared_with(decision),
         verdict=decision.facts["verdict"],
-        document=decision.facts,
-        reason=withheld,
+        document=document,
+        reason=reason,
         data=data.digest,
         commit=None if look else project.commit(),
         run=decision.provenance.get("run"),
@@ -296,9 +316,16 @@ def _facts(version: ModelVersion, ruled: Decision | None = None) -> Facts:
         "aliases": list(version.aliases),
         "digest": version.weights,
     }
-    if ruled and ruled.action == "waiting":
+    if version.latency:
+        facts["latency"] = asdict(version.latency)
+    if ruled is None:
+        return facts
+    assert ruled.document
+    if more := [rule for rule in ruled.document["rules"] if rule.get("of") == latency.BOUND]:
+        facts["rules"] = more
+    if ruled.action == "waiting":
         facts["waiting"] = True
-    if ruled and ruled.reason:
+    if ruled.reason and not any("says" in rule for rule in ruled.document["rules"]):
         facts["withheld"] = ruled.reason
     return facts
 
@@ -306,7 +333,7 @@ def _facts(version: ModelVersion, ruled: Decision | None = None) -> Facts:
 STEP = Step(
     "promote",
     promote,
-    reads=("data.image_column", "data.label_column", "gate.approval"),
+    reads=("data.image_column", "data.label_column", "gate.approval", "gate.max_latency_ms"),
     inputs=("data", "pull", "validate", "train", "evaluate", "gate", "intent"),
     cached=False,
     dry_function=promoted,

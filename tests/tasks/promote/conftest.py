@@ -10,6 +10,7 @@ from mlflow import MlflowClient
 
 from retrain.project import Project
 from retrain.registry import decisions
+from retrain.registry.versions import Latency
 from retrain.step import DataVersion, Workspace
 from retrain.store import Artifact
 from retrain.workload import Data, Gate
@@ -23,6 +24,7 @@ PASSED = {"rule": "accuracy >= 0.9", "value": 0.95, "bound": 0.9, "passed": True
 ROWS = 20
 PROMOTE, COMPARE = Intent(promote=True), Intent(promote=False)
 AUTOMATIC, MANUAL = Gate(), Gate(approval="manual")
+FAST = Latency(p50=1.0, p95=2.0, calls=20, threads=1, device="cpu")
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from tasks.promote import approval as module, check
 from tasks.promote.approval import review
 from tasks.promote.rollback import roll_back
 from tasks.promote.step import Intent
-from tests.tasks.promote.conftest import COMPARE, MANUAL, history, killed_at, train
+from tests.tasks.promote.conftest import COMPARE, FAST, MANUAL, history, killed_at, train
 
 REASON = "the night images look right"
 AGAIN = Intent(promote=True, again=True)
@@ -27,7 +27,7 @@ AGAIN = Intent(promote=True, again=True)
 @pytest.fixture(autouse=True)
 def not_loaded(monkeypatch):
     """Leaves out what takes 5 s: to load the version. See `test_check.py`."""
-    monkeypatch.setattr(check, "check_answers", lambda *_: None)
+    monkeypatch.setattr(check, "check_answers", lambda *_: FAST)
 
 
 @pytest.fixture
@@ -229,6 +229,7 @@ def test_of_two_people_the_first_decides(project, pair, monkeypatch):
         monkeypatch.setattr(check, "check_version", original)
         monkeypatch.setattr(module.versions, "lock", lambda _: nullcontext())  # another machine
         review(project, "toy", "reject", "no")
+        return FAST
 
     monkeypatch.setattr(check, "check_version", meanwhile)
     with pytest.raises(ValueError, match="toy version 2 waits for approval no more"):

@@ -42,7 +42,13 @@ def scores(folder, *rows, **facts) -> Artifact:
     (folder / "per_class.json").write_text(json.dumps(table))
     total = sum(count for _, count, _ in rows)
     given = {"metrics": {"accuracy": 0.9, "log_loss": 0.25, "rows": total}, "precision": "fp32"}
-    return Artifact("evaluate", "k", "d", folder, given | {"package": "p" * 64} | facts)
+    return Artifact(
+        "evaluate",
+        "k",
+        "d",
+        folder,
+        given | {"package": "p" * 64, "package_bytes": 12_345_678} | facts,
+    )
 
 
 def described(trained, evaluation, slices=(), **facts) -> str:

@@ -21,6 +21,7 @@ from tests.tasks.promote.conftest import (
     COLUMNS,
     COMPARE,
     DATA,
+    FAST,
     PROMOTE,
     ROWS,
     decide,
@@ -36,7 +37,7 @@ REASON = "wrong labels in week 12"
 @pytest.fixture
 def not_loaded(monkeypatch):
     """Leaves out what takes 5 s: to load the version."""
-    monkeypatch.setattr(check, "check_answers", lambda *_: None)
+    monkeypatch.setattr(check, "check_answers", lambda *_: FAST)
 
 
 @pytest.fixture
@@ -158,7 +159,7 @@ def test_a_broken_version_is_refused(project, three):
 def test_a_version_is_loaded_and_asked_without_the_data(project, run, monkeypatch):
     """In fresh processes, with real answers."""
     with monkeypatch.context() as patched:
-        patched.setattr(check, "check_answers", lambda *_: None)
+        patched.setattr(check, "check_answers", lambda *_: FAST)
         run(train(project, 0), "first")
         run(train(project, 1), "better", 1)
         run(train(project, 2), "better", 2)
@@ -180,7 +181,7 @@ def test_a_version_is_loaded_and_asked_without_the_data(project, run, monkeypatc
 
 def test_a_version_without_an_example_only_has_to_answer(project, run, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(check, "check_answers", lambda *_: None)
+        patched.setattr(check, "check_answers", lambda *_: FAST)
         run(train(project), "first")
     version = versions.champion(project, "toy")
     tracking.client(project).delete_run(version.run_id)

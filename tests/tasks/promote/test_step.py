@@ -2,7 +2,7 @@ import getpass
 import json
 import re
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -14,14 +14,22 @@ from retrain.project import Project
 from retrain.registry import audit, decisions, versions
 from tasks.data import package
 from tasks.promote import check, package as packaging
-from tests.tasks.promote.conftest import COMPARE, ROWS, decide, history, killed_at, train
+from tests.tasks.promote.conftest import (
+    COMPARE,
+    FAST,
+    ROWS,
+    decide,
+    history,
+    killed_at,
+    train,
+)
 from tests.tasks.toy_model import HISTORY, write_scores
 
 
 @pytest.fixture(autouse=True)
 def not_loaded(monkeypatch):
     """Leaves out what takes 5 s: to load the version. See `test_check.py`."""
-    monkeypatch.setattr(check, "check_answers", lambda *_: None)
+    monkeypatch.setattr(check, "check_answers", lambda *_: FAST)
 
 
 def state(project: Project):
@@ -44,6 +52,7 @@ def test_the_first_model_that_passes_becomes_champion(project, run):
         "version": 1,
         "aliases": ["champion", "reference"],
         "digest": trained.facts["weights"],
+        "latency": asdict(FAST),
     }
     champion = versions.champion(project, "toy")
     assert champion.train_digest == trained.digest
@@ -156,7 +165,8 @@ def test_a_rejected_model_that_passes_later_keeps_its_version(project, run):
         "log_artifact",
         "log_param",
         "update_model_version",
-        "set_model_version_tag",
+        "set_model_version_tag retrain.latency",
+        "set_model_version_tag retrain.verdict",
         "set_registered_model_alias reference",
         "set_registered_model_alias champion",
         "set_registered_model_tag",
