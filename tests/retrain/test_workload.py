@@ -40,6 +40,14 @@ def test_the_outcomes_that_promote_are_a_list():
         workload(gate={"promotes": ["best"]})
 
 
+@pytest.mark.parametrize("name", ["max_latency_ms", "max_package_mb"])
+def test_a_bound_on_time_or_size_is_above_zero(name):
+    assert getattr(workload().gate, name) is None
+    assert getattr(workload(gate={name: 50}).gate, name) == 50
+    with pytest.raises(ValueError, match=rf"gate\.{name}"):
+        workload(gate={name: 0})
+
+
 @pytest.mark.parametrize(
     ("sections", "said"),
     [

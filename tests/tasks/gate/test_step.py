@@ -82,6 +82,22 @@ def test_a_bound_may_be_on_one_class(tmp_path, bound, passed):
         decide(Gate(min={"recall[dog]": bound}), scores(tmp_path), NONE)
 
 
+@pytest.mark.parametrize(("size", "passed"), [(49_990_000, True), (83_240_000, False)])
+def test_a_package_may_be_too_large(size, passed):
+    challenger = scores()
+    challenger = replace(challenger, facts=challenger.facts | {"package_bytes": size})
+    decision = decide(Gate(max_package_mb=50), challenger, NONE)
+    assert (decision["passed"], decision["verdict"] == "below bounds") == (passed, not passed)
+    [rule] = decision["rules"]
+    assert rule["rule"] == "size of the package <= 50 MB"
+    assert rule.get("says") == (
+        None
+        if passed
+        else "the package has 83.24 MB, more than gate.max_package_mb: 50; take a smaller network, "
+        "or raise the bound"
+    )
+
+
 BATH = "accuracy[site=Bath]"
 
 

@@ -75,9 +75,10 @@ def run(project, images):
         rules=AUTOMATIC,
         data=DATA,
         run_id="run-1",
+        decision=None,
     ):
         scores = scores or write_scores(trained.folder.parent / "scores", trained, ROWS)
-        decision = decide(verdict, champion, run_id)
+        decision = decision or decide(verdict, champion, run_id)
         inputs = (data, *images, trained, scores, decision, intent)
         with TemporaryDirectory() as folder:
             place = workspace(Path(folder) / "promote", project.root)

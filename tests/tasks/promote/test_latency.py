@@ -1,0 +1,233 @@
+"""The bound on how long a single image takes: what is measured, and what it decides."""
+
+import re
+import shutil
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+import models
+from retrain.code import source_of
+from retrain.registry import audit, decisions, versions
+from retrain.store import Artifact
+from retrain.workload import Gate
+from tasks.compute.served import Timed
+from tasks.data import package
+from tasks.data.champion import Opponents
+from tasks.data.slices import NO_SLICES
+from tasks.gate.step import gate
+from tasks.promote import check, latency, outcome, package as packaging
+from tasks.promote.approval import review
+from tasks.promote.rollback import roll_back
+from tasks.promote.step import Intent
+from tests.tasks.promote.conftest import COMPARE, FAST, ROWS, decide, history, killed_at, train
+from tests.tasks.toy_model import write_scores
+
+BOUND = Gate(max_latency_ms=50)
+MANUAL = Gate(max_latency_ms=50, approval="manual")
+SLOW = (
+    "a single image takes 80.0 ms (p95 of 20 calls), more than gate.max_latency_ms: 50; take a "
+    "smaller network or smaller images, or raise the bound; --promote measures again"
+)
+
+
+@pytest.fixture
+def takes(monkeypatch):
+    """Sets what the check measures, without the seconds to load a version."""
+
+    def measured(p95: float) -> None:
+        monkeypatch.setattr(check, "check_answers", lambda *_: replace(FAST, p95=p95))
+
+    measured(2.0)
+    return measured
+
+
+def champion(project) -> int | None:
+    found = versions.champion(project, "toy")
+    return found and found.version
+
+
+def actions(project) -> list[tuple[str, int]]:
+    return [(entry.action, entry.version) for entry in history(project)]
+
+
+def test_a_slow_package_is_measured_in_a_process_of_its_own_and_rejected(project, run, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(check, "check_answers", lambda *_: FAST)
+        run(train(project), "first")
+    trained = train(project, seed=1)
+    root, model = project.root / "slow", trained.folder / "model"
+    ours = Path(models.__file__).parent
+    shutil.copytree(ours, root / "models", ignore=shutil.ignore_patterns("__pycache__"))
+    serving = root / "models" / "serving.py"
+    first = '        if "image" not in model_input:\n'
+    sleeps = f"        __import__('time').sleep(0.02)\n{first}"
+    assert first in serving.read_text()
+    serving.write_text(serving.read_text().replace(first, sleeps))
+    monkeypatch.setattr(packaging, "source_of", lambda name: source_of(name, root))
+    scores = write_scores(project.root / "scores", trained, ROWS)
+    digest = package.package_digest(model, "fp32", package.code_of(model, root))
+    scores = replace(scores, facts=scores.facts | {"package": digest})
+    monkeypatch.setattr(latency, "SECONDS", 0.0)  # so that it makes the fewest calls
+    facts = run(trained, "better", 1, scores, rules=Gate(max_latency_ms=20))
+    found = versions.get(project, "toy", 2).latency
+    assert asdict(found) == facts["latency"]
+    assert 20 <= found.p50 <= found.p95
+    assert (found.calls, found.device) == (latency.FEWEST, "cpu")
+    assert (facts["aliases"], champion(project)) == ([], 1)
+
+
+class Scripted:
+    """A process whose calls take what it is told, in milliseconds."""
+
+    def __init__(self, *milliseconds: float) -> None:
+        self.left = [each / 1000 for each in milliseconds]
+
+    def time(self, image: bytes) -> Timed:
+        return Timed(self.left.pop(0), 1, "cpu")
+
+
+def test_the_percentiles_are_by_nearest_rank_and_without_the_warm_up():
+    process = Scripted(*[900] * latency.WARM_UP, *(each / 2 for each in range(50, 0, -1)), 7)
+    found = latency.measure(process, [b"a", b"b"], None)
+    assert (found.p50, found.p95, found.calls) == (12.5, 24, 50)
+    assert len(process.left) == 1
+    slow = Scripted(*[400] * (latency.WARM_UP + 20), 7)
+    assert latency.measure(slow, [b"a"], None).calls == 20  # although a second is long over
+    assert len(slow.left) == 1
+    assert str(found) == "p95 of a single image: 24.0 ms (p50 12.5 ms; 50 calls, 1 thread, cpu)"
+
+
+def test_above_the_bound_it_is_measured_once_more_and_the_better_one_counts():
+    busy, idle = [90.0] * (latency.WARM_UP + 20), [60.0] * (latency.WARM_UP + 20)
+    assert latency.measure(Scripted(*busy, *idle), [b""], 70).p95 == 60
+    assert latency.measure(Scripted(*idle, *busy), [b""], 50).p95 == 60
+    assert latency.measure(Scripted(*idle), [b""], 70).p95 == 60
+
+
+def test_what_is_too_slow_is_rejected_with_a_sentence_and_nothing_moves(
+    project, run, look, takes, monkeypatch, caplog
+):
+    models = [train(project, seed) for seed in range(2)]
+    run(models[0], "first", rules=BOUND)
+    takes(80)
+    before = versions.champion(project, "toy")
+    facts = run(models[1], "better", 1, rules=BOUND)
+    assert (facts["version"], facts["aliases"]) == (2, [])
+    assert "withheld" not in facts
+    assert versions.champion(project, "toy") == before
+    assert versions.reference(project, "toy") == before
+    rejected = versions.get(project, "toy", 2)
+    assert rejected.broken is None
+    assert f"{rejected.latency}." in versions.card(project, rejected).splitlines()
+    written = decisions.read(project, "toy")
+    entry = written.entries[-1]
+    assert (entry.action, entry.verdict, entry.reason) == ("rejected", "better", SLOW)
+    *_, rule = decisions.rules(project, written, entry)
+    assert (rule["rule"], rule["value"]) == ("p95 of a single image <= 50 ms", 80)
+    assert not rule["passed"]
+
+    decision = decide("better", 1).facts
+    told = {"champion": decision["champion"], "decision": decision, "model": facts}
+    told |= {"promote": True, "metrics": {}}
+    assert outcome.verdict(told) == (
+        f"toy version 2 is rejected ({SLOW}); version 1 stays champion."
+    )
+    outcome.show(told)
+    assert "p95 of a single image: 80.0 ms" in caplog.text
+    assert outcome.compared(told).startswith("would be rejected (a single image takes 80.0 ms")
+
+    with monkeypatch.context() as patched:  # the same run again loads and enters nothing
+        patched.setattr(check, "check_answers", None)
+        assert run(models[1], "better", 1, rules=BOUND) == facts
+        assert look(models[1], "better", 1, rules=BOUND) == facts
+    assert actions(project) == [("promoted", 1), ("rejected", 2)]
+    raised = Gate(max_latency_ms=100)
+    assert look(models[1], "better", 1, rules=raised) is None
+    assert run(models[1], "better", 1, rules=raised)["aliases"] == ["champion", "reference"]
+    assert audit.faults(project) == []
+
+
+def test_what_is_too_large_is_rejected_with_its_reason_and_promoted_by_a_larger_bound(
+    project, run, takes
+):
+    trained = train(project)
+    scores = write_scores(project.root / "scores", trained, ROWS)
+
+    def run_with(rules):
+        decided = gate(rules, scores, Opponents(None, None, None), NO_SLICES, None)
+        decision = Artifact("gate", "k", "d", project.root, decided, {"run": "run-1"})
+        return run(trained, "", scores=scores, rules=rules, decision=decision)
+
+    facts = run_with(Gate(max_package_mb=0.001))
+    assert run_with(Gate(max_package_mb=0.001)) == facts
+    [entry] = history(project)
+    assert (entry.action, entry.verdict) == ("rejected", "below bounds")
+    assert re.fullmatch(
+        r"the package has 0\.0\d+ MB, more than gate\.max_package_mb: 0\.001; take a smaller "
+        "network, or raise the bound",
+        entry.reason,
+    )
+    assert (facts["aliases"], "withheld" in facts) == ([], False)
+    assert run_with(Gate(max_package_mb=1))["aliases"] == ["champion", "reference"]
+    assert champion(project) == 1
+
+
+def test_what_is_asked_for_is_measured_again(project, run, look, takes):
+    takes(80)
+    trained, again = train(project), Intent(promote=True, again=True)
+    run(trained, "first", rules=BOUND)
+    run(trained, "first", rules=BOUND, intent=again)
+    assert actions(project) == [("rejected", 1)]
+    takes(30)
+    assert look(trained, "first", None, again, BOUND) is None
+    assert run(trained, "first", rules=BOUND, intent=again)["aliases"] == ["champion", "reference"]
+
+
+def test_without_a_check_nothing_is_measured(project, run, takes):
+    trained = train(project)
+    assert "latency" not in run(trained, "first", intent=COMPARE, rules=BOUND)
+    version = versions.get(project, "toy", 1)
+    assert version.latency is None
+    assert "Not measured" in versions.card(project, version)
+
+
+def test_what_was_decided_before_a_kill_is_not_measured_again(project, run, takes):
+    trained = train(project)
+    with killed_at("set_registered_model_alias", done=False, alias="champion"):
+        run(trained, "first", rules=BOUND)
+    takes(80)
+    assert run(trained, "first", rules=BOUND)["latency"]["p95"] == 2
+    assert actions(project) == [("promoted", 1)]
+
+
+def test_what_is_too_slow_does_not_wait_nor_when_the_bound_is_lowered(project, run, takes):
+    takes(80)
+    trained = train(project)
+    assert "waiting" not in run(trained, "first", rules=MANUAL)
+    assert run(trained, "first", rules=Gate(max_latency_ms=100, approval="manual"))["waiting"]
+    assert "waiting" not in run(trained, "first", rules=MANUAL)
+    assert decisions.read(project, "toy").waiting is None
+    assert champion(project) is None
+
+
+def test_what_is_too_slow_by_the_time_of_its_approval_still_waits(project, run, takes):
+    run(train(project), "first", rules=MANUAL)
+    takes(80)
+    with pytest.raises(ValueError, match=r"still waits: a single image takes 80\.0 ms .*: 50\. "):
+        review(project, "toy", "approve", "it looks right")
+    assert champion(project) is None
+    assert versions.get(project, "toy", 1).broken is None
+    takes(40)
+    assert review(project, "toy", "approve", "it looks right").version == champion(project) == 1
+
+
+def test_a_rollback_says_that_a_version_is_slow_and_goes_back(project, run, takes):
+    run(train(project), "first", rules=BOUND)
+    run(train(project, 1), "better", 1)
+    takes(80)
+    done = roll_back(project, "toy", "wrong labels")
+    assert (done.version, champion(project)) == (1, 1)
+    assert done.says.startswith("p95 of a single image: 80.0 ms")
+    assert done.says.endswith("; it was promoted with gate.max_latency_ms: 50")
