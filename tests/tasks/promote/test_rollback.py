@@ -257,7 +257,8 @@ def test_the_commands_go_back_and_tell_of_it(clone, capsys):
     done = json.loads(capsys.readouterr().out)
     assert (done["previous"], done["version"], done["reason"]) == (3, 2, REASON)
     assert main(["rollback", "toy", "--reason", REASON]) == 0
-    assert capsys.readouterr().out == "toy version 1 is the champion again instead of version 2.\n"
+    said = f"toy version 1 is the champion again instead of version 2.\n{FAST}.\n"
+    assert capsys.readouterr().out == said
     assert main(["rollback", "toy", "--reason", REASON]) == 1
     assert "no champion before version 1" in capsys.readouterr().err
     assert main(["rollback", "toy"]) == 2
@@ -296,5 +297,5 @@ def test_a_deployment_goes_back_and_signs_with_its_name(clone, prefect_session, 
         told = client.read_artifacts()
     assert champion(clone) == 2
     assert [each.data for each in told if each.key == "toy-rollback"] == [
-        "# toy version 2 is the champion again instead of version 3"
+        f"# toy version 2 is the champion again instead of version 3\n\n{FAST}"
     ]
