@@ -262,6 +262,7 @@ def test_what_a_person_tries_is_compared_and_promoted_only_on_demand(clone, firs
     assert says in again["outcome"]
     promoted = clone.train(*better, "--promote")
     assert ran(promoted) == []
+    assert promoted["model"].pop("latency")["calls"] >= 20  # only now measured
     assert promoted["model"] == tried["model"] | {"aliases": ["champion", "reference"]}
     assert f"vit version {number} is the champion now" in promoted["outcome"]
     events = json.loads(clone.retrain("history", "vit", "--json").stdout)
