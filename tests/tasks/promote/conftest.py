@@ -1,12 +1,10 @@
 """A registry, and what a promotion takes."""
 
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from mlflow import MlflowClient
 
 from retrain.project import Project
 from retrain.registry import decisions
@@ -25,29 +23,6 @@ ROWS = 20
 PROMOTE, COMPARE = Intent(promote=True), Intent(promote=False)
 AUTOMATIC, MANUAL = Gate(), Gate(approval="manual")
 FAST = Latency(p50=1.0, p95=2.0, calls=20, threads=1, device="cpu")
-
-
-@contextmanager
-def killed_at(call: str, done: bool, alias: str | None = None):
-    """Has a call of MLflow's client end the block, as Ctrl-C would.
-
-    Args:
-        call: The name of the method.
-        done: Whether the call is made first.
-        alias: Only if this is one of its arguments.
-    """
-    original = getattr(MlflowClient, call)
-
-    def killed(self, *args, **kwargs):
-        if alias and alias not in args:
-            return original(self, *args, **kwargs)
-        if done:
-            original(self, *args, **kwargs)
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(MlflowClient, call, killed)
-        yield
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tasks.promote import approval as module, check
 from tasks.promote.approval import review
 from tasks.promote.rollback import roll_back
 from tasks.promote.step import Intent
-from tests.tasks.promote.conftest import COMPARE, FAST, MANUAL, history, killed_at, train
+from tests.tasks.promote.conftest import COMPARE, FAST, MANUAL, history, train
 
 REASON = "the night images look right"
 AGAIN = Intent(promote=True, again=True)
@@ -236,16 +236,6 @@ def test_of_two_people_the_first_decides(project, pair, monkeypatch):
         review(project, "toy", "approve", REASON)
     assert champion(project) == 1
     assert actions(project)[2:] == [("rejected", 2)]
-
-
-@pytest.mark.parametrize("call", ["log_param", "set_registered_model_alias"])
-@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-def test_an_approval_that_was_killed_is_carried_out_once(project, pair, call, done):
-    with killed_at(call, done):
-        review(project, "toy", "approve", REASON)
-    assert review(project, "toy", "approve", REASON).version == champion(project) == 2
-    assert actions(project) == [("promoted", 1), ("waiting", 2), ("promoted", 2)]
-    assert not decisions.read(project, "toy").unfinished
 
 
 def test_a_run_goes_on_with_an_approval_that_was_killed(project, run, pair, monkeypatch):

@@ -11,7 +11,7 @@ from retrain import tracking
 from retrain.cli.main import main
 from retrain.errors import ChampionChangedError, UsageError
 from retrain.project import Project
-from retrain.registry import audit, decisions, versions
+from retrain.registry import audit, versions
 from retrain.step import DataVersion, Workspace
 from tasks.promote import check, rollback as module, step
 from tasks.promote.rollback import roll_back
@@ -26,7 +26,6 @@ from tests.tasks.promote.conftest import (
     ROWS,
     decide,
     history,
-    killed_at,
     train,
 )
 from tests.tasks.toy_model import write_scores
@@ -191,16 +190,6 @@ def test_a_version_without_an_example_only_has_to_answer(project, run, tmp_path,
     (package / "code" / "models" / "__init__.py").write_text("raise RuntimeError('too old')\n")
     with pytest.raises(ValueError, match="toy version 1 cannot be served: "):
         check.check_version(project, version, tmp_path)
-
-
-@pytest.mark.parametrize("call", ["log_param", "set_registered_model_alias"])
-@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-def test_a_rollback_that_was_killed_goes_back_once(project, three, call, done):
-    with killed_at(call, done):
-        roll_back(project, "toy", REASON)
-    assert roll_back(project, "toy", REASON).version == champion(project) == 2
-    assert [entry.action for entry in history(project)] == ["promoted"] * 3 + ["rolled back"]
-    assert not decisions.read(project, "toy").unfinished
 
 
 @pytest.fixture

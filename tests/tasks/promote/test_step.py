@@ -11,18 +11,10 @@ import models
 from retrain import tracking
 from retrain.code import source_of
 from retrain.project import Project
-from retrain.registry import audit, decisions, versions
+from retrain.registry import decisions, versions
 from tasks.data import package
 from tasks.promote import check, package as packaging
-from tests.tasks.promote.conftest import (
-    COMPARE,
-    FAST,
-    ROWS,
-    decide,
-    history,
-    killed_at,
-    train,
-)
+from tests.tasks.promote.conftest import COMPARE, FAST, ROWS, decide, history, train
 from tests.tasks.toy_model import HISTORY, write_scores
 
 
@@ -147,58 +139,6 @@ def test_a_rejected_model_that_passes_later_keeps_its_version(project, run):
     assert (facts["version"], facts["aliases"]) == (1, ["champion", "reference"])
     said = [(event.action, event.verdict) for event in history(project)]
     assert said == [("rejected", "below bounds"), ("promoted", "first")]
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        "create_logged_model",
-        "log_outputs",
-        "log_model_artifacts",
-        "finalize_logged_model",
-        "log_artifacts",
-        "create_run",
-        "update_run",
-        "create_registered_model",
-        "create_model_version",
-        "set_logged_model_tags",
-        "log_artifact",
-        "log_param",
-        "update_model_version",
-        "set_model_version_tag retrain.latency",
-        "set_model_version_tag retrain.verdict",
-        "set_registered_model_alias reference",
-        "set_registered_model_alias champion",
-        "set_registered_model_tag",
-    ],
-)
-@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-def test_a_promotion_that_was_killed_is_completed_by_the_next_run(project, call, done, run):
-    trained = train(project)
-    call, _, alias = call.partition(" ")
-    with killed_at(call, done, alias):
-        run(trained, "first")
-    appointed = versions.champion(project, "toy") is not None
-    after = call == "set_registered_model_tag" or (done and alias == "champion")
-    assert appointed == after
-    if appointed:
-        run(trained, "champion already", champion=1)
-    else:
-        run(trained, "first")
-    registered, _, aliases, logged, _ = state(project)
-    assert len(registered) == len(history(project)) == 1
-    assert [model["status"] for model in logged] == ["READY"]
-    assert {name: int(version) for name, version in aliases.items()} == {
-        "champion": 1,
-        "reference": 1,
-    }
-    assert versions.champion(project, "toy").verdict == "first"
-    assert versions.download(project, versions.champion(project, "toy"))
-    assert not decisions.read(project, "toy").unfinished
-    assert audit.faults(project) == []
-    runs = tracking.client(project).search_runs(["1"])
-    assert sorted(run.info.run_name for run in runs) == ["ledger", "toy-key0"]
-    assert {run.info.status for run in runs} == {"FINISHED"}
 
 
 def test_a_decision_against_a_champion_of_the_past_is_not_carried_out(project, run):
