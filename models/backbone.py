@@ -115,6 +115,11 @@ class EmbeddingNetwork(Network):
         """What takes embeddings."""
         return self.classifier.get_submodule("head")
 
+    @property
+    def last_layer(self) -> nn.Module:
+        """The head, whose features are the embeddings."""
+        return self.head
+
     def prefer_attention(self, device: str, precision: str) -> str | None:
         """As of any `Network`: of the backbone."""
         model = getattr(self.backbone, "model", None)

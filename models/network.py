@@ -1,6 +1,7 @@
 """Wraps a classifier: stored pixels in, logits out."""
 
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -64,6 +65,16 @@ class Network(nn.Module):
         """All but the last layer: the first part of a classifier of `transformers`."""
         return next(self.classifier.children())
 
+    @property
+    def last_layer(self) -> nn.Module | None:
+        """What takes the features of an image: the last part of a classifier of `transformers`.
+
+        None for any other network: nothing is known of its parts.
+        """
+        parts = list(self.classifier.children())
+        known = hasattr(self.classifier, "base_model_prefix") and len(parts) > 1
+        return parts[-1] if known else None
+
     def layers(self) -> list[nn.Module]:
         """The layers of the backbone; in a network with stages, these."""
         lists = (each for each in self.backbone.modules() if isinstance(each, nn.ModuleList))
@@ -126,6 +137,36 @@ class Network(nn.Module):
         """
         with inference(images.device, precision):
             return torch.softmax(self(images).float(), dim=1)
+
+
+class Observed:
+    """A network whose features are read while it answers; threads may share it."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._taken = threading.local()
+        if (last := network.last_layer) is not None:
+            last.register_forward_pre_hook(self._take)
+
+    def answer(self, images: Tensor, precision: str) -> tuple[Tensor, Tensor | None]:
+        """The probability of each class, and what the last layer calculates them from.
+
+        Args:
+            images: As `Network.probabilities` takes them.
+            precision: The same.
+
+        Returns:
+            The probabilities, float32 (N, classes); and the features, float32 (N, D), or None for
+            a network whose last layer is not known.
+        """
+        self._taken.features = None
+        probabilities = self._network.probabilities(images, precision)
+        features: Tensor | None = self._taken.features
+        self._taken.features = None
+        return probabilities, None if features is None else features.flatten(1).float()
+
+    def _take(self, _: nn.Module, given: tuple[Tensor, ...]) -> None:
+        self._taken.features = given[0]
 
 
 @contextmanager

@@ -53,12 +53,15 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
         """Loads the network, once."""
         import torch
 
+        from models.network import Observed
+
         serving = Path(context.artifacts["serving"]).read_text(encoding="utf-8")
         self._precision: str = json.loads(serving)["precision"]
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._classifier = models.load(Path(context.artifacts["model"]))
         self._classifier.module.to(self._device)
         self._classifier.module.prefer_attention(self._device, self._precision)
+        self._observed = Observed(self._classifier.module)
 
     def predict(
         self, model_input: pd.DataFrame, params: dict[str, Any] | None = None
@@ -76,6 +79,17 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
         Raises:
             RequestError: There is no image, or one does not decode; the message names its row.
         """
+        return pd.DataFrame(self._answers(model_input), columns=["label", "probabilities"])
+
+    def predict_with_features(self, model_input: pd.DataFrame) -> pd.DataFrame:
+        """As `predict`, with the column `features`: what the last layer takes.
+
+        It is float32 (D,), or None for a network whose last layer is not known.
+        """
+        columns = ["label", "probabilities", "features"]
+        return pd.DataFrame(self._answers(model_input), columns=columns)
+
+    def _answers(self, model_input: pd.DataFrame) -> list[dict[str, Any]]:
         if "image" not in model_input:
             raise RequestError(f"There is no column `image`: for each row, {HINT}.")
         images = list(model_input["image"])
@@ -85,7 +99,7 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
         for start in range(0, len(images), BATCH_SIZE):
             pixels = self._pixels(images[start : start + BATCH_SIZE], start)
             answers += self._classify(pixels)
-        return pd.DataFrame(answers, columns=["label", "probabilities"])
+        return answers
 
     def _pixels(self, images: Sequence[object], start: int) -> "NDArray[np.uint8]":
         import numpy as np
@@ -107,13 +121,19 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
 
         labels = self._classifier.labels
         images = torch.from_numpy(pixels).to(self._device)
-        probabilities = self._classifier.module.probabilities(images, self._precision)
+        probabilities, features = self._observed.answer(images, self._precision)
+        rows = probabilities.tolist()
         return [
             {
                 "label": labels[max(range(len(row)), key=row.__getitem__)],
                 "probabilities": dict(zip(labels, row, strict=True)),
+                "features": taken,
             }
-            for row in probabilities.tolist()
+            for row, taken in zip(
+                rows,
+                [None] * len(rows) if features is None else features.cpu().numpy(),
+                strict=True,
+            )
         ]
 
 

@@ -4,11 +4,12 @@
 
 It imports libraries, of which the modules are some, before it is told which package it is for: that
 takes most of its start. A line of JSON comes in with the `package`, its `classes`, and the `folder`
-to run in; then record batches with the column `image`, as an Arrow stream. Batches with `label`,
-`probabilities` and `error` go out as another. An image that the package refuses has an error in the
-place of a label. Each batch has metadata: the `seconds` that the package took for it, its `threads`
-and its `device`. `-I` keeps this clone off `sys.path`; what an editable installation adds to it is
-removed here.
+to run in; then record batches with the columns `image` and `with_features`, as an Arrow stream.
+Batches with `label`, `probabilities`, `error` and `features` go out as another. An image that the
+package refuses has an error in the place of a label. The features are null where nobody asked for
+them, and where the package, if it is old, cannot tell them. Each batch has metadata: the `seconds`
+that the package took for it, its `threads` and its `device`. `-I` keeps this clone off `sys.path`;
+what an editable installation adds to it is removed here.
 """
 
 import json
@@ -33,7 +34,7 @@ def main(libraries: Sequence[str]) -> None:
         import mlflow
         import numpy as np
         import torch
-        from pyarrow import FixedSizeListArray, RecordBatch, array, ipc, string
+        from pyarrow import FixedSizeListArray, RecordBatch, array, float32, ipc, list_, string
 
         for name in libraries:
             import_module(name)
@@ -49,24 +50,32 @@ def main(libraries: Sequence[str]) -> None:
                     f"{name} is not the package's"
                 )
         of_classes = itemgetter(*classes)
+        observe = getattr(model.unwrap_python_model(), "predict_with_features", model.predict)
         device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
         machine = {"threads": str(torch.get_num_threads()), "device": device}
         writer = None
         for images in ipc.open_stream(sys.stdin.buffer):
+            wanted = images["with_features"].to_pylist()
+            predict = observe if any(wanted) else model.predict
             encoded = images["image"].to_pylist()
             began = perf_counter()
-            answers = [*_answers(model.predict, encoded)]
+            answers = [*_answers(predict, encoded)]
             seconds = perf_counter() - began
             nothing = (0.0,) * len(classes)
-            rows = [of_classes(given) if given else nothing for _, given, _ in answers]
+            rows = [of_classes(given) if given else nothing for _, given, _, _ in answers]
+            features = [
+                taken if asked else None
+                for asked, (_, _, _, taken) in zip(wanted, answers, strict=True)
+            ]
             flat = np.array(rows, np.float32).ravel()
             batch = RecordBatch.from_arrays(
                 [
-                    array([label for label, _, _ in answers], string()),
+                    array([label for label, _, _, _ in answers], string()),
                     FixedSizeListArray.from_arrays(flat, len(classes)),
-                    array([error for _, _, error in answers], string()),
+                    array([error for _, _, error, _ in answers], string()),
+                    array(features, list_(float32())),
                 ],
-                ["label", "probabilities", "error"],
+                ["label", "probabilities", "error", "features"],
             )
             if writer is None:
                 writer = ipc.new_stream(output, batch.schema)
@@ -76,8 +85,8 @@ def main(libraries: Sequence[str]) -> None:
 
 def _answers(
     predict: Callable[[Any], Any], images: Sequence[bytes]
-) -> Iterator[tuple[str | None, dict[str, float] | None, str | None]]:
-    """The label and the probabilities of each image, or why the package refuses it.
+) -> Iterator[tuple[str | None, dict[str, float] | None, str | None, Any]]:
+    """The label and the probabilities of each image, or why the package refuses it; the features.
 
     A package refuses a whole table with one bad image. So the table is halved until that is alone:
     the good ones go through the network once, together as far as possible.
@@ -91,14 +100,17 @@ def _answers(
         if error.error_code != "INVALID_PARAMETER_VALUE":
             raise
         if len(images) == 1:
-            yield None, None, " ".join(str(error).split()).removeprefix("row 0: ")
+            yield None, None, " ".join(str(error).split()).removeprefix("row 0: "), None
         else:
             half = len(images) // 2
             yield from _answers(predict, images[:half])
             yield from _answers(predict, images[half:])
         return
-    for label, probabilities in zip(predicted["label"], predicted["probabilities"], strict=True):
-        yield label, probabilities, None
+    features = predicted.get("features", [None] * len(images))
+    for label, probabilities, taken in zip(
+        predicted["label"], predicted["probabilities"], features, strict=True
+    ):
+        yield label, probabilities, None, taken
 
 
 def _remove_the_project() -> None:

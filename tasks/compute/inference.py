@@ -34,6 +34,7 @@ class PredictionJob:
         split: `train`, `val` or `test`.
         batch_size: Images per forward pass.
         precision: `fp32` or `bf16`, of the matrix products.
+        sampled: The rows of which the features are wanted, too, in ascending order.
     """
 
     model: Path
@@ -41,11 +42,25 @@ class PredictionJob:
     split: str
     batch_size: int
     precision: str
+    sampled: tuple[int, ...] = ()
 
     @property
     def batches(self) -> int:
         """How many forward passes it takes."""
         return -(-len(open_prepared(self.images).split(self.split)) // self.batch_size)
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """Those for a batch.
+
+    Attributes:
+        probabilities: float32 (rows, classes).
+        features: float32 (sampled rows, D); None if there are none, or they are not known.
+    """
+
+    probabilities: "NDArray[np.float32]"
+    features: "NDArray[np.float32] | None"
 
 
 class _Predictor:
@@ -54,28 +69,39 @@ class _Predictor:
     def __init__(self, job: PredictionJob, device: str) -> None:
         import torch
 
+        from models.network import Observed
+
         torch.set_num_threads(THREADS)
         self._job, self._device = job, torch.device(device)
-        self._module = models.load(job.model).module.to(self._device)
-        self._module.prefer_attention(self._device.type, job.precision)
+        module = models.load(job.model).module.to(self._device)
+        module.prefer_attention(self._device.type, job.precision)
+        self._observed = Observed(module)
         self._images = open_prepared(job.images).split(job.split).images
 
-    def __call__(self, number: int) -> "NDArray[np.float32]":
+    def __call__(self, number: int) -> _Answers:
         import numpy as np
         import torch
 
         start = number * self._job.batch_size
         rows = np.arange(start, min(start + self._job.batch_size, len(self._images)))
         pixels = torch.from_numpy(self._images[rows]).to(self._device)
-        return self._module.probabilities(pixels, self._job.precision).cpu().numpy()
+        probabilities, features = self._observed.answer(pixels, self._job.precision)
+        sampled = [row - start for row in self._job.sampled if start <= row <= rows[-1]]
+        wanted = features[sampled].cpu().numpy() if features is not None and sampled else None
+        return _Answers(probabilities.cpu().numpy(), wanted)
 
 
-def probabilities(job: PredictionJob, chunk: int) -> "Iterator[NDArray[np.float32]]":
+def probabilities(
+    job: PredictionJob, chunk: int, features: "list[NDArray[np.float32]] | None" = None
+) -> "Iterator[NDArray[np.float32]]":
     """Runs a model over a split, on all GPUs, or on the CPUs if there are none.
 
     Args:
         job: What is predicted.
         chunk: Rows per array that is returned.
+        features: Gets the features of the sampled rows, in arrays of some rows, in order; what the
+            last layer takes, float32 (n, D). Gets none from a network whose last layer is not
+            known.
 
     Yields:
         float32 (chunk, classes of the model), in the order of the split; the last has the rest.
@@ -84,7 +110,17 @@ def probabilities(job: PredictionJob, chunk: int) -> "Iterator[NDArray[np.float3
     numbers = range(job.batches)
     in_order = ray_data.map_by_actors if ray_cluster.is_remote() else in_threads
     with closing(in_order(make, numbers)) as predicted:
-        yield from _rechunked(predicted, chunk)
+        yield from _rechunked(_probabilities(predicted, features), chunk)
+
+
+def _probabilities(
+    answers: Iterable[_Answers], features: "list[NDArray[np.float32]] | None"
+) -> "Iterator[NDArray[np.float32]]":
+    """The probabilities; puts the features aside."""
+    for answer in answers:
+        if features is not None and answer.features is not None:
+            features.append(answer.features)
+        yield answer.probabilities
 
 
 def _rechunked(

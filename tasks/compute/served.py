@@ -146,17 +146,24 @@ class PackageProcess:
         with suppress(BrokenPipeError):  # it has ended; `classify` says why
             self._stdin.write(json.dumps(told).encode() + b"\n")
             self._stdin.flush()
-        self._schema = pa.schema({"image": pa.binary()})
+        self._schema = pa.schema({"image": pa.binary(), "with_features": pa.bool_()})
         self._writer: Any = None
         self._reader: Any = None
 
-    def classify(self, images: Sequence[bytes]) -> "pa.RecordBatch":
+    def classify(
+        self, images: Sequence[bytes], with_features: Sequence[bool] | None = None
+    ) -> "pa.RecordBatch":
         """Classifies encoded images.
 
+        Args:
+            images: Any number.
+            with_features: Of which the features are wanted, too; of none if None.
+
         Returns:
-            `label`, `probabilities` (float32, a list in the order of the classes) and `error`, in
-            order of the images. A row has a label or an error; with an error, the probabilities
-            mean nothing.
+            `label`, `probabilities` (float32, a list in the order of the classes), `error` and
+            `features` (float32, a list), in order of the images. A row has a label or an error;
+            with an error, the probabilities mean nothing. The features, which the last layer of the
+            network takes, are null if they are not wanted, or the package cannot tell them.
 
         Raises:
             ValueError: The process has ended; the message is its last line of errors.
@@ -179,7 +186,10 @@ class PackageProcess:
         import pyarrow as pa
         from pyarrow import ipc
 
-        batch = pa.RecordBatch.from_arrays([pa.array(images, pa.binary())], schema=self._schema)
+        wanted = with_features or [False] * len(images)
+        batch = pa.RecordBatch.from_arrays(
+            [pa.array(images, pa.binary()), pa.array(wanted, pa.bool_())], schema=self._schema
+        )
         try:
             if self._writer is None:
                 self._writer = ipc.new_stream(self._stdin, batch.schema)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 FACTS = ("side", "aspect", "brightness", "contrast")
 SAMPLE = 1000  # images, about; a sample shows a shift of 0.1 between two distributions
+WITH_FEATURES = 500  # of the sample; each has thousands of bytes of features
 
 
 def is_sampled(sha256: str, total: int) -> bool:
@@ -20,7 +21,16 @@ def is_sampled(sha256: str, total: int) -> bool:
 
     Its content decides, by the end of the digest: the beginning decides in which split it is.
     """
-    return int(sha256[-8:], 16) * total < SAMPLE << 32
+    return _is_among(SAMPLE, sha256, total)
+
+
+def has_features(sha256: str, total: int) -> bool:
+    """Whether the features of an image are kept; it is one of the sample then."""
+    return _is_among(WITH_FEATURES, sha256, total)
+
+
+def _is_among(size: int, sha256: str, total: int) -> bool:
+    return int(sha256[-8:], 16) * total < size << 32
 
 
 def measure(data: bytes) -> dict[str, float] | None:
@@ -45,8 +55,13 @@ def measure(data: bytes) -> dict[str, float] | None:
 
 
 def schema() -> "pa.Schema":
-    """The columns of a sample: the label and the confidence of a model's answer, and the facts."""
+    """The columns of a sample: the label and the confidence of a model's answer, and the facts.
+
+    And `features`, what the last layer of the model takes: of `WITH_FEATURES` images, null for the
+    others, and for a model that cannot tell them.
+    """
     import pyarrow as pa
 
     facts = dict.fromkeys(FACTS, pa.float64())
-    return pa.schema({"label": pa.string(), "confidence": pa.float32(), **facts})
+    features = {"features": pa.list_(pa.float32())}
+    return pa.schema({"label": pa.string(), "confidence": pa.float32(), **facts, **features})

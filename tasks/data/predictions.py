@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 FILE = "predictions.parquet"
 LEARNT = "learnt_images.npy"  # uint64 (images,): those that a model was trained or validated on
+# sha256, and features (float32, a list): what the last layer takes of some of the images; it has no
+# rows if the last layer of the network is not known.
+FEATURES = "features.parquet"
 ROWS = 4096  # read at a time
 
 

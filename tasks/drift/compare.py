@@ -1,10 +1,11 @@
 """How far what comes in is from a reference, by the spread of the reference itself.
 
 Each feature has a distance from 0 to 1: of labels the total variation distance of their shares, of
-numbers the Kolmogorov-Smirnov statistic. Its yardstick is the distance between two samples of the
-reference, as large as the two samples: the 99th percentile of so many pairs, drawn with
-replacement. The score is the distance in yardsticks: with a score of 1, the two differ as much as
-one in a hundred pairs of samples of the reference does.
+numbers the Kolmogorov-Smirnov statistic, of embeddings that of `tasks.drift.embedding`. Its
+yardstick is the distance between two samples of the reference, as large as the two samples: the
+99th percentile of so many pairs, drawn with replacement. The score is the distance in yardsticks:
+with a score of 1, the two differ as much as one in a hundred pairs of samples of the reference
+does.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tasks.data.image_facts import FACTS
+from tasks.drift.embedding import spread
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,20 +30,21 @@ class Feature:
     """How far one feature is.
 
     Attributes:
-        feature: Its name: `label`, `confidence`, or one of `FACTS`.
-        reference: Its mean there; None for labels.
-        incoming: Its mean in what comes in; None for labels.
-        distance: From 0 to 1.
-        yardstick: That of two samples of the reference.
-        score: The distance in yardsticks.
+        feature: Its name: `label`, `confidence`, one of `FACTS`, or `embedding`: what the last
+            layer of the model takes.
+        reference: Its mean there; None for labels and embeddings.
+        incoming: Its mean in what comes in; None as above.
+        distance: From 0 to 1; None if it is not compared, because a sample has no embeddings.
+        yardstick: That of two samples of the reference; None as above.
+        score: The distance in yardsticks; None as above.
     """
 
     feature: str
     reference: float | None
     incoming: float | None
-    distance: float
-    yardstick: float
-    score: float
+    distance: float | None
+    yardstick: float | None
+    score: float | None
 
 
 def compare(reference: "pa.Table", incoming: "pa.Table", seed: int = 0) -> list[Feature]:
@@ -53,7 +56,7 @@ def compare(reference: "pa.Table", incoming: "pa.Table", seed: int = 0) -> list[
         seed: Of the pairs that are drawn.
 
     Returns:
-        The features, labels first.
+        The features: labels first, the embedding last.
     """
     import numpy as np
 
@@ -67,7 +70,7 @@ def compare(reference: "pa.Table", incoming: "pa.Table", seed: int = 0) -> list[
     for name in NUMBERS:
         numbers = [table[name].to_numpy().astype(np.float64) for table in (reference, incoming)]
         found.append(_feature(name, numbers, _kolmogorov_smirnov, seed))
-    return found
+    return [*found, _embedding(reference, incoming, seed)]
 
 
 def shares(reference: "pa.Table", incoming: "pa.Table") -> list[dict[str, str | float]]:
@@ -97,9 +100,7 @@ def _feature(
         distance(*(rng.choice(reference, size=len(each)) for each in (reference, incoming)))
         for _ in range(PAIRS)
     ]
-    # Where all of the reference is the same, a single image would differ infinitely.
-    least = 1 / min(len(reference), len(incoming))
-    yardstick = max(float(np.percentile(pairs, PERCENTILE)), least)
+    yardstick = _yardstick(pairs, len(reference), len(incoming))
     found = distance(reference, incoming)
     is_number = name != "label"
     return Feature(
@@ -110,6 +111,34 @@ def _feature(
         yardstick=yardstick,
         score=found / yardstick,
     )
+
+
+def _embedding(reference: "pa.Table", incoming: "pa.Table", seed: int) -> Feature:
+    """The feature `embedding`, of those images that have one."""
+    import numpy as np
+
+    tables = (reference, incoming)
+    samples = [table["features"].drop_null().to_numpy() for table in tables]
+    if not all(map(len, samples)):
+        return Feature("embedding", None, None, None, None, None)
+    one, other = map(np.stack, samples)
+    found = spread(one, other, PAIRS, seed)
+    yardstick = _yardstick(found.pairs, len(one), len(other))
+    score = found.distance / yardstick
+    return Feature("embedding", None, None, found.distance, yardstick, score)
+
+
+def _yardstick(
+    pairs: "Sequence[float] | NDArray[np.float64]", reference: int, incoming: int
+) -> float:
+    """The distance that few pairs of samples of the reference exceed.
+
+    Where all of the reference is the same, a single image would differ infinitely: so the yardstick
+    is at least what one image of the smaller sample can change.
+    """
+    import numpy as np
+
+    return max(float(np.percentile(pairs, PERCENTILE)), 1 / min(reference, incoming))
 
 
 def _total_variation(one: "NDArray[np.float64]", other: "NDArray[np.float64]", count: int) -> float:

@@ -61,7 +61,7 @@ def report(
         "file": project.relative(folder / f"{run}.json"),
     }
     folder.mkdir(parents=True, exist_ok=True)
-    pq.write_table(incoming, folder / f"{run}.parquet")
+    pq.write_table(incoming.drop_columns(["features"]), folder / f"{run}.parquet")
     model = {"model": version.name, "version": version.version, "run": run, "input": place}
     write_json(folder / f"{run}.json", model | result)
     if result["drifted"]:
@@ -94,7 +94,7 @@ def show(drift: Mapping[str, Any]) -> None:
                 number(each["incoming"]),
                 number(each["distance"]),
                 number(each["yardstick"]),
-                f"{each['score']:.2f}",
+                "not compared" if each["score"] is None else f"{each['score']:.2f}",
             ]
             for each in drift["features"]
         ],

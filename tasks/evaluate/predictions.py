@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.data.metrics import Predictions
-from tasks.data.predictions import FILE
+from tasks.data.predictions import FEATURES, FILE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -95,6 +95,27 @@ def write(
             batch = pa.RecordBatch.from_arrays(columns, schema=schema)
             writer.write_batch(batch)
             yield batch, predictions
+
+
+def write_features(
+    images: Sequence[str], features: "Sequence[NDArray[np.float32]]", folder: Path
+) -> None:
+    """Writes `features.parquet`.
+
+    Args:
+        images: The SHA-256 (hex) of each image.
+        features: Of the images, in arrays of some rows, float32 (n, D); none of a network whose
+            last layer is not known. Then the file has no rows.
+        folder: Where it goes.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    columns = {
+        "sha256": pa.array(images if features else [], pa.string()),
+        "features": pa.array([row for each in features for row in each], pa.list_(pa.float32())),
+    }
+    parquet.write_table(pa.table(columns), folder / FEATURES)
 
 
 def _schema(known: Sequence[str]) -> "pa.Schema":

@@ -16,6 +16,7 @@ from retrain.workload import Evaluate, Workload
 from tasks.compute.inference import PredictionJob, probabilities
 from tasks.data import package
 from tasks.data.embeddings import prepared_by
+from tasks.data.image_facts import has_features
 from tasks.data.json_file import write_json
 from tasks.data.metrics import (
     LOWER_IS_BETTER,
@@ -45,9 +46,10 @@ def evaluate(
 ) -> Facts:
     """Predicts the test split and measures how good the predictions are.
 
-    Writes `metrics.json`, `per_class.json`, `predictions.parquet` and `confusion.csv` (actual and
-    predicted class of each row); and `report/classes.json`, as `metrics.outcomes` gives it, and
-    `report/learnt_images.npy`, for later comparisons with this model.
+    Writes `metrics.json`, `per_class.json`, `predictions.parquet`, `confusion.csv` (actual and
+    predicted class of each row), and `features.parquet`, of a sample of the rows; and
+    `report/classes.json`, as `metrics.outcomes` gives it, and `report/learnt_images.npy`, for later
+    comparisons with this model.
 
     Returns:
         `metrics`, by name; `lower_is_better`, the names of those where lower is better; `weights`,
@@ -63,8 +65,12 @@ def evaluate(
     split = prepared.split(SPLIT)
     known = tuple(json.loads((model / models.LABELS).read_text(encoding="utf-8")))
     chunk = max(1, min(MAX_ROWS, MAX_PROBABILITIES // len(known)))
-    job = PredictionJob(model, images.folder, SPLIT, evaluation.batch_size, evaluation.precision)
-    answers = _answers(probabilities(job, chunk), chunk, split)
+    sampled = dict(_sampled(split))
+    job = PredictionJob(
+        model, images.folder, SPLIT, evaluation.batch_size, evaluation.precision, tuple(sampled)
+    )
+    features: list[NDArray[np.float32]] = []
+    answers = _answers(probabilities(job, chunk, features), chunk, split)
     names = predictions.all_names(prepared.labels, known)
     tally, confusion = Tally(names, len(prepared.labels)), Confusion(names)
     examples = plots.Examples(len(split))
@@ -80,6 +86,7 @@ def evaluate(
             confusion.add(counted)
             pairs.write_batch(rows.select(["label", "prediction"]).rename_columns(pair.names))
     assert tally.rows == len(split), (tally.rows, len(split))
+    predictions.write_features(list(sampled.values()), features, workspace.folder)
     metrics = summarise(tally)
     write_json(workspace.folder / "metrics.json", metrics)
     write_json(workspace.folder / "per_class.json", per_class(tally))
@@ -121,6 +128,19 @@ def _answers(
         for output, rows in zip(outputs, described, strict=True):
             rows = rows.select(["path", "sha256", "label"])
             yield Answers(rows, output.argmax(axis=1), output)
+
+
+def _sampled(split: PreparedSplit) -> Iterator[tuple[int, str]]:
+    """The rows of which the features are kept, each with the SHA-256 of its image."""
+    from pyarrow import parquet
+
+    first, total = 0, len(split)
+    with parquet.ParquetFile(split.folder / ROWS) as origin:
+        for batch in origin.iter_batches(MAX_ROWS, columns=["sha256"]):
+            for row, sha256 in enumerate(batch["sha256"].to_pylist(), first):
+                if has_features(sha256, total):
+                    yield row, sha256
+            first += len(batch)
 
 
 def _write_learnt(prepared: Path, file: Path) -> None:

@@ -45,6 +45,10 @@ class Job:
         """Whether an image belongs to the sample."""
         return image.sha256 is not None and image_facts.is_sampled(image.sha256, self.rows)
 
+    def has_features(self, image: Image) -> bool:
+        """Whether the features of an image are wanted, too."""
+        return image.sha256 is not None and image_facts.has_features(image.sha256, self.rows)
+
 
 @dataclass(frozen=True)
 class Part:
@@ -74,10 +78,17 @@ def schema() -> "pa.Schema":
 
 
 def schema_of_parts() -> "pa.Schema":
-    """The same, and the facts about an image of the sample; null for the others."""
+    """The same, and the features and the facts of an image of the sample; null for the others."""
     import pyarrow as pa
 
-    return pa.schema([*schema(), *(pa.field(name, pa.float64()) for name in image_facts.FACTS)])
+    facts = (pa.field(name, pa.float64()) for name in image_facts.FACTS)
+    return pa.schema([*_with_features(), *facts])
+
+
+def _with_features() -> "pa.Schema":
+    import pyarrow as pa
+
+    return pa.schema([*schema(), image_facts.schema().field("features")])
 
 
 class Worker:
@@ -133,7 +144,7 @@ class Worker:
         partial = part.file.with_suffix(".partial")
         with pq.ParquetWriter(partial, schema_of_parts(), write_page_checksum=True) as writer:
             for images in portions(self._job.images(part.unit)):
-                answers = _answers(images, process)
+                answers = _answers(images, [*map(self._job.has_features, images)], process)
                 facts = [
                     (image_facts.measure(image.data) if self._job.is_sampled(image) else None) or {}
                     for image in images
@@ -154,8 +165,10 @@ def _images_of(file: Path) -> Iterator[tuple[str, str | None]]:
             yield from zip(batch["path"].to_pylist(), batch["sha256"].to_pylist(), strict=True)
 
 
-def _answers(images: Sequence[Image], process: PackageProcess) -> "pa.RecordBatch":
-    """The rows of some images."""
+def _answers(
+    images: Sequence[Image], with_features: Sequence[bool], process: PackageProcess
+) -> "pa.RecordBatch":
+    """The rows of some images, and the features of those of which they are wanted."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -167,15 +180,22 @@ def _answers(images: Sequence[Image], process: PackageProcess) -> "pa.RecordBatc
         "error": pa.array([image.error for image in images], pa.string()),
     }
     if there.any():
-        given = process.classify([image.data for image in images if image.error is None])
+        sent = [
+            (image.data, wanted)
+            for image, wanted in zip(images, with_features, strict=True)
+            if image.error is None
+        ]
+        given = process.classify(*map(list, zip(*sent, strict=True)))
         # An image whose file cannot be read was not sent: its index is null, and so is its answer.
         index = pa.array(np.cumsum(there) - 1, mask=~there)
         columns["error"] = pc.coalesce(columns["error"], given["error"].take(index))
-        columns["label"] = given["label"].take(index)
+        for name in ("label", "features"):
+            columns[name] = given[name].take(index)
         lists = given["probabilities"].cast(pa.list_(pa.float32())).take(index)
         nothing = pa.scalar(None, lists.type)
         columns["probabilities"] = pc.if_else(pc.is_valid(columns["label"]), lists, nothing)
     else:
-        for name in ("label", "probabilities"):
-            columns[name] = pa.nulls(len(images), schema().field(name).type)
-    return pa.RecordBatch.from_arrays([columns[name] for name in schema().names], schema=schema())
+        for name in ("label", "probabilities", "features"):
+            columns[name] = pa.nulls(len(images), _with_features().field(name).type)
+    rows = _with_features()
+    return pa.RecordBatch.from_arrays([columns[name] for name in rows.names], schema=rows)

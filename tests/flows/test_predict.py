@@ -28,7 +28,10 @@ def test_the_champion_answers_as_it_was_evaluated(clone, first, tmp_path):
     expected, found = pq.read_table(evaluated), pq.read_table(output)
     assert found["sha256"] == expected["sha256"]
     assert found["label"].to_pylist() == expected["prediction"].to_pylist()
-    assert (document["drift"]["score"], document["drift"]["drifted"]) == (0.0, False)
+    features = {each["feature"]: each["score"] for each in document["drift"]["features"]}
+    assert features == pytest.approx(dict.fromkeys(features, 0.0), abs=0.01)
+    assert "embedding" in features
+    assert not document["drift"]["drifted"]
     refused = clone.retrain(*arguments, code=2)
     assert refused.stderr == f"retrain: --output {output} exists: add --force to replace it.\n"
 
@@ -102,6 +105,7 @@ def test_what_has_drifted_is_told_to_prefect(clone, first, tmp_path):
     assert drift["reference_images"] == 360
     features = {each["feature"]: each for each in drift["features"]}
     assert features["aspect"]["incoming"] == pytest.approx(3)
+    assert features["embedding"]["score"] > 1.5
     kept = json.loads((clone.root / drift["file"]).read_text())
     assert kept["features"] == drift["features"]
 

@@ -19,6 +19,7 @@ from transformers import (
 import models
 from models import auto
 from models.auto import Settings, build
+from models.network import Observed
 
 ROOT = Path(__file__).parents[2]
 PATCHES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": 8}
@@ -86,10 +87,21 @@ def answers(network, images):
         return network(images)
 
 
+def shows_features(network, images):
+    """Checks that the answers are what the last layer makes of the features."""
+    probabilities, features = Observed(network).answer(images, "fp32")
+    assert features.shape[0] == len(images) and features.ndim == 2
+    assert features.dtype == torch.float32
+    with torch.inference_mode():
+        expected = torch.softmax(network.last_layer(features), 1)
+    assert torch.allclose(probabilities, expected, atol=1e-6)
+
+
 def test_a_network_from_a_config_is_loaded_as_it_was_saved(published, tmp_path):
     kind, network, _ = published
     logits = answers(network, pixels())
     assert logits.shape == (6, 3) and logits.dtype == torch.float32
+    shows_features(network, pixels())
     settings = written(kind).model_dump()
     more = {"family": "auto", "settings": settings, "labels": list("abc"), "images": {}}
     models.save(network, tmp_path, **more)
@@ -276,6 +288,7 @@ def test_a_distilled_network_answers_with_both_of_its_heads(tmp_path):
     network = made(Settings(pretrained=str(tmp_path)), classes=4).eval()
     assert type(network.classifier) is DeiTForImageClassificationWithTeacher
     assert answers(network, pixels()).shape == (6, 4)
+    assert Observed(network).answer(pixels(), "fp32")[1].shape == (6, 16)
     again = auto.rebuild(json.loads(json.dumps(network.description)))
     again.load_state_dict(network.state_dict())
     assert torch.equal(answers(again.eval(), pixels()), answers(network, pixels()))

@@ -9,7 +9,7 @@ import transformers
 import models
 from models import backbone, embedding_head
 from models.embedding_head import Settings
-from models.network import in_stored_units, normalise
+from models.network import Observed, in_stored_units, normalise
 from tests.hub import write_clip, write_vit
 
 SIZE = 32
@@ -145,6 +145,8 @@ def test_what_is_saved_takes_images_and_answers_as_the_head_on_embeddings(
         expected = head(embeddings)
         assert torch.equal(loaded(images), expected)
         assert torch.equal(loaded(embeddings), expected)
+    _, features = Observed(loaded).answer(images, "fp32")
+    assert torch.equal(features, embeddings)
     assert not any(weight.requires_grad for weight in loaded.backbone.parameters())
 
 

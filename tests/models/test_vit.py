@@ -1,4 +1,5 @@
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -6,6 +7,7 @@ from pydantic import ValidationError
 from transformers import ViTConfig, ViTForImageClassification
 
 import models
+from models.network import Network, Observed
 from models.vit import Settings, build
 
 TINY = {"patch_size": 4, "hidden_size": 16, "layers": 2, "heads": 2}
@@ -30,6 +32,28 @@ def pretrained(tmp_path_factory):
     processor = {"do_normalize": True, "image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}
     (folder / "preprocessor_config.json").write_text(json.dumps(processor))
     return folder
+
+
+def test_its_features_are_what_the_last_layer_takes_also_in_several_threads():
+    network = build(Settings(**TINY), SHAPE, 3).eval()
+    observed, images = Observed(network), pixels(64).split(8)
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(lambda some: observed.answer(some, "fp32"), images))
+    for probabilities, features in answers:
+        assert features.shape == (8, 16)
+        assert features.dtype == torch.float32
+        with torch.inference_mode():
+            expected = torch.softmax(network.last_layer(features), 1)
+        assert torch.allclose(probabilities, expected, atol=1e-6)
+
+
+def test_a_network_of_unknown_parts_shows_no_features():
+    parts = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(8 * 8 * 3, 3))
+    answered, features = Observed(Network(parts, {}, [0.5] * 3, [0.5] * 3)).answer(
+        pixels(4), "fp32"
+    )
+    assert answered.shape == (4, 3)
+    assert features is None
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -8,7 +8,13 @@ from tasks.data.image_facts import is_sampled, measure, schema
 from tasks.drift.compare import compare, shares
 from tests.tasks.toy_data import png
 
-NAMES = ("label", "confidence", "side", "aspect", "brightness", "contrast")
+NAMES = ("label", "confidence", "side", "aspect", "brightness", "contrast", "embedding")
+
+
+def embeddings(rng: np.random.Generator, rows: int) -> np.ndarray:
+    """Of images of three classes."""
+    places = np.random.default_rng(0).normal(0, 2, (3, 16))
+    return (places[rng.integers(3, size=rows)] + rng.normal(size=(rows, 16))).astype(np.float32)
 
 
 def draw(seed: int, rows: int = 400, **changed) -> pa.Table:
@@ -20,6 +26,7 @@ def draw(seed: int, rows: int = 400, **changed) -> pa.Table:
         "aspect": np.ones(rows),
         "brightness": rng.normal(0.5, 0.1, rows),
         "contrast": rng.normal(0.2, 0.05, rows),
+        "features": list(embeddings(rng, rows)),
     }
     return pa.table(columns | changed, schema())
 
@@ -30,7 +37,7 @@ def scores(reference: pa.Table, incoming: pa.Table) -> dict[str, float]:
 
 def test_a_sample_is_not_far_from_itself_nor_from_another_of_the_same_images():
     reference = draw(0)
-    assert scores(reference, reference) == dict.fromkeys(NAMES, 0.0)
+    assert scores(reference, reference) == pytest.approx(dict.fromkeys(NAMES, 0.0), abs=1e-4)
     for seed in range(1, 6):
         found = scores(reference, draw(seed, rows=300))
         assert max(found.values()) < 1.5, found
@@ -44,12 +51,26 @@ def test_a_sample_is_not_far_from_itself_nor_from_another_of_the_same_images():
         ("confidence", np.linspace(0.3, 0.8, 400)),
         ("side", np.full(400, 16.0)),
         ("brightness", np.random.default_rng(9).normal(0.6, 0.1, 400)),
+        ("embedding", list(embeddings(np.random.default_rng(9), 400) + np.float32(0.5))),
     ],
 )
 def test_what_has_shifted_is_far_and_all_else_is_not(feature, values):
-    found = scores(draw(0), draw(1, **{feature: values}))
+    column = "features" if feature == "embedding" else feature
+    found = scores(draw(0), draw(1, **{column: values}))
     assert found.pop(feature) > 1.5
     assert max(found.values()) < 1.5
+
+
+def test_without_features_the_embedding_is_not_compared():
+    unknown = draw(1, features=[None] * 400)
+    for samples in ((draw(0), unknown), (unknown, draw(0)), (unknown, unknown)):
+        *others, last = compare(*samples)
+        assert (last.feature, last.distance, last.score) == ("embedding", None, None)
+        assert all(each.score is not None for each in others)
+    some = [
+        row if number % 2 else None for number, row in enumerate(draw(1)["features"].to_pylist())
+    ]
+    assert compare(draw(0), draw(1, features=some))[-1].score < 1.5
 
 
 def test_few_images_prove_little():

@@ -6,9 +6,12 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from PIL import Image
 from sklearn.metrics import accuracy_score
 
+import models
+from models.network import Observed
 from retrain import tracking
 from retrain.project import Project
 from retrain.step import plan
@@ -70,6 +73,12 @@ def test_predictions_and_metrics_are_those_of_the_network(scored):
     assert table["prediction"].to_pylist() == [LABELS[best] for best in expected.argmax(1)]
     assert np.array_equal(table["confidence"].to_numpy(), expected.max(1))
     assert json.loads(table.schema.metadata[b"labels"]) == list(LABELS)
+
+    network = models.load(scored.trained.folder / "model").module
+    _, features = Observed(network).answer(torch.from_numpy(pixels(ROWS)), "fp32")
+    kept = pq.read_table(scored.folder / "features.parquet")
+    assert kept["sha256"] == table["sha256"]  # fewer than are sampled
+    assert np.abs(np.stack(kept["features"].to_numpy()) - features.numpy()).max() < 1e-5
 
     metrics = scored.facts["metrics"]
     assert scored.facts["weights"] == scored.trained.facts["weights"]

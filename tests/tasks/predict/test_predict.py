@@ -15,18 +15,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
+import models
 from flows.compare import compare
 from flows.predict import find_model_of
+from models.network import Observed
 from retrain.errors import UsageError
 from retrain.registry import versions
 from retrain.store import Store
+from tasks.compute.served import PackageProcess
 from tasks.data import image_facts, raw_dataset
 from tasks.predict import predict as module
 from tasks.predict.inputs import Image, Source, open_labelled, open_source
 from tasks.predict.origin import read_origin
 from tasks.predict.parts import Job, Part, Worker, _answers
 from tasks.predict.predict import check_package, predict, sample
+from tests import warm_python
 from tests.tasks.toy_data import write_files
 from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, png
 
@@ -238,6 +243,7 @@ def test_a_sample_is_decided_by_the_images_and_nothing_else_is_classified(
     toy, folder, first, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(image_facts, "SAMPLE", 20)
+    monkeypatch.setattr(image_facts, "WITH_FEATURES", 8)
     found = sample(toy.older, source(folder), Store(tmp_path))
     table = pq.read_table(first[1])
     rows = table.filter(
@@ -253,13 +259,40 @@ def test_a_sample_is_decided_by_the_images_and_nothing_else_is_classified(
     most = [max(given) for given in rows["probabilities"].to_pylist()]
     assert np.abs(found["confidence"].to_numpy() - most).max() < 1e-6
     assert set(found["side"].to_pylist()) == {8.0}
+    # What the last layer of the package's network, which inverts the images, takes.
+    place = [sorted(images()).index(path) for path in rows["path"].to_pylist()]
+    network = Observed(models.load(toy.model).module)
+    inverted = torch.from_numpy(255 - pixels(ROWS)[place])
+    _, expected = network.answer(inverted, "fp32")
+    kept = [image_facts.has_features(sha256, ROWS) for sha256 in rows["sha256"].to_pylist()]
+    assert 1 < sum(kept) < len(kept)
+    for given, wanted, is_kept in zip(found["features"].to_pylist(), expected, kept, strict=True):
+        assert (given is not None) == is_kept
+        if is_kept:
+            assert np.abs(np.array(given) - wanted.numpy()).max() < 1e-5
+
+
+def test_a_package_that_cannot_tell_its_features_only_classifies(toy, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", warm_python.executable())
+    package = tmp_path / "package"
+    shutil.copytree(toy.champion.package, package)
+    for code in package.rglob("serving.py"):  # two: that which MLflow runs is a copy
+        code.write_text(code.read_text().replace("predict_with_features", "_not_in_old_ones"))
+    process = PackageProcess(package, tmp_path, {})
+    try:
+        given = process.classify([png(image) for image in pixels(2)], [True, True])
+    finally:
+        process.close()
+    assert given["features"].null_count == 2
+    assert given["error"].null_count == 2
 
 
 def test_a_package_is_not_asked_when_no_file_can_be_read():
-    [row] = _answers([Image("a.png", None, b"", "it is gone")], None).to_pylist()
+    [row] = _answers([Image("a.png", None, b"", "it is gone")], [False], None).to_pylist()
     assert row == {
         **{"path": "a.png", "label": None, "probabilities": None, "sha256": None},
         "error": "it is gone",
+        "features": None,
     }
 
 

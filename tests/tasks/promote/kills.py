@@ -318,7 +318,7 @@ def restore(root: Path, copy: Path) -> None:
 def main(folder: Path) -> None:
     """Does all that, and writes what came of it."""
     # What takes 5 s, and asks the registry nothing: to load the version. See `test_check.py`.
-    check.check_answers = lambda *_: None  # type: ignore[assignment]
+    check.check_answers = lambda *_: FAST  # type: ignore[assignment]
     step.start_ahead = lambda: None  # type: ignore[assignment]
     # What is imported and cached here, each fork finds; its database is none of theirs.
     rehearsal = make(folder / "rehearsal")
