@@ -1,8 +1,13 @@
 """Where the reference of a version comes from."""
 
+import pyarrow.parquet as pq
+from pyarrow import Table
+
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
+from tasks.data.image_facts import FACTS, schema
 from tasks.drift.reference import find_reference
+from tasks.evaluate.predictions import write_features
 
 VERSION = ModelVersion(
     name="toy", weights="w", package_digest="0" * 64, train_digest="t", train_key=None, start=None,
@@ -14,3 +19,18 @@ VERSION = ModelVersion(
 def test_without_the_evaluation_in_the_store_there_is_no_reference(tmp_path):
     assert find_reference(Project(tmp_path), VERSION) is None
     assert not list(tmp_path.rglob("*"))
+
+
+def test_one_that_was_kept_before_there_were_features_has_none(tmp_path):
+    kept = tmp_path / ".retrain" / "drift" / "toy" / f"reference-{'0' * 16}.parquet"
+    kept.parent.mkdir(parents=True)
+    row = {"label": "ant", "confidence": 0.5, **dict.fromkeys(FACTS, 1.0)}
+    pq.write_table(Table.from_pylist([row]), kept)
+    found = find_reference(Project(tmp_path), VERSION)
+    assert found.schema == schema()
+    assert found.to_pylist() == [row | {"features": None}]
+
+
+def test_the_features_of_a_network_whose_last_layer_is_not_known_are_none(tmp_path):
+    write_features(["ab", "cd"], [], tmp_path)
+    assert pq.read_table(tmp_path / "features.parquet").num_rows == 0
