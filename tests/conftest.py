@@ -61,6 +61,7 @@ GROUPS = (
     ("tests/flows/test_secrets.py",),
     ("tests/flows/test_signals.py",),
     ("tests/flows/test_decide.py",),
+    ("tests/tasks/promote/test_kills.py",),
 )
 
 
