@@ -168,7 +168,7 @@ class PackageProcess:
         Raises:
             ValueError: The process has ended; the message is its last line of errors.
         """
-        return self._ask(images)[0]
+        return self._ask(images, with_features or [False] * len(images))[0]
 
     def time(self, image: bytes) -> Timed:
         """Classifies one encoded image, and tells how long that took.
@@ -176,19 +176,21 @@ class PackageProcess:
         Raises:
             ValueError: As `classify` does; or the package refuses the image.
         """
-        answers, told = self._ask([image])
+        answers, told = self._ask([image], [False])
         if (error := answers["error"][0].as_py()) is not None:
             raise ValueError(error)
         return Timed(float(told[b"seconds"]), int(told[b"threads"]), told[b"device"].decode())
 
-    def _ask(self, images: Sequence[bytes]) -> "tuple[pa.RecordBatch, Mapping[bytes, bytes]]":
+    def _ask(
+        self, images: Sequence[bytes], with_features: Sequence[bool]
+    ) -> "tuple[pa.RecordBatch, Mapping[bytes, bytes]]":
         """The answers, and what the program tells with them."""
         import pyarrow as pa
         from pyarrow import ipc
 
-        wanted = with_features or [False] * len(images)
         batch = pa.RecordBatch.from_arrays(
-            [pa.array(images, pa.binary()), pa.array(wanted, pa.bool_())], schema=self._schema
+            [pa.array(images, pa.binary()), pa.array(with_features, pa.bool_())],
+            schema=self._schema,
         )
         try:
             if self._writer is None:

@@ -32,7 +32,16 @@ from tasks.promote import check, step
 from tasks.promote.approval import review
 from tasks.promote.rollback import roll_back
 from tests import templates
-from tests.tasks.promote.conftest import AUTOMATIC, COLUMNS, DATA, MANUAL, PROMOTE, ROWS, decide
+from tests.tasks.promote.conftest import (
+    AUTOMATIC,
+    COLUMNS,
+    DATA,
+    FAST,
+    MANUAL,
+    PROMOTE,
+    ROWS,
+    decide,
+)
 from tests.tasks.toy_model import workspace, write_data, write_model, write_report, write_scores
 
 # How the names of calls begin that change nothing.
