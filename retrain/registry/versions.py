@@ -480,11 +480,17 @@ def _upload(client: "MlflowClient", candidate: Candidate, package: Path) -> "Log
 
 
 def card(project: Project, version: ModelVersion) -> str | None:
-    """The card of a version (Markdown); None for one that has none, because it is old."""
+    """The card of a version (Markdown); None for one that has none, because it is old.
+
+    How fast it is comes last: that is measured after the card is written.
+    """
     name = f"{CARD}/{version.package_digest}.md"
     with TemporaryDirectory() as folder:
         file = tracking.download_artifact(project, version.run_id, name, Path(folder))
-        return file.read_text(encoding="utf-8") if file else None
+        text = file.read_text(encoding="utf-8") if file else None
+    if text is None or version.latency is None:
+        return text
+    return f"{text}\n## Speed\n\n{version.latency}.\n"
 
 
 def description(

@@ -14,7 +14,6 @@ import models
 from retrain import tracking
 from retrain.project import Project
 from retrain.registry import versions
-from retrain.registry.versions import Latency, ModelVersion
 from retrain.runs import console
 from retrain.runs.records import cell
 from retrain.step import DataVersion
@@ -28,7 +27,6 @@ CONFIDENCE = 0.95
 WORST = 5
 FEW = 30  # test images; the interval of a recall is then wider than 0.2, unless it is near 0 or 1
 NAMED = 20  # classes
-NOT_MEASURED = "Not measured: that is done before a version becomes champion."
 
 
 def describe(
@@ -54,7 +52,6 @@ def describe(
         name: _what(trained),
         "Data": _data(data, validated),
         "Results on the test split": _results(scores.facts, table, decision["slices"]),
-        "Speed": [NOT_MEASURED],
         "Decision of the gate": [f"{decision['verdict'].capitalize()}.", *decision["says"]],
         "Training": _training(trained, scores.facts),
         "Limits": _limits(scores.facts, table, decision["slices"]),
@@ -73,18 +70,6 @@ def keep(project: Project, run_id: str, package_digest: str, text: str) -> None:
     with TemporaryDirectory() as folder:
         Path(folder, f"{package_digest}.md").write_text(text, encoding="utf-8")
         tracking.log_artifacts(project, run_id, Path(folder), versions.CARD)
-
-
-def note_latency(project: Project, version: ModelVersion, latency: Latency) -> None:
-    """Writes into the card of a version how fast it is; not for an old one, which has no card."""
-    text = versions.card(project, version)
-    if text is None or version.package_digest is None:
-        return
-    before, title, after = text.partition("\n## Speed\n\n")
-    _, *rest = after.splitlines(keepends=True)
-    noted = "".join([before, title, f"{latency}.\n", *rest])
-    if title and noted != text:
-        keep(project, version.run_id, version.package_digest, noted)
 
 
 def _what(trained: Artifact) -> list[str]:

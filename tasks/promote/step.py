@@ -106,7 +106,6 @@ def promote(
             found = check_before_promotion(
                 project, registered, workspace.folder, rules.max_latency_ms
             )
-            card.note_latency(project, registered, found)
             registered = versions.note_latency(project, registered, found)
             ruled = _decide(rules, version, decision, intent, registered, project)
         return _facts(decisions.apply(project, registered, ruled), ruled)
