@@ -1,6 +1,7 @@
 """What tests share: one Ray for the whole session, and projects in temporary folders."""
 
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -63,6 +64,11 @@ GROUPS = (
     ("tests/flows/test_decide.py",),
     ("tests/tasks/promote/test_kills.py",),
 )
+
+
+def pytest_configure():
+    """Starts what the processes of this test run share."""
+    multiprocessing.set_executable(warm_python.executable())  # of fork servers
 
 
 def pytest_collection_modifyitems(items):

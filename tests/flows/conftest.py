@@ -127,11 +127,12 @@ def first(clone, prefect_api) -> dict[str, Any]:
 
 
 def _after_first_run(api: str) -> Clone:
-    """The clone that others are copies of; its first run was in a new process."""
+    """The clone that others are copies of."""
 
     def make(root: Path) -> None:
         clone = make_clone(root, api)
-        done = clone.run(sys.executable, "-m", "retrain.cli", "train", "vit", "--json")
+        templates.place_mlflow_database(root)
+        done = clone.retrain("train", "vit", "--json")
         (root / DOCUMENT).write_text(done.stdout, encoding="utf-8")
 
     return Clone(templates.once("first", make), api)

@@ -14,7 +14,7 @@ import pytest
 
 from retrain import tracking
 from retrain.project import Project
-from tests import templates
+from tests import templates, warm_python
 from tests.flows import preloaded
 from tests.flows.conftest import free_port, until
 
@@ -99,7 +99,7 @@ def servers(clone):
         "PREFECT_API_URL": f"http://127.0.0.1:{free_port()}/api",
         "MLFLOW_PORT": str(free_port()),
     }
-    cli = (sys.executable, "-m", "retrain.cli.main")
+    cli = (warm_python.executable(), "-m", "retrain.cli.main")
     templates.place_prefect_database(clone.root)
     try:
         clone.run(*cli, "up", **ports)

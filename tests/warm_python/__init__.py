@@ -9,32 +9,39 @@ project's code itself. A killed program takes its fork with it.
 Some tests of each kind of process start Python as a user does.
 """
 
-import functools
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
+from socket import AF_UNIX, socket
 
 from tests import templates
 
 _servers = []  # each ends when this process does, which closes its standard input
 
 
-@functools.cache
 def executable() -> str:
-    """The path of the program."""
-    folder = Path(tempfile.mkdtemp(prefix="python-", dir=templates.FOLDER))
+    """The path of the program; starts its server if none of this test run has been started."""
+    folder = templates.FOLDER / "python"
     program = folder / "python"
+    if not folder.exists():
+        start(program)
+    return str(program)
+
+
+def start(program: Path) -> None:
+    """Writes the program, and starts its server, which ends with this process."""
+    program.parent.mkdir()
     here = Path(__file__).parent
     client = (here / "client.py").read_text(encoding="utf-8")
     program.write_text(f"#!{sys.executable} -IS\n{client}", encoding="utf-8")
     program.chmod(0o755)
-    server = subprocess.Popen(
-        [sys.executable, "-I", str(here / "server.py"), str(program)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C is for the programs
-    )
-    assert server.stdout and server.stdout.readline(), "The server of the warm Python ended"
+    with socket(AF_UNIX) as listener:
+        listener.bind(f"{program}.socket")
+        listener.listen(100)
+        server = subprocess.Popen(
+            [sys.executable, "-I", str(here / "server.py"), str(program), str(listener.fileno())],
+            stdin=subprocess.PIPE,
+            pass_fds=[listener.fileno()],
+            start_new_session=True,  # Ctrl-C is for the programs
+        )
     _servers.append(server)
-    return str(program)

@@ -1,42 +1,57 @@
 """Imports libraries once, and runs Python commands in forks.
 
-    python -I server.py PROGRAM
+    python -I server.py PROGRAM LISTENER
 
-`PROGRAM` is the path of `client.py` as it is called. The server prints a line when it listens, and
-ends when its standard input does.
+`PROGRAM` is the path of `client.py` as it is called; `LISTENER` is the number of an open socket that
+listens. The server imports the libraries when it is first called, and ends when its standard input
+does.
 """
 
+import atexit
 import json
 import os
+import select
 import selectors
 import signal
 import socket
 import sys
+import weakref
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-# Nothing of Prefect and Ray: they read their settings from the environment when they are imported.
 LIBRARIES = (
+    "dvc.repo",
+    "great_expectations",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.figure",
     "mlflow.pyfunc",
+    "mlflow.server",
+    "mlflow.store.model_registry.sqlalchemy_store",
+    "mlflow.store.tracking.sqlalchemy_store",
     "pandas",
+    "prefect.main",
+    "ray.data",
+    "ray.train.torch",
+    "ray.tune",
     "torch",
     "torch.distributed.fsdp",
     "transformers.models.vit.modeling_vit",
 )
+
+# They read their settings from the environment when they are imported: a fork does it again, and
+# finds what they import.
+FORGOTTEN = ("prefect", "prometheus_client", "ray")
 WITHOUT_VALUE = ("-B", "-E", "-I", "-S", "-s", "-u")
 MAX_FILES = 250
 
 
-def serve(program: Path) -> None:
+def serve(program: Path, listener: socket.socket) -> None:
     """Answers until the standard input ends."""
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(f"{program}.socket")
-    listener.listen(100)
-    print("listening", flush=True)
-    for name in LIBRARIES:
-        import_module(name)
+    called, _, _ = select.select([listener, sys.stdin], [], [])
+    if listener in called:
+        _import_libraries()
     wakes, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(woken)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -68,6 +83,16 @@ def serve(program: Path) -> None:
                     with suppress(OSError):
                         client.sendall(status.to_bytes(8, "big"))
                     client.close()
+
+
+def _import_libraries() -> None:
+    for name in LIBRARIES:
+        import_module(name)
+    atexit.unregister(sys.modules["ray._private.worker"].shutdown)
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False  # torch has a thousand, for nothing
+    for name in [name for name in sys.modules if name.partition(".")[0] in FORGOTTEN]:
+        del sys.modules[name]
 
 
 def _ended() -> list[tuple[int, int]]:
@@ -124,7 +149,6 @@ def _become(request: dict[str, Any], files: list[int], program: Path) -> None:
 
 def _run(arguments: list[str]) -> int:
     """Runs a command as Python does; returns its exit code."""
-    import atexit
     import runpy
     import threading
 
@@ -166,4 +190,4 @@ def _run(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]))
+    serve(Path(sys.argv[1]), socket.socket(fileno=int(sys.argv[2])))
