@@ -6,7 +6,6 @@ Only the last one can wait for a person.
 import json
 import re
 import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 

@@ -2,9 +2,9 @@
 
     python -I server.py PROGRAM LISTENER
 
-`PROGRAM` is the path of `client.py` as it is called; `LISTENER` is the number of an open socket that
-listens. The server imports the libraries when it is first called, and ends when its standard input
-does.
+`PROGRAM` is the path of `client.py` as it is called; `LISTENER` is the number of an open socket
+that listens. The server imports the libraries when it is first called, and ends when its standard
+input does.
 """
 
 import atexit
