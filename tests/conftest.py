@@ -67,8 +67,8 @@ GROUPS = (
 
 
 def pytest_configure():
-    """Starts what the processes of this test run share."""
-    multiprocessing.set_executable(warm_python.executable())  # of fork servers
+    """Has fork servers run by the warm Python."""
+    multiprocessing.set_executable(warm_python.executable())
 
 
 def pytest_collection_modifyitems(items):

@@ -9,8 +9,10 @@ project's code itself. A killed program takes its fork with it.
 Some tests of each kind of process start Python as a user does.
 """
 
+import functools
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from socket import AF_UNIX, socket
 
@@ -19,18 +21,11 @@ from tests import templates
 _servers = []  # each ends when this process does, which closes its standard input
 
 
+@functools.cache
 def executable() -> str:
-    """The path of the program; starts its server if none of this test run has been started."""
-    folder = templates.FOLDER / "python"
+    """The path of the program, whose server imports the libraries when it is first called."""
+    folder = Path(tempfile.mkdtemp(prefix="python-", dir=templates.FOLDER))
     program = folder / "python"
-    if not folder.exists():
-        start(program)
-    return str(program)
-
-
-def start(program: Path) -> None:
-    """Writes the program, and starts its server, which ends with this process."""
-    program.parent.mkdir()
     here = Path(__file__).parent
     client = (here / "client.py").read_text(encoding="utf-8")
     program.write_text(f"#!{sys.executable} -IS\n{client}", encoding="utf-8")
@@ -45,3 +40,4 @@ def start(program: Path) -> None:
             start_new_session=True,  # Ctrl-C is for the programs
         )
     _servers.append(server)
+    return str(program)

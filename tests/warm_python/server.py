@@ -32,17 +32,14 @@ LIBRARIES = (
     "mlflow.store.tracking.sqlalchemy_store",
     "pandas",
     "prefect.main",
-    "ray.data",
-    "ray.train.torch",
-    "ray.tune",
     "torch",
     "torch.distributed.fsdp",
     "transformers.models.vit.modeling_vit",
 )
 
-# They read their settings from the environment when they are imported: a fork does it again, and
-# finds what they import.
-FORGOTTEN = ("prefect", "prometheus_client", "ray")
+# It reads its settings from the environment when it is imported: a fork does that again, and finds
+# what it imports. Ray does so too, and cannot be imported twice.
+FORGOTTEN = ("prefect", "prometheus_client")
 WITHOUT_VALUE = ("-B", "-E", "-I", "-S", "-s", "-u")
 MAX_FILES = 250
 
@@ -88,7 +85,7 @@ def serve(program: Path, listener: socket.socket) -> None:
 def _import_libraries() -> None:
     for name in LIBRARIES:
         import_module(name)
-    atexit.unregister(sys.modules["ray._private.worker"].shutdown)
+    assert "ray" not in sys.modules
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False  # torch has a thousand, for nothing
     for name in [name for name in sys.modules if name.partition(".")[0] in FORGOTTEN]:
