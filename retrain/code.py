@@ -94,22 +94,20 @@ def _follow(
     Yields:
         The name of each, and what `_read` gives.
     """
-    seen = set(without)
-    waiting = list(modules)
+    named = tuple(modules)
+    seen, waiting = set(without), list(named)
     while waiting:
         name = waiting.pop()
         if name in seen:
             continue
         seen.add(name)
         source = source_of(name, root)
-        assert source is not None, f"{name} is no module of the project"
+        if source is None:
+            assert name not in named, f"{name} is no module of the project"
+            continue
         package = name if source.name == "__init__.py" else name.rpartition(".")[0]
         digest, imported = _read(source.read_text(encoding="utf-8"), package)
-        waiting += (
-            each
-            for each in imported
-            if each.split(".")[0] not in not_followed and source_of(each, root)
-        )
+        waiting += (each for each in imported if each.split(".")[0] not in not_followed)
         yield name, digest, imported
 
 

@@ -6,10 +6,12 @@ rightly is shown by `tests/retrain/test_databases.py`.
 
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from filelock import FileLock
@@ -50,6 +52,32 @@ def place_prefect_database(root: Path, name: str = ".retrain/prefect/prefect.db"
     """Gives a project Prefect's database, as its first run would create it."""
     (root / name).parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(once("prefect", _make_prefect_database) / "prefect.db", root / name)
+
+
+def copy_project(original: Path, root: Path) -> None:
+    """Copies a project that nothing uses, over an empty one; its MLflow names the copy's folders.
+
+    Args:
+        original: The root of the project.
+        root: That of the copy.
+    """
+    shutil.copytree(original, root, symlinks=True, dirs_exist_ok=True)
+    if (database := root / "mlflow.db").exists():
+        _replace_in_database(database, str(original), str(root))
+
+
+def _replace_in_database(path: Path, old: str, new: str) -> None:
+    """Replaces a piece in all texts of a database."""
+    with closing(sqlite3.connect(path)) as database, database:
+        tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        for (table,) in tables:
+            for column in database.execute(f'PRAGMA table_info("{table}")').fetchall():
+                name = column[1]
+                database.execute(
+                    f'UPDATE "{table}" SET "{name}" = replace("{name}", ?, ?) '
+                    f"""WHERE typeof("{name}") = 'text' AND instr("{name}", ?)""",
+                    (old, new, old),
+                )
 
 
 def _make_mlflow_database(folder: Path) -> None:

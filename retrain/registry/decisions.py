@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlparse
-from urllib.request import url2pathname
 
 from retrain import tracking
 from retrain.errors import ChampionChangedError
@@ -109,10 +107,8 @@ def document(project: Project, written: Ledger, digest: str) -> bytes | None:
     """The document of a decision, as it was written (JSON); None if it is gone."""
     name = f"{ledger.DOCUMENTS}/{digest}.json"
     assert written.run and written.location
-    place = urlparse(written.location)
-    if place.scheme in ("", "file"):
-        file = Path(url2pathname(place.path), name)
-        return file.read_bytes() if file.is_file() else None
+    if here := tracking.local_path(written.location):
+        return (here / name).read_bytes() if (here / name).is_file() else None
     with TemporaryDirectory() as folder:
         downloaded = tracking.download_artifact(project, written.run, name, Path(folder))
         return downloaded.read_bytes() if downloaded else None

@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlparse
 
 from retrain import tracking
 from retrain.errors import UsageError
@@ -328,10 +327,9 @@ def download(project: Project, version: ModelVersion) -> Path:
         ValueError: The weights are missing, or are not those that were registered.
     """
     uri = _uri(project, version)
-    package = _local(uri) or project.state / "champions" / (
-        version.package_digest or version.train_digest
-    )
-    if not (_local(uri) or package.exists()):
+    here = tracking.local_path(uri)
+    package = here or project.state / "champions" / (version.package_digest or version.train_digest)
+    if not (here or package.exists()):
         partial = package.with_suffix(".partial")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -361,20 +359,12 @@ def fetch(project: Project, version: ModelVersion, folder: Path) -> Path:
         The package's folder; its files may be missing or changed.
     """
     uri = _uri(project, version)
-    return _local(uri) or _download(project, uri, folder)
+    return tracking.local_path(uri) or _download(project, uri, folder)
 
 
 def _uri(project: Project, version: ModelVersion) -> str:
     client = tracking.client(project)
     return str(client.get_model_version_download_uri(version.name, str(version.version)))
-
-
-def _local(uri: str) -> Path | None:
-    """The folder of a URI if it is on this machine."""
-    from mlflow.utils.file_utils import local_file_uri_to_path
-
-    is_here = urlparse(uri).scheme in ("", "file")
-    return Path(local_file_uri_to_path(uri)) if is_here else None
 
 
 def _download(project: Project, uri: str, folder: Path) -> Path:

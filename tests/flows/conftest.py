@@ -2,13 +2,10 @@
 
 import json
 import os
-import shutil
 import socket
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
@@ -139,28 +136,12 @@ def _after_first_run(api: str) -> Clone:
 
 
 def copy_clone(clone: Clone, root: Path) -> Clone:
-    """Copies a clone that nothing uses; its records and MLflow name the copy's folders then."""
-    shutil.copytree(clone.root, root, symlinks=True)
+    """Copies a clone that nothing uses; its records name the copy's folders then."""
+    templates.copy_project(clone.root, root)
     old, new = str(clone.root), str(root)
     for record in (root / ".retrain" / "runs").rglob("*.json"):
         record.write_text(record.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
-    if (root / "mlflow.db").exists():
-        _replace_in_database(root / "mlflow.db", old, new)
     return Clone(root, clone.api)
-
-
-def _replace_in_database(path: Path, old: str, new: str) -> None:
-    """Replaces a piece in all texts of a database."""
-    with closing(sqlite3.connect(path)) as database, database:
-        tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-        for (table,) in tables:
-            for column in database.execute(f'PRAGMA table_info("{table}")').fetchall():
-                name = column[1]
-                database.execute(
-                    f'UPDATE "{table}" SET "{name}" = replace("{name}", ?, ?) '
-                    f"""WHERE typeof("{name}") = 'text' AND instr("{name}", ?)""",
-                    (old, new, old),
-                )
 
 
 def ran(document: Mapping[str, Any]) -> list[str]:

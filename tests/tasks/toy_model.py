@@ -167,6 +167,12 @@ def write_model(folder: Path, labels=LABELS, seed: int = 0) -> Artifact:
         network.classifier.classifier.weight.mul_(8)
     model = folder / "model"
     models.save(network, model, family="vit", settings=SETTINGS, labels=list(labels), images=IMAGES)
+    return model_in(folder, seed)
+
+
+def model_in(folder: Path, seed: int = 0) -> Artifact:
+    """What `write_model` has written."""
+    model = folder / "model"
     weights = hashlib.sha256((model / "model.safetensors").read_bytes()).hexdigest()
     return Artifact("train", f"key{seed}", f"digest{seed}", folder, {"weights": weights})
 

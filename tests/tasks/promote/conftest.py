@@ -1,20 +1,31 @@
 """A registry, and what a promotion takes."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
+from mlflow.tracking._tracking_service import utils
 
 from retrain.project import Project
 from retrain.registry import decisions
 from retrain.registry.versions import Latency
-from retrain.step import DataVersion, Workspace
+from retrain.step import DataVersion, Facts, Workspace
 from retrain.store import Artifact
 from retrain.workload import Data, Gate
+from tasks.promote import check
 from tasks.promote.step import Intent, promote, promoted
 from tests import templates
-from tests.tasks.toy_model import workspace, write_data, write_model, write_report, write_scores
+from tests.tasks.toy_model import (
+    model_in,
+    workspace,
+    write_data,
+    write_model,
+    write_report,
+    write_scores,
+)
 
 COLUMNS = Data(path="data")
 DATA = DataVersion("data-1", tracked=True)
@@ -40,35 +51,94 @@ def images(tmp_path_factory):
 @pytest.fixture
 def run(project, images):
     """Promotes a model with the verdict that it is given."""
+    return partial(run_on, images, project)
 
-    def call(
-        trained: Artifact,
-        verdict: str,
-        champion: int | None = None,
-        scores=None,
-        intent=PROMOTE,
-        rules=AUTOMATIC,
-        data=DATA,
-        run_id="run-1",
-        decision=None,
-    ):
-        scores = scores or write_scores(trained.folder.parent / "scores", trained, ROWS)
-        decision = decision or decide(verdict, champion, run_id)
-        inputs = (data, *images, trained, scores, decision, intent)
-        with TemporaryDirectory() as folder:
-            place = workspace(Path(folder) / "promote", project.root)
-            facts = promote(COLUMNS, rules, *inputs, place)
-            assert list(place.folder.iterdir()) == []
-        return facts
 
-    return call
+def run_on(
+    images: tuple[Artifact, Artifact],
+    project: Project,
+    trained: Artifact,
+    verdict: str,
+    champion: int | None = None,
+    scores: Artifact | None = None,
+    intent: Intent = PROMOTE,
+    rules: Gate = AUTOMATIC,
+    data: DataVersion = DATA,
+    run_id: str = "run-1",
+    decision: Artifact | None = None,
+) -> Facts:
+    """Promotes a model with a verdict."""
+    scores = scores or write_scores(trained.folder.parent / "scores", trained, ROWS)
+    decision = decision or decide(verdict, champion, run_id)
+    inputs = (data, *images, trained, scores, decision, intent)
+    with TemporaryDirectory() as folder:
+        place = workspace(Path(folder) / "promote", project.root)
+        facts = promote(COLUMNS, rules, *inputs, place)
+        assert list(place.folder.iterdir()) == []
+    return facts
+
+
+@pytest.fixture
+def not_loaded(monkeypatch):
+    """Leaves out what takes 5 s: to load the version. See `test_check.py`."""
+    monkeypatch.setattr(check, "check_answers", lambda *_: FAST)
+
+
+@pytest.fixture
+def one(project):
+    """A champion."""
+    return _promoted(project, "one", {"verdict": "first"})
+
+
+@pytest.fixture
+def pair(project):
+    """A champion, and a challenger that passes and waits."""
+    waits = {"verdict": "better", "champion": 1, "rules": MANUAL}
+    return _promoted(project, "pair", {"verdict": "first"}, waits)
+
+
+@pytest.fixture
+def three(project):
+    """Three models, which have been champion one after the other."""
+    better = [{"verdict": "better", "champion": number} for number in (1, 2)]
+    return _promoted(project, "three", {"verdict": "first"}, *better)
+
+
+def _promoted(project: Project, name: str, *runs: dict[str, Any]) -> list[Artifact]:
+    """A model for each run, which was promoted by it without having been loaded.
+
+    Args:
+        project: The project, which becomes a copy of one in which that was done.
+        name: Of what is done.
+        runs: The arguments of `run_on`.
+    """
+
+    def make(root: Path) -> None:
+        templates.place_mlflow_database(root)
+        with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(check, "check_answers", lambda *_: FAST)
+            images = write_data(Path(folder), ROWS)
+            for seed, arguments in enumerate(runs):
+                run_on(images, Project(root), train(Project(root), seed), **arguments)
+
+    templates.copy_project(templates.once(f"promoted-{name}", make), project.root)
+    utils._artifact_repos_cache.clear()  # MLflow remembers the folder of a run, by its id alone
+    return [_trained(model_in(_folder(project, seed), seed)) for seed in range(len(runs))]
 
 
 def train(project: Project, seed: int = 0) -> Artifact:
     """A model as `train` leaves it, with its MLflow run."""
-    trained = write_model(project.root / f"trained-{seed}" / "train", seed=seed)
+    trained = write_model(_folder(project, seed), seed=seed)
     write_report(trained, project)
-    return replace(trained, provenance={"commit": "c0ffee"})
+    return _trained(trained)
+
+
+def _folder(project: Project, seed: int) -> Path:
+    return project.root / f"trained-{seed}" / "train"
+
+
+def _trained(model: Artifact) -> Artifact:
+    return replace(model, provenance={"commit": "c0ffee"})
 
 
 @pytest.fixture

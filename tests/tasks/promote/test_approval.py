@@ -24,19 +24,7 @@ REASON = "the night images look right"
 AGAIN = Intent(promote=True, again=True)
 
 
-@pytest.fixture(autouse=True)
-def not_loaded(monkeypatch):
-    """Leaves out what takes 5 s: to load the version. See `test_check.py`."""
-    monkeypatch.setattr(check, "check_answers", lambda *_: FAST)
-
-
-@pytest.fixture
-def pair(project, run):
-    """A champion, and a challenger that passes and waits."""
-    models = [train(project, seed) for seed in range(2)]
-    run(models[0], "first")
-    run(models[1], "better", 1, rules=MANUAL)
-    return models
+pytestmark = pytest.mark.usefixtures("warm", "not_loaded")
 
 
 def champion(project: Project) -> int | None:
@@ -178,9 +166,7 @@ def test_nothing_waits_before_and_after(project, run, pair):
         review(project, "other", "approve", REASON)
 
 
-def test_what_cannot_be_served_does_not_even_wait(project, run, monkeypatch):
-    run(train(project), "first")
-
+def test_what_cannot_be_served_does_not_even_wait(project, run, one, monkeypatch):
     def fails(*_):
         raise ValueError("it answers nonsense")
 
@@ -365,13 +351,12 @@ class Deployment:
 
 
 @pytest.fixture
-def deployment(project, run, prefect_session):
+def deployment(project, run, one, prefect_session):
     """A deployment that lets version 2 wait; with what the runs have promoted."""
-    models = [train(project, seed) for seed in range(2)]
-    run(models[0], "first")
+    second = train(project, 1)
 
     def promote(run_id):
-        run(models[1], "better", champion(project), rules=MANUAL, run_id=run_id)
+        run(second, "better", champion(project), rules=MANUAL, run_id=run_id)
 
     return Deployment(project, promote)
 

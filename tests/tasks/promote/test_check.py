@@ -1,18 +1,22 @@
 """What is registered is loaded in a process of its own before it becomes champion."""
 
 import re
+import shutil
 
 import pytest
 
+from retrain import tracking
 from retrain.registry import versions
 from tasks.data.raw_dataset import open_raw_dataset
 from tasks.promote import check, package as packaging
+from tasks.promote.rollback import roll_back
 from tests.tasks.promote.conftest import COLUMNS, COMPARE, ROWS, history, train
 from tests.tasks.toy_model import pixels, png, write_data, write_model, write_scores
 
+pytestmark = pytest.mark.usefixtures("warm")
 
-def test_a_version_that_answers_something_else_is_not_promoted(project, run):
-    run(train(project), "first")
+
+def test_a_version_that_answers_something_else_is_not_promoted(project, run, one):
     before = history(project)
     trained = train(project, seed=1)
     scores = write_scores(project.root / "scores", trained, ROWS)
@@ -100,3 +104,31 @@ def test_an_example_of_large_images_is_short(tmp_path, monkeypatch):
     assert 1 <= len(list(check.sample(source, validated.folder))) <= 3
     monkeypatch.setattr(check, "MAX_BYTES", 1)
     assert len(list(check.sample(source, validated.folder))) == 1
+
+
+def test_before_a_rollback_a_version_is_loaded_and_asked_without_the_data(project, three):
+    assert roll_back(project, "toy", "wrong labels").version == 2
+    kept = versions.get(project, "toy", 1)
+    file = tracking.download_artifact(
+        project, kept.run_id, f"examples/{kept.package_digest}.parquet", project.root
+    )
+    example = check.Example.read(file)
+    other = [
+        dict(zip(each, reversed(each.values()), strict=True)) for each in example.probabilities
+    ]
+    changed = check.Example(example.images, tuple(other), example.files)
+    check.keep(project, kept.run_id, kept.package_digest, changed)
+    with pytest.raises(ValueError, match="toy version 1 cannot be served: it answers"):
+        roll_back(project, "toy", "wrong labels")
+    assert versions.champion(project, "toy").version == 2
+
+
+def test_a_version_without_an_example_only_has_to_answer(project, one, tmp_path):
+    version = versions.champion(project, "toy")
+    tracking.client(project).delete_run(version.run_id)
+    shutil.rmtree(next(project.root.glob("mlruns/*/*/artifacts/examples")))
+    check.check_version(project, version, tmp_path)
+    package = versions.fetch(project, version, project.root)
+    (package / "code" / "models" / "__init__.py").write_text("raise RuntimeError('too old')\n")
+    with pytest.raises(ValueError, match="toy version 1 cannot be served: "):
+        check.check_version(project, version, tmp_path)

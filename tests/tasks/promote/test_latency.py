@@ -25,6 +25,8 @@ from tasks.promote.step import Intent
 from tests.tasks.promote.conftest import COMPARE, FAST, ROWS, decide, history, train
 from tests.tasks.toy_model import write_scores
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 BOUND = Gate(max_latency_ms=50)
 MANUAL = Gate(max_latency_ms=50, approval="manual")
 SLOW = (
@@ -53,10 +55,9 @@ def actions(project) -> list[tuple[str, int]]:
     return [(entry.action, entry.version) for entry in history(project)]
 
 
-def test_a_slow_package_is_measured_in_a_process_of_its_own_and_rejected(project, run, monkeypatch):
-    with monkeypatch.context() as patched:
-        patched.setattr(check, "check_answers", lambda *_: FAST)
-        run(train(project), "first")
+def test_a_slow_package_is_measured_in_a_process_of_its_own_and_rejected(
+    project, run, one, monkeypatch
+):
     trained = train(project, seed=1)
     root, model = project.root / "slow", trained.folder / "model"
     ours = Path(models.__file__).parent
@@ -108,13 +109,12 @@ def test_above_the_bound_it_is_measured_once_more_and_the_better_one_counts():
 
 
 def test_what_is_too_slow_is_rejected_with_a_sentence_and_nothing_moves(
-    project, run, look, takes, monkeypatch, caplog
+    project, run, one, look, takes, monkeypatch, caplog
 ):
-    models = [train(project, seed) for seed in range(2)]
-    run(models[0], "first", rules=BOUND)
+    slow = train(project, 1)
     takes(80)
     before = versions.champion(project, "toy")
-    facts = run(models[1], "better", 1, rules=BOUND)
+    facts = run(slow, "better", 1, rules=BOUND)
     assert (facts["version"], facts["aliases"]) == (2, [])
     assert "withheld" not in facts
     assert versions.champion(project, "toy") == before
@@ -141,12 +141,12 @@ def test_what_is_too_slow_is_rejected_with_a_sentence_and_nothing_moves(
 
     with monkeypatch.context() as patched:  # the same run again loads and enters nothing
         patched.setattr(check, "check_answers", None)
-        assert run(models[1], "better", 1, rules=BOUND) == facts
-        assert look(models[1], "better", 1, rules=BOUND) == facts
+        assert run(slow, "better", 1, rules=BOUND) == facts
+        assert look(slow, "better", 1, rules=BOUND) == facts
     assert actions(project) == [("promoted", 1), ("rejected", 2)]
     raised = Gate(max_latency_ms=100)
-    assert look(models[1], "better", 1, rules=raised) is None
-    assert run(models[1], "better", 1, rules=raised)["aliases"] == ["champion", "reference"]
+    assert look(slow, "better", 1, rules=raised) is None
+    assert run(slow, "better", 1, rules=raised)["aliases"] == ["champion", "reference"]
     assert audit.faults(project) == []
 
 

@@ -22,9 +22,8 @@ from retrain.store import MANIFEST, Artifact, RunContext, Store, write_json
 from retrain.verify import Verifier
 from retrain.workload import Data, Model, Workload
 from tasks.data import image_table
-from tasks.promote import check
 from tasks.promote.lineage import _steps
-from tests.tasks.promote.conftest import DATA, FAST, ROWS, train
+from tests.tasks.promote.conftest import DATA, ROWS, train
 
 WORKLOAD = Workload(name="toy", data=Data(path="data"), model=Model(family="vit"))
 INPUTS: Mapping[str, tuple[str, ...]] = {
@@ -37,10 +36,7 @@ INPUTS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def not_loaded(monkeypatch):
-    """Leaves out what takes 5 s: to load the version. See `test_check.py`."""
-    monkeypatch.setattr(check, "check_answers", lambda *_: FAST)
+pytestmark = pytest.mark.usefixtures("warm", "not_loaded")
 
 
 @pytest.fixture

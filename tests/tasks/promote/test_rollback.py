@@ -13,7 +13,7 @@ from retrain.errors import ChampionChangedError, UsageError
 from retrain.project import Project
 from retrain.registry import audit, versions
 from retrain.step import DataVersion, Workspace
-from tasks.promote import check, rollback as module, step
+from tasks.promote import rollback as module, step
 from tasks.promote.rollback import roll_back
 from tasks.promote.step import Intent, promote, promoted
 from tests.tasks.promote.conftest import (
@@ -33,19 +33,7 @@ from tests.tasks.toy_model import write_scores
 REASON = "wrong labels in week 12"
 
 
-@pytest.fixture
-def not_loaded(monkeypatch):
-    """Leaves out what takes 5 s: to load the version."""
-    monkeypatch.setattr(check, "check_answers", lambda *_: FAST)
-
-
-@pytest.fixture
-def three(project, run, not_loaded):
-    """Three models, which have been champion one after the other."""
-    models = [train(project, seed) for seed in range(3)]
-    for number, model in enumerate(models):
-        run(model, "better" if number else "first", number or None)
-    return models
+pytestmark = pytest.mark.usefixtures("warm", "not_loaded")
 
 
 def champion(project: Project) -> int:
@@ -97,7 +85,7 @@ def test_what_cannot_be_meant_is_refused(project, three, arguments, message):
     assert (champion(project), len(history(project))) == (3, 3)
 
 
-def test_a_model_that_was_only_compared_is_no_champion_to_go_back_to(project, run, not_loaded):
+def test_a_model_that_was_only_compared_is_no_champion_to_go_back_to(project, run):
     with pytest.raises(ValueError, match="toy has no champion to go back to"):
         roll_back(project, "toy", REASON)
     run(train(project, 0), "first")
@@ -153,43 +141,6 @@ def test_a_broken_version_is_refused(project, three):
     versions.mark_broken(project, versions.get(project, "toy", 2), "it answers nonsense")
     with pytest.raises(ValueError, match="it answers nonsense"):
         roll_back(project, "toy", REASON)
-
-
-def test_a_version_is_loaded_and_asked_without_the_data(project, run, monkeypatch):
-    """In fresh processes, with real answers."""
-    with monkeypatch.context() as patched:
-        patched.setattr(check, "check_answers", lambda *_: FAST)
-        run(train(project, 0), "first")
-        run(train(project, 1), "better", 1)
-        run(train(project, 2), "better", 2)
-    assert roll_back(project, "toy", REASON).version == 2
-    kept = versions.get(project, "toy", 1)
-    file = tracking.download_artifact(
-        project, kept.run_id, f"examples/{kept.package_digest}.parquet", project.root
-    )
-    example = check.Example.read(file)
-    other = [
-        dict(zip(each, reversed(each.values()), strict=True)) for each in example.probabilities
-    ]
-    changed = check.Example(example.images, tuple(other), example.files)
-    check.keep(project, kept.run_id, kept.package_digest, changed)
-    with pytest.raises(ValueError, match="toy version 1 cannot be served: it answers"):
-        roll_back(project, "toy", REASON)
-    assert champion(project) == 2
-
-
-def test_a_version_without_an_example_only_has_to_answer(project, run, tmp_path, monkeypatch):
-    with monkeypatch.context() as patched:
-        patched.setattr(check, "check_answers", lambda *_: FAST)
-        run(train(project), "first")
-    version = versions.champion(project, "toy")
-    tracking.client(project).delete_run(version.run_id)
-    shutil.rmtree(next(project.root.glob("mlruns/*/*/artifacts/examples")))
-    check.check_version(project, version, tmp_path)
-    package = folder_of(project, 1)
-    (package / "code" / "models" / "__init__.py").write_text("raise RuntimeError('too old')\n")
-    with pytest.raises(ValueError, match="toy version 1 cannot be served: "):
-        check.check_version(project, version, tmp_path)
 
 
 @pytest.fixture

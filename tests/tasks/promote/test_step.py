@@ -13,15 +13,11 @@ from retrain.code import source_of
 from retrain.project import Project
 from retrain.registry import decisions, versions
 from tasks.data import package
-from tasks.promote import check, package as packaging
+from tasks.promote import package as packaging
 from tests.tasks.promote.conftest import COMPARE, FAST, ROWS, decide, history, train
 from tests.tasks.toy_model import HISTORY, write_scores
 
-
-@pytest.fixture(autouse=True)
-def not_loaded(monkeypatch):
-    """Leaves out what takes 5 s: to load the version. See `test_check.py`."""
-    monkeypatch.setattr(check, "check_answers", lambda *_: FAST)
+pytestmark = pytest.mark.usefixtures("warm", "not_loaded")
 
 
 def state(project: Project):
@@ -59,8 +55,7 @@ def test_the_first_model_that_passes_becomes_champion(project, run):
     assert document == decide("first", None).facts
 
 
-def test_a_model_that_failed_is_registered_as_rejected_and_the_champion_stays(project, run):
-    run(train(project), "first")
+def test_a_model_that_failed_is_registered_as_rejected_and_the_champion_stays(project, run, one):
     facts = run(train(project, seed=1), "cannot tell", champion=1)
     assert (facts["version"], facts["aliases"]) == (2, [])
     assert versions.champion(project, "toy").version == 1
@@ -68,21 +63,19 @@ def test_a_model_that_failed_is_registered_as_rejected_and_the_champion_stays(pr
 
 
 @pytest.mark.parametrize("verdict", ["below bounds", "cannot tell"])
-def test_the_same_decision_on_the_same_model_changes_nothing(project, verdict, run):
-    champion, challenger = train(project), train(project, seed=1)
-    run(champion, "first")
+def test_the_same_decision_on_the_same_model_changes_nothing(project, verdict, run, one):
+    challenger = train(project, seed=1)
     first = run(challenger, verdict, champion=1)
     before = state(project)
     assert run(challenger, verdict, champion=1) == first
     assert state(project) == before
 
 
-def test_a_model_that_is_only_compared_is_registered_and_promoted_later(project, images, run):
-    first = run(train(project), "first")
+def test_a_model_that_is_only_compared_is_registered_and_promoted_later(project, run, one):
     challenger = train(project, seed=1)
     compared = run(challenger, "better", champion=1, intent=COMPARE)
     assert (compared["version"], compared["aliases"]) == (2, [])
-    assert versions.champion(project, "toy").version == first["version"]
+    assert versions.champion(project, "toy").version == 1
     before = state(project)
     assert run(challenger, "better", champion=1, intent=COMPARE) == compared
     assert state(project) == before
@@ -100,8 +93,7 @@ def test_not_even_the_first_model_is_promoted_by_a_comparison(project, run):
     assert versions.champion(project, "toy") is None
 
 
-def test_a_package_has_the_number_of_images_of_each_class(project, images, run):
-    run(train(project), "first")
+def test_a_package_has_the_number_of_images_of_each_class(project, images, one):
     champion = versions.champion(project, "toy")
     counts = images[1].facts["classes"]
     assert package.classes_of(versions.download(project, champion)) == counts
@@ -157,8 +149,7 @@ def test_weights_that_changed_since_the_training_are_not_registered(project, run
     assert versions.champion(project, "toy") is None
 
 
-def test_nothing_of_the_model_is_pickled(project, run):
-    run(train(project), "first")
+def test_nothing_of_the_model_is_pickled(project, one):
     package = versions.download(project, versions.champion(project, "toy"))
     kinds = {path.suffix for path in package.rglob("*") if path.is_file()}
     assert kinds <= {".safetensors", ".json", ".py", ".txt", ".yaml", ""}
@@ -184,8 +175,7 @@ def test_a_run_that_was_deleted_is_made_again_from_the_artifact(project, run):
     assert made.data.metrics["val_accuracy"] == HISTORY[-1]["val_accuracy"]
 
 
-def test_the_package_has_the_code_that_it_runs_and_no_other(project, run):
-    run(train(project), "first")
+def test_the_package_has_the_code_that_it_runs_and_no_other(project, one):
     champion = versions.champion(project, "toy")
     folder = versions.download(project, champion)
     code = {path.relative_to(folder / "code").as_posix() for path in folder.glob("code/**/*.*")}
@@ -195,9 +185,8 @@ def test_the_package_has_the_code_that_it_runs_and_no_other(project, run):
     assert package.digest_of_folder(folder) == champion.package_digest
 
 
-def test_mended_code_makes_a_new_version_of_the_same_training(project, run, monkeypatch):
-    trained = train(project)
-    run(trained, "first")
+def test_mended_code_makes_a_new_version_of_the_same_training(project, run, one, monkeypatch):
+    [trained] = one
     before = versions.champion(project, "toy")
     mended = project.root / "mended" / "models"
     ours = Path(models.__file__).parent
