@@ -5,6 +5,7 @@ import pytest
 
 from retrain import tracking
 from retrain.project import Project
+from tests import templates
 
 PARAMS = {"train.lr": 0.001, "model.family": "vit", "model.pretrained": None}
 EPOCHS = [
@@ -18,7 +19,9 @@ EPOCHS = [
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    return Project(tmp_path_factory.mktemp("project"))
+    root = tmp_path_factory.mktemp("project")
+    templates.place_mlflow_database(root)
+    return Project(root)
 
 
 def start(project, key, workload="digits", **more):
@@ -84,6 +87,7 @@ def test_a_run_records_what_it_was_made_from(project, tmp_path):
         ["git", *identity, "commit", "-q", "--allow-empty", "-m", "first"],
         cwd=tmp_path, check=True,
     )  # fmt: skip
+    templates.place_mlflow_database(tmp_path)
     of_repository = Project(tmp_path)
     run_id = start(of_repository, "five").run_id
     run = tracking.client(of_repository).get_run(run_id)
@@ -94,6 +98,24 @@ def test_a_run_records_what_it_was_made_from(project, tmp_path):
     [used] = run.inputs.dataset_inputs
     assert (used.dataset.name, used.dataset.digest) == ("digits", ("ab" * 32)[:36])
     assert used.dataset.source == '{"digest": "' + "ab" * 32 + '"}'
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["copied", "by MLflow"])
+def test_an_artifact_is_downloaded_if_it_is_there(project, tmp_path, monkeypatch, here):
+    run = start(project, f"of artifacts {here}").run_id
+    (tmp_path / "given").mkdir()
+    (tmp_path / "given" / "a b.txt").write_text("content")
+    tracking.log_artifacts(project, run, tmp_path / "given", "texts")
+    if not here:
+        monkeypatch.setattr(tracking, "local_path", lambda _: None)
+    found = tracking.download_artifact(project, run, "texts/a b.txt", tmp_path)
+    assert found.is_relative_to(tmp_path)
+    assert found.read_text() == "content"
+    found.unlink()
+    assert tracking.download_artifact(project, run, "texts/a b.txt", tmp_path).exists()
+    for path in ("texts/b.txt", "others/a b.txt"):
+        assert tracking.download_artifact(project, run, path, tmp_path) is None
+    assert tracking.download_artifact(project, "0" * 32, "texts/a b.txt", tmp_path) is None
 
 
 def test_artifacts_lie_below_the_project_whatever_the_working_directory(

@@ -121,7 +121,8 @@ def _fork(client: socket.socket, program: Path) -> int:
             os._exit(code)
     for file in files:
         os.close(file)
-    client.sendall(pid.to_bytes(8, "big"))
+    with suppress(OSError):  # it was killed meanwhile: the selector tells that next
+        client.sendall(pid.to_bytes(8, "big"))
     return pid
 
 

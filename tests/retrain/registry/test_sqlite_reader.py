@@ -9,6 +9,7 @@ import pytest
 from retrain import tracking
 from retrain.project import Project
 from retrain.registry import decisions, sqlite_reader, versions
+from tests import templates
 from tests.retrain.registry.test_versions import decision, register
 
 
@@ -16,6 +17,7 @@ from tests.retrain.registry.test_versions import decision, register
 def project(tmp_path_factory):
     """A registry with three versions: one deleted, one rejected, one champion."""
     root = tmp_path_factory.mktemp("project")
+    templates.place_mlflow_database(root)
     made = Project(root)
     first, second, third = (register(made, "vit", model, root) for model in "abc")
     decisions.apply(made, first, decision(1))

@@ -10,6 +10,7 @@ from retrain.project import Project
 from retrain.registry import decisions, versions
 from retrain.registry.ledger import Decision
 from retrain.registry.versions import Candidate
+from tests import templates
 
 WEIGHTS = b"weights of "
 RULES = ({"rule": "accuracy >= 0.9", "value": 0.95, "bound": 0.9, "passed": True},)
@@ -18,7 +19,9 @@ RULES = ({"rule": "accuracy >= 0.9", "value": 0.95, "bound": 0.9, "passed": True
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     """A project with one MLflow database for all tests, which use names of their own."""
-    return Project(tmp_path_factory.mktemp("project"))
+    root = tmp_path_factory.mktemp("project")
+    templates.place_mlflow_database(root)
+    return Project(root)
 
 
 @pytest.fixture

@@ -26,6 +26,8 @@ from tests.tasks.embed.conftest import head_on
 from tests.tasks.toy_model import workspace
 from tests.tasks.train.helpers import LABELS, Trained, run
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 RECIPE = Train(
     epochs=6, batch_size=16, optimizer="adam", lr=0.03, weight_decay=0.0, schedule="plateau",
     plateau=Plateau(factor=0.8, patience=1), warmup=0.0, clip_norm=0.0,

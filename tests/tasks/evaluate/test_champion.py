@@ -29,6 +29,7 @@ from tasks.data.raw_dataset import open_raw_dataset
 from tasks.evaluate.champion import SPLIT, score_opponents
 from tasks.evaluate.step import evaluate
 from tasks.promote.package import write_package
+from tests import templates
 from tests.tasks.toy_model import (
     LABELS,
     pixels,
@@ -63,7 +64,9 @@ class Runner:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     """A project with a trained model and the data."""
-    return Project(tmp_path_factory.mktemp("project"))
+    root = tmp_path_factory.mktemp("project")
+    templates.place_mlflow_database(root)
+    return Project(root)
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from retrain.step import plan
 from retrain.store import Artifact, list_files
 from retrain.workload import Data, Evaluate, Model, Workload
 from tasks.evaluate.step import STEP, evaluate
+from tests import templates
 from tests.tasks.toy_model import (
     LABELS,
     pixels,
@@ -51,6 +52,7 @@ def scored(tmp_path_factory, ray_session):
     """A model as `train` leaves it, with its history and its MLflow run, and its evaluation."""
     root = tmp_path_factory.mktemp("scored")
     project = Project(root)
+    templates.place_mlflow_database(root)
     trained = write_model(root / "train")
     run_id = write_report(trained, project)
     images = write_prepared(root / "images", ROWS)

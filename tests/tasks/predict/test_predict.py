@@ -69,6 +69,9 @@ predict(older, open_source(images, "images", None), root / "killed.parquet", Sto
 """
 
 
+pytestmark = pytest.mark.usefixtures("warm")
+
+
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch):
     monkeypatch.setattr(raw_dataset, "WORTH_ROWS", UNIT)

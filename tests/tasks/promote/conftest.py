@@ -1,5 +1,6 @@
 """A registry, and what a promotion takes."""
 
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from retrain.registry.versions import Latency
 from retrain.step import DataVersion, Facts, Workspace
 from retrain.store import Artifact
 from retrain.workload import Data, Gate
+from tasks.compute import served
 from tasks.promote import check
 from tasks.promote.step import Intent, promote, promoted
 from tests import templates
@@ -27,9 +29,11 @@ from tests.tasks.toy_model import (
     write_scores,
 )
 
+PYTHON = sys.executable
 COLUMNS = Data(path="data")
 DATA = DataVersion("data-1", tracked=True)
 PASSED = {"rule": "accuracy >= 0.9", "value": 0.95, "bound": 0.9, "passed": True}
+REQUIREMENTS = "numpy==2.4.6\n"
 ROWS = 20
 PROMOTE, COMPARE = Intent(promote=True), Intent(promote=False)
 AUTOMATIC, MANUAL = Gate(), Gate(approval="manual")
@@ -79,6 +83,13 @@ def run_on(
 
 
 @pytest.fixture
+def python(monkeypatch):
+    """Python as a user has it, for a test in a file whose other processes are forks."""
+    monkeypatch.setattr(sys, "executable", PYTHON)
+    monkeypatch.setattr(served, "_ahead", [])
+
+
+@pytest.fixture
 def not_loaded(monkeypatch):
     """Leaves out what takes 5 s: to load the version. See `test_check.py`."""
     monkeypatch.setattr(check, "check_answers", lambda *_: FAST)
@@ -115,6 +126,7 @@ def _promoted(project: Project, name: str, *runs: dict[str, Any]) -> list[Artifa
 
     def make(root: Path) -> None:
         templates.place_mlflow_database(root)
+        (root / "requirements.lock").write_text(REQUIREMENTS)
         with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
             patch.setattr(check, "check_answers", lambda *_: FAST)
             images = write_data(Path(folder), ROWS)

@@ -145,11 +145,12 @@ def test_the_description_is_as_long_as_mlflow_s_column(project):
     assert versions.description(version, ENTRY, (), None).endswith("| accuracy | 0.5000 |")
 
 
-def test_a_command_shows_it(project, run, monkeypatch, capsys):
-    run(train(project), "first", intent=COMPARE)
+def test_a_command_shows_it(project, one, monkeypatch, capsys):
     (project.root / "params.yaml").write_text("workloads: {toy: {}}\n")
     monkeypatch.chdir(project.root)
     assert main(["card", "toy@1"]) == 0
     assert capsys.readouterr().out == versions.card(project, versions.get(project, "toy", 1))
     assert main(["card", "toy@2"]) == 2
-    assert capsys.readouterr().err == "retrain: toy has no version '2'. There are: 1.\n"
+    assert capsys.readouterr().err == (
+        "retrain: toy has no version '2'. There are: 1, champion, reference.\n"
+    )

@@ -19,7 +19,7 @@ from retrain.registry import versions
 from tasks.data.package import images_of
 from tasks.promote import check, huggingface, onnx_file
 from tasks.promote.export import export
-from tests.tasks.promote.conftest import COMPARE, ROWS, train
+from tests.tasks.promote.conftest import ROWS
 from tests.tasks.toy_model import LABELS
 
 # Classifies the files in a folder as the README shows it, and prints labels and probabilities.
@@ -88,8 +88,7 @@ def expected(model: Path, images: list[bytes]) -> np.ndarray:
 
 
 @pytest.fixture
-def version(project, run):
-    run(train(project), "first", intent=COMPARE)
+def version(project, one):
     return versions.get(project, "toy", 1)
 
 

@@ -23,7 +23,7 @@ from retrain.verify import Verifier
 from retrain.workload import Data, Model, Workload
 from tasks.data import image_table
 from tasks.promote.lineage import _steps
-from tests.tasks.promote.conftest import DATA, ROWS, train
+from tests.tasks.promote.conftest import DATA, REQUIREMENTS, ROWS, train
 
 WORKLOAD = Workload(name="toy", data=Data(path="data"), model=Model(family="vit"))
 INPUTS: Mapping[str, tuple[str, ...]] = {
@@ -40,12 +40,10 @@ pytestmark = pytest.mark.usefixtures("warm", "not_loaded")
 
 
 @pytest.fixture
-def version(project, run):
-    (project.root / "requirements.lock").write_text("numpy==2.4.6\n")
+def version(project, one):
     (project.root / "params.yaml").write_text(
         "workloads: {toy: {data: {path: data}, model: {family: vit}}}\n"
     )
-    run(train(project), "first")
     return versions.champion(project, "toy")
 
 
@@ -128,7 +126,7 @@ def test_a_version_carries_its_lineage(project, version, images):
     assert record.data == {
         "version": DATA.digest, "tracked": True, "revision": None, "path": "data"
     }  # fmt: skip
-    assert record.requirements == hashlib.sha256(b"numpy==2.4.6\n").hexdigest()
+    assert record.requirements == hashlib.sha256(REQUIREMENTS.encode()).hexdigest()
     assert record.mlflow_run == version.run_id
     assert record.trained.digest == version.train_digest
     assert record.trained.provenance["commit"] == "c0ffee"
