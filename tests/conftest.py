@@ -111,6 +111,14 @@ def warm():
         yield
 
 
+@pytest.fixture
+def few_calls(monkeypatch):
+    """Has the latency measured with the fewest calls, where it does not matter."""
+    from tasks.promote import latency
+
+    monkeypatch.setattr(latency, "SECONDS", 0.0)
+
+
 @contextmanager
 def _warm_python():
     with pytest.MonkeyPatch.context() as patch:

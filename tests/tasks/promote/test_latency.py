@@ -56,7 +56,7 @@ def actions(project) -> list[tuple[str, int]]:
 
 
 def test_a_slow_package_is_measured_in_a_process_of_its_own_and_rejected(
-    project, run, one, monkeypatch
+    project, run, one, few_calls, monkeypatch
 ):
     trained = train(project, seed=1)
     root, model = project.root / "slow", trained.folder / "model"
@@ -71,7 +71,6 @@ def test_a_slow_package_is_measured_in_a_process_of_its_own_and_rejected(
     scores = write_scores(project.root / "scores", trained, ROWS)
     digest = package.package_digest(model, "fp32", package.code_of(model, root))
     scores = replace(scores, facts=scores.facts | {"package": digest})
-    monkeypatch.setattr(latency, "SECONDS", 0.0)  # so that it makes the fewest calls
     facts = run(trained, "better", 1, scores, rules=Gate(max_latency_ms=20))
     found = versions.get(project, "toy", 2).latency
     assert asdict(found) == facts["latency"]
