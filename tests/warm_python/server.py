@@ -8,6 +8,7 @@ input does.
 """
 
 import atexit
+import gc
 import json
 import os
 import select
@@ -90,6 +91,8 @@ def _import_libraries() -> None:
         finalizer.atexit = False  # torch has a thousand, for nothing
     for name in [name for name in sys.modules if name.partition(".")[0] in FORGOTTEN]:
         del sys.modules[name]
+    gc.collect()
+    gc.freeze()  # else each fork looks through it, and so copies all of it
 
 
 def _ended() -> list[tuple[int, int]]:
