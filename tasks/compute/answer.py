@@ -43,7 +43,9 @@ def main(libraries: Sequence[str]) -> None:
         told = json.loads(line)
         package, classes = told["package"], told["classes"]
         os.chdir(told["folder"])
-        model = mlflow.pyfunc.load_model(package)
+        # To warn of other versions, it would look for half a second at all that is installed;
+        # `served.other_versions` tells of them.
+        model = mlflow.pyfunc.load_model(package, suppress_warnings=True)
         for name, module in list(sys.modules.items()):
             if name.split(".")[0] in PACKAGES:
                 assert Path(str(module.__file__)).is_relative_to(package), (

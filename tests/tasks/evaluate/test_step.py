@@ -107,7 +107,7 @@ def test_what_will_be_served_is_named_by_all_that_it_answers_with(scored, tmp_pa
     images = {"channels": 1, "resize": "crop", "resampling": "bicubic", "mean": [0.5], "std": [0.5]}
     assert scored.facts["images"] == images | {"size": 8}
     assert scored.facts["package_bytes"] > 4 * 1000  # the weights alone
-    place = workspace(tmp_path / "bf16", tmp_path)
+    place = workspace(tmp_path / "bf16", scored.project.root)
     coarse = Evaluate(batch_size=16, precision="bf16")
     facts = evaluate(coarse, scored.trained, scored.images, place)
     assert facts["weights"] == scored.facts["weights"]
