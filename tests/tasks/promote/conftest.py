@@ -17,7 +17,7 @@ from retrain.step import DataVersion, Facts, Workspace
 from retrain.store import Artifact
 from retrain.workload import Data, Gate
 from tasks.compute import served
-from tasks.promote import check
+from tasks.promote import check, step
 from tasks.promote.step import Intent, promote, promoted
 from tests import templates
 from tests.tasks.toy_model import (
@@ -92,7 +92,12 @@ def python(monkeypatch):
 @pytest.fixture
 def not_loaded(monkeypatch):
     """Leaves out what takes 5 s: to load the version. See `test_check.py`."""
-    monkeypatch.setattr(check, "check_answers", lambda *_: FAST)
+    _leave_out_loading(monkeypatch)
+
+
+def _leave_out_loading(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(step, "start_ahead", lambda: None)
+    patch.setattr(check, "check_answers", lambda *_: FAST)
 
 
 @pytest.fixture
@@ -128,7 +133,7 @@ def _promoted(project: Project, name: str, *runs: dict[str, Any]) -> list[Artifa
         templates.place_mlflow_database(root)
         (root / "requirements.lock").write_text(REQUIREMENTS)
         with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(check, "check_answers", lambda *_: FAST)
+            _leave_out_loading(patch)
             images = write_data(Path(folder), ROWS)
             for seed, arguments in enumerate(runs):
                 run_on(images, Project(root), train(Project(root), seed), **arguments)

@@ -24,7 +24,7 @@ REASON = "the night images look right"
 AGAIN = Intent(promote=True, again=True)
 
 
-pytestmark = pytest.mark.usefixtures("warm", "not_loaded")
+pytestmark = pytest.mark.usefixtures("not_loaded")
 
 
 def champion(project: Project) -> int | None:

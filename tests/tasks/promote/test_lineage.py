@@ -36,7 +36,7 @@ INPUTS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-pytestmark = pytest.mark.usefixtures("warm", "not_loaded")
+pytestmark = pytest.mark.usefixtures("not_loaded")
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from tests.tasks.toy_model import write_scores
 REASON = "wrong labels in week 12"
 
 
-pytestmark = pytest.mark.usefixtures("warm", "not_loaded")
+pytestmark = pytest.mark.usefixtures("not_loaded")
 
 
 def champion(project: Project) -> int:

@@ -17,7 +17,7 @@ from tasks.promote import package as packaging
 from tests.tasks.promote.conftest import COMPARE, FAST, ROWS, decide, history, train
 from tests.tasks.toy_model import HISTORY, write_scores
 
-pytestmark = pytest.mark.usefixtures("warm", "not_loaded")
+pytestmark = pytest.mark.usefixtures("not_loaded")
 
 
 def state(project: Project):
