@@ -97,7 +97,6 @@ def servers(clone):
     ports = {
         "PREFECT_API_URL": f"http://127.0.0.1:{free_port()}/api",
         "MLFLOW_PORT": str(free_port()),
-        "RAY_ADDRESS": "127.0.0.1:1",  # not needed for so little
     }
     cli = (warm_python.executable(), "-m", "retrain.cli.main")
     templates.place_prefect_database(clone.root)
