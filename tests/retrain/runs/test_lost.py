@@ -12,7 +12,7 @@ from retrain import tracking
 from retrain.project import Project
 from retrain.runs import lost
 from retrain.store import Store
-from tests import templates, warm_python
+from tests import warm_python
 
 # Begins a flow with a task and a training in MLflow, as a command or as a worker does.
 BEGUN = textwrap.dedent(
@@ -83,7 +83,6 @@ def states():
 
 @pytest.mark.parametrize("where", ["command", "worker"])
 def test_a_run_that_was_killed_in_a_step_is_ended(project, prefect_session, where, monkeypatch):
-    templates.place_mlflow_database(project.root)
     assert begin(project, "killed in a step", where).returncode == -signal.SIGKILL
     assert states()[0] == ("Running", ["Running"])
     with monkeypatch.context() as unreachable:
