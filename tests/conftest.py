@@ -1,5 +1,6 @@
 """What tests share: one Ray for the whole session, and projects in temporary folders."""
 
+import gc
 import json
 import multiprocessing
 import os
@@ -8,7 +9,6 @@ import signal
 import sys
 import threading
 import time
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -21,6 +21,8 @@ from tests import templates, warm_python
 os.environ.setdefault("PREFECT_LOGGING_LEVEL", "ERROR")
 # Ray's workers would wait for the other processes of a test run, which use all cores.
 os.environ.setdefault("RAY_worker_niceness", "0")
+# OpenMP's threads would wait in a loop for the next piece of work.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # A shell lets its background jobs ignore Ctrl-C; the processes that tests start must not do so.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -66,9 +68,18 @@ GROUPS = (
 )
 
 
-def pytest_configure():
-    """Has fork servers run by the warm Python."""
-    multiprocessing.set_executable(warm_python.executable())
+def pytest_configure(config):
+    """Has the processes of pytest-xdist, and all that tests start, run by the warm Python."""
+    sys.executable = warm_python.start()
+    multiprocessing.set_executable(sys.executable)
+    if not hasattr(config, "workerinput"):
+        config.option.tx = [f"{each}//python={sys.executable}" for each in config.option.tx or ()]
+
+
+def pytest_collection_finish():
+    """Has the garbage collector leave out what was imported: some tests call it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items):
@@ -98,16 +109,16 @@ def ray_session():
     """Ray, started once for all tests that need it."""
     from retrain.servers import ray_cluster
 
-    with _warm_python():  # for its workers
-        ray_cluster.connect()
+    ray_cluster.connect()
     yield
     ray_cluster.disconnect()
 
 
 @pytest.fixture(scope="module")
-def warm():
-    """For a file whose tests start many processes that import the same libraries."""
-    with _warm_python():
+def real_python():
+    """For tests that start Python as a user does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", warm_python.REAL)
         yield
 
 
@@ -117,13 +128,6 @@ def few_calls(monkeypatch):
     from tasks.promote import latency
 
     monkeypatch.setattr(latency, "SECONDS", 0.0)
-
-
-@contextmanager
-def _warm_python():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "executable", warm_python.executable())
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -44,7 +44,7 @@ class Clone:
     def environment(self) -> dict[str, str]:
         """Ours, with the clone's own code in front, and none of our places."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "MLFLOW_"))}
-        programs = (Path(each).parent for each in (warm_python.executable(), sys.executable))
+        programs = (Path(each).parent for each in (sys.executable, warm_python.REAL))
         return kept | {
             "PREFECT_API_URL": self.api,
             "PYTHONPATH": str(self.root),

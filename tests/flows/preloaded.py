@@ -12,7 +12,6 @@ import atexit
 import multiprocessing
 import os
 import runpy
-import shutil
 import signal
 import subprocess
 import sys
@@ -29,21 +28,7 @@ from typing import Any
 
 CODE = ("flows", "models", "retrain", "tasks")
 
-LIBRARIES = (
-    "dvc.repo",
-    "great_expectations",
-    "matplotlib.backends.backend_agg",
-    "matplotlib.figure",
-    "mlflow.pyfunc",
-    "mlflow.store.model_registry.sqlalchemy_store",
-    "mlflow.store.tracking.sqlalchemy_store",
-    "prefect.main",
-    "ray.data",
-    "ray.train.torch",
-    "ray.tune",
-    "torch",
-    "transformers.models.vit.modeling_vit",
-)
+LIBRARIES = ("prefect.main", "ray.data", "ray.train.torch", "ray.tune")  # and the warm Python's
 
 FORGOTTEN = ("prefect", "prometheus_client")  # where Prefect enters its metrics
 
@@ -177,7 +162,6 @@ def _serve(root: Path, environment: Mapping[str, str], requests: "connection.Con
     from prefect.context import refresh_global_settings_context
 
     _enter(root, environment)
-    sys.executable = str(shutil.which("python"))  # for registered packages and Ray's workers
     os.environ.setdefault("PREFECT_HOME", str(root / ".retrain" / "prefect"))  # as a command does
     refresh_global_settings_context()
     flows = [f"flows.{path.stem}" for path in (root / "flows").glob("[!_]*.py")]

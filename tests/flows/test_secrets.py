@@ -10,7 +10,6 @@ import pty
 import re
 import secrets
 import shutil
-import sys
 import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from time import sleep
 import psutil
 import pytest
 
-from tests import templates
+from tests import templates, warm_python
 from tests.flows.conftest import draw_photos, make_clone
 
 SECRETS = PASSWORD, TOKEN, HUB, BUCKET, WEBHOOK = [secrets.token_hex(8) for _ in range(5)]
@@ -102,7 +101,7 @@ def interactive(clone, served):
             os.chdir(clone.root)
             arguments = ("-m", "retrain.cli", "train", "vit", "--set", f"data.path={url}", *SIZES)
             environment = clone.environment | ENVIRONMENT | {"TERM": "xterm"}
-            os.execve(sys.executable, [sys.executable, *arguments], environment)
+            os.execve(warm_python.REAL, [warm_python.REAL, *arguments], environment)
         watching = threading.Thread(target=watch, args=(psutil.Process(pid), run))
         watching.start()
         got = b""

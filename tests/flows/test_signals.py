@@ -8,7 +8,6 @@ import os
 import signal
 import sqlite3
 import subprocess
-import sys
 import threading
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -17,7 +16,7 @@ from time import monotonic
 import psutil
 import pytest
 
-from tests import templates
+from tests import templates, warm_python
 from tests.flows import preloaded
 from tests.flows.conftest import make_clone, until
 from tests.soak import processes
@@ -38,7 +37,7 @@ def command(root, environment, output):
     """Starts the run as a person does."""
     with output.open("wb") as stream:
         return subprocess.Popen(
-            [sys.executable, "-m", "retrain.cli", *TRAIN],
+            [warm_python.REAL, "-m", "retrain.cli", *TRAIN],
             cwd=root,
             env=environment,
             start_new_session=True,

@@ -6,6 +6,7 @@ Only the last one can wait for a person.
 import json
 import re
 import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from retrain import tracking
 from retrain.project import Project
-from tests import templates, warm_python
+from tests import templates
 from tests.flows import preloaded
 from tests.flows.conftest import free_port, until
 
@@ -98,7 +99,7 @@ def servers(clone):
         "PREFECT_API_URL": f"http://127.0.0.1:{free_port()}/api",
         "MLFLOW_PORT": str(free_port()),
     }
-    cli = (warm_python.executable(), "-m", "retrain.cli.main")
+    cli = (sys.executable, "-m", "retrain.cli.main")
     templates.place_prefect_database(clone.root)
     try:
         clone.run(*cli, "up", **ports)

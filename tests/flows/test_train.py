@@ -5,7 +5,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from itertools import chain
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from retrain import tracking
 from retrain.params import workload_names
 from retrain.project import Project
 from retrain.registry import versions
+from tests import warm_python
 from tests.flows import preloaded
 from tests.flows.conftest import ROOT, draw_photos, ran, until
 from tests.hub import (
@@ -53,7 +53,7 @@ def train_and_list_imports(clone, *arguments):
         "import sys; from retrain.cli.main import main; code = main(sys.argv[1:]);"
         "print(*sorted({name.split('.')[0] for name in sys.modules}), file=sys.stderr)"
     )
-    done = clone.run(sys.executable, "-c", program, "train", "vit", "--json", *arguments)
+    done = clone.run(warm_python.REAL, "-c", program, "train", "vit", "--json", *arguments)
     return json.loads(done.stdout), set(done.stderr.split())
 
 

@@ -73,7 +73,7 @@ class Clone:
         self.environment = kept | {
             "PYTHONPATH": str(root),
             "PREFECT_API_URL": "",
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PATH": f"{Path(sys.prefix, 'bin')}{os.pathsep}{os.environ['PATH']}",
         }
 
     def prepare(self) -> None:

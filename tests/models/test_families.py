@@ -1,10 +1,10 @@
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from models.families import FAMILIES, flops, settings_class
+from tests import warm_python
 
 ROOT = Path(__file__).parents[2]
 LEAST = {
@@ -35,6 +35,6 @@ def test_settings_and_flops_of_all_families_are_known_without_torch():
         "print({'torch', 'transformers'} & set(sys.modules))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True
+        [warm_python.REAL, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True
     )
     assert done.stdout.strip() == "set()"

@@ -3,13 +3,13 @@
 import json
 import os
 import subprocess
-import sys
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 from models import pretrained, vit
 from models.pretrained import find_version
 from retrain.params import load_workload
+from tests import warm_python
 from tests.tasks.pull.pulling import serving
 
 ROOT = Path(__file__).parents[2]
@@ -132,7 +132,7 @@ for name in sys.argv[1:]:
 def ask(tmp_path, endpoint, *names):
     environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HUB_CACHE": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", ASK, *names],
+        [warm_python.REAL, "-c", ASK, *names],
         cwd=ROOT, env=environment, capture_output=True, text=True, check=True,
     )  # fmt: skip
     return done.stdout.splitlines()

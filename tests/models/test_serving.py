@@ -23,6 +23,7 @@ from retrain.store import Artifact
 from retrain.workload import Data, Gate
 from tasks.promote.package import write_package
 from tasks.promote.step import Intent, promote
+from tests import warm_python
 from tests.tasks.toy_model import (
     LABELS,
     pixels,
@@ -270,7 +271,7 @@ def server(project, tmp_path_factory):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    programs = Path(sys.executable).parent
+    programs = Path(warm_python.REAL).parent
     command = ["mlflow", "models", "serve", "-m", "models:/toy@champion", "--env-manager", "local"]
     place = tmp_path_factory.mktemp("elsewhere")  # where none of our packages lies
     log = place / "log"

@@ -25,7 +25,7 @@ def hang(tmp_path, prefect_session):
     def run(how, then=0.0, python=None):
         began = monotonic()
         done = subprocess.run(
-            [python or warm_python.executable(), "-c", PROGRAM, how, str(then)],
+            [python or sys.executable, "-c", PROGRAM, how, str(then)],
             cwd=tmp_path,
             env=os.environ | {"PYTHONPATH": str(ROOT), "PREFECT_API_URL": api()},
             capture_output=True,
@@ -63,7 +63,7 @@ def test_what_can_be_interrupted_is_and_is_not_tried_again(hang, tmp_path, how):
 
 
 def test_a_training_that_hangs_on_its_workers_is_ended_with_them(hang, tmp_path):
-    done, seconds, ended = hang("waits_for_workers", python=sys.executable)
+    done, seconds, ended = hang("waits_for_workers", python=warm_python.REAL)
     assert done.returncode == 1
     assert seconds < 90  # of ten minutes
     assert "first did not end within 0.00833333 h (limits.first)." in ended.message

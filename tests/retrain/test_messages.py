@@ -1,13 +1,13 @@
 """Errors of the machine and of libraries, as a person is told of them."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from retrain.errors import UsageError
 from retrain.messages import MAX_LIBRARY_LINES, MAX_LINES, message_of
+from tests import warm_python
 
 
 def message(function, *arguments):
@@ -84,7 +84,7 @@ print(Path("file").read_bytes(), "\u00b5")
 def test_the_locale_does_not_matter(tmp_path):
     environment = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     done = subprocess.run(
-        [sys.executable, "-c", OTHER_LOCALE], cwd=tmp_path, env=environment, capture_output=True
+        [warm_python.REAL, "-c", OTHER_LOCALE], cwd=tmp_path, env=environment, capture_output=True
     )
     assert done.stdout.decode() == "b'\\xc2\\xb5' \u00b5\n", done.stderr
 

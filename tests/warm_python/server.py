@@ -10,6 +10,7 @@ input does.
 import atexit
 import gc
 import json
+import logging
 import os
 import select
 import selectors
@@ -20,6 +21,7 @@ import weakref
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 LIBRARIES = (
@@ -47,6 +49,8 @@ MAX_FILES = 250
 
 def serve(program: Path, listener: socket.socket) -> None:
     """Answers until the standard input ends."""
+    number = str(os.getpid())  # it may be a fork of another server
+    Path(f"{program}.pid").write_text(number, encoding="utf-8")
     called, _, _ = select.select([listener, sys.stdin], [], [])
     if listener in called:
         _import_libraries()
@@ -84,6 +88,8 @@ def serve(program: Path, listener: socket.socket) -> None:
 
 
 def _import_libraries() -> None:
+    if LIBRARIES[0] in sys.modules:
+        return  # this is a fork of another server
     for name in LIBRARIES:
         import_module(name)
     assert "ray" not in sys.modules
@@ -91,6 +97,7 @@ def _import_libraries() -> None:
         finalizer.atexit = False  # torch has a thousand, for nothing
     for name in [name for name in sys.modules if name.partition(".")[0] in FORGOTTEN]:
         del sys.modules[name]
+    logging.root.handlers.clear()  # Prefect's
     gc.collect()
     gc.freeze()  # else each fork looks through it, and so copies all of it
 
@@ -170,7 +177,8 @@ def _run(arguments: list[str]) -> int:
             elif kind == "-c":
                 sys.argv = ["-c", *arguments[2:]]
                 sys.path[:0] = [] if isolated else [""]
-                exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})
+                main = sys.modules["__main__"] = ModuleType("__main__")
+                exec(compile(arguments[1], "<string>", "exec"), vars(main))
             else:
                 sys.argv = arguments
                 sys.path[:0] = [] if isolated else [str(Path(kind).absolute().parent)]

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import textwrap
 
 import pytest
@@ -12,7 +13,6 @@ from retrain import tracking
 from retrain.project import Project
 from retrain.runs import lost
 from retrain.store import Store
-from tests import warm_python
 
 # Begins a flow with a task and a training in MLflow, as a command or as a worker does.
 BEGUN = textwrap.dedent(
@@ -60,7 +60,7 @@ def begin(project, point, where="command"):
     from prefect.settings import PREFECT_API_URL
 
     return subprocess.run(
-        [warm_python.executable(), "-c", BEGUN, str(project.root), point, where],
+        [sys.executable, "-c", BEGUN, str(project.root), point, where],
         env=os.environ | {"PREFECT_API_URL": str(PREFECT_API_URL.value())},
         capture_output=True,
         text=True,

@@ -5,8 +5,6 @@ import torch
 from tasks.compute.inference import PredictionJob, probabilities
 from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, write_model, write_prepared
 
-pytestmark = pytest.mark.usefixtures("warm")
-
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):

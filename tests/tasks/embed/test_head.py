@@ -26,7 +26,7 @@ from tests.tasks.embed.conftest import head_on
 from tests.tasks.toy_model import workspace
 from tests.tasks.train.helpers import LABELS, Trained, run
 
-pytestmark = pytest.mark.usefixtures("warm", "few_calls")
+pytestmark = pytest.mark.usefixtures("few_calls")
 
 RECIPE = Train(
     epochs=6, batch_size=16, optimizer="adam", lr=0.03, weight_decay=0.0, schedule="plateau",

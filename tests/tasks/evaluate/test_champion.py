@@ -41,8 +41,6 @@ from tests.tasks.toy_model import (
     write_report,
 )
 
-pytestmark = pytest.mark.usefixtures("warm")
-
 ROWS = 45
 WORKLOAD = Workload(name="toy", data=Data(path="data"), model=Model(family="vit"))
 

@@ -29,8 +29,6 @@ from tests.tasks.toy_model import (
     write_report,
 )
 
-pytestmark = pytest.mark.usefixtures("warm")
-
 ROWS = 45
 FP32 = Evaluate(batch_size=16, precision="fp32")
 

@@ -31,7 +31,6 @@ from tasks.predict.inputs import Image, Source, open_labelled, open_source
 from tasks.predict.origin import read_origin
 from tasks.predict.parts import Job, Part, Worker, _answers
 from tasks.predict.predict import check_package, predict, sample
-from tests import warm_python
 from tests.tasks.toy_data import write_files
 from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, png
 
@@ -67,9 +66,6 @@ project = Project(root)
 older = Registered(project, versions.find(project, "toy", "2"))
 predict(older, open_source(images, "images", None), root / "killed.parquet", Store(store))
 """
-
-
-pytestmark = pytest.mark.usefixtures("warm")
 
 
 @pytest.fixture(autouse=True)
@@ -275,8 +271,7 @@ def test_a_sample_is_decided_by_the_images_and_nothing_else_is_classified(
             assert np.abs(np.array(given) - wanted.numpy()).max() < 1e-5
 
 
-def test_a_package_that_cannot_tell_its_features_only_classifies(toy, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "executable", warm_python.executable())
+def test_a_package_that_cannot_tell_its_features_only_classifies(toy, tmp_path):
     package = tmp_path / "package"
     shutil.copytree(toy.champion.package, package)
     for code in package.rglob("serving.py"):  # two: that which MLflow runs is a copy

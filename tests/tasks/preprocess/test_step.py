@@ -25,7 +25,7 @@ DATA = Data(path="data")
 CHECKS = Checks(min_images_per_class=1, max_bad_fraction=0.5)
 IMAGES = Images(size=6, channels=3, resize="crop")
 
-pytestmark = pytest.mark.usefixtures("ray_session", "warm")
+pytestmark = pytest.mark.usefixtures("ray_session")
 
 
 def run(tmp_path, format, images=IMAGES):

@@ -19,7 +19,7 @@ from retrain.workload import Data, Gate
 from tasks.compute import served
 from tasks.promote import check, step
 from tasks.promote.step import Intent, promote, promoted
-from tests import templates
+from tests import templates, warm_python
 from tests.tasks.toy_model import (
     model_in,
     workspace,
@@ -29,7 +29,6 @@ from tests.tasks.toy_model import (
     write_scores,
 )
 
-PYTHON = sys.executable
 COLUMNS = Data(path="data")
 DATA = DataVersion("data-1", tracked=True)
 PASSED = {"rule": "accuracy >= 0.9", "value": 0.95, "bound": 0.9, "passed": True}
@@ -85,7 +84,7 @@ def run_on(
 @pytest.fixture
 def python(monkeypatch):
     """Python as a user has it, for a test in a file whose other processes are forks."""
-    monkeypatch.setattr(sys, "executable", PYTHON)
+    monkeypatch.setattr(sys, "executable", warm_python.REAL)
     monkeypatch.setattr(served, "_ahead", [])
 
 

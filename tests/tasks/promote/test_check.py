@@ -13,7 +13,7 @@ from tasks.promote.rollback import roll_back
 from tests.tasks.promote.conftest import COLUMNS, COMPARE, ROWS, history, train
 from tests.tasks.toy_model import pixels, png, write_data, write_model, write_scores
 
-pytestmark = pytest.mark.usefixtures("warm", "few_calls")
+pytestmark = pytest.mark.usefixtures("few_calls")
 
 
 def test_a_version_that_answers_something_else_is_not_promoted(project, run, one):

@@ -41,7 +41,6 @@ ours = [name for name in sys.modules if name.split(".")[0] in ("models", "retrai
 print(json.dumps([list(model.config.id2label.values()), found, ours]))
 """
 
-pytestmark = pytest.mark.usefixtures("warm")
 
 RESNET = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1],
           "layer_type": "basic"}  # fmt: skip

@@ -15,7 +15,7 @@ NAMES = ("first", "better", "approved", "rolled back")
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory, warm):
+def told(tmp_path_factory):
     """What came of all of them."""
     folder = tmp_path_factory.mktemp("kills")
     command = [sys.executable, "-m", "tests.tasks.promote.kills", str(folder)]

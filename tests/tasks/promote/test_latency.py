@@ -25,8 +25,6 @@ from tasks.promote.step import Intent
 from tests.tasks.promote.conftest import COMPARE, FAST, ROWS, decide, history, train
 from tests.tasks.toy_model import write_scores
 
-pytestmark = pytest.mark.usefixtures("warm")
-
 BOUND = Gate(max_latency_ms=50)
 MANUAL = Gate(max_latency_ms=50, approval="manual")
 SLOW = (

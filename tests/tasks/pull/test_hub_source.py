@@ -4,12 +4,12 @@ import hashlib
 import json
 import os
 import subprocess
-import sys
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
+from tests import warm_python
 from tests.tasks.pull.pulling import serving
 
 ROOT = Path(__file__).parents[3]
@@ -80,7 +80,7 @@ def pull_from_hub(tmp_path, url, path):
     }
     environment.pop("HF_HUB_OFFLINE", None)
     return subprocess.run(
-        [sys.executable, "-c", program, path],
+        [warm_python.REAL, "-c", program, path],
         cwd=tmp_path, env=environment, capture_output=True, text=True,
     )  # fmt: skip
 

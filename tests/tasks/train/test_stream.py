@@ -24,7 +24,7 @@ from tasks.validate.step import validate
 from tests.tasks.toy_data import png, pulled, workspace, write_files, write_parquet
 from tests.tasks.train.helpers import SMALL, killing_a_worker, run
 
-pytestmark = pytest.mark.usefixtures("ray_session", "warm")
+pytestmark = pytest.mark.usefixtures("ray_session")
 
 ROOT = Path(__file__).parents[3]
 COUNT = 150

@@ -8,13 +8,9 @@ import textwrap
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from retrain import tracking
 from retrain.workload import Train
 from tests.tasks.train.helpers import KEY, run
-
-pytestmark = pytest.mark.usefixtures("warm")
 
 ROOT = Path(__file__).parents[3]
 RECIPE = Train(epochs=2, batch_size=16)

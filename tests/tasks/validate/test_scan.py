@@ -13,7 +13,7 @@ from tasks.data import raw_dataset
 from tasks.validate.step import validate
 from tests.tasks.toy_data import png, pulled, workspace, write_files
 
-pytestmark = pytest.mark.usefixtures("ray_session", "warm")
+pytestmark = pytest.mark.usefixtures("ray_session")
 
 ROOT = Path(__file__).parents[3]
 CHECKS = Checks(min_images_per_class=1)
