@@ -26,14 +26,13 @@ from tempfile import TemporaryDirectory
 from time import sleep
 from typing import Any
 
+from tests.warm_python.server import FORGOTTEN, LIBRARIES
+
 CODE = ("flows", "models", "retrain", "tasks")
 
-LIBRARIES = ("prefect.main", "ray.data", "ray.train.torch", "ray.tune")  # and the warm Python's
-
-FORGOTTEN = ("prefect", "prometheus_client")  # where Prefect enters its metrics
-
 forks = multiprocessing.get_context("forkserver")
-forks.set_forkserver_preload(list(LIBRARIES))
+# The warm Python has all but the last ones already.
+forks.set_forkserver_preload([*LIBRARIES, "ray.data", "ray.train.torch", "ray.tune"])
 
 # `multiprocessing` looks after all its processes whenever it starts one; with two threads, the
 # exit code would be read twice.

@@ -19,6 +19,7 @@ import socket
 import sys
 import weakref
 from contextlib import suppress
+from functools import partialmethod
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -53,7 +54,7 @@ def serve(program: Path, listener: socket.socket) -> None:
     Path(f"{program}.pid").write_text(number, encoding="utf-8")
     called, _, _ = select.select([listener, sys.stdin], [], [])
     if listener in called:
-        _import_libraries()
+        _import_libraries(program.parent)
     wakes, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(woken)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -87,11 +88,12 @@ def serve(program: Path, listener: socket.socket) -> None:
                     client.close()
 
 
-def _import_libraries() -> None:
+def _import_libraries(folder: Path) -> None:
     if LIBRARIES[0] in sys.modules:
         return  # this is a fork of another server
     for name in LIBRARIES:
         import_module(name)
+    _compute_once(folder)
     assert "ray" not in sys.modules
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False  # torch has a thousand, for nothing
@@ -100,6 +102,20 @@ def _import_libraries() -> None:
     logging.root.handlers.clear()  # Prefect's
     gc.collect()
     gc.freeze()  # else each fork looks through it, and so copies all of it
+
+
+def _compute_once(folder: Path) -> None:
+    """Lets the forks find what the libraries would compute in each of them."""
+    from jinja2 import Environment, FileSystemBytecodeCache
+    from mlflow.store.db import utils
+    from mlflow.utils import requirements_utils
+
+    requirements_utils._init_packages_to_modules_map()
+    newest = utils._get_latest_schema_revision()
+    utils._get_latest_schema_revision = lambda: newest
+    # The templates of the Data Docs.
+    cached = partialmethod(Environment.__init__, bytecode_cache=FileSystemBytecodeCache(folder))
+    Environment.__init__ = cached  # type: ignore[assignment, method-assign]
 
 
 def _ended() -> list[tuple[int, int]]:
