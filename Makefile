@@ -9,6 +9,8 @@ export DVC_NO_ANALYTICS = 1
 export RAY_USAGE_STATS_ENABLED = 0
 export MLFLOW_DISABLE_TELEMETRY = true
 export HF_HUB_DISABLE_TELEMETRY = 1
+# The hundreds of processes of a test run share what one of them has compiled.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup train test fuzz lint format bench soak up down
 .DEFAULT_GOAL := help
