@@ -9,6 +9,8 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from time import monotonic, sleep
+from urllib.error import HTTPError
 
 import pytest
 
@@ -111,8 +113,15 @@ def servers(clone):
 def ask(url, body=None):
     content = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, content, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request) as answer:
-        return json.load(answer)
+    deadline = monotonic() + 10
+    while True:
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return json.load(answer)
+        except HTTPError as error:  # 503: its database is locked; Prefect's client asks again, too
+            if error.code != 503 or monotonic() > deadline:
+                raise
+        sleep(1)
 
 
 def last_flow_run(api):
