@@ -114,12 +114,10 @@ def ray_session():
     ray_cluster.disconnect()
 
 
-@pytest.fixture(scope="module")
-def real_python():
-    """For tests that start Python as a user does."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "executable", warm_python.REAL)
-        yield
+@pytest.fixture
+def real_python(monkeypatch):
+    """Python as a user has it."""
+    monkeypatch.setattr(sys, "executable", warm_python.REAL)
 
 
 @pytest.fixture

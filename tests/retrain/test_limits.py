@@ -9,8 +9,6 @@ from time import monotonic, sleep
 import psutil
 import pytest
 
-from tests import warm_python
-
 ROOT = Path(__file__).parents[2]
 
 PROGRAM = (
@@ -22,10 +20,10 @@ PROGRAM = (
 def hang(tmp_path, prefect_session):
     """Runs the program; returns its exit code, its output, the seconds, and the run's state."""
 
-    def run(how, then=0.0, python=None):
+    def run(how, then=0.0):
         began = monotonic()
         done = subprocess.run(
-            [python or sys.executable, "-c", PROGRAM, how, str(then)],
+            [sys.executable, "-c", PROGRAM, how, str(then)],
             cwd=tmp_path,
             env=os.environ | {"PYTHONPATH": str(ROOT), "PREFECT_API_URL": api()},
             capture_output=True,
@@ -62,8 +60,8 @@ def test_what_can_be_interrupted_is_and_is_not_tried_again(hang, tmp_path, how):
     assert (tmp_path / "tries").read_text() == "x"
 
 
-def test_a_training_that_hangs_on_its_workers_is_ended_with_them(hang, tmp_path):
-    done, seconds, ended = hang("waits_for_workers", python=warm_python.REAL)
+def test_a_training_that_hangs_on_its_workers_is_ended_with_them(hang, real_python, tmp_path):
+    done, seconds, ended = hang("waits_for_workers")
     assert done.returncode == 1
     assert seconds < 90  # of ten minutes
     assert "first did not end within 0.00833333 h (limits.first)." in ended.message

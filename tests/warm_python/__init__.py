@@ -53,7 +53,6 @@ def start() -> str:
 
 def processes() -> list[psutil.Process]:
     """Those below this one, and the forks of its server."""
-    above = [psutil.Process()]
-    if (number := Path(f"{sys.executable}.pid")).exists():
-        above.append(psutil.Process(int(number.read_text(encoding="utf-8"))))
+    server = int(Path(f"{sys.executable}.pid").read_text(encoding="utf-8"))
+    above = (psutil.Process(), psutil.Process(server))
     return [each for process in above for each in process.children(recursive=True)]

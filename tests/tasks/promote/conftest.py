@@ -1,6 +1,5 @@
 """A registry, and what a promotion takes."""
 
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from retrain.workload import Data, Gate
 from tasks.compute import served
 from tasks.promote import check, step
 from tasks.promote.step import Intent, promote, promoted
-from tests import templates, warm_python
+from tests import templates
 from tests.tasks.toy_model import (
     model_in,
     workspace,
@@ -82,9 +81,8 @@ def run_on(
 
 
 @pytest.fixture
-def python(monkeypatch):
-    """Python as a user has it, for a test in a file whose other processes are forks."""
-    monkeypatch.setattr(sys, "executable", warm_python.REAL)
+def python(real_python, monkeypatch):
+    """Python as a user has it, also for the process of a package that is started ahead."""
     monkeypatch.setattr(served, "_ahead", [])
 
 
