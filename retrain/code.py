@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]  # of the project: all code below it is the project's
 
@@ -18,7 +19,11 @@ NOT_FOLLOWED = ("retrain", "tests")
 OWN = ("flows", "models", "retrain", "tasks")  # the project's own packages: not of a user
 
 # Fields of a syntax tree that describe how code was written, not what it does.
-INCIDENTAL = ("ctx", "kind", "type_comment", "type_ignores")
+INCIDENTAL = {"ctx", "kind", "type_comment", "type_ignores"}
+
+BLOCKS = ("body", "finalbody", "orelse")  # fields that hold statements
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+EMPTY = "Module()"
 
 
 def code_digests(
@@ -117,9 +122,10 @@ def _read(text: str, package: str) -> tuple[str | None, tuple[str, ...]]:
 
     The digest of one that holds nothing is None.
     """
-    tree: ast.Module = _Normalizer().visit(ast.parse(text))
-    digest = hashlib.sha256(_canonical(tree).encode()).hexdigest() if tree.body else None
-    return digest, tuple(dict.fromkeys(_imports(tree, package)))
+    imports: list[ast.Import | ast.ImportFrom] = []
+    canonical = _canonical(ast.parse(text), imports)
+    digest = hashlib.sha256(canonical.encode()).hexdigest() if canonical != EMPTY else None
+    return digest, tuple({name: None for each in imports for name in _imported(each, package)})
 
 
 def source_of(name: str, root: Path | None = None) -> Path | None:
@@ -153,65 +159,83 @@ def _is_project_file(file: Path) -> bool:
     return file.suffix == ".py" and folder.is_relative_to(ROOT) and not installed
 
 
-def _imports(tree: ast.Module, package: str) -> Iterator[str]:
-    """The modules that a module imports, and the names that it imports from them."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                base = importlib.util.resolve_name("." * node.level + base, package)
-            # `from models import vit` names a module; `from models.vit import Settings` does not.
-            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
-        else:
-            continue
-        yield from names
+def _imported(node: ast.Import | ast.ImportFrom, package: str) -> list[str]:
+    """The modules that a statement imports, and the names that it imports from them."""
+    names = [alias.name for alias in node.names]
+    if isinstance(node, ast.Import):
+        return names
+    base = node.module or ""
+    if node.level:
+        base = importlib.util.resolve_name("." * node.level + base, package)
+    # `from models import vit` names a module; `from models.vit import Settings` does not.
+    return [base, *(f"{base}.{name}" for name in names)]
 
 
-class _Normalizer(ast.NodeTransformer):
-    """Removes from a syntax tree what does not change the code's behaviour."""
+def _canonical(node: object, imports: list[ast.Import | ast.ImportFrom]) -> str:
+    """What a syntax tree does, as text that is the same in all versions of Python.
 
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        super().generic_visit(node)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            first = node.body[0] if node.body else None
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                node.body = node.body[1:]
-        return node
+    `ast.dump` gives another: versions differ in which fields there are and which empty ones are
+    shown.
 
-    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
-        self.generic_visit(node)
-        only_types = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        return node.orelse if only_types else node
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
-        # Versions of Python split the text between two values differently.
-        self.generic_visit(node)
-        pieces: list[ast.expr] = []
-        for piece in node.values:
-            last = pieces[-1] if pieces else None
-            if isinstance(piece, ast.Constant) and isinstance(last, ast.Constant):
-                pieces[-1] = ast.Constant(str(last.value) + str(piece.value))
-            elif not isinstance(piece, ast.Constant) or piece.value:
-                pieces.append(piece)
-        node.values = pieces
-        return node
-
-
-def _canonical(node: object) -> str:
-    """A syntax tree as text that is the same in all versions of Python.
-
-    `ast.dump` is not: versions differ in which fields there are and which empty ones are shown.
+    Args:
+        node: The tree, or a value in it.
+        imports: Receives the statements that import.
     """
-    if isinstance(node, ast.AST):
-        fields = ((name, getattr(node, name, None)) for name in sorted(node._fields))
-        shown = [
-            f"{name}={_canonical(value)}"
-            for name, value in fields
-            if name not in INCIDENTAL and value is not None and value != []
-        ]
-        return f"{type(node).__name__}({','.join(shown)})"
     if isinstance(node, list):
-        return f"[{','.join(map(_canonical, node))}]"
-    return ascii(node)  # `repr` escapes letters that this version of Python does not know
+        return f"[{','.join([_canonical(each, imports) for each in node])}]"
+    if not isinstance(node, ast.AST):
+        return ascii(node)  # `repr` escapes letters that this version of Python does not know
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        imports.append(node)
+    values = []
+    for name in _shown(node._fields):
+        value = getattr(node, name, None)
+        if isinstance(value, list):
+            value = _effective(value, node, name)
+        if value is not None and value != []:
+            values.append(f"{name}={_canonical(value, imports)}")
+    return f"{type(node).__name__}({','.join(values)})"
+
+
+@cache
+def _shown(fields: tuple[str, ...]) -> list[str]:
+    return sorted(set(fields) - INCIDENTAL)
+
+
+def _effective(values: list[Any], node: ast.AST, name: str) -> list[Any]:
+    """The values of a field without those that do not change the code's behaviour."""
+    if isinstance(node, ast.JoinedStr):
+        return _joined(values)
+    if name not in BLOCKS:
+        return values
+    statements = list(_run(values))
+    if statements and isinstance(node, DOCUMENTED):
+        first = statements[0]
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+            return statements[1:]
+    return statements
+
+
+def _run(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements without those for type checkers only."""
+    for each in statements:
+        if (
+            isinstance(each, ast.If)
+            and isinstance(each.test, ast.Name)
+            and each.test.id == "TYPE_CHECKING"
+        ):
+            yield from _run(each.orelse)
+        else:
+            yield each
+
+
+def _joined(values: list[ast.expr]) -> list[ast.expr]:
+    """The parts of an f-string: the text between two values in one piece in all versions."""
+    pieces: list[ast.expr] = []
+    for piece in values:
+        last = pieces[-1] if pieces else None
+        if isinstance(piece, ast.Constant) and isinstance(last, ast.Constant):
+            pieces[-1] = ast.Constant(str(last.value) + str(piece.value))
+        elif not isinstance(piece, ast.Constant) or piece.value:
+            pieces.append(piece)
+    return pieces

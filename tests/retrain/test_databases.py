@@ -151,8 +151,8 @@ def kill_halfway(path, *command, **environment):
     process = subprocess.Popen(
         [sys.executable, "-m", *command],
         env=os.environ | environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     deadline = monotonic() + 120
     while not path.exists() or not tables(path):
@@ -160,7 +160,7 @@ def kill_halfway(path, *command, **environment):
         assert monotonic() < deadline
         sleep(0.01)
     process.kill()
-    process.wait()
+    process.communicate()  # what wrote into the database has ended, too
 
 
 def test_what_a_killed_mlflow_left_is_replaced(tmp_path):
