@@ -5,9 +5,9 @@ import hashlib
 import importlib.util
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
 from typing import Any
@@ -100,13 +100,14 @@ def _follow(
         The name of each, and what `_read` gives.
     """
     named = tuple(modules)
+    places = cache(partial(_places, root=root))
     seen, waiting = set(without), list(named)
     while waiting:
         name = waiting.pop()
         if name in seen:
             continue
         seen.add(name)
-        source = source_of(name, root)
+        source = _source(name, places)
         if source is None:
             assert name not in named, f"{name} is no module of the project"
             continue
@@ -135,28 +136,34 @@ def source_of(name: str, root: Path | None = None) -> Path | None:
         name: Its dotted name.
         root: As for `code_digests`.
     """
+    return _source(name, partial(_places, root=root))
+
+
+def _source(name: str, places: Callable[[str], list[Path]]) -> Path | None:
     top, *parts = name.split(".")
+    paths = [place.joinpath(*parts) for place in places(top)]
+    files = [file for path in paths for file in (path / "__init__.py", path.with_suffix(".py"))]
+    return next((file for file in files if file.is_file()), None)
+
+
+def _places(top: str, root: Path | None) -> list[Path]:
+    """The folders of a package of the project; for a module, its file without the suffix."""
     if root is not None:
-        place = Path(root, top, *parts)
-        copies = (place / "__init__.py", place.with_suffix(".py"))
-        return next((file for file in copies if file.is_file()), None)
-    if top in sys.stdlib_module_names:
-        return None
-    spec = importlib.util.find_spec(top)
+        return [root / top]
+    spec = None if top in sys.stdlib_module_names else importlib.util.find_spec(top)
     if spec is None:
-        return None
-    places = [Path(place, *parts) for place in spec.submodule_search_locations or ()]
-    files = [file for place in places for file in (place / "__init__.py", place.with_suffix(".py"))]
-    if spec.origin and spec.has_location and not places and not parts:
-        files = [Path(spec.origin)]
-    return next((file for file in files if _is_project_file(file) and file.is_file()), None)
+        return []
+    if spec.submodule_search_locations is not None:
+        return [place for place in map(Path, spec.submodule_search_locations) if _is_own(place)]
+    file = Path(spec.origin or "")
+    return [file.with_suffix("")] if spec.has_location and _is_own(file.parent) else []
 
 
-def _is_project_file(file: Path) -> bool:
-    folder = file.parent.resolve()
+def _is_own(folder: Path) -> bool:
+    folder = folder.resolve()
     # An environment may lie below the root too.
     installed = {"site-packages", "dist-packages"} & set(folder.parts)
-    return file.suffix == ".py" and folder.is_relative_to(ROOT) and not installed
+    return folder.is_relative_to(ROOT) and not installed
 
 
 def _imported(node: ast.Import | ast.ImportFrom, package: str) -> list[str]:
