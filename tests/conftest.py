@@ -76,12 +76,6 @@ def pytest_configure(config):
         config.option.tx = [f"{each}//python={sys.executable}" for each in config.option.tx or ()]
 
 
-def pytest_collection_finish():
-    """Has the garbage collector leave out what was imported: some tests call it again and again."""
-    gc.collect()
-    gc.freeze()
-
-
 def pytest_collection_modifyitems(items):
     """Puts the groups first."""
     items.sort(key=lambda item: _group(item.nodeid))
@@ -102,6 +96,13 @@ def _group(nodeid):
     """The number of a test's group; after all of them for a file that has none."""
     matches = (number for number, files in enumerate(GROUPS) if nodeid.startswith(files))
     return next(matches, len(GROUPS))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen():
+    """Has the garbage collector leave out what is imported: some tests call it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

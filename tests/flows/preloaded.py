@@ -9,6 +9,7 @@ one clone: there, `run` forks a process that has imported the clone's code, too.
 """
 
 import atexit
+import gc
 import multiprocessing
 import os
 import runpy
@@ -181,6 +182,9 @@ def _serve(root: Path, environment: Mapping[str, str], requests: "connection.Con
     flows = [f"flows.{path.stem}" for path in (root / "flows").glob("[!_]*.py")]
     for name in ("retrain.cli.main", *flows, *_steps(root)):
         import_module(name)
+    _read_code(root)
+    gc.collect()
+    gc.freeze()  # else each fork looks through it, and so copies all of it
     with suppress(EOFError):
         while True:
             arguments, files = requests.recv()
@@ -202,6 +206,14 @@ def _serve(root: Path, environment: Mapping[str, str], requests: "connection.Con
 def _steps(root: Path) -> list[str]:
     """The modules of the steps."""
     return [f"tasks.{path.parent.name}.step" for path in (root / "tasks").glob("*/step.py")]
+
+
+def _read_code(root: Path) -> None:
+    """Lets the forks find the digests of the clone's files, as long as these stay the same."""
+    from retrain.code import code_digests
+
+    families = [f"models.{path.stem}" for path in (root / "models").glob("[!_]*.py")]
+    code_digests([*_steps(root), *families])
 
 
 def _new_command(*arguments: Any) -> None:

@@ -23,7 +23,7 @@ from retrain.store import Artifact
 from retrain.workload import Data, Gate
 from tasks.promote.package import write_package
 from tasks.promote.step import Intent, promote
-from tests import warm_python
+from tests import templates, warm_python
 from tests.tasks.toy_model import (
     LABELS,
     pixels,
@@ -44,6 +44,7 @@ SECONDS_TO_START = 120
 def project(tmp_path_factory):
     """A project whose champion is a network that was not trained."""
     root = tmp_path_factory.mktemp("project")
+    templates.place_mlflow_database(root)
     project = Project(root)
     trained = write_model(root / "train")
     write_report(trained, project)

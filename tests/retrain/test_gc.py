@@ -8,6 +8,7 @@ from retrain import gc, tracking
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.store import RunContext, Store, write_json
+from tests import templates
 from tests.retrain.test_store import make_toy, with_lr
 
 
@@ -87,6 +88,7 @@ def test_sizes_are_those_of_the_files(project, store):
 
 
 def test_a_registered_training_is_kept_however_old_it_is(project, store):
+    templates.place_mlflow_database(project.root)
     made = [made_with(project, store, lr) for lr in (0.1, 0.2)]
     client = tracking.client(project)
     client.create_registered_model("vit")

@@ -15,6 +15,7 @@ from retrain.workload import Data, Gate, Model, Workload
 from tasks.__main__ import GATE, RECORD, Build
 from tasks.data import package
 from tasks.promote.package import write_package
+from tests import templates
 from tests.tasks.toy_model import LABELS, write_data, write_model, write_report, write_scores
 
 ROWS = 12
@@ -46,6 +47,7 @@ def appoint(project: Project, trained: Artifact) -> None:
 @pytest.fixture
 def build(tmp_path):
     """A build folder with what was made of data without dogs, and a champion that knows them."""
+    templates.place_mlflow_database(tmp_path)
     project = Project(tmp_path)
     trained = write_model(tmp_path / "model", labels=LABELS)
     appoint(project, trained)

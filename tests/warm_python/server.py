@@ -16,10 +16,11 @@ import select
 import selectors
 import signal
 import socket
+import ssl
 import sys
 import weakref
 from contextlib import suppress
-from functools import partialmethod
+from functools import cache, partialmethod
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -106,6 +107,7 @@ def _import_libraries(folder: Path) -> None:
 
 def _compute_once(folder: Path) -> None:
     """Lets the forks find what the libraries would compute in each of them."""
+    import certifi
     from jinja2 import Environment, FileSystemBytecodeCache
     from mlflow.store.db import utils
     from mlflow.utils import requirements_utils
@@ -113,6 +115,8 @@ def _compute_once(folder: Path) -> None:
     requirements_utils._init_packages_to_modules_map()
     newest = utils._get_latest_schema_revision()
     utils._get_latest_schema_revision = lambda: newest
+    ssl.create_default_context = cache(ssl.create_default_context)
+    ssl.create_default_context(cafile=certifi.where())  # of each client of Prefect's
     # The templates of the Data Docs.
     cached = partialmethod(Environment.__init__, bytecode_cache=FileSystemBytecodeCache(folder))
     Environment.__init__ = cached  # type: ignore[assignment, method-assign]
