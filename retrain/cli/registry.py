@@ -262,10 +262,10 @@ def _rollback(project: Project, options: argparse.Namespace) -> int:
 
 def _card(project: Project, options: argparse.Namespace) -> int:
     from flows.predict import find_named
-    from retrain.registry import versions
+    from retrain.registry import model_card
 
     version = find_named(project, options.model)
-    card = versions.card(project, version)
+    card = model_card.read(project, version)
     if card is None:
         raise ValueError(f"{version.name} version {version.version} has no card: it is too old.")
     print_json({"card": card}) if options.json else print(card, end="")

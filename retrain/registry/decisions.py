@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from retrain import tracking
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
-from retrain.registry import ledger, sqlite_reader, versions
+from retrain.registry import ledger, model_card, sqlite_reader, versions
 from retrain.registry.ledger import Decision, Entry, Ledger
 from retrain.registry.versions import CHAMPION, REFERENCE, ModelVersion
 
@@ -149,8 +149,8 @@ def _carry_out(project: Project, client: "MlflowClient", name: str, written: Led
     *_, last = written.unfinished
     for entry in written.unfinished:
         if version := versions.get(project, name, entry.version):
-            card = versions.card(project, version)
-            text = versions.description(version, entry, rules(project, written, entry), card)
+            card = model_card.read(project, version)
+            text = model_card.description(version, entry, rules(project, written, entry), card)
             number = str(entry.version)
             client.update_model_version(name, number, text)
             _set(client.set_model_version_tag, name, number, "retrain.verdict", entry.verdict)

@@ -22,7 +22,7 @@ from retrain.errors import UsageError
 from retrain.params import load_workload, parse_yaml
 from retrain.project import Project
 from retrain.redaction import HIDDEN, redact, reveal
-from retrain.registry import versions
+from retrain.registry import packages, versions
 from retrain.registry.lineage import Lineage
 from retrain.registry.versions import CHAMPION, Candidate
 from retrain.store import MANIFEST
@@ -161,7 +161,7 @@ def _register_start(project: Project, copy: Copy, name: str, weights: str) -> No
     if version is None:
         raise ValueError(f"The weights that it started from are not in the registry: {weights}.")
     package = copy.state / "start"  # it is changed when it is registered
-    shutil.copytree(versions.download(project, version), package)
+    shutil.copytree(packages.download(project, version), package)
     run = tracking.start_run(copy, name, "start", {}, "unknown")
     known = {each.name: getattr(version, each.name) for each in fields(Candidate)}
     # Without how it was trained: else a training that finds itself would start where it did.

@@ -1,25 +1,22 @@
-"""The versions of a model in the registry: registers, finds and downloads them.
+"""The versions of a model in the registry: registers and finds them.
 
 A workload is one registered model of MLflow, under its name. The alias `champion` names the version
 in production; `decisions` moves it, and the ledger records how it got there.
 """
 
-import hashlib
 import json
-import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from retrain import tracking
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry import ledger, sqlite_reader
-from retrain.registry.ledger import LONGEST_REASON, Entry
+from retrain.registry.ledger import LONGEST_REASON
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -28,10 +25,6 @@ if TYPE_CHECKING:
 
 CHAMPION = "champion"
 REFERENCE = "reference"  # the best so far: what is promoted must not be worse than that either
-MODEL = "artifacts/model"  # the folder in a package with the files that `models.save` wrote
-WEIGHTS = "model.safetensors"
-CARD = "card"  # the folder of a run's artifacts with the cards of the models that it trained
-LONGEST_DESCRIPTION = 5000  # characters, of MLflow's column
 
 
 @dataclass(frozen=True)
@@ -274,7 +267,8 @@ def register(project: Project, candidate: Candidate, package: Path) -> ModelVers
     Args:
         project: The clone that the registry belongs to.
         candidate: The model's description.
-        package: A folder as `mlflow.pyfunc.save_model` writes it, with the model in `MODEL`.
+        package: A folder as `mlflow.pyfunc.save_model` writes it, with the model in
+            `packages.MODEL`.
     """
     from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
 
@@ -315,69 +309,6 @@ def note_latency(project: Project, version: ModelVersion, latency: Latency) -> M
     value = _compact(asdict(latency))
     client.set_model_version_tag(version.name, number, "retrain.latency", value)
     return replace(version, latency=latency)
-
-
-def download(project: Project, version: ModelVersion) -> Path:
-    """Downloads a version's package to this machine, if it is not here yet.
-
-    Returns:
-        The package's folder, as `register` received it.
-
-    Raises:
-        ValueError: The weights are missing, or are not those that were registered.
-    """
-    uri = _uri(project, version)
-    here = tracking.local_path(uri)
-    package = here or project.state / "champions" / (version.package_digest or version.train_digest)
-    if not (here or package.exists()):
-        partial = package.with_suffix(".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        _download(project, uri, partial).replace(package)
-        shutil.rmtree(partial, ignore_errors=True)
-    if not (package / MODEL / WEIGHTS).is_file():
-        raise ValueError(
-            f"The weights of {version.name} version {version.version} are gone from {uri}."
-        )
-    if digest_of_weights(package / MODEL) != version.weights:
-        raise ValueError(
-            f"{uri} does not hold the weights that {version.name} version {version.version} "
-            "was registered with: they have changed."
-        )
-    return package
-
-
-def fetch(project: Project, version: ModelVersion, folder: Path) -> Path:
-    """Takes a version's package from the registry, as it is there now.
-
-    Args:
-        project: The clone that the registry belongs to.
-        version: Of the model.
-        folder: Where to download it to, if it is not on this machine.
-
-    Returns:
-        The package's folder; its files may be missing or changed.
-    """
-    uri = _uri(project, version)
-    return tracking.local_path(uri) or _download(project, uri, folder)
-
-
-def _uri(project: Project, version: ModelVersion) -> str:
-    client = tracking.client(project)
-    return str(client.get_model_version_download_uri(version.name, str(version.version)))
-
-
-def _download(project: Project, uri: str, folder: Path) -> Path:
-    """Downloads a package to a folder; gives that or a folder below, as the store has it."""
-    from mlflow.artifacts import download_artifacts
-
-    return Path(download_artifacts(uri, dst_path=str(folder), tracking_uri=project.tracking_uri))
-
-
-def digest_of_weights(model: Path) -> str:
-    """SHA-256 (hex) of the weights in a folder that `models.save` wrote."""
-    with (model / WEIGHTS).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def champion_of(model: "RegisteredModel | sqlite_reader.Model") -> int | None:
@@ -467,51 +398,6 @@ def _upload(client: "MlflowClient", candidate: Candidate, package: Path) -> "Log
         client.log_model_artifacts(model.model_id, str(package))
         model = client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
     return model
-
-
-def card(project: Project, version: ModelVersion) -> str | None:
-    """The card of a version (Markdown); None for one that has none, because it is old.
-
-    How fast it is comes last: that is measured after the card is written.
-    """
-    name = f"{CARD}/{version.package_digest}.md"
-    with TemporaryDirectory() as folder:
-        file = tracking.download_artifact(project, version.run_id, name, Path(folder))
-        text = file.read_text(encoding="utf-8") if file else None
-    if text is None or version.latency is None:
-        return text
-    return f"{text}\n## Speed\n\n{version.latency}.\n"
-
-
-def description(
-    version: ModelVersion,
-    entry: Entry,
-    rules: Iterable[Mapping[str, Any]],
-    card: str | None,
-) -> str:
-    """The description on MLflow's page of a version (Markdown), as long as it may be.
-
-    Args:
-        version: Of the model.
-        entry: The last decision about it.
-        rules: Those of the gate.
-        card: Of the version; None if it has none.
-    """
-    why = f" ({entry.reason})" if entry.reason else ""
-    lines = [f"**{entry.action.capitalize()}** on {entry.time[:10]}: {entry.verdict}{why}.", ""]
-    for rule in rules:
-        mark = "passed" if rule["passed"] else "**failed**"
-        lines.append(f"- {rule['rule']}: is {rule['value']:.4f}, {mark}")
-    if card is None:
-        lines += ["", "| metric | test split |", "|---|---|"]
-        values = sorted(version.metrics.items())
-        lines += [f"| {metric} | {value:.4f} |" for metric, value in values]
-        return "\n".join(lines)
-    text = "\n".join([*lines, "", card])
-    if len(text) <= LONGEST_DESCRIPTION:
-        return text
-    rest = f"\n\n(The rest is in the run's artifacts: `{CARD}/{version.package_digest}.md`)"
-    return text[: text.rindex("\n", 0, LONGEST_DESCRIPTION - len(rest))] + rest
 
 
 def _compact(value: Any) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from retrain.project import Project
-from retrain.registry import versions
+from retrain.registry import packages, versions
 from retrain.step import digest_of
 from retrain.store import Artifact
 
@@ -37,7 +37,7 @@ class Registered:
     @cached_property
     def package(self) -> Path:
         """The folder with its files; downloaded on first use."""
-        return versions.download(self.project, self.version)
+        return packages.download(self.project, self.version)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Start:
     @property
     def model(self) -> Path | None:
         """The folder with the saved network; None for new weights."""
-        return self.registered.package / versions.MODEL if self.registered else None
+        return self.registered.package / packages.MODEL if self.registered else None
 
     @property
     def weights(self) -> str | None:

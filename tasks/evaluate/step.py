@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import models
 from retrain import tracking
 from retrain.code import libraries_of
-from retrain.registry import versions
+from retrain.registry import packages
 from retrain.step import REPORT, Chosen, Facts, Input, Step, Workspace
 from retrain.store import Artifact
 from retrain.workload import Evaluate, Workload
@@ -99,7 +99,7 @@ def evaluate(
     return {
         "metrics": metrics,
         "lower_is_better": LOWER_IS_BETTER,
-        "weights": versions.digest_of_weights(model),
+        "weights": packages.digest_of_weights(model),
         "train": trained.digest,
         "precision": evaluation.precision,
         "test_images": digest.hexdigest(),

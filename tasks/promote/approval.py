@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from retrain.errors import ChampionChangedError, UsageError
 from retrain.project import Project
-from retrain.registry import decisions, ledger, versions
+from retrain.registry import decisions, ledger, model_card, versions
 from retrain.registry.ledger import LONGEST_REASON, Action, Decision, Entry, Ledger
 from tasks.promote.check import check_before_promotion
 from tasks.promote.latency import bound_of, exceeds
@@ -202,8 +202,8 @@ def question(project: Project, name: str, written: Ledger, waiting: Entry) -> st
     if version is None:
         return title
     rules = decisions.rules(project, written, waiting)
-    card = versions.card(project, version)
-    return f"{title}\n\n{versions.description(version, waiting, rules, card)}"
+    card = model_card.read(project, version)
+    return f"{title}\n\n{model_card.description(version, waiting, rules, card)}"
 
 
 def waited_before(written: Ledger) -> Entry | None:

@@ -13,7 +13,7 @@ from typing import Any
 import models
 from retrain import tracking
 from retrain.project import Project
-from retrain.registry import versions
+from retrain.registry import model_card
 from retrain.runs import console
 from retrain.runs.records import cell
 from retrain.step import DataVersion
@@ -69,7 +69,7 @@ def keep(project: Project, run_id: str, package_digest: str, text: str) -> None:
     """Keeps a card with the MLflow run of the training."""
     with TemporaryDirectory() as folder:
         Path(folder, f"{package_digest}.md").write_text(text, encoding="utf-8")
-        tracking.log_artifacts(project, run_id, Path(folder), versions.CARD)
+        tracking.log_artifacts(project, run_id, Path(folder), model_card.FOLDER)
 
 
 def _what(trained: Artifact) -> list[str]:

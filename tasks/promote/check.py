@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrain import tracking
 from retrain.project import Project
-from retrain.registry import versions
+from retrain.registry import packages, versions
 from retrain.registry.versions import Latency, ModelVersion
 from tasks.compute.served import first_process, serve
 from tasks.data import image_table, package, predictions
@@ -154,7 +154,7 @@ def check_version(
     """
     name = f"{version.name} version {version.version}"
     with TemporaryDirectory(dir=scratch) as place:
-        folder = versions.fetch(project, version, Path(place))
+        folder = packages.fetch(project, version, Path(place))
         example = example_for(project, version, scratch)
         try:
             check_files(folder, version, example)
@@ -207,7 +207,7 @@ def check_files(folder: Path, version: ModelVersion, example: Example | None) ->
     Raises:
         ValueError: With the name of a file that is gone or has changed.
     """
-    known = {f"{versions.MODEL}/{versions.WEIGHTS}": version.weights}
+    known = {f"{packages.MODEL}/{packages.WEIGHTS}": version.weights}
     known |= example.files if example else {}
     for name, sha256 in known.items():
         if not (folder / name).is_file():

@@ -10,7 +10,7 @@ from typing import Any
 
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.registry import versions
+from retrain.registry import model_card, packages
 from retrain.registry.versions import ModelVersion
 from tasks.data import package
 from tasks.promote.check import Example, check_files, example_for
@@ -92,7 +92,7 @@ def export(project: Project, version: ModelVersion, folder: Path, form: str) -> 
         scratch, written = Path(place), Path(place, "export")
         written.mkdir()
         (scratch / "package").mkdir()
-        found = versions.fetch(project, version, scratch / "package")
+        found = packages.fetch(project, version, scratch / "package")
         example = example_for(project, version, scratch)
         check_files(found, version, example)
         model = found / package.MODEL
@@ -100,7 +100,7 @@ def export(project: Project, version: ModelVersion, folder: Path, form: str) -> 
         exported = _compared(module, version, written, example, form, folder)
         images = package.images_of(model)
         serving = json.loads((found / package.SERVING).read_text(encoding="utf-8"))
-        card = versions.card(project, version)
+        card = model_card.read(project, version)
         text = readme(version, card, module, images, serving["precision"], exported.comparison)
         (written / README).write_text(text, encoding="utf-8")
         written.replace(folder)

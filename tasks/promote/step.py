@@ -14,7 +14,7 @@ import models
 from retrain import tracking
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
-from retrain.registry import decisions, lineage, versions
+from retrain.registry import decisions, lineage, packages, versions
 from retrain.registry.ledger import LONGEST_REASON, Action, Decision, Ledger
 from retrain.registry.versions import Candidate, ModelVersion
 from retrain.step import REPORT, DataVersion, Facts, Step, Workspace, digest_of
@@ -246,10 +246,10 @@ def _register(
     """
     project, classes = workspace.project, validated.facts["classes"]
     model = trained.folder / "model"
-    weights = versions.digest_of_weights(model)
+    weights = packages.digest_of_weights(model)
     if not weights == trained.facts["weights"] == scores.facts["weights"]:
         raise ValueError(
-            f"{model / versions.WEIGHTS} has changed since it was trained; it is not registered. "
+            f"{model / packages.WEIGHTS} has changed since it was trained; it is not registered. "
             "Run again with --refresh."
         )
     with TemporaryDirectory(dir=workspace.folder) as folder:

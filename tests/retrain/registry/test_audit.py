@@ -12,7 +12,7 @@ from retrain import tracking
 from retrain.project import Project
 from retrain.registry import audit, decisions
 from tests import templates
-from tests.retrain.registry.test_versions import decision, register
+from tests.retrain.registry.helpers import decision, register
 
 EDIT = "UPDATE params SET value = replace(value, 'c0ffee', 'badbad') WHERE key = ?"
 

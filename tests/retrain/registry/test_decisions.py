@@ -11,20 +11,7 @@ from retrain.project import Project
 from retrain.registry import decisions, ledger, sqlite_reader, versions
 from tests import templates
 from tests.flows.preloaded import forks
-from tests.retrain.registry.test_versions import RULES, decision, history, register
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory):
-    """A project with one MLflow database for all tests, which use names of their own."""
-    root = tmp_path_factory.mktemp("project")
-    templates.place_mlflow_database(root)
-    return Project(root)
-
-
-@pytest.fixture
-def name(request):
-    return request.node.name[:60]
+from tests.retrain.registry.helpers import RULES, decision, history, register
 
 
 @pytest.fixture

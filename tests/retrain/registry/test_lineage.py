@@ -19,7 +19,7 @@ from retrain.registry.lineage import Images, Lineage, Made
 from retrain.step import Plan
 from retrain.store import MANIFEST, Store, digest_of_output, list_files, write_json
 from tests import templates
-from tests.retrain.registry.test_versions import candidate_of, register
+from tests.retrain.registry.helpers import candidate_of, register
 
 SPLITS = {"train": "bca", "test": "de"}  # one letter for each image
 

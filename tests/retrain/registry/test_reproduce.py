@@ -7,13 +7,13 @@ import pytest
 from retrain import hardware
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.registry import decisions, reproduce as module, rerun, versions
+from retrain.registry import decisions, packages, reproduce as module, rerun, versions
 from retrain.registry.lineage import Made
 from retrain.registry.reproduce import Reproduction
 from retrain.step import Plan
 from tests import templates
+from tests.retrain.registry.helpers import decision, register
 from tests.retrain.registry.test_lineage import record
-from tests.retrain.registry.test_versions import decision, register
 
 PULL = Plan("pull", {"data.path": "photos"}, {"data": "data-1"}, {"tasks.pull": "c1"}, {})
 TRAIN = Plan("train", {"train.lr": 0.1}, {"pull": "d1", "start": "new"}, {}, {"numpy": "1.0"})
@@ -134,14 +134,14 @@ def test_a_copy_s_champion_is_what_the_training_started_from(tmp_path, monkeypat
     first, second = (register(project, "vit", model, tmp_path) for model in "ab")
     decisions.apply(project, second, decision(2))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    packages = {path: path.read_bytes() for path in tmp_path.rglob("MLmodel")}
+    before = {path: path.read_bytes() for path in tmp_path.rglob("MLmodel")}
     rerun._register_start(project, copy, "vit", first.weights)
     champion = versions.champion(copy, "vit")
     assert (champion.version, champion.weights, champion.train_key) == (1, first.weights, None)
-    assert versions.download(copy, champion).is_relative_to(copy.root)
+    assert packages.download(copy, champion).is_relative_to(copy.root)
     assert versions.champion(project, "vit").weights == second.weights
     assert versions.get(project, "vit", 3) is None
-    assert {path: path.read_bytes() for path in packages} == packages
+    assert {path: path.read_bytes() for path in before} == before
     with pytest.raises(ValueError, match="weights that it started from are not in the registry: w"):
         rerun._register_start(project, copy, "vit", "w")
 

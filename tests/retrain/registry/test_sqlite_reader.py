@@ -10,7 +10,7 @@ from retrain import tracking
 from retrain.project import Project
 from retrain.registry import decisions, sqlite_reader, versions
 from tests import templates
-from tests.retrain.registry.test_versions import decision, register
+from tests.retrain.registry.helpers import decision, register
 
 
 @pytest.fixture(scope="module")

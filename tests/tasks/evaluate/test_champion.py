@@ -13,7 +13,7 @@ import pytest
 from retrain import tracking
 from retrain.execute import get_or_run
 from retrain.project import Project
-from retrain.registry import decisions, versions
+from retrain.registry import decisions, packages, versions
 from retrain.registry.ledger import Decision
 from retrain.registry.versions import Candidate
 from retrain.runs.dry_run import DryRun, StepHasToRunError
@@ -101,7 +101,7 @@ def appoint(project: Project, folder: Path, trained: Artifact) -> versions.Model
     before = versions.champion(project, "toy")
     candidate = Candidate(
         name="toy",
-        weights=versions.digest_of_weights(folder / package.MODEL),
+        weights=packages.digest_of_weights(folder / package.MODEL),
         package_digest=package.digest_of_folder(folder),
         train_digest=trained.digest,
         train_key=None,
@@ -167,7 +167,7 @@ def test_a_champion_whose_family_is_gone_answers_with_its_own_code(older, traine
 
 def test_asking_leaves_the_registered_package_as_it_was(older, project):
     _, version, _ = older
-    folder = versions.download(project, version)
+    folder = packages.download(project, version)
     assert not list(folder.rglob("*.pyc"))
     assert package.digest_of_folder(folder) == version.package_digest
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from retrain.project import Project
-from retrain.registry import decisions, versions
+from retrain.registry import decisions, packages, versions
 from retrain.registry.ledger import Decision
 from retrain.registry.versions import Candidate
 from tasks.data import package
@@ -58,7 +58,7 @@ def toy(tmp_path_factory) -> Toy:
 def register(project: Project, folder: Path, run: str, promote: bool = False) -> Registered:
     candidate = Candidate(
         name="toy",
-        weights=versions.digest_of_weights(folder / package.MODEL),
+        weights=packages.digest_of_weights(folder / package.MODEL),
         package_digest=package.digest_of_folder(folder),
         train_digest="digest0",
         train_key=None,

@@ -25,7 +25,7 @@ from mlflow import MlflowClient
 
 from retrain import tracking
 from retrain.project import Project
-from retrain.registry import audit, decisions, versions
+from retrain.registry import audit, decisions, model_card, packages, versions
 from retrain.store import Artifact
 from retrain.workload import Gate
 from tasks.promote import check, step
@@ -240,13 +240,13 @@ def between(world: World) -> dict[str, Any]:
     for number in numbers:
         version = versions.get(world.project, "toy", number)
         assert version is not None
-        versions.download(world.project, version)
+        packages.download(world.project, version)
         check.check_files(
-            versions.fetch(world.project, version, world.project.root),
+            packages.fetch(world.project, version, world.project.root),
             version,
             check.example_for(world.project, version, world.project.root),
         )
-        assert versions.card(world.project, version)
+        assert model_card.read(world.project, version)
     return {
         "champion": world.champion(),
         "aliases": model and model.aliases,

@@ -11,7 +11,7 @@ from retrain import tracking
 from retrain.cli.main import main
 from retrain.errors import ChampionChangedError, UsageError
 from retrain.project import Project
-from retrain.registry import audit, decisions, ledger, versions
+from retrain.registry import audit, decisions, ledger, packages, versions
 from retrain.runs import lost
 from retrain.step import DataVersion
 from tasks.promote import approval as module, check
@@ -178,7 +178,7 @@ def test_what_cannot_be_served_does_not_even_wait(project, run, one, monkeypatch
 
 def test_what_was_changed_since_is_not_approved(project, pair):
     version = versions.get(project, "toy", 2)
-    file = versions.fetch(project, version, project.root) / "requirements.txt"
+    file = packages.fetch(project, version, project.root) / "requirements.txt"
     file.write_text(f"{file.read_text()}\n")
     with pytest.raises(ValueError, match=r"requirements\.txt in .* has changed since"):
         review(project, "toy", "approve", REASON)

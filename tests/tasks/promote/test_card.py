@@ -7,7 +7,7 @@ import pytest
 
 from retrain import tracking
 from retrain.cli.main import main
-from retrain.registry import versions
+from retrain.registry import model_card, packages, versions
 from retrain.registry.ledger import Entry
 from retrain.step import DataVersion
 from retrain.store import Artifact
@@ -120,14 +120,14 @@ def test_limits_follow_from_the_facts(trained, tmp_path):
 def test_it_is_kept_with_the_run_and_is_the_description_of_the_version(project, run, tmp_path):
     run(train(project), "first", intent=COMPARE)
     version = versions.get(project, "toy", 1)
-    text = versions.card(project, version)
+    text = model_card.read(project, version)
     assert text.startswith("# toy\n")
     assert f"4 classes: {', '.join(LABELS)}." in text
     shown = tracking.client(project).get_model_version("toy", "1").description
     assert shown.startswith("**Compared** on ")
     assert shown.endswith(text)
-    assert not list(versions.download(project, version).rglob("*.md"))
-    assert versions.card(project, replace(version, package_digest="older")) is None
+    assert not list(packages.download(project, version).rglob("*.md"))
+    assert model_card.read(project, replace(version, package_digest="older")) is None
 
 
 def test_the_description_is_as_long_as_mlflow_s_column(project):
@@ -137,19 +137,19 @@ def test_the_description_is_as_long_as_mlflow_s_column(project):
         commit=None, run_id="r", version=1, aliases=(), verdict=None, created="",
     )  # fmt: skip
     lines = "\n".join(f"line {number}" for number in range(1000))
-    text = versions.description(version, ENTRY, (), lines)
-    assert versions.LONGEST_DESCRIPTION - 20 < len(text) <= versions.LONGEST_DESCRIPTION
+    text = model_card.description(version, ENTRY, (), lines)
+    assert model_card.LONGEST_DESCRIPTION - 20 < len(text) <= model_card.LONGEST_DESCRIPTION
     *_, last, empty, rest = text.splitlines()
     assert last in lines.splitlines()
     assert (empty, rest) == ("", "(The rest is in the run's artifacts: `card/mine.md`)")
-    assert versions.description(version, ENTRY, (), None).endswith("| accuracy | 0.5000 |")
+    assert model_card.description(version, ENTRY, (), None).endswith("| accuracy | 0.5000 |")
 
 
 def test_a_command_shows_it(project, one, monkeypatch, capsys):
     (project.root / "params.yaml").write_text("workloads: {toy: {}}\n")
     monkeypatch.chdir(project.root)
     assert main(["card", "toy@1"]) == 0
-    assert capsys.readouterr().out == versions.card(project, versions.get(project, "toy", 1))
+    assert capsys.readouterr().out == model_card.read(project, versions.get(project, "toy", 1))
     assert main(["card", "toy@2"]) == 2
     assert capsys.readouterr().err == (
         "retrain: toy has no version '2'. There are: 1, champion, reference.\n"

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from retrain import tracking
-from retrain.registry import versions
+from retrain.registry import packages, versions
 from tasks.data.raw_dataset import open_raw_dataset
 from tasks.promote import check, package as packaging
 from tasks.promote.rollback import roll_back
@@ -41,7 +41,7 @@ def test_a_version_that_answers_something_else_is_not_promoted(project, run, one
 def test_what_is_in_the_registry_is_loaded_and_not_what_was_written(project, run):
     trained = train(project)
     run(trained, "first", intent=COMPARE)
-    folder = versions.download(project, versions.get(project, "toy", 1))
+    folder = packages.download(project, versions.get(project, "toy", 1))
     decoder = folder / "code" / "models" / "image.py"
     decoder.write_text(decoder.read_text() + "\nCHANGED = True\n")
     with pytest.raises(ValueError, match=r"code/models/image\.py in .* has changed since"):
@@ -130,7 +130,7 @@ def test_a_version_without_an_example_only_has_to_answer(project, one, tmp_path)
     tracking.client(project).delete_run(version.run_id)
     shutil.rmtree(next(project.root.glob("mlruns/*/*/artifacts/examples")))
     check.check_version(project, version, tmp_path)
-    package = versions.fetch(project, version, project.root)
+    package = packages.fetch(project, version, project.root)
     (package / "code" / "models" / "__init__.py").write_text("raise RuntimeError('too old')\n")
     with pytest.raises(ValueError, match="toy version 1 cannot be served: "):
         check.check_version(project, version, tmp_path)

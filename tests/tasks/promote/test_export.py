@@ -15,7 +15,7 @@ from PIL import Image
 import models
 from models.image import to_array
 from retrain.errors import UsageError
-from retrain.registry import versions
+from retrain.registry import model_card, packages, versions
 from tasks.data.package import images_of
 from tasks.promote import check, huggingface, onnx_file
 from tasks.promote.export import export
@@ -109,7 +109,7 @@ def test_the_auto_classes_load_it_in_a_process_without_the_project(project, vers
     assert asked.returncode == 0, asked.stderr
     labels, found, ours = json.loads(asked.stdout.splitlines()[-1])
     assert (labels, ours) == (list(LABELS), [])
-    model = versions.download(project, version) / versions.MODEL
+    model = packages.download(project, version) / packages.MODEL
     right = expected(model, [(images / name).read_bytes() for name in found])
     assert np.abs(np.array(list(found.values())) - right).max() < 1e-5
 
@@ -121,7 +121,7 @@ def test_the_readme_has_the_card_and_how_it_is_used(project, version, tmp_path):
     ]  # fmt: skip
     text = (tmp_path / "toy" / "README.md").read_text()
     assert text.startswith("---\nlibrary_name: transformers\npipeline_tag: image-classification\n")
-    assert versions.card(project, version) in text
+    assert model_card.read(project, version) in text
     assert done.comparison in text
     [program] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     compile(program, "README.md", "exec")
@@ -159,7 +159,7 @@ def test_other_answers_than_the_package_s_are_said(project, version, tmp_path, m
 
 
 def test_a_package_that_has_changed_is_not_exported(project, version, tmp_path):
-    weights = versions.download(project, version) / versions.MODEL / versions.WEIGHTS
+    weights = packages.download(project, version) / packages.MODEL / packages.WEIGHTS
     weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
     with pytest.raises(ValueError, match=r"model\.safetensors in .* has changed"):
         export(project, version, tmp_path / "toy", "huggingface")

@@ -10,7 +10,7 @@ from mlflow import MlflowClient
 
 import models
 from retrain.code import source_of
-from retrain.registry import audit, decisions, versions
+from retrain.registry import audit, decisions, model_card, versions
 from retrain.store import Artifact
 from retrain.workload import Gate
 from tasks.compute.served import Timed
@@ -118,7 +118,7 @@ def test_what_is_too_slow_is_rejected_with_a_sentence_and_nothing_moves(
     assert versions.reference(project, "toy") == before
     rejected = versions.get(project, "toy", 2)
     assert rejected.broken is None
-    assert f"{rejected.latency}." in versions.card(project, rejected).splitlines()
+    assert f"{rejected.latency}." in model_card.read(project, rejected).splitlines()
     written = decisions.read(project, "toy")
     entry = written.entries[-1]
     assert (entry.action, entry.verdict, entry.reason) == ("rejected", "better", SLOW)
@@ -188,7 +188,7 @@ def test_without_a_check_nothing_is_measured(project, run, takes):
     assert "latency" not in run(trained, "first", intent=COMPARE, rules=BOUND)
     version = versions.get(project, "toy", 1)
     assert version.latency is None
-    assert "Speed" not in versions.card(project, version)
+    assert "Speed" not in model_card.read(project, version)
 
 
 def test_what_was_decided_before_a_kill_is_not_measured_again(project, run, takes, monkeypatch):

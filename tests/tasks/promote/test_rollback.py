@@ -11,7 +11,7 @@ from retrain import tracking
 from retrain.cli.main import main
 from retrain.errors import ChampionChangedError, UsageError
 from retrain.project import Project
-from retrain.registry import audit, versions
+from retrain.registry import audit, packages, versions
 from retrain.step import DataVersion, Workspace
 from tasks.promote import rollback as module, step
 from tasks.promote.rollback import roll_back
@@ -42,7 +42,7 @@ def champion(project: Project) -> int:
 
 def folder_of(project: Project, number: int):
     version = versions.get(project, "toy", number)
-    return versions.fetch(project, version, project.root)
+    return packages.fetch(project, version, project.root)
 
 
 def test_going_back_twice_goes_back_two_promotions(project, three):

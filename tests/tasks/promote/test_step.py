@@ -11,7 +11,7 @@ import models
 from retrain import tracking
 from retrain.code import source_of
 from retrain.project import Project
-from retrain.registry import decisions, versions
+from retrain.registry import decisions, packages, versions
 from tasks.data import package
 from tasks.promote import package as packaging
 from tests.tasks.promote.conftest import COMPARE, FAST, ROWS, decide, history, train
@@ -96,7 +96,7 @@ def test_not_even_the_first_model_is_promoted_by_a_comparison(project, run):
 def test_a_package_has_the_number_of_images_of_each_class(project, images, one):
     champion = versions.champion(project, "toy")
     counts = images[1].facts["classes"]
-    assert package.classes_of(versions.download(project, champion)) == counts
+    assert package.classes_of(packages.download(project, champion)) == counts
     assert champion.classes == package.classes_digest(counts)
 
 
@@ -150,7 +150,7 @@ def test_weights_that_changed_since_the_training_are_not_registered(project, run
 
 
 def test_nothing_of_the_model_is_pickled(project, one):
-    package = versions.download(project, versions.champion(project, "toy"))
+    package = packages.download(project, versions.champion(project, "toy"))
     kinds = {path.suffix for path in package.rglob("*") if path.is_file()}
     assert kinds <= {".safetensors", ".json", ".py", ".txt", ".yaml", ""}
     lines = (package / "requirements.txt").read_text().split()
@@ -177,7 +177,7 @@ def test_a_run_that_was_deleted_is_made_again_from_the_artifact(project, run):
 
 def test_the_package_has_the_code_that_it_runs_and_no_other(project, one):
     champion = versions.champion(project, "toy")
-    folder = versions.download(project, champion)
+    folder = packages.download(project, champion)
     code = {path.relative_to(folder / "code").as_posix() for path in folder.glob("code/**/*.*")}
     own = ("cost", "fine_tuned", "vit")
     modules = ("__init__", "image", "network", "pretrained", "serving", "user_code", *own)
@@ -211,7 +211,7 @@ def test_mended_code_makes_a_new_version_of_the_same_training(project, run, one,
     after = versions.champion(project, "toy")
     assert after.package_digest == digest != before.package_digest
     assert (after.train_digest, after.weights) == (before.train_digest, before.weights)
-    code = versions.download(project, after) / "code" / "models" / "image.py"
+    code = packages.download(project, after) / "code" / "models" / "image.py"
     assert code.read_text().startswith("MENDED")
 
 

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load
 
 import models
-from retrain.registry import versions
+from retrain.registry import packages, versions
 from retrain.registry.versions import Candidate
 from retrain.step import plan
 from retrain.store import Artifact
@@ -41,9 +41,9 @@ VERSION = versions.ModelVersion(
 def start_of(trained) -> Start:
     """What starts from a training."""
     package = trained.project.root / "package"
-    (package / versions.MODEL).parent.mkdir(parents=True, exist_ok=True)
-    if not (package / versions.MODEL).exists():
-        (package / versions.MODEL).symlink_to(trained.folder / "model")
+    (package / packages.MODEL).parent.mkdir(parents=True, exist_ok=True)
+    if not (package / packages.MODEL).exists():
+        (package / packages.MODEL).symlink_to(trained.folder / "model")
     return Start(Saved(package))  # type: ignore[arg-type]
 
 
@@ -103,7 +103,7 @@ def register(project, workload, start, weights):
         data=None, commit=None, run_id=run_id,
     )  # fmt: skip
     package = project.root / f"package-{weights[:4]}"
-    (package / versions.MODEL).mkdir(parents=True)
+    (package / packages.MODEL).mkdir(parents=True)
     (package / "MLmodel").write_text("flavors: {}\n")
     made = versions.register(project, candidate, package)
     client.set_registered_model_alias(workload.name, "champion", str(made.version))

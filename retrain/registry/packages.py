@@ -1,0 +1,75 @@
+"""The package of a version: what is served, as it is in the registry."""
+
+import hashlib
+import shutil
+from pathlib import Path
+
+from retrain import tracking
+from retrain.project import Project
+from retrain.registry.versions import ModelVersion
+
+MODEL = "artifacts/model"  # the folder in a package with the files that `models.save` wrote
+WEIGHTS = "model.safetensors"
+
+
+def download(project: Project, version: ModelVersion) -> Path:
+    """Downloads a version's package to this machine, if it is not here yet.
+
+    Returns:
+        The package's folder, as `versions.register` received it.
+
+    Raises:
+        ValueError: The weights are missing, or are not those that were registered.
+    """
+    uri = _uri(project, version)
+    here = tracking.local_path(uri)
+    package = here or project.state / "champions" / (version.package_digest or version.train_digest)
+    if not (here or package.exists()):
+        partial = package.with_suffix(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        _download(project, uri, partial).replace(package)
+        shutil.rmtree(partial, ignore_errors=True)
+    if not (package / MODEL / WEIGHTS).is_file():
+        raise ValueError(
+            f"The weights of {version.name} version {version.version} are gone from {uri}."
+        )
+    if digest_of_weights(package / MODEL) != version.weights:
+        raise ValueError(
+            f"{uri} does not hold the weights that {version.name} version {version.version} "
+            "was registered with: they have changed."
+        )
+    return package
+
+
+def fetch(project: Project, version: ModelVersion, folder: Path) -> Path:
+    """Takes a version's package from the registry, as it is there now.
+
+    Args:
+        project: The clone that the registry belongs to.
+        version: Of the model.
+        folder: Where to download it to, if it is not on this machine.
+
+    Returns:
+        The package's folder; its files may be missing or changed.
+    """
+    uri = _uri(project, version)
+    return tracking.local_path(uri) or _download(project, uri, folder)
+
+
+def _uri(project: Project, version: ModelVersion) -> str:
+    client = tracking.client(project)
+    return str(client.get_model_version_download_uri(version.name, str(version.version)))
+
+
+def _download(project: Project, uri: str, folder: Path) -> Path:
+    """Downloads a package to a folder; gives that or a folder below, as the store has it."""
+    from mlflow.artifacts import download_artifacts
+
+    return Path(download_artifacts(uri, dst_path=str(folder), tracking_uri=project.tracking_uri))
+
+
+def digest_of_weights(model: Path) -> str:
+    """SHA-256 (hex) of the weights in a folder that `models.save` wrote."""
+    with (model / WEIGHTS).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
