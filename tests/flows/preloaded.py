@@ -27,28 +27,13 @@ from tempfile import TemporaryDirectory
 from time import sleep
 from typing import Any
 
+from tests.libraries import FORGOTTEN, LIBRARIES
+
 CODE = ("flows", "models", "retrain", "tasks")
-
-LIBRARIES = (
-    "dvc.repo",
-    "great_expectations",
-    "matplotlib.backends.backend_agg",
-    "matplotlib.figure",
-    "mlflow.pyfunc",
-    "mlflow.store.model_registry.sqlalchemy_store",
-    "mlflow.store.tracking.sqlalchemy_store",
-    "prefect.main",
-    "ray.data",
-    "ray.train.torch",
-    "ray.tune",
-    "torch",
-    "transformers.models.vit.modeling_vit",
-)
-
-FORGOTTEN = ("prefect", "prometheus_client")  # where Prefect enters its metrics
+RAY = ("ray.data", "ray.train.torch", "ray.tune")
 
 forks = multiprocessing.get_context("forkserver")
-forks.set_forkserver_preload(list(LIBRARIES))
+forks.set_forkserver_preload([*LIBRARIES, *RAY])
 
 # `multiprocessing` looks after all its processes whenever it starts one; with two threads, the
 # exit code would be read twice.

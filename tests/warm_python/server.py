@@ -1,10 +1,10 @@
 """Imports libraries once, and runs Python commands in forks.
 
-    python -I server.py PROGRAM LISTENER
+    python -I server.py PROGRAM LISTENER LIBRARIES FORGOTTEN
 
 `PROGRAM` is the path of `client.py` as it is called; `LISTENER` is the number of an open socket
-that listens. The server imports the libraries when it is first called, and ends when its standard
-input does.
+that listens; the others are those of `tests/libraries.py`, with commas. The server imports the
+libraries when it is first called, and ends when its standard input does.
 """
 
 import atexit
@@ -19,6 +19,7 @@ import socket
 import ssl
 import sys
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache, partialmethod
 from importlib import import_module
@@ -26,36 +27,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-LIBRARIES = (
-    "dvc.repo",
-    "great_expectations",
-    "matplotlib.backends.backend_agg",
-    "matplotlib.figure",
-    "mlflow.pyfunc",
-    "mlflow.server",
-    "mlflow.store.model_registry.sqlalchemy_store",
-    "mlflow.store.tracking.sqlalchemy_store",
-    "pandas",
-    "prefect.main",
-    "torch",
-    "torch.distributed.fsdp",
-    "transformers.models.vit.modeling_vit",
-)
-
-# It reads its settings from the environment when it is imported: a fork does that again, and finds
-# what it imports. Ray does so too, and cannot be imported twice.
-FORGOTTEN = ("prefect", "prometheus_client")
 WITHOUT_VALUE = ("-B", "-E", "-I", "-S", "-s", "-u")
 MAX_FILES = 250
 
 
-def serve(program: Path, listener: socket.socket) -> None:
+def serve(
+    program: Path, listener: socket.socket, libraries: Sequence[str], forgotten: Sequence[str]
+) -> None:
     """Answers until the standard input ends."""
     number = str(os.getpid())  # it may be a fork of another server
     Path(f"{program}.pid").write_text(number, encoding="utf-8")
     called, _, _ = select.select([listener, sys.stdin], [], [])
     if listener in called:
-        _import_libraries(program.parent)
+        _import_libraries(libraries, forgotten, program.parent)
     wakes, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(woken)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -89,16 +73,17 @@ def serve(program: Path, listener: socket.socket) -> None:
                     client.close()
 
 
-def _import_libraries(folder: Path) -> None:
-    if LIBRARIES[0] in sys.modules:
+def _import_libraries(libraries: Sequence[str], forgotten: Sequence[str], folder: Path) -> None:
+    if libraries[0] in sys.modules:
         return  # this is a fork of another server
-    for name in LIBRARIES:
+    gc.set_threshold(50_000)  # the default costs an eighth of the time of the imports
+    for name in libraries:
         import_module(name)
     _compute_once(folder)
     assert "ray" not in sys.modules
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False  # torch has a thousand, for nothing
-    for name in [name for name in sys.modules if name.partition(".")[0] in FORGOTTEN]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in forgotten]:
         del sys.modules[name]
     logging.root.handlers.clear()  # Prefect's
     gc.collect()
@@ -219,4 +204,9 @@ def _run(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]), socket.socket(fileno=int(sys.argv[2])))
+    serve(
+        Path(sys.argv[1]),
+        socket.socket(fileno=int(sys.argv[2])),
+        sys.argv[3].split(","),
+        sys.argv[4].split(","),
+    )
