@@ -24,6 +24,7 @@ INCIDENTAL = {"ctx", "kind", "type_comment", "type_ignores"}
 BLOCKS = ("body", "finalbody", "orelse")  # fields that hold statements
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 EMPTY = "Module()"
+PARSES = 5  # how often a text is parsed if Python fails
 
 
 def code_digests(
@@ -124,9 +125,18 @@ def _read(text: str, package: str) -> tuple[str | None, tuple[str, ...]]:
     The digest of one that holds nothing is None.
     """
     imports: list[ast.Import | ast.ImportFrom] = []
-    canonical = _canonical(ast.parse(text), imports)
+    canonical = _canonical(_parse(text), imports)
     digest = hashlib.sha256(canonical.encode()).hexdigest() if canonical != EMPTY else None
     return digest, tuple({name: None for each in imports for name in _imported(each, package)})
+
+
+def _parse(text: str) -> ast.Module:
+    # In some versions of Python 3.11 and 3.12 it fails when another thread parses at the same time
+    # (python/cpython#106905).
+    for _ in range(PARSES - 1):
+        with suppress(SystemError):
+            return ast.parse(text)
+    return ast.parse(text)
 
 
 def source_of(name: str, root: Path | None = None) -> Path | None:

@@ -47,11 +47,13 @@ GROUPS = (
         "tests/tasks/predict/",
         "tests/retrain/servers/test_ray_cluster.py",
     ),
-    (  # Prefect
+    (  # Prefect, in two groups: it is waited for more than it calculates
         "tests/flows/test_three_ways.py",
         "tests/flows/test_rollback.py",
         "tests/flows/test_store.py",
         "tests/flows/test_predict.py",
+    ),
+    (
         "tests/flows/test_reproduce.py",
         "tests/flows/test_tune.py",
         "tests/flows/test_validate.py",

@@ -1,3 +1,5 @@
+import ast
+import gc
 import sys
 import textwrap
 from pathlib import Path
@@ -58,6 +60,38 @@ def test_comments_docstrings_and_formatting_do_not_count(package):
         """,
     )
     assert code_digests(["tasks.step"]) == before
+
+
+class Parsing:
+    """Parses each time the garbage collector runs, as another thread may in the middle."""
+
+    def __init__(self, times):
+        self.times = times
+        self.itself = self
+
+    def __del__(self):
+        self.parse(calls=20)
+        if self.times:
+            Parsing(self.times - 1)
+
+    def parse(self, calls):
+        if calls:
+            self.parse(calls - 1)
+        else:
+            ast.parse("x = [1, 2]")
+
+
+def test_what_is_parsed_meanwhile_does_not_matter(package):
+    package("step", "x = [1, 2]\n" * 1000)
+    before = code_digests(["tasks.step"])
+    code._read.cache_clear()
+    threshold = gc.get_threshold()
+    Parsing(times=20)
+    gc.set_threshold(20)
+    try:
+        assert code_digests(["tasks.step"]) == before
+    finally:
+        gc.set_threshold(*threshold)
 
 
 def test_the_logic_counts_and_is_named(package):
