@@ -225,7 +225,7 @@ def _effective(values: list[Any], node: ast.AST, name: str) -> list[Any]:
         return _joined(values)
     if name not in BLOCKS:
         return values
-    statements = list(_run(values))
+    statements = list(_executed(values))
     if statements and isinstance(node, DOCUMENTED):
         first = statements[0]
         if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
@@ -233,7 +233,7 @@ def _effective(values: list[Any], node: ast.AST, name: str) -> list[Any]:
     return statements
 
 
-def _run(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
+def _executed(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
     """The statements without those for type checkers only."""
     for each in statements:
         if (
@@ -241,7 +241,7 @@ def _run(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
             and isinstance(each.test, ast.Name)
             and each.test.id == "TYPE_CHECKING"
         ):
-            yield from _run(each.orelse)
+            yield from _executed(each.orelse)
         else:
             yield each
 

@@ -47,7 +47,7 @@ GROUPS = (
         "tests/tasks/predict/",
         "tests/retrain/servers/test_ray_cluster.py",
     ),
-    (  # Prefect, in two groups: it is waited for more than it calculates
+    (  # Prefect, in two groups: these tests mostly wait
         "tests/flows/test_three_ways.py",
         "tests/flows/test_rollback.py",
         "tests/flows/test_store.py",
