@@ -1,13 +1,18 @@
 """Unpacks data that is an archive: zip, or tar in any compression."""
 
 import shutil
-import tarfile
+import sys
 import zipfile
 import zlib
 from lzma import LZMAError
 from pathlib import Path
 
 from tasks.pull.transfer import inside
+
+if sys.version_info >= (3, 11, 4):
+    import tarfile
+else:  # Python's own, which Debian 12 has, knows no filters
+    from backports import tarfile  # type: ignore[no-redef]
 
 
 def unpack(folder: Path, scratch: Path) -> None:
