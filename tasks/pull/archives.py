@@ -11,7 +11,7 @@ from tasks.pull.transfer import inside
 
 if sys.version_info >= (3, 11, 4):
     import tarfile
-else:  # Python's own, which Debian 12 has, knows no filters
+else:  # Python's own has no filters before that; Debian 12 has 3.11.2
     from backports import tarfile  # type: ignore[no-redef]
 
 
