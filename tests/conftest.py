@@ -31,7 +31,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # The files of a group run in one process, which starts Ray or a Prefect server for them once. The
 # longest come first: begun last, they would keep one process busy alone.
 GROUPS = (
-    ("tests/flows/test_train.py",),
+    (  # Prefect, in three groups: many of these tests mostly wait
+        "tests/flows/test_train.py",
+        "tests/retrain/test_limits.py",
+        "tests/tasks/promote/test_approval.py",
+        "tests/tasks/promote/test_rollback.py",
+    ),
     (  # Ray
         "tests/tasks/train/test_workers.py",
         "tests/tasks/train/test_huggingface.py",
@@ -47,7 +52,7 @@ GROUPS = (
         "tests/tasks/predict/",
         "tests/retrain/servers/test_ray_cluster.py",
     ),
-    (  # Prefect, in two groups: these tests mostly wait
+    (
         "tests/flows/test_three_ways.py",
         "tests/flows/test_rollback.py",
         "tests/flows/test_store.py",
@@ -57,13 +62,10 @@ GROUPS = (
         "tests/flows/test_reproduce.py",
         "tests/flows/test_tune.py",
         "tests/flows/test_validate.py",
+        "tests/flows/test_secrets.py",
         "tests/retrain/runs/",
-        "tests/tasks/promote/test_approval.py",
-        "tests/tasks/promote/test_rollback.py",
-        "tests/retrain/test_limits.py",
     ),
     ("tests/retrain/servers/test_services.py",),
-    ("tests/flows/test_secrets.py",),
     ("tests/flows/test_signals.py",),
     ("tests/flows/test_decide.py",),
     ("tests/tasks/promote/test_kills.py",),
