@@ -14,6 +14,7 @@ from prefect.states import Completed
 from prefect.task_engine import TaskRunTimeoutError
 from prefect.tasks import exponential_backoff
 
+from retrain import forks  # noqa: F401  it acts when it is imported
 from retrain.errors import DamagedArtifactError, PrunedError, is_verdict
 from retrain.execute import Checking, get_or_run, run_uncached
 from retrain.limits import ends_process

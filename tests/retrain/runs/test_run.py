@@ -3,6 +3,7 @@
 import base64
 import json
 import logging
+import multiprocessing
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep
@@ -301,6 +302,24 @@ def test_another_try_in_a_refresh_goes_on_from_the_first(run_toy, monkeypatch):
 
     run_toy(steps=[replace(FIRST, function=resumes)], refresh=True)
     assert found == [False, True]
+
+
+def test_processes_that_a_step_forks_end_without_an_error(run_toy):
+    from torch.utils.data import DataLoader
+
+    exit_codes = []
+
+    def loads(definition, data, workspace):
+        fork = multiprocessing.get_context("fork").Process(target=int)
+        fork.start()
+        fork.join()
+        exit_codes.append(fork.exitcode)
+        for _ in range(2):  # the loader's processes end with an epoch
+            assert len(list(DataLoader(range(4), num_workers=2))) == 4
+        return {}
+
+    run_toy(steps=[replace(FIRST, function=loads)])
+    assert exit_codes == [0]
 
 
 def test_a_trial_runs_beside_the_steps_and_a_pruned_one_is_no_failure(prefect_session, tmp_path):
