@@ -27,7 +27,7 @@ from tempfile import TemporaryDirectory
 from time import sleep
 from typing import Any
 
-from tests.libraries import FORGOTTEN, LIBRARIES
+from tests.libraries import LIBRARIES, forget
 
 CODE = ("flows", "models", "retrain", "tasks")
 RAY = ("ray.data", "ray.train.torch", "ray.tune")
@@ -203,8 +203,7 @@ def _read_code(root: Path) -> None:
 
 def _new_command(*arguments: Any) -> None:
     """Lets a command import Prefect after it has named a server, as it does with a new Python."""
-    for name in [name for name in sys.modules if name.partition(".")[0] in FORGOTTEN]:
-        del sys.modules[name]
+    forget()
     _command(*arguments)
 
 

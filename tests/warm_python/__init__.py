@@ -18,7 +18,6 @@ from socket import AF_UNIX, socket
 import psutil
 
 from tests import templates
-from tests.libraries import FORGOTTEN, LIBRARIES
 
 REAL = str(Path(sys.prefix, "bin", "python"))
 
@@ -44,10 +43,7 @@ def start() -> str:
         listener.bind(f"{program}.socket")
         listener.listen(100)
         _server = subprocess.Popen(
-            [
-                *(sys.executable, "-I", here / "server.py"),
-                *(program, str(listener.fileno()), ",".join(LIBRARIES), ",".join(FORGOTTEN)),
-            ],
+            [sys.executable, "-I", here / "server.py", program, str(listener.fileno())],
             stdin=subprocess.PIPE,
             pass_fds=[listener.fileno()],
             start_new_session=True,  # Ctrl-C is for the programs

@@ -1,17 +1,17 @@
 """Imports libraries once, and runs Python commands in forks.
 
-    python -I server.py PROGRAM LISTENER LIBRARIES FORGOTTEN
+    python -I server.py PROGRAM LISTENER
 
 `PROGRAM` is the path of `client.py` as it is called; `LISTENER` is the number of an open socket
-that listens; the others are those of `tests/libraries.py`, with commas. The server imports the
-libraries when it is first called, and ends when its standard input does.
+that listens. The server imports the libraries when it is first called, and ends when its standard
+input does.
 """
 
 import atexit
 import gc
 import json
-import logging
 import os
+import runpy
 import select
 import selectors
 import signal
@@ -19,7 +19,6 @@ import socket
 import ssl
 import sys
 import weakref
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache, partialmethod
 from importlib import import_module
@@ -31,15 +30,13 @@ WITHOUT_VALUE = ("-B", "-E", "-I", "-S", "-s", "-u")
 MAX_FILES = 250
 
 
-def serve(
-    program: Path, listener: socket.socket, libraries: Sequence[str], forgotten: Sequence[str]
-) -> None:
+def serve(program: Path, listener: socket.socket) -> None:
     """Answers until the standard input ends."""
     number = str(os.getpid())  # it may be a fork of another server
     Path(f"{program}.pid").write_text(number, encoding="utf-8")
     called, _, _ = select.select([listener, sys.stdin], [], [])
     if listener in called:
-        _import_libraries(libraries, forgotten, program.parent)
+        _import_libraries(program.parent)
     wakes, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(woken)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -73,19 +70,19 @@ def serve(
                     client.close()
 
 
-def _import_libraries(libraries: Sequence[str], forgotten: Sequence[str], folder: Path) -> None:
-    if libraries[0] in sys.modules:
+def _import_libraries(folder: Path) -> None:
+    # By its path: the forks import this project's code themselves.
+    ours = runpy.run_path(str(Path(__file__).parents[1] / "libraries.py"))
+    if ours["LIBRARIES"][0] in sys.modules:
         return  # this is a fork of another server
     gc.set_threshold(50_000)  # the default costs an eighth of the time of the imports
-    for name in libraries:
+    for name in ours["LIBRARIES"]:
         import_module(name)
     _compute_once(folder)
     assert "ray" not in sys.modules
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False  # torch has a thousand, for nothing
-    for name in [name for name in sys.modules if name.partition(".")[0] in forgotten]:
-        del sys.modules[name]
-    logging.root.handlers.clear()  # Prefect's
+    ours["forget"]()
     gc.collect()
     gc.freeze()  # else each fork looks through it, and so copies all of it
 
@@ -162,7 +159,6 @@ def _become(request: dict[str, Any], files: list[int], program: Path) -> None:
 
 def _run(arguments: list[str]) -> int:
     """Runs a command as Python does; returns its exit code."""
-    import runpy
     import threading
 
     flags = []
@@ -204,9 +200,4 @@ def _run(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    serve(
-        Path(sys.argv[1]),
-        socket.socket(fileno=int(sys.argv[2])),
-        sys.argv[3].split(","),
-        sys.argv[4].split(","),
-    )
+    serve(Path(sys.argv[1]), socket.socket(fileno=int(sys.argv[2])))
