@@ -71,25 +71,24 @@ class _Decoded:
         return self.stored if isinstance(self.stored, Image.Image) else _image_of(self.stored)
 
 
-def inspect(data: bytes) -> "tuple[ImageProperties, NDArray[np.uint8]]":
+def inspect(data: bytes, reduced: bool = False) -> "tuple[ImageProperties, NDArray[np.uint8]]":
     """Decodes an image to check that it can be decoded.
-
-    A JPEG is decoded at down to an eighth of its size. That reads every bit of it, so that damage
-    is found, and saves most of the arithmetic.
 
     Args:
         data: The encoded image.
+        reduced: Whether a JPEG is decoded at down to an eighth of its size, but not below 16 pixels
+            in either direction. That reads every bit of it, so that damage is found, and saves a
+            third of the time.
 
     Returns:
-        Its properties; and its pixels, uint8 (H, W, C), the right way up, C being 1 or 3. Of a
-        JPEG they are reduced, but not below 16 in either direction.
+        Its properties; and its pixels, uint8 (H, W, C), the right way up, C being 1 or 3.
 
     Raises:
         ValueError: It does not decode; the message says why.
     """
     import numpy as np
 
-    found = _decode(data, least=16)
+    found = _decode(data, least=16 if reduced else None)
     width, height = found.width, found.height
     if isinstance(found.stored, np.ndarray) and found.orientation == 1:
         pixels = found.stored
@@ -179,7 +178,7 @@ def to_jpeg(pixels: "NDArray[np.uint8]") -> bytes:
     return encoded
 
 
-def _decode(data: bytes, least: int) -> _Decoded:
+def _decode(data: bytes, least: int | None) -> _Decoded:
     """Decodes the first picture of an encoded image.
 
     Plain JPEGs are left to libjpeg-turbo without Pillow around it, which gives the same pixels in
@@ -187,7 +186,8 @@ def _decode(data: bytes, least: int) -> _Decoded:
 
     Args:
         data: The encoded image.
-        least: The smallest shorter side allowed after a reduction, in pixels.
+        least: The smallest shorter side allowed after a reduction, in pixels; None for no
+            reduction.
 
     Raises:
         ValueError: It does not decode.
@@ -201,7 +201,7 @@ def _decode(data: bytes, least: int) -> _Decoded:
     return _Decoded(image, image.width, image.height)
 
 
-def _decode_jpeg(data: bytes, least: int) -> _Decoded:
+def _decode_jpeg(data: bytes, least: int | None) -> _Decoded:
     """Decodes a JPEG, reduced as far as `least` allows.
 
     Raises:
@@ -221,7 +221,9 @@ def _decode_jpeg(data: bytes, least: int) -> _Decoded:
         orientation = stored.getexif().get(_ORIENTATION, 1)
         orientation = orientation if orientation in _UPRIGHT else 1
     # The steps between, such as 3/8, are slower than the next larger one of these.
-    reduction = next((by for by in (8, 4, 2) if min(width, height) >= by * least), 1)
+    reduction = 1
+    if least is not None:
+        reduction = next((by for by in (8, 4, 2) if min(width, height) >= by * least), 1)
     pixels = simplejpeg.decode_jpeg(
         data,
         "GRAY" if colours == "Gray" else "RGB",

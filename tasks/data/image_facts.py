@@ -41,7 +41,7 @@ def measure(data: bytes) -> dict[str, float] | None:
         and `contrast`, the mean and the standard deviation of the pixels, from 0 to 1.
     """
     try:
-        properties, pixels = inspect(data)
+        properties, pixels = inspect(data, reduced=True)
     except ValueError:
         return None
     width, height = properties.width, properties.height

@@ -2,7 +2,8 @@
 
 `images.parquet` has a row per image, in the order of the data's units (by file and row), and a row
 group for each unit that has accepted images. Its columns: unit (number of the unit), split, path,
-label, file, row, the image's properties (`models.image.ImageProperties`), bytes, sha256.
+label, file, row, the image's properties (`models.image.ImageProperties`), bytes, sha256 (hex, of
+the encoded image), and pixels, what it is in every encoding (`tasks.data.pixels.digest`).
 """
 
 import re
@@ -58,6 +59,7 @@ def schema() -> "pa.Schema":
             **properties,
             "bytes": pa.int64(),
             "sha256": pa.string(),
+            "pixels": pa.string(),
         }
     )
 

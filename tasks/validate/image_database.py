@@ -38,7 +38,7 @@ def _html(column: str) -> str:
 _TABLES = f"""
 CREATE TABLE images (
     image INTEGER PRIMARY KEY, split TEXT, label TEXT, error TEXT, sha256 BLOB,
-    pixels BLOB, fingerprint INTEGER,
+    pixels TEXT, fingerprint INTEGER,
     {_PROPERTIES},
     unknown_label TEXT, other_label TEXT, also_in TEXT,
     near_duplicate INTEGER, near_duplicate_in TEXT,
@@ -127,7 +127,7 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
             )
 
     def find_shared(self) -> None:
-        """Sets `also_in` of the images whose content is also in a later split (train, val, test).
+        """Sets `also_in` of the images whose pixels are also in a later split (train, val, test).
 
         The copy in the earlier split is set aside. Training loses one example of many that way,
         while `test` would lose a row that this model and the one in production are compared on.
@@ -137,8 +137,7 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
             with self._database:
                 self._database.execute(
                     f"UPDATE images SET also_in = ?1 WHERE split IN ({less}) AND also_in IS NULL"
-                    " AND error IS NULL AND sha256 IN"
-                    " (SELECT sha256 FROM images WHERE split = ?1 AND error IS NULL)",
+                    " AND pixels IN (SELECT pixels FROM images WHERE split = ?1)",
                     (SPLITS[rank],),
                 )
 

@@ -12,17 +12,16 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models.image import ImageProperties, inspect
+from models.image import inspect
 from retrain.runs import console
 from tasks.compute.ray_data import map_units
 from tasks.data import image_table
+from tasks.data.pixels import digest
 from tasks.data.raw_dataset import RawDataset, RawImage, Unit
 from tasks.validate.fingerprint import fingerprints, shrink
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
-    from numpy.typing import NDArray
 
 BATCH = 1024  # rows that are Python's objects at a time; in Arrow they are a tenth as large
 
@@ -35,8 +34,8 @@ class ScanTask:
         number: The unit's place in `RawDataset.units()`.
         unit: The images it reads.
         path: The file about its images: the columns of `tasks.data.image_table`, the split from
-            the data's names; `error`, why an image does not decode; and if it does, `pixels`, a
-            digest of its pixels, and `fingerprint` (`tasks/validate/fingerprint.py`).
+            the data's names; `error`, why an image does not decode; and if it does, `fingerprint`
+            (`tasks/validate/fingerprint.py`).
     """
 
     number: int
@@ -71,14 +70,13 @@ def scan_units(source: RawDataset, folder: Path) -> list[Path]:
 
 
 def schema() -> "pa.Schema":
-    """The columns of a unit's file: also `pixels`, 16 bytes that only the same pixels give."""
+    """The columns of a unit's file."""
     import pyarrow as pa
 
     return pa.schema(
         [
             *image_table.schema(),
             pa.field("error", pa.string()),
-            pa.field("pixels", pa.binary()),
             pa.field("fingerprint", pa.int64()),
         ]
     )
@@ -116,15 +114,9 @@ def _rows(unit: int, images: Iterable[RawImage]) -> list[dict[str, object]]:
             row["error"] = str(error)
             continue
         row |= asdict(properties)
-        row["pixels"] = _digest(properties, pixels)
+        row["pixels"] = digest(pixels)
         decoded.append(row)
         thumbnails.append(shrink(pixels))
     for row, fingerprint in zip(decoded, fingerprints(thumbnails).tolist(), strict=True):
         row["fingerprint"] = fingerprint
     return rows
-
-
-def _digest(properties: ImageProperties, pixels: "NDArray[np.uint8]") -> bytes:
-    """SHA-256, the first 16 bytes, over an image's pixels and its shape."""
-    shape = f"{properties.width} {properties.height} {pixels.shape[2]} "
-    return hashlib.sha256(shape.encode() + pixels.tobytes()).digest()[:16]

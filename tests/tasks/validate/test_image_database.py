@@ -27,7 +27,7 @@ def table(splits, *, contents=None, fingerprints=None, labels="a", error=None):
             "width": [8] * count,
             "height": [4] * count,
             "mode": ["L"] * count,
-            "pixels": [b"%a" % content for content in contents],
+            "pixels": [None if error else str(content) for content in contents],
             "fingerprint": list(range(1, count + 1)) if fingerprints is None else fingerprints,
             "sha256": [hashlib.sha256(b"%a" % content).hexdigest() for content in contents],
         }

@@ -9,9 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from models.image import inspect
 from retrain.errors import RejectedDataError
 from retrain.workload import Checks, Data, Split
 from tasks.data.image_table import SET_ASIDE, images_per_class
+from tasks.data.pixels import digest
 from tasks.validate.step import validate
 from tests.tasks.toy_data import png, pulled, workspace, write_files, write_parquet
 
@@ -70,7 +72,7 @@ def test_good_data_is_accepted_and_described(tmp_path, files):
     rows = pq.read_table(folder / "images.parquet")
     assert rows.column_names == [
         *("unit", "split", "path", "label", "file", "row"),
-        *("width", "height", "mode", "bytes", "sha256"),
+        *("width", "height", "mode", "bytes", "sha256", "pixels"),
     ]
     order = [(row["unit"], row["file"], row["row"]) for row in rows.to_pylist()]
     assert order == sorted(order)
@@ -87,6 +89,7 @@ def test_good_data_is_accepted_and_described(tmp_path, files):
         "mode": "L",
         "bytes": len(data),
         "sha256": hashlib.sha256(data).hexdigest(),
+        "pixels": digest(inspect(data)[1]),
     }
     assert len(pq.read_table(folder / "quarantined.parquet")) == 0
     assert (folder / "report/data_docs/index.html").is_file()
@@ -212,10 +215,14 @@ def test_the_size_is_that_of_the_image_the_right_way_up(tmp_path, files):
 
 def test_an_image_that_splits_share_is_named_in_the_error(tmp_path, files):
     files["train/cat/x.png"] = files["test/cat/1.png"]
+    buffer = io.BytesIO()
+    Image.open(io.BytesIO(files["val/dog/0.png"])).convert("RGB").save(buffer, "BMP")
+    files["train/dog/y.bmp"] = buffer.getvalue()  # the same pixels in other bytes
     [line, _] = rejection(tmp_path, files)
     assert line == (
-        "- images that a split held out from theirs has too: 1 of 19: "
-        "train train/cat/x.png (the same image is in test)"
+        "- images that a split held out from theirs has too: 2 of 20: "
+        "train train/cat/x.png (the same image is in test), "
+        "train train/dog/y.bmp (the same image is in val)"
     )
 
 

@@ -1,0 +1,35 @@
+"""The identity of an image: a digest of its pixels.
+
+It is that of the picture and not of the file: an image that was saved again without loss, as PNG,
+BMP or in a Parquet file, keeps it. One that was saved again as JPEG does not; the fingerprints of
+`tasks/validate/fingerprint.py` are for that.
+"""
+
+import hashlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+def digest(pixels: "NDArray[np.uint8]") -> str:
+    """SHA-256 (hex) over an image's height, width, channels and pixels.
+
+    Colours that are all grey count as one channel, because formats store a grey image in both ways.
+
+    Args:
+        pixels: uint8 (H, W, C), the right way up, C being 1 or 3; see `models.image.inspect`.
+    """
+    import numpy as np
+
+    if pixels.shape[2] == 3 and _is_grey(pixels[:1]) and _is_grey(pixels):
+        pixels = pixels[..., :1]
+    height, width, channels = pixels.shape
+    found = hashlib.sha256(f"{height} {width} {channels} ".encode())
+    found.update(np.ascontiguousarray(pixels).data)
+    return found.hexdigest()
+
+
+def _is_grey(pixels: "NDArray[np.uint8]") -> bool:
+    return bool((pixels == pixels[..., :1]).all())

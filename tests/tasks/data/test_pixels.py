@@ -1,0 +1,66 @@
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from models.image import inspect
+from tasks.data.pixels import digest
+
+PHOTO = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8)).resize(
+    (600, 400), Image.Resampling.BICUBIC
+)
+
+
+def encoded(image: Image.Image, kind: str, **options) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def identity(data: bytes) -> str:
+    return digest(inspect(data)[1])
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": "4:4:4"}])
+def test_a_jpeg_and_the_png_of_its_pixels_are_one_image(mode, options):
+    data = encoded(PHOTO.convert(mode), "JPEG", **options)
+    pixels = Image.open(io.BytesIO(data))
+    assert identity(encoded(pixels, "PNG")) == identity(data)
+
+
+@pytest.mark.parametrize("kind", ["BMP", "TIFF", "PPM"])
+def test_an_image_without_loss_is_the_same_in_every_format(kind):
+    assert identity(encoded(PHOTO, kind)) == identity(encoded(PHOTO, "PNG"))
+
+
+def test_webp_without_loss_is_the_same_image():
+    assert identity(encoded(PHOTO, "WEBP", lossless=True)) == identity(encoded(PHOTO, "PNG"))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_an_image_that_is_turned_by_exif_is_that_of_the_turned_pixels(kind):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = encoded(PHOTO, kind, exif=exif)
+    stored = Image.open(io.BytesIO(encoded(PHOTO, kind)))
+    turned = stored.transpose(Image.Transpose.ROTATE_270)
+    assert identity(data) == identity(encoded(turned, "PNG"))
+    assert identity(data) != identity(encoded(PHOTO, "PNG"))
+
+
+def test_a_grey_image_is_the_same_in_one_channel_and_in_three():
+    grey = PHOTO.convert("L")
+    assert identity(encoded(grey.convert("RGB"), "PNG")) == identity(encoded(grey, "PNG"))
+    colour = np.asarray(grey.convert("RGB")).copy()
+    colour[-1, -1, 0] ^= 1  # the last of all pixels
+    assert identity(encoded(Image.fromarray(colour), "PNG")) != identity(encoded(grey, "PNG"))
+
+
+def test_another_pixel_or_another_shape_is_another_image():
+    pixels = np.zeros((4, 6, 3), np.uint8)
+    other = pixels.copy()
+    other[3, 5, 2] = 1
+    shapes = [pixels, other, pixels.reshape(6, 4, 3), pixels[:, :4]]
+    assert len({digest(each) for each in shapes}) == 4
