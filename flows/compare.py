@@ -27,9 +27,10 @@ from retrain.store import Store
 from retrain.workload import Gate
 from tasks.data.champion import Registered
 from tasks.data.evaluated import SPLIT, Evaluated, EvaluatedImages, find_evaluated
+from tasks.data.known_images import learnt_images
+from tasks.data.pixels import digest_of
 from tasks.gate import any_two
 from tasks.gate.any_two import Shown
-from tasks.gate.comparison import learnt_images
 from tasks.predict.inputs import Source, open_labelled, read
 from tasks.predict.predict import predict as classify
 
@@ -158,7 +159,7 @@ def compare(
     for model, file in zip(models, files, strict=True):
         classify(Registered(project, model), source, file, store)
     images = [
-        Shown(image.path, image.sha256, image.label)
+        Shown(image.path, image.sha256, image.label, digest_of(image.data))
         for unit in source.units()
         for image in read(source, unit)
     ]

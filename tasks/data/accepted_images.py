@@ -22,12 +22,14 @@ class AcceptedImage:
         label: The name of its class.
         sha256: Of the encoded image.
         data: The encoded image.
+        pixels: Its identity, as `tasks.data.pixels.digest` gives it; empty where it is not needed.
     """
 
     path: str
     label: str
     sha256: str
     data: bytes
+    pixels: str = ""
 
 
 def read_images(
@@ -54,7 +56,7 @@ def read_images(
             range(count) if rows is None else [row - inside[0] for row in rows if row in inside]
         )
         if places:
-            columns = ["split", "path", "label", "sha256", "file", "row"]
+            columns = ["split", "path", "label", "sha256", "pixels", "file", "row"]
             table = image_table.read(validated, group.number, columns)
             table = table.filter(pc.equal(table["split"], split))
             yield from _read(source, units[group.unit], table.take(pa.array(sorted(places))))
@@ -62,7 +64,8 @@ def read_images(
 
 def _read(source: "RawDataset", unit: "Unit", table: "pa.Table") -> Iterator[AcceptedImage]:
     """The images of a unit that a table lists; reads no more than needed."""
-    columns = (table[name].to_pylist() for name in ("file", "row", "path", "label", "sha256"))
+    names = ("file", "row", "path", "label", "sha256", "pixels")
+    columns = (table[name].to_pylist() for name in names)
     wanted = {(file, row): fields for file, row, *fields in zip(*columns, strict=True)}
     files = {file for file, _ in wanted}
     unit = replace(
@@ -72,8 +75,8 @@ def _read(source: "RawDataset", unit: "Unit", table: "pa.Table") -> Iterator[Acc
     )
     for raw in source.read(unit):
         if fields := wanted.pop((raw.file, raw.row), None):
-            path, label, sha256 = fields
-            yield AcceptedImage(path, label, sha256, raw.data)
+            path, label, sha256, pixels = fields
+            yield AcceptedImage(path, label, sha256, raw.data, pixels)
         if not wanted:
             return
     assert not wanted, f"{next(iter(wanted))} was accepted and is gone"

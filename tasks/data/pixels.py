@@ -8,6 +8,8 @@ BMP or in a Parquet file, keeps it. One that was saved again as JPEG does not; t
 import hashlib
 from typing import TYPE_CHECKING
 
+from models.image import inspect
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -29,6 +31,14 @@ def digest(pixels: "NDArray[np.uint8]") -> str:
     found = hashlib.sha256(f"{height} {width} {channels} ".encode())
     found.update(np.ascontiguousarray(pixels).data)
     return found.hexdigest()
+
+
+def digest_of(data: bytes) -> str | None:
+    """The same of an encoded image; None if it does not decode."""
+    try:
+        return digest(inspect(data)[1])
+    except ValueError:
+        return None
 
 
 def _is_grey(pixels: "NDArray[np.uint8]") -> bool:

@@ -1,7 +1,7 @@
 """Reads the predictions of a split that `evaluate` wrote, for comparing two models.
 
-`predictions.parquet` has path, sha256, label, prediction, confidence, and probabilities in the
-order of the model's classes, which are in the schema's metadata.
+`predictions.parquet` has path, sha256, pixels, label, prediction, confidence, and probabilities in
+the order of the model's classes, which are in the schema's metadata.
 """
 
 import json
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FILE = "predictions.parquet"
-LEARNT = "learnt_images.npy"  # uint64 (images,): those that a model was trained or validated on
 # sha256, and features (float32, a list): what the last layer takes of some of the images; it has no
 # rows if the last layer of the network is not known.
 FEATURES = "features.parquet"
@@ -44,9 +43,9 @@ class NamedPredictions:
     likelihood: "NDArray[np.float32]"
 
 
-def image_id(sha256: str) -> int:
-    """A number for an image's content: the first 8 bytes of its SHA-256 (hex)."""
-    return int(sha256[:16], 16)
+def image_id(pixels: str) -> int:
+    """A number for an image: the first 8 bytes of what `tasks.data.pixels.digest` gives."""
+    return int(pixels[:16], 16)
 
 
 def read(folder: Path) -> NamedPredictions:
@@ -71,6 +70,6 @@ def _columns(batch: "pa.RecordBatch", place: dict[str, int]) -> "tuple[NDArray[A
     true = np.array([place.get(label, -1) for label in labels])
     values = batch["probabilities"].flatten().to_numpy().reshape(len(batch), len(place))
     likelihood = np.where(true < 0, 0, values[np.arange(len(batch)), true])
-    images = np.array([image_id(sha256) for sha256 in batch["sha256"].to_pylist()], np.uint64)
+    images = np.array([image_id(pixels) for pixels in batch["pixels"].to_pylist()], np.uint64)
     predicted = batch["prediction"].to_numpy(zero_copy_only=False)
     return images, labels, predicted, batch["confidence"].to_numpy(), likelihood

@@ -10,7 +10,7 @@
 - or, of the training split, only `source.json`: its images are decoded from the raw data
   (`tasks/data/source_images.py`)
 - `<split>/labels.npy`: int64 (rows,), the index of each row's class
-- `<split>/rows.parquet`: path, label, sha256, file, row: where each row comes from
+- `<split>/rows.parquet`: path, label, sha256, pixels, file, row: where each row comes from
 
 The splits are train, val and test, and none is empty.
 
@@ -194,7 +194,7 @@ class PreparedSplit:
 
     @cached_property
     def rows(self) -> "pd.DataFrame":
-        """Where each row comes from: path, label (the name), sha256, file, row."""
+        """Where each row comes from: path, label (the name), sha256, pixels, file, row."""
         import pandas as pd
 
         return pd.read_parquet(self.folder / ROWS)

@@ -114,8 +114,7 @@ def _answers(served: Iterator[Served]) -> Iterator[Answers]:
     for batch in served:
         place = {name: index for index, name in enumerate(batch.known)}
         columns = {
-            name: [getattr(image, name) for image in batch.images]
-            for name in ("path", "sha256", "label")
+            name: [getattr(image, name) for image in batch.images] for name in predictions.COLUMNS
         }
         best = np.array([place[label] for label in batch.labels], np.int64)
         yield Answers(pa.RecordBatch.from_pydict(columns), best, batch.probabilities)

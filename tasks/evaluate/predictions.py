@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+COLUMNS = ("path", "sha256", "pixels", "label")  # that describe an image
+
+
 @dataclass(frozen=True)
 class Answers:
     """A model's answers for some rows.
 
     Attributes:
-        rows: `path`, `sha256` and `label`, in this order.
+        rows: The `COLUMNS`.
         best: int64 (rows,), the indices of the predicted classes among the model's.
         probabilities: float32 (rows, classes of the model).
     """
@@ -44,8 +47,8 @@ def write(
 ) -> "Iterator[tuple[pa.RecordBatch, Predictions]]":
     """Writes `predictions.parquet`, a row group for each of the answers.
 
-    Its columns are path, sha256, label, prediction, confidence, and probabilities in the order of
-    the model's labels, which are in the schema's metadata.
+    Its columns are path, sha256, pixels, label, prediction, confidence, and probabilities in the
+    order of the model's labels, which are in the schema's metadata.
 
     Args:
         answers: In the order of the split's rows.
@@ -123,9 +126,7 @@ def _schema(known: Sequence[str]) -> "pa.Schema":
     import pyarrow as pa
 
     columns = {
-        "path": pa.string(),
-        "sha256": pa.string(),
-        "label": pa.string(),
+        **dict.fromkeys(COLUMNS, pa.string()),
         "prediction": pa.string(),
         "confidence": pa.float32(),
         "probabilities": pa.list_(pa.float32()),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import models
 from retrain import tracking
 from retrain.code import libraries_of
-from retrain.registry import packages
+from retrain.registry import packages, versions
 from retrain.step import REPORT, Chosen, Facts, Input, Step, Workspace
 from retrain.store import Artifact
 from retrain.workload import Evaluate, Workload
@@ -18,6 +18,7 @@ from tasks.data import package
 from tasks.data.embeddings import prepared_by
 from tasks.data.image_facts import has_features
 from tasks.data.json_file import write_json
+from tasks.data.known_images import LEARNT, TEST, learnt_images
 from tasks.data.metrics import (
     LOWER_IS_BETTER,
     Confusion,
@@ -26,7 +27,7 @@ from tasks.data.metrics import (
     per_class,
     summarise,
 )
-from tasks.data.predictions import LEARNT, image_id
+from tasks.data.predictions import image_id
 from tasks.data.shards import ROWS, PreparedSplit, open_prepared
 from tasks.evaluate import plots, predictions
 from tasks.evaluate.predictions import Answers
@@ -48,16 +49,17 @@ def evaluate(
 
     Writes `metrics.json`, `per_class.json`, `predictions.parquet`, `confusion.csv` (actual and
     predicted class of each row), and `features.parquet`, of a sample of the rows; and
-    `report/classes.json`, as `metrics.outcomes` gives it, and `report/learnt_images.npy`, for later
-    comparisons with this model.
+    `report/classes.json`, as `metrics.outcomes` gives it, and the images that the model has learnt
+    and those of the test split (`tasks/data/known_images.py`), for later comparisons with it.
 
     Returns:
         `metrics`, by name; `lower_is_better`, the names of those where lower is better; `weights`,
         the SHA-256 (hex) of the weights that were evaluated; `train`, the digest of the training;
-        `precision`; `test_images`, SHA-256 (hex) over those of the test images; `package`, the
+        `precision`; `test_images`, SHA-256 (hex) over the set of the test images; `package`, the
         identity of the package that will give the same answers, and `package_bytes`, its size
         without code; and `images`, what images it takes.
     """
+    import numpy as np
     from pyarrow import csv, schema, string
 
     model = trained.folder / "model"
@@ -74,13 +76,11 @@ def evaluate(
     names = predictions.all_names(prepared.labels, known)
     tally, confusion = Tally(names, len(prepared.labels)), Confusion(names)
     examples = plots.Examples(len(split))
-    digest = sha256()
     pair = schema({"actual": string(), "predicted": string()})
     # A row per image: what DVC's confusion plot counts.
     with csv.CSVWriter(workspace.folder / "confusion.csv", pair) as pairs:
         written = predictions.write(answers, known, prepared.labels, workspace.folder)
         for rows, counted in written:
-            digest.update("".join(rows["sha256"].to_pylist()).encode())
             examples.add(tally.rows, counted)
             tally.add(counted)
             confusion.add(counted)
@@ -91,7 +91,10 @@ def evaluate(
     write_json(workspace.folder / "metrics.json", metrics)
     write_json(workspace.folder / "per_class.json", per_class(tally))
     write_json(workspace.report / "classes.json", outcomes(tally))
-    _write_learnt(images.folder, workspace.report / LEARNT)
+    test_images = _images_of(images.folder, SPLIT)
+    np.save(workspace.report / TEST, test_images)
+    if (learnt := _learnt(trained, images.folder, workspace)) is not None:
+        np.save(workspace.report / LEARNT, learnt)
     report = trained.folder / REPORT
     history = json.loads((report / "history.json").read_text(encoding="utf-8"))
     plots.draw(tally, confusion, examples, prepared.pixels(SPLIT), history, workspace.report)
@@ -102,7 +105,7 @@ def evaluate(
         "weights": packages.digest_of_weights(model),
         "train": trained.digest,
         "precision": evaluation.precision,
-        "test_images": digest.hexdigest(),
+        "test_images": sha256(test_images.tobytes()).hexdigest(),
         "package": package.package_digest(model, evaluation.precision, package.code_of(model)),
         "package_bytes": package.size_of(model),
         "images": package.images_of(model),
@@ -124,9 +127,9 @@ def _answers(
     # By default a whole row group is read at once, and the next one in advance.
     options = {"pre_buffer": False, "buffer_size": 1 << 20}
     with parquet.ParquetFile(split.folder / ROWS, **options) as origin:
-        described = origin.iter_batches(chunk, columns=["path", "sha256", "label"])
+        described = origin.iter_batches(chunk, columns=list(predictions.COLUMNS))
         for output, rows in zip(outputs, described, strict=True):
-            rows = rows.select(["path", "sha256", "label"])
+            rows = rows.select(predictions.COLUMNS)
             yield Answers(rows, output.argmax(axis=1), output)
 
 
@@ -143,16 +146,32 @@ def _sampled(split: PreparedSplit) -> Iterator[tuple[int, str]]:
             first += len(batch)
 
 
-def _write_learnt(prepared: Path, file: Path) -> None:
-    """Writes the images that the model was trained or validated on, in ascending order."""
+def _learnt(trained: Artifact, prepared: Path, workspace: Workspace) -> "NDArray[np.uint64] | None":
+    """The images that the model was trained or validated on, as `_images_of` gives them.
+
+    Those that the version has learnt whose weights the training started from are among them, and so
+    are those of its own start. None if it is not known what that version has learnt.
+    """
+    import numpy as np
+
+    learnt = _images_of(prepared, *LEARNT_FROM)
+    if (start := trained.facts.get("start")) is None:
+        return learnt
+    version = versions.find_by_weights(workspace.project, workspace.workload, start)
+    file = version and learnt_images(workspace.project, version)
+    return np.union1d(learnt, np.load(file, allow_pickle=False)) if file else None
+
+
+def _images_of(prepared: Path, *splits: str) -> "NDArray[np.uint64]":
+    """The images of some splits, each once, in ascending order."""
     import numpy as np
     from pyarrow import parquet
 
     images: list[int] = []
-    for split in LEARNT_FROM:
-        rows = parquet.read_table(prepared / split / ROWS, columns=["sha256"])
-        images += map(image_id, rows["sha256"].to_pylist())
-    np.save(file, np.unique(np.array(images, np.uint64)))
+    for split in splits:
+        rows = parquet.read_table(prepared / split / ROWS, columns=["pixels"])
+        images += map(image_id, rows["pixels"].to_pylist())
+    return np.unique(np.array(images, "<u8"))
 
 
 def _track(report: Path, metrics: dict[str, float], workspace: Workspace) -> None:

@@ -38,11 +38,13 @@ class Shown:
         path: Its name in the data.
         sha256: Of the encoded image, hex; None if its file cannot be read.
         label: The name of its class; None if that is not known.
+        pixels: Its identity, as `tasks.data.pixels.digest` gives it; None if it does not decode.
     """
 
     path: str
     sha256: str | None
     label: str | None
+    pixels: str | None
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ def _measure(
 
     rows = np.flatnonzero(used)
     some = [images[row] for row in rows.tolist()]
-    ids = np.array([image_id(str(image.sha256)) for image in some], np.uint64)
+    ids = np.array([image_id(image.pixels or "0") for image in some], np.uint64)
     labels = np.array([image.label for image in some], object)
     theirs, ours = (
         NamedPredictions(

@@ -2,18 +2,15 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from retrain import tracking
-from retrain.project import Project
 from retrain.registry import decisions, versions
-from retrain.registry.versions import ModelVersion
 from retrain.runs.runner import Runner
 from retrain.step import Facts, Step, Workspace, digest_of
 from retrain.store import Artifact
 from retrain.workload import Gate
 from tasks.data import predictions
 from tasks.data.champion import Opponent, Opponents, Scored
+from tasks.data.known_images import learnt_images
 from tasks.data.slices import NO_SLICES, Slices, metric_of, parse
 from tasks.gate import paired
 from tasks.gate.pairs import Comparable, pair
@@ -155,26 +152,6 @@ def _compared(
         scored.evaluation.facts["metrics"],
         comparison,
     )
-
-
-def learnt_images(project: Project, version: ModelVersion) -> Path | None:
-    """The file with the images that a version was trained or validated on; None if it has none.
-
-    `evaluate` wrote it, and it is in the MLflow run of the training. It is kept on this machine.
-    """
-    folder = project.state / "learnt"
-    kept = folder / f"{version.train_digest}.npy"
-    if not kept.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=folder) as partial:
-            found = tracking.download_artifact(
-                project, version.run_id, f"evaluate/{predictions.LEARNT}", Path(partial)
-            )
-            if found is None:  # of an older version of this project; an empty file says so
-                found = Path(partial, "none")
-                found.touch()
-            found.replace(kept)
-    return kept if kept.stat().st_size else None
 
 
 def _number(run: Runner, scores: Artifact, champion: Scored) -> int:

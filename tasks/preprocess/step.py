@@ -250,7 +250,7 @@ def _write_rows(
     import pyarrow.parquet as pq
 
     chosen = [group for group in groups if split in group.rows]
-    columns = ["path", "label", "sha256", "file", "row"]
+    columns = ["path", "label", "sha256", "pixels", "file", "row"]
     schema = pa.schema([image_table.schema().field(name) for name in columns])
     with (
         (folder / "labels.npy").open("wb") as file,

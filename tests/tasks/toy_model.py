@@ -18,6 +18,7 @@ from retrain.step import Workspace
 from retrain.store import Artifact
 from tasks.data import image_table, package
 from tasks.data.metrics import LOWER_IS_BETTER, Tally, per_class
+from tasks.data.pixels import digest, digest_of
 from tasks.data.shards import shard_name
 from tasks.evaluate import predictions
 from tests.tasks.toy_data import write_parquet
@@ -64,15 +65,16 @@ def write_prepared(folder: Path, rows: int, labels=LABELS, shard: int = 17) -> A
     table = {
         "path": [f"{row}.png" for row in range(rows)],
         "label": [labels[index] for index in classes],
-        "sha256": [hashlib.sha256(image.tobytes()).hexdigest() for image in images],
+        "sha256": [hashlib.sha256(png(image)).hexdigest() for image in images],
+        "pixels": [digest(image) for image in images],
         "file": "images.parquet",
         "row": range(rows),
     }
     pd.DataFrame(table).to_parquet(test / "rows.parquet")
     for split, seed in (("train", 1), ("val", 2)):  # an image in each
         (folder / split).mkdir()
-        sha256 = [hashlib.sha256(pixels(1, seed).tobytes()).hexdigest()]
-        pd.DataFrame({"sha256": sha256}).to_parquet(folder / split / "rows.parquet")
+        rows_ = pd.DataFrame({"pixels": [digest(pixels(1, seed)[0])]})
+        rows_.to_parquet(folder / split / "rows.parquet")
     (folder / "labels.json").write_text(json.dumps(list(labels)))
     (folder / "images.json").write_text(json.dumps(IMAGES))
     return Artifact("preprocess", "k", "prepared", folder, {})
@@ -93,7 +95,8 @@ def write_data(root: Path, rows: int, labels=LABELS) -> tuple[Artifact, Artifact
         for row, (data, label) in enumerate(images):
             known = {"unit": 0, "split": split, "path": f"{row}.png", "label": label, "file": name}
             size = {"row": row, "width": SIZE, "height": SIZE, "mode": "L", "bytes": len(data)}
-            table.append(known | size | {"sha256": hashlib.sha256(data).hexdigest()})
+            identity = {"sha256": hashlib.sha256(data).hexdigest(), "pixels": digest_of(data)}
+            table.append(known | size | identity)
     (root / "validate").mkdir()
     listed = pa.Table.from_pylist(table, image_table.schema())
     pq.write_table(listed, root / "validate" / image_table.FILE_NAME)
@@ -132,6 +135,7 @@ def write_scores(folder: Path, trained: Artifact, rows: int, precision: str = "f
     described = {
         "path": [f"{row}.png" for row in range(rows)],
         "sha256": [hashlib.sha256(image).hexdigest() for image in images],
+        "pixels": [digest_of(image) for image in images],
         "label": [LABELS[row % len(LABELS)] for row in range(rows)],
     }
     folder.mkdir(parents=True, exist_ok=True)

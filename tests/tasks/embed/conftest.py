@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -13,6 +14,7 @@ from retrain.project import Project
 from retrain.step import Workspace
 from retrain.store import Artifact
 from retrain.workload import Evaluate, Model
+from tasks.data.pixels import digest
 from tasks.data.shards import open_prepared
 from tasks.embed.step import embed
 from tests.tasks.train.helpers import LABELS, write_prepared
@@ -48,6 +50,7 @@ def write_images(folder: Path, rows: int = 96) -> Path:
             "path": [f"{name}/{row}.png" for row in count],
             "label": [LABELS[index] for index in split.labels],
             "sha256": [hashlib.sha256(f"{name}/{row}.png".encode()).hexdigest() for row in count],
+            "pixels": [digest(split.images[np.array([row])][0]) for row in count],
             "file": f"{name}.parquet",
             "row": list(count),
         }

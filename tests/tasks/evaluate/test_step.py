@@ -1,9 +1,11 @@
 import json
-from dataclasses import dataclass
+import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -14,10 +16,17 @@ import models
 from models.network import Observed
 from retrain import tracking
 from retrain.project import Project
+from retrain.registry import versions
+from retrain.registry.versions import Candidate, ModelVersion
 from retrain.step import plan
 from retrain.store import Artifact, list_files
 from retrain.workload import Data, Evaluate, Model, Workload
+from tasks.data import known_images
+from tasks.data.known_images import LEARNT, TEST, learnt_images
+from tasks.data.pixels import digest
+from tasks.data.predictions import image_id
 from tasks.evaluate.step import STEP, evaluate
+from tasks.promote.package import write_package
 from tests import templates
 from tests.tasks.toy_model import (
     LABELS,
@@ -169,6 +178,81 @@ def test_scores_and_plots_are_added_to_the_run_of_the_training(scored):
     assert logged["test_accuracy"] == scored.facts["metrics"]["accuracy"]
     files = [file.path for file in client.list_artifacts(scored.run_id, "evaluate")]
     assert "evaluate/confusion_matrix.png" in files
+
+
+def renamed(images: Artifact, folder: Path) -> Artifact:
+    """The same test images in another encoding and order, under other names."""
+    shutil.copytree(images.folder, folder)
+    rows = pd.read_parquet(folder / "test" / "rows.parquet").iloc[::-1]
+    rows["path"] = [f"{name}.bmp" for name in rows["path"]]
+    rows["sha256"] = [f"{number:064x}" for number in range(len(rows))]
+    rows.to_parquet(folder / "test" / "rows.parquet")
+    labels = np.load(folder / "test" / "labels.npy")
+    np.save(folder / "test" / "labels.npy", labels[::-1])
+    for shard in (folder / "test").glob("images-*.npy"):
+        shard.unlink()
+    np.save(folder / "test" / "images-00000.npy", pixels(ROWS)[::-1])
+    return replace(images, folder=folder)
+
+
+def test_the_test_images_are_a_set_of_pixels(scored, tmp_path):
+    folder, facts = run(
+        tmp_path / "again", scored.trained, renamed(scored.images, tmp_path / "images"),
+        scored.project,
+    )  # fmt: skip
+    assert facts["test_images"] == scored.facts["test_images"]
+    ids = np.load(folder / "report" / TEST)
+    assert ids.dtype == np.uint64
+    assert ids.tolist() == sorted(image_id(digest(image)) for image in pixels(ROWS))
+    more = write_prepared(tmp_path / "more", ROWS + 1)
+    _, facts = run(tmp_path / "other", scored.trained, more, scored.project)
+    assert facts["test_images"] != scored.facts["test_images"]
+
+
+def version_of(scored: Scored, weights: str, run_id: str) -> ModelVersion:
+    """A registered version with certain weights."""
+    candidate = Candidate(
+        name="toy", weights=weights, package_digest=None, train_digest=weights, train_key=None,
+        start=None, family="vit", images={}, classes=None, metrics={}, data=None, commit=None,
+        run_id=run_id,
+    )  # fmt: skip
+    package = scored.project.root / f"package-{weights}"
+    write_package(scored.trained.folder / "model", "fp32", dict.fromkeys(LABELS, 12), package)
+    return versions.register(scored.project, candidate, package)
+
+
+def test_what_a_version_has_learnt_includes_what_its_start_had(scored, tmp_path):
+    own = [image_id(digest(pixels(1, seed)[0])) for seed in (1, 2)]
+    assert np.load(scored.folder / "report" / LEARNT).tolist() == sorted(own)
+    version_of(scored, "w1", scored.run_id)
+
+    second = write_model(tmp_path / "second", seed=1)
+    second = replace(second, key="second", facts=second.facts | {"start": "w1"})
+    run_id = write_report(second, scored.project)
+    images = write_prepared(tmp_path / "images", ROWS)
+    rows = pd.DataFrame({"pixels": ["f" * 64]})
+    rows.to_parquet(images.folder / "train" / "rows.parquet")
+    folder, _ = run(tmp_path / "evaluate", second, images, scored.project)
+    both = sorted([*own, image_id("f" * 64)])
+    assert np.load(folder / "report" / LEARNT).tolist() == both
+
+    version_of(scored, "w2", run_id)
+    third = write_model(tmp_path / "third", seed=2)
+    third = replace(third, key="third", facts=third.facts | {"start": "w2"})
+    write_report(third, scored.project)
+    folder, _ = run(tmp_path / "evaluate 3", third, scored.images, scored.project)
+    assert np.load(folder / "report" / LEARNT).tolist() == both
+
+
+def test_what_is_not_known_of_the_start_is_not_said_of_the_version(scored, tmp_path):
+    trained = write_model(tmp_path / "train", seed=3)
+    trained = replace(trained, key="fourth", facts=trained.facts | {"start": "gone"})
+    run_id = write_report(trained, scored.project)
+    folder, _ = run(tmp_path / "evaluate", trained, scored.images, scored.project)
+    assert not (folder / "report" / LEARNT).exists()
+    version = version_of(scored, "w4", run_id)
+    assert learnt_images(scored.project, version) is None
+    assert np.load(known_images.test_images(scored.project, version)).size == ROWS
 
 
 def _files(folder: Path) -> list[dict[str, Any]]:

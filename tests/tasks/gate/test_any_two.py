@@ -22,9 +22,10 @@ A, B = "toy version 1", "toy version 2"
 
 def shown(labels) -> list[Shown]:
     """Images of these classes; each has content of its own."""
+    digests = [hashlib.sha256(str(row).encode()).hexdigest() for row in range(len(labels))]
     return [
-        Shown(f"{row}.png", hashlib.sha256(str(row).encode()).hexdigest(), label)
-        for row, label in enumerate(labels)
+        Shown(f"{row}.png", digest[::-1], label, digest)
+        for row, (label, digest) in enumerate(zip(labels, digests, strict=True))
     ]
 
 
@@ -98,7 +99,7 @@ def test_the_other_way_round_the_signs_change(tmp_path):
 
 def test_images_that_either_was_trained_on_are_left_out(tmp_path):
     labels = CLASSES * 30
-    ids = [image_id(image.sha256) for image in shown(labels)]
+    ids = [image_id(image.pixels) for image in shown(labels)]
     learnt = (np.array(sorted(ids[:10]), np.uint64), np.array(sorted(ids[5:25]), np.uint64))
     found, differences = compared(tmp_path, labels, range(30), (), learnt)
     assert (found["learnt"], found["recorded"]) == ([10, 20], [True, True])
@@ -190,7 +191,7 @@ def test_without_classes_that_a_model_knows_only_the_labels_are_compared(tmp_pat
 
 def test_without_images_to_compare_that_is_said(tmp_path):
     labels = CLASSES * 2
-    ids = np.array(sorted(image_id(image.sha256) for image in shown(labels)), np.uint64)
+    ids = np.array(sorted(image_id(image.pixels) for image in shown(labels)), np.uint64)
     found, _ = compared(tmp_path, labels, (0,), (), (ids, None))
     assert (found["images"], found["metrics"]) == (0, {})
     assert sentences(found, A, B)[0] == "No image is left to compare."

@@ -16,10 +16,11 @@ from retrain.registry.ledger import Entry, Ledger
 from retrain.store import Artifact, RunContext
 from retrain.workload import Data, Gate, Model, Workload
 from tasks.data.champion import Opponents, Registered, Scored
-from tasks.data.predictions import LEARNT, image_id
+from tasks.data.known_images import LEARNT
+from tasks.data.predictions import image_id
 from tasks.data.slices import FILE, NO_SLICES, Slices
 from tasks.evaluate import predictions
-from tasks.gate.comparison import Terms, compare, compare_with, learnt_images
+from tasks.gate.comparison import Terms, compare, compare_with
 from tests import templates
 from tests.tasks.toy_model import write_model, write_report
 
@@ -41,7 +42,8 @@ def write(folder, wrong, known=CLASSES, classes=CLASSES, labels=LABELS) -> Artif
     ]
     described = {
         "path": [f"{row}.png" for row in range(rows)],
-        "sha256": [sha256(row) for row in range(rows)],
+        "sha256": [f"encoded {row}" for row in range(rows)],
+        "pixels": [sha256(row) for row in range(rows)],
         "label": list(labels),
     }
     best = np.array([known.index(name) for name in predicted])
@@ -201,18 +203,3 @@ def test_comparisons_on_the_same_images_are_counted(registered, tmp_path, monkey
     assert number(entry(2), entry(3), entry(4), mine=3) == 2  # it keeps its number
     assert number(entry(2), entry(3), entry(4), mine=5) == 4
     assert number(entry(3, previous=7), entry(3), mine=3) == 2  # another champion then
-
-
-def test_what_a_version_has_learnt_comes_from_its_run(registered, tmp_path):
-    project, run_id = registered
-    from retrain import tracking
-
-    before = version_of(project, run_id, "before", 1)
-    assert learnt_images(project, before) is None
-    np.save(tmp_path / LEARNT, np.array([1, 2], np.uint64))
-    tracking.log_artifacts(project, run_id, tmp_path, "evaluate")
-    assert learnt_images(project, before) is None  # known by now not to be known
-    after = version_of(project, run_id, "after", 2)
-    assert np.load(learnt_images(project, after)).tolist() == [1, 2]
-    gone = version_of(project, "0" * 32, "gone", 3)
-    assert learnt_images(project, gone) is None

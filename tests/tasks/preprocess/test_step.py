@@ -102,7 +102,7 @@ def test_the_files_are_those_of_the_layout(tmp_path):
     ]
     assert json.loads((folder / "labels.json").read_text()) == ["2", "10"]
     assert list(pd.read_parquet(folder / "train/rows.parquet")) == [
-        *("path", "label", "sha256", "file", "row")
+        *("path", "label", "sha256", "pixels", "file", "row")
     ]
     shard = np.load(folder / "train/images-00000.npy", mmap_mode="r")
     assert isinstance(shard, np.memmap)
