@@ -41,6 +41,32 @@ class Registered:
 
 
 @dataclass(frozen=True)
+class TestSplit:
+    """What a registered version is scored on.
+
+    Other images of the data do not matter to its answers.
+
+    Attributes:
+        validated: The output of `validate`.
+    """
+
+    __test__ = False  # it is no test of pytest's
+
+    validated: Artifact
+
+    @property
+    def step(self) -> str:
+        """Its name as an input."""
+        return "test_split"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the test images, and of the classes of the data."""
+        facts = self.validated.facts
+        return digest_of([facts["test_rows"], sorted(facts["classes"])])
+
+
+@dataclass(frozen=True)
 class Start:
     """What a training starts from.
 

@@ -6,6 +6,8 @@ label, file, row, the image's properties (`models.image.ImageProperties`), bytes
 the encoded image), and pixels, what it is in every encoding (`tasks.data.pixels.digest`).
 """
 
+import hashlib
+import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -132,6 +134,26 @@ def natural_order(name: str) -> list[tuple[int, int, str]]:
     """A key to sort names by, with the numbers in them as numbers: "2" before "10"."""
     parts = re.findall(r"[0-9]+|[^0-9]+", name)
     return [(0, int(part), part) if part[0] in "0123456789" else (1, 0, part) for part in parts]
+
+
+def digest_of_split(folder: Path, split: str) -> str:
+    """SHA-256 (hex) over the names, contents and classes of a split's images, in their order.
+
+    Args:
+        folder: The output of `validate`.
+        split: `train`, `val` or `test`.
+    """
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    digest = hashlib.sha256()
+    names = ["path", "label", "sha256", "pixels"]
+    with pq.ParquetFile(folder / FILE_NAME) as parquet:
+        for number in range(parquet.num_row_groups):
+            table = parquet.read_row_group(number, columns=["split", *names])
+            rows = table.filter(pc.equal(table["split"], split)).select(names).to_pylist()
+            digest.update("".join(f"{json.dumps(row)}\n" for row in rows).encode())
+    return digest.hexdigest()
 
 
 def read(folder: Path, row_group: int, columns: Sequence[str] | None = None) -> "pa.Table":

@@ -6,20 +6,22 @@ a caller would send, and its predictions are counted like the challenger's.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from hashlib import sha256
 from itertools import chain
 
 from retrain.registry import versions
 from retrain.runs.runner import Runner
 from retrain.step import Chosen, Facts, Step, Workspace
-from retrain.store import Artifact
+from retrain.store import Artifact, Store
+from retrain.verify import Verifier
 from retrain.workload import Data, Workload
 from tasks.compute.served import Served, ask, other_versions
 from tasks.data import image_table
-from tasks.data.accepted_images import read_images
-from tasks.data.champion import Registered, Scored
+from tasks.data.accepted_images import AcceptedImage, read_images
+from tasks.data.champion import Registered, Scored, TestSplit
 from tasks.data.json_file import write_json
 from tasks.data.metrics import Tally, summarise
 from tasks.data.raw_dataset import READERS, open_raw_dataset
@@ -62,7 +64,8 @@ def score_opponents(
     def scored(step: Step, registered: Registered) -> Scored:
         if registered.version.package_digest == scores.facts["package"]:
             return Scored(registered, scores)
-        return Scored(registered, run(step, registered, pulled, validated))
+        split = TestSplit(validated)
+        return Scored(registered, run(step, registered, split, pulled, validated))
 
     other = reference and reference.version != champion.version.version
     return (
@@ -72,7 +75,12 @@ def score_opponents(
 
 
 def evaluate_champion(
-    data: Data, registered: Registered, pulled: Artifact, validated: Artifact, workspace: Workspace
+    data: Data,
+    registered: Registered,
+    split: TestSplit,
+    pulled: Artifact,
+    validated: Artifact,
+    workspace: Workspace,
 ) -> Facts:
     """Predicts the test split with a registered version and measures the predictions.
 
@@ -82,15 +90,29 @@ def evaluate_champion(
         `metrics`, by name; `package`, the identity of the package.
 
     Raises:
+        DamagedArtifactError: The test images are not those that were checked.
         ValueError: The version's files were changed, or it does not load or predict.
     """
+    try:
+        return _evaluate(data, registered, pulled, validated, workspace)
+    except Exception:
+        # Their digests are not in the key, so nobody else has checked them.
+        with Verifier(Store(workspace.project.store), run="").checking([pulled, validated]):
+            raise
+
+
+def _evaluate(
+    data: Data, registered: Registered, pulled: Artifact, validated: Artifact, workspace: Workspace
+) -> Facts:
     name = f"{registered.version.name} version {registered.version.version}"
     package = registered.package
     if others := other_versions(package):
         logger.warning("%s was registered with other libraries: %s.", name, ", ".join(others))
     classes = image_table.class_names(validated.folder)
     rows = sum(group.rows.get(SPLIT, 0) for group in image_table.row_groups(validated.folder))
-    images = read_images(open_raw_dataset(data, pulled), validated.folder, SPLIT)
+    if image_table.digest_of_split(validated.folder, SPLIT) != validated.facts["test_rows"]:
+        raise ValueError("The list of the test images has changed since it was made.")
+    images = _unchanged(read_images(open_raw_dataset(data, pulled), validated.folder, SPLIT))
     try:
         with closing(ask(package, images, rows, workspace.scratch)) as served:
             first = next(served)
@@ -104,6 +126,14 @@ def evaluate_champion(
     metrics = summarise(tally)
     write_json(workspace.folder / "metrics.json", metrics)
     return {"metrics": metrics, "package": registered.digest}
+
+
+def _unchanged(images: Iterable[AcceptedImage]) -> Iterator[AcceptedImage]:
+    """The images, each if it is the one that was checked."""
+    for image in images:
+        if sha256(image.data).hexdigest() != image.sha256:
+            raise ValueError(f"{image.path} has changed since it was checked.")
+        yield image
 
 
 def _answers(served: Iterator[Served]) -> Iterator[Answers]:
@@ -121,7 +151,11 @@ def _answers(served: Iterator[Served]) -> Iterator[Answers]:
 
 
 def _chosen(
-    workload: Workload, registered: Registered, pulled: Artifact, validated: Artifact
+    workload: Workload,
+    registered: Registered,
+    split: TestSplit,
+    pulled: Artifact,
+    validated: Artifact,
 ) -> Chosen:
     # No import leads to `answer`: it runs as a program.
     return Chosen(modules=("tasks.compute.answer", READERS[pulled.facts["format"]]))
@@ -131,7 +165,8 @@ STEP = Step(
     "evaluate_champion",
     evaluate_champion,
     reads=("data.image_column", "data.label_column"),
-    inputs=("registry", "pull", "validate"),
+    inputs=("registry", "test_split", "pull", "validate"),
+    looked_up=("pull", "validate"),
     # The champion runs with those installed here, whatever it was registered with.
     libraries=LIBRARIES,
     chosen=_chosen,

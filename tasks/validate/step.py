@@ -44,7 +44,8 @@ def validate(data: "Data", checks: "Checks", pulled: "Artifact", workspace: "Wor
 
     Returns:
         `rows` of each split; how many images were `quarantined`; `classes`, the number of accepted
-        images of each class; and how many of these are `near_duplicates`.
+        images of each class; how many of these are `near_duplicates`; and `test_rows`, SHA-256
+        (hex) over the test split, as `image_table.digest_of_split` gives it.
 
     Raises:
         RejectedDataError: More than `checks.max_bad_fraction` of the images are bad, or the others
@@ -136,6 +137,7 @@ def _judge(
         "rows": {split: database.rows(split) for split in SPLITS},
         "quarantined": quarantined,
         "classes": image_table.images_per_class(workspace.folder),
+        "test_rows": image_table.digest_of_split(workspace.folder, "test"),
         "near_duplicates": _list_near_duplicates(units, database, workspace.report),
     }
 

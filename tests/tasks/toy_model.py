@@ -107,6 +107,7 @@ def write_data(root: Path, rows: int, labels=LABELS) -> tuple[Artifact, Artifact
         "rows": {"train": len(labels), "val": 0, "test": rows},
         "quarantined": 0,
         "near_duplicates": 0,
+        "test_rows": image_table.digest_of_split(root / "validate", "test"),
     }
     return (
         Artifact("pull", "k", f"pulled-{rows}", root / "pull", {"format": "parquet"}),

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from retrain import tracking
+from retrain.errors import DamagedArtifactError
 from retrain.execute import get_or_run
 from retrain.project import Project
 from retrain.registry import decisions, packages, versions
@@ -18,12 +19,20 @@ from retrain.registry.ledger import Decision
 from retrain.registry.versions import Candidate
 from retrain.runs.dry_run import DryRun, StepHasToRunError
 from retrain.runs.state import RunState
-from retrain.step import DataVersion, plan
-from retrain.store import Artifact, RunContext, Store
+from retrain.step import DataVersion, Plan, plan
+from retrain.store import (
+    MANIFEST,
+    Artifact,
+    RunContext,
+    Store,
+    digest_of_output,
+    list_files,
+    write_json,
+)
 from retrain.verify import Verifier
 from retrain.workload import Data, Evaluate, Model, Workload
 from tasks.compute import served
-from tasks.data import package
+from tasks.data import image_table, package
 from tasks.data.accepted_images import AcceptedImage, read_images
 from tasks.data.raw_dataset import open_raw_dataset
 from tasks.evaluate.champion import SPLIT, score_opponents
@@ -179,9 +188,48 @@ def test_it_is_asked_once_and_found_in_the_store_after_that(older, project, data
     look = DryRun(RunState("toy", WORKLOAD, version, store, runner.context))
     found, _ = score_opponents(look, *data, scores)
     assert found.evaluation.digest == champion.evaluation.digest
-    changed = (data[0], replace(data[1], digest="other"))
+    more = (replace(data[0], digest="more"), replace(data[1], digest="more"))  # for training
+    found, _ = score_opponents(look, *more, scores)
+    assert found.evaluation.digest == champion.evaluation.digest
+    others = replace(data[1], facts=data[1].facts | {"test_rows": "others"})
     with pytest.raises(StepHasToRunError):
-        score_opponents(look, *changed, scores)
+        score_opponents(look, data[0], others, scores)
+
+
+def stored(store: Store, artifact: Artifact) -> Artifact:
+    """The same artifact in the store."""
+    made = Plan(artifact.step, {}, {}, {}, {})
+    folder = store.folder(artifact.step, made.key)
+    shutil.copytree(artifact.folder, folder)
+    files = list_files(folder)
+    manifest = {
+        "digest": digest_of_output(artifact.facts, files),
+        "facts": artifact.facts,
+        "files": files,
+        "plan": asdict(made),
+        "provenance": {"run": "another"},
+    }
+    write_json(folder / MANIFEST, manifest)
+    found = store.find(artifact.step, made.key)
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("step", ["pull", "validate"])
+def test_damaged_test_images_are_found_and_go(older, scores, tmp_path, step):
+    runner, _, _ = older
+    store = Store(runner.context.project.store)
+    made = {each.step: stored(store, each) for each in write_data(tmp_path, ROWS + 1)}
+    folder = made[step].folder
+    file = folder / ("data/test.parquet" if step == "pull" else image_table.FILE_NAME)
+    content = file.read_bytes()
+    place = content.index(b"IDAT" if step == "pull" else b"bee") + 4 * (step == "pull")
+    file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    with pytest.raises(DamagedArtifactError, match=f"{step} .* is damaged"):
+        score_opponents(runner, made["pull"], made["validate"], scores)
+    assert store.find(step, made[step].key) is None
+    for each in made.values():
+        shutil.rmtree(each.folder, ignore_errors=True)
 
 
 def test_the_same_package_has_the_challengers_metrics(project, trained, written, data, scores):

@@ -12,7 +12,7 @@ from PIL import Image
 from models.image import inspect
 from retrain.errors import RejectedDataError
 from retrain.workload import Checks, Data, Split
-from tasks.data.image_table import SET_ASIDE, images_per_class
+from tasks.data.image_table import SET_ASIDE, digest_of_split, images_per_class
 from tasks.data.pixels import digest
 from tasks.validate.step import validate
 from tests.tasks.toy_data import png, pulled, workspace, write_files, write_parquet
@@ -68,6 +68,7 @@ def test_good_data_is_accepted_and_described(tmp_path, files):
         "quarantined": 0,
         "classes": {"cat": 9, "dog": 9},
         "near_duplicates": 0,
+        "test_rows": digest_of_split(folder, "test"),
     }
     rows = pq.read_table(folder / "images.parquet")
     assert rows.column_names == [
