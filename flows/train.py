@@ -23,13 +23,14 @@ from retrain.runs.pipeline import Pipeline
 from retrain.runs.records import Document
 from retrain.runs.run import Run
 from retrain.runs.state import RunState
-from retrain.step import REPORT, DataVersion
+from retrain.step import REPORT, DataVersion, plan
 from retrain.store import Artifact
 from tasks.compute.served import start_ahead
 from tasks.embed.step import STEP as EMBED
 from tasks.evaluate.champion import (
     REFERENCE_STEP as EVALUATE_REFERENCE,
     STEP as EVALUATE_CHAMPION,
+    score_ahead,
     score_opponents,
 )
 from tasks.evaluate.classes import STEP as COMPARE_CLASSES, compare_classes
@@ -74,6 +75,9 @@ def order(run: Run | DryRun, version: DataVersion) -> None:
     slice_test_split(run, data, checked)
     images = prepare(run, data, checked)
     start = find_start(run.workload, run.context.project, images, data)
+    training = plan(TRAIN, run.workload, [images, data, start])
+    if run.would_run(training):
+        score_ahead(run, data, checked, training.key)
     model = run(TRAIN, images, data, start)
     scores = run(EVALUATE, model, images)
     decide(run, version, data, checked, model, scores)

@@ -45,7 +45,7 @@ from tasks.data.champion import Opponents
 from tasks.data.embeddings import prepared_by
 from tasks.data.slices import Slices
 from tasks.embed.step import STEP as EMBED
-from tasks.evaluate.champion import score_opponents
+from tasks.evaluate.champion import score_ahead, score_opponents
 from tasks.evaluate.classes import compare_classes
 from tasks.evaluate.step import STEP as EVALUATE
 from tasks.gate.comparison import compare_with
@@ -123,6 +123,8 @@ class Build:
         with self.store.holding(self.context.run):
             inputs = [self._input(name) for name in step.inputs_for(self.workload)]
             now = plan(step, self.workload, inputs)
+            if step is TRAIN and self.store.find(step.name, now.key) is None:
+                score_ahead(self, self.output("pull"), self.output("validate"), now.key)
             if step.cached:
                 made = self(step, *inputs)
                 if step is VALIDATE:  # before hours of training, and again before the gate

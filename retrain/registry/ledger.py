@@ -41,7 +41,7 @@ LONGEST_REASON = 500  # characters, each of which may take six in JSON
 # Decisions for which no images were compared, or for which nothing depended on luck.
 NOT_COUNTED = ("first", "repackaged", "champion already", "not comparable")
 
-Action = Literal["promoted", "rejected", "compared", "waiting", "rolled back"]
+Action = Literal["promoted", "rejected", "compared", "waiting", "rolled back", "set aside"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ class Decision:
         action: `promoted` gives the version the alias `champion`; `rejected` was a verdict against
             it; `compared` is of a run that was not to change what is served; `waiting` is of a
             version that passed and that a person has to approve; `rolled back` gives the alias back
-            to the version, which had it before.
+            to the version, which had it before; `set aside` was a reference that did not answer,
+            with which nothing is compared any more.
         version: The number of the version.
         previous: The champion before the decision.
         verdict: The verdict of the gate; of a rollback, `rolled back`.

@@ -83,6 +83,10 @@ class DryRun:
         self.state.add(outcome, found)
         return found
 
+    def would_run(self, now: Plan) -> bool:
+        """Never: a dry run ends at the first step that would run."""
+        return False
+
     def agrees_with(self, last: Document) -> bool:
         """Whether no step has to run, and the last run had the same steps and the same result.
 

@@ -106,6 +106,10 @@ class Run:
             self._remember(now)
         return artifact
 
+    def would_run(self, now: Plan) -> bool:
+        """Whether a cached step would run, because the store lacks its output."""
+        return self.refresh or self.state.reason_to_run(now) is not None
+
     def run_trial(
         self, step: Step, workload: Workload, trial: TrialContext, *inputs: Input
     ) -> tuple[Artifact, bool]:

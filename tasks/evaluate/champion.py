@@ -12,7 +12,13 @@ from dataclasses import replace
 from hashlib import sha256
 from itertools import chain
 
-from retrain.registry import versions
+from rich.markup import escape
+
+from retrain.project import Project
+from retrain.registry import decisions, versions
+from retrain.registry.ledger import LONGEST_REASON, Decision
+from retrain.registry.versions import ModelVersion
+from retrain.runs import console
 from retrain.runs.runner import Runner
 from retrain.step import Chosen, Facts, Step, Workspace
 from retrain.store import Artifact, Store
@@ -37,23 +43,47 @@ LIBRARIES = (
 )  # fmt: skip
 
 
+def score_ahead(run: Runner, pulled: Artifact, validated: Artifact, training: str) -> None:
+    """Scores the champion and the reference before a training, as `score_opponents` does after it.
+
+    One that does not answer is found before the training is paid for; and the outputs are in the
+    store when the challenger has been evaluated. A training that makes the champion again is
+    compared with nothing.
+
+    Args:
+        run: Runs the steps that score them.
+        pulled: The data, as pulled.
+        validated: Which images are used, and their splits.
+        training: The key of the training.
+
+    Raises:
+        ValueError: The champion does not answer, or the data lacks a class of it.
+    """
+    champion = versions.champion(run.context.project, run.workload.name)
+    if champion and champion.train_key != training:
+        score_opponents(run, pulled, validated, None)
+
+
 def score_opponents(
-    run: Runner, pulled: Artifact, validated: Artifact, scores: Artifact
+    run: Runner, pulled: Artifact, validated: Artifact, scores: Artifact | None
 ) -> tuple[Scored | None, Scored | None]:
     """Finds the champion and the reference, and scores them on the challenger's test split.
+
+    A reference that does not answer is set aside.
 
     Args:
         run: Runs the steps that score them; the outputs are cached like any other.
         pulled: The data, as pulled.
         validated: Which images are used, and their splits.
-        scores: The challenger's evaluation.
+        scores: The challenger's evaluation; None before there is one.
 
     Returns:
-        The champion, None when there is none; and the reference, None when there is none or it is
-        the champion.
+        The champion, None when there is none; and the reference, None when there is none, or it is
+        the champion, or it was set aside.
 
     Raises:
         RejectedDataError: The data lacks a class of the champion.
+        ValueError: The champion does not answer.
     """
     champion = compare_classes(run, validated)
     if champion is None:
@@ -62,15 +92,40 @@ def score_opponents(
     reference = versions.reference(project, name)
 
     def scored(step: Step, registered: Registered) -> Scored:
-        if registered.version.package_digest == scores.facts["package"]:
+        if scores and registered.version.package_digest == scores.facts["package"]:
             return Scored(registered, scores)
         split = TestSplit(validated)
         return Scored(registered, run(step, registered, split, pulled, validated))
 
-    other = reference and reference.version != champion.version.version
-    return (
-        scored(STEP, champion),
-        scored(REFERENCE_STEP, Registered(project, reference)) if reference and other else None,
+    try:
+        of_champion = scored(STEP, champion)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}\nThat is the champion, and a model is promoted only after a comparison with "
+            "it. If its files are damaged: retrain verify --repair. Else make an earlier version "
+            f"champion: retrain rollback {name} --reason '...'"
+        ) from error
+    if reference is None or reference.broken or reference.version == champion.version.version:
+        return of_champion, None
+    try:
+        return of_champion, scored(REFERENCE_STEP, Registered(project, reference))
+    except ValueError as error:
+        _set_aside(project, reference, champion.version.version, str(error))
+        return of_champion, None
+
+
+def _set_aside(project: Project, reference: ModelVersion, champion: int, why: str) -> None:
+    """Has nothing compared any more with a reference that does not answer."""
+    reason = why[:LONGEST_REASON]
+    decision = Decision("set aside", reference.version, champion, "does not answer", reason=reason)
+    decisions.apply(project, reference, decision)
+    versions.mark_broken(project, reference, why)
+    console.say(
+        escape(
+            f"{why}\nThat is the reference, the best version so far. It is set aside: the next "
+            "version that is better than the champion takes its place. To have it back, delete the "
+            f"tag retrain.broken of {reference.name} version {reference.version} in MLflow."
+        )
     )
 
 
@@ -105,15 +160,15 @@ def _evaluate(
     data: Data, registered: Registered, pulled: Artifact, validated: Artifact, workspace: Workspace
 ) -> Facts:
     name = f"{registered.version.name} version {registered.version.version}"
-    package = registered.package
-    if others := other_versions(package):
-        logger.warning("%s was registered with other libraries: %s.", name, ", ".join(others))
     classes = image_table.class_names(validated.folder)
     rows = sum(group.rows.get(SPLIT, 0) for group in image_table.row_groups(validated.folder))
     if image_table.digest_of_split(validated.folder, SPLIT) != validated.facts["test_rows"]:
         raise ValueError("The list of the test images has changed since it was made.")
     images = _unchanged(read_images(open_raw_dataset(data, pulled), validated.folder, SPLIT))
     try:
+        package = registered.package
+        if others := other_versions(package):
+            logger.warning("%s was registered with other libraries: %s.", name, ", ".join(others))
         with closing(ask(package, images, rows, workspace.scratch)) as served:
             first = next(served)
             tally = Tally(predictions.all_names(classes, first.known), len(classes))

@@ -86,7 +86,7 @@ def test_with_nothing_changed_the_last_run_stands_and_nothing_is_started(clone, 
 def test_a_changed_parameter_runs_training_and_what_follows(clone, first):
     # Out of reach: the model is rejected, which is no failure.
     again = clone.train("--set", "train.lr=0.0007", "--set", "gate.min={accuracy: 0.999}")
-    assert ran(again) == ["train", "evaluate", "evaluate_champion", "compare_champion"]
+    assert ran(again) == ["evaluate_champion", "train", "evaluate", "compare_champion"]
     why = {step["step"]: step["why"] for step in again["steps"]}
     assert why["train"] == "train.lr 0.003 -> 0.0007"
     assert again["model"]["digest"] != first["model"]["digest"]
@@ -158,7 +158,7 @@ def test_changed_logic_of_the_model_runs_training_and_what_follows(clone, first)
     source = (clone.root / "models" / "vit.py").read_text()
     clone.edit("models/vit.py", "def build(", "def unused() -> int:\n    return 1\n\n\ndef build(")
     again = clone.train()
-    assert ran(again)[:2] == ["train", "evaluate"]
+    assert [name for name in ran(again) if name != "evaluate_champion"][:2] == ["train", "evaluate"]
     # The same weights, but other code will answer: a version of its own, which need not be better.
     assert again["decision"]["verdict"] == "repackaged"
     assert again["model"]["digest"] == first["model"]["digest"]
@@ -177,7 +177,7 @@ def test_another_version_of_the_data_runs_everything(clone, first):
     (clone.root / "data" / "digits" / "val.parquet").unlink()
     clone.run("dvc", "add", "-q", "data")
     again = clone.train()
-    assert ran(again)[:5] == BEFORE_THE_GATE
+    assert [name for name in ran(again) if name != "evaluate_champion"][:5] == BEFORE_THE_GATE
     assert again["data"]["rows"]["train"] + again["data"]["rows"]["val"] == 1237
     old = clone.train("--data-rev", "HEAD")
     assert ran(old) == []

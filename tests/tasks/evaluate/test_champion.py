@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from retrain import tracking
 from retrain.errors import DamagedArtifactError
 from retrain.execute import get_or_run
 from retrain.project import Project
-from retrain.registry import decisions, packages, versions
+from retrain.registry import audit, decisions, packages, versions
 from retrain.registry.ledger import Decision
 from retrain.registry.versions import Candidate
 from retrain.runs.dry_run import DryRun, StepHasToRunError
@@ -35,7 +36,7 @@ from tasks.compute import served
 from tasks.data import image_table, package
 from tasks.data.accepted_images import AcceptedImage, read_images
 from tasks.data.raw_dataset import open_raw_dataset
-from tasks.evaluate.champion import SPLIT, score_opponents
+from tasks.evaluate.champion import SPLIT, score_ahead, score_opponents
 from tasks.evaluate.step import evaluate
 from tasks.promote.package import write_package
 from tests import templates
@@ -326,3 +327,52 @@ def test_what_is_sent_at_once_is_bounded_in_rows_and_bytes(monkeypatch):
     images = [AcceptedImage("p", "l", "s", b"x" * size) for size in sizes]
     sent = [[len(image.data) for image in some] for some in served.portions(images)]
     assert sent == [[1, 1, 1], [1, 6], [6], [20], [1]]
+
+
+def broken(written: Path, folder: Path) -> Path:
+    """A package that does not load."""
+    shutil.copytree(written, folder)
+    (folder / "code" / "models" / "__init__.py").write_text("raise RuntimeError('too old')\n")
+    return folder
+
+
+def test_a_reference_that_does_not_answer_is_set_aside(
+    project, trained, written, data, scores, tmp_path, caplog
+):
+    best = appoint(project, broken(written, tmp_path / "best"), trained)
+    client = tracking.client(project)
+    client.set_registered_model_alias("toy", versions.REFERENCE, str(best.version))
+    champion = appoint(project, written, trained)
+    runner = Runner(RunContext("run", project))
+    with caplog.at_level(logging.INFO):
+        score_ahead(runner, *data, "training")
+    assert "too old" in caplog.text
+    assert "That is the reference, the best version so far. It is set aside" in caplog.text
+    entry = decisions.read(project, "toy").entries[-1]
+    assert (entry.action, entry.version, entry.previous) == (
+        "set aside", best.version, champion.version
+    )  # fmt: skip
+    assert "too old" in entry.reason
+    assert audit.faults(project) == []
+    assert versions.champion(project, "toy").version == champion.version
+    look = DryRun(
+        RunState("toy", WORKLOAD, DataVersion("d", True), Store(project.store), runner.context)
+    )
+    found, reference = score_opponents(look, *data, scores)
+    assert (found.registered.version.version, reference) == (champion.version, None)
+    assert decisions.read(project, "toy").entries[-1] == entry
+    client.delete_registered_model_alias("toy", versions.REFERENCE)
+
+
+def test_a_champion_that_does_not_answer_is_an_error_before_the_training(
+    project, trained, written, data, tmp_path
+):
+    folder = broken(written, tmp_path / "champion")
+    (folder / "code" / "models" / "more.py").touch()  # another package than the one above
+    appoint(project, folder, trained)
+    with pytest.raises(ValueError, match="too old") as caught:
+        score_ahead(Runner(RunContext("run", project)), *data, "training")
+    said = str(caught.value)
+    assert "That is the champion" in said
+    assert "retrain verify --repair" in said
+    assert "retrain rollback toy" in said
