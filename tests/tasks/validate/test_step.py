@@ -400,6 +400,30 @@ def test_near_duplicates_are_bad_images_if_the_checks_say_so(tmp_path, files):
     )
 
 
+def test_data_that_were_encoded_again_are_the_same_images(tmp_path, files):
+    names = list(files)
+    before = {name: jpeg(photo(number, 200), 90) for number, name in enumerate(names)}
+    after = {}
+    for name, data in before.items():
+        buffer = io.BytesIO()
+        Image.open(io.BytesIO(data)).save(buffer, "PNG")
+        after[name] = buffer.getvalue()
+    (tmp_path / "before").mkdir()
+    _, one = run(tmp_path / "before", before)
+    for split in ("train", "val", "test"):
+        rows = [{"bytes": after[name], "path": name} for name in names if name.startswith(split)]
+        labels = [["cat", "dog"].index(row["path"].split("/")[1]) for row in rows]
+        write_parquet(tmp_path / f"data/{split}.parquet", rows, labels, names=["cat", "dog"])
+    space = workspace(tmp_path, "validate")
+    validate(DATA, CHECKS, pulled(tmp_path, "parquet"), space)
+    ours, theirs = (
+        pd.read_parquet(folder / "images.parquet").set_index("path").sort_index()
+        for folder in (one, space.folder)
+    )
+    assert ours["pixels"].tolist() == theirs["pixels"].tolist()
+    assert not set(ours["sha256"]) & set(theirs["sha256"])
+
+
 def test_labels_with_html_are_text_in_the_data_docs(tmp_path, files):
     tag = "<img src=x onerror=alert(1)>"
     files = {name.replace("/dog/", f"/{tag}/"): data for name, data in files.items()}
