@@ -14,7 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from flows import predict
-from retrain import preflight
+from retrain import atomic, preflight
 from retrain.errors import UsageError
 from retrain.params import load_section
 from retrain.project import Project, find_project
@@ -237,9 +237,8 @@ def _write(table: "pa.Table", path: Path) -> None:
     import pyarrow.parquet as pq
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    pq.write_table(table, partial)
-    partial.replace(path)
+    with atomic.replacing(path) as aside:
+        pq.write_table(table, aside)
 
 
 def _publish(document: Document) -> None:

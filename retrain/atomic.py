@@ -1,29 +1,55 @@
-"""Writes text files atomically: a reader sees the old text or the new one, never a part."""
+"""Writes files and folders aside and renames them: nobody ever sees a part under their name."""
 
 import glob
 import os
 import secrets
-from contextlib import suppress
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import time
 
-ABANDONED_SECONDS = 3600.0  # since when a partial file was written; the rename follows at once
+ABANDONED_SECONDS = 86400.0  # since when nothing was written to what a killed writer has left
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes a text file (UTF-8) atomically; of several writers, the last one wins.
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Gives a name aside for a file or a folder, which gets its own name after the block.
 
-    Partial files of it that killed writers left are removed.
+    The name is beside it and of no other writer, in any process. Of several files the last one
+    wins; of several folders the first one, so they have to hold the same. If the block raises,
+    nothing changes. What writers left that were killed is removed a day later.
+
+    Args:
+        path: What the block makes; its folder exists.
+
+    Yields:
+        What the block has to write to. There is nothing yet.
     """
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
         with suppress(FileNotFoundError):  # its writer has renamed it
             if time() - left.stat().st_mtime > ABANDONED_SECONDS:
-                left.unlink()
-    # A name of its own for each writer, in any process.
-    partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
+                _remove(left)
+    aside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
     try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+        yield aside
+        try:
+            aside.replace(path)
+        except OSError:
+            if not (aside.is_dir() and path.is_dir()):  # else another writer was first
+                raise
+    finally:
+        _remove(aside)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file (UTF-8); of several writers, the last one wins."""
+    with replacing(path) as aside:
+        aside.write_text(text, encoding="utf-8")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,10 +1,10 @@
 """The package of a version: what is served, as it is in the registry."""
 
 import hashlib
-import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from retrain import tracking
+from retrain import atomic, tracking
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
 
@@ -25,11 +25,12 @@ def download(project: Project, version: ModelVersion) -> Path:
     here = tracking.local_path(uri)
     package = here or project.state / "champions" / (version.package_digest or version.train_digest)
     if not (here or package.exists()):
-        partial = package.with_suffix(".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        _download(project, uri, partial).replace(package)
-        shutil.rmtree(partial, ignore_errors=True)
+        package.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            atomic.replacing(package) as aside,
+            TemporaryDirectory(dir=package.parent) as folder,
+        ):
+            _download(project, uri, Path(folder)).rename(aside)
     if not (package / MODEL / WEIGHTS).is_file():
         raise ValueError(
             f"The weights of {version.name} version {version.version} are gone from {uri}."

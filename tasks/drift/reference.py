@@ -10,6 +10,7 @@ for their facts.
 
 from typing import TYPE_CHECKING
 
+from retrain import atomic
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
 from retrain.store import Store
@@ -38,9 +39,8 @@ def find_reference(project: Project, version: ModelVersion) -> "pa.Table | None"
         if table is None:
             return None
         file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_suffix(".partial")
-        pq.write_table(table, partial)
-        partial.replace(file)
+        with atomic.replacing(file) as aside:
+            pq.write_table(table, aside)
     return pq.read_table(file, schema=schema())  # an old one has no features: they are null
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from models.cost import cost_of
 from models.pretrained import read_config
+from retrain import atomic
 from retrain.hardware import gpu_capabilities
 from retrain.runs import console
 from retrain.step import REPORT, Chosen, Step
@@ -190,10 +191,9 @@ def _embed_part(
         rows = np.arange(first, min(first + job.batch_size, part.first + part.rows))
         pixels = torch.from_numpy(images[part.split][rows]).to(device)
         batches.append(network.embed(pixels, job.precision).cpu().numpy())
-    partial_file = part.file.with_name(f".{part.file.name}.partial")
-    with partial_file.open("wb") as file:
+    # Its name marks the part as finished.
+    with atomic.replacing(part.file) as aside, aside.open("wb") as file:
         np.save(file, np.concatenate(batches))
-    partial_file.replace(part.file)  # its name marks the part as finished
 
 
 def _write(images: Path, parts: Sequence[Part], folder: Path) -> None:

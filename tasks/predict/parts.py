@@ -7,6 +7,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from retrain import atomic
 from tasks.compute.served import PackageProcess, one_gpu, portions
 from tasks.data import image_facts
 from tasks.data.raw_dataset import Unit
@@ -141,8 +142,10 @@ class Worker:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        partial = part.file.with_suffix(".partial")
-        with pq.ParquetWriter(partial, schema_of_parts(), write_page_checksum=True) as writer:
+        with (
+            atomic.replacing(part.file) as aside,
+            pq.ParquetWriter(aside, schema_of_parts(), write_page_checksum=True) as writer,
+        ):
             for images in portions(self._job.images(part.unit)):
                 answers = _answers(images, [*map(self._job.has_features, images)], process)
                 facts = [
@@ -153,7 +156,6 @@ class Worker:
                     column = pa.array([each.get(name) for each in facts], pa.float64())
                     answers = answers.append_column(name, column)
                 writer.write_batch(answers)
-        partial.replace(part.file)
 
 
 def _images_of(file: Path) -> Iterator[tuple[str, str | None]]:

@@ -19,6 +19,7 @@ from importlib.metadata import version as installed
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from retrain import atomic
 from retrain.code import code_digests
 from retrain.hardware import gpu_capabilities
 from retrain.runs import console
@@ -177,10 +178,8 @@ def _key(
 def _copied(folder: Path, copy: Path) -> Path:
     """Copies a package to where all machines of a cluster see it."""
     if not copy.exists():
-        partial_copy = copy.with_suffix(".partial")
-        shutil.rmtree(partial_copy, ignore_errors=True)
-        shutil.copytree(folder, partial_copy)
-        partial_copy.replace(copy)
+        with atomic.replacing(copy) as aside:
+            shutil.copytree(folder, aside)
     return copy
 
 
@@ -198,23 +197,20 @@ def _join(
     import pyarrow.parquet as pq
 
     rows, labels, images = 0, Counter[str](), hashlib.sha256()
-    partial_file = output.with_name(f".{output.name}.partial")
-    try:
-        with pq.ParquetWriter(partial_file, schema().with_metadata(metadata)) as writer:
-            for part in parts:
-                with pq.ParquetFile(part.file) as finished:
-                    table = finished.read(schema().names)
-                writer.write_table(table.replace_schema_metadata(metadata))
-                rows += len(table)
-                labels.update(_counts(table))
-                paths, digests = (table[name].to_pylist() for name in ("path", "sha256"))
-                images.update(digest_of_images(list(zip(paths, digests, strict=True))))
-            digest = images.hexdigest()
-            writer.add_key_value_metadata({"retrain.images": digest})
-        partial_file.replace(output)
-    except BaseException:
-        partial_file.unlink(missing_ok=True)
-        raise
+    with (
+        atomic.replacing(output) as aside,
+        pq.ParquetWriter(aside, schema().with_metadata(metadata)) as writer,
+    ):
+        for part in parts:
+            with pq.ParquetFile(part.file) as finished:
+                table = finished.read(schema().names)
+            writer.write_table(table.replace_schema_metadata(metadata))
+            rows += len(table)
+            labels.update(_counts(table))
+            paths, digests = (table[name].to_pylist() for name in ("path", "sha256"))
+            images.update(digest_of_images(list(zip(paths, digests, strict=True))))
+        digest = images.hexdigest()
+        writer.add_key_value_metadata({"retrain.images": digest})
     errors = rows - labels.total()
     return Predictions(rows, errors, dict(sorted(labels.items())), digest, reused)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from models.image import to_arrays, to_jpeg
+from retrain import atomic
 from retrain.runs import console
 from retrain.step import Chosen, Step
 from tasks.compute.ray_data import map_units
@@ -181,10 +182,10 @@ def _write_shards(source: RawDataset, images: "Images", validated: Path, task: S
     splits = {(file, row): split for file, row, split in zip(*columns, strict=True)}
     ends: dict[str, list[int]] = {split: [] for split in task.shards}
     with ExitStack() as stack:
-        files = {
-            split: stack.enter_context(_partial(path).open("wb", buffering=WRITE_BYTES))
-            for split, path in task.shards.items()
-        }
+        files = {}
+        for split, path in task.shards.items():
+            aside = stack.enter_context(atomic.replacing(path))
+            files[split] = stack.enter_context(aside.open("wb", buffering=WRITE_BYTES))
         for split, path in task.shards.items():
             if path.suffix == PIXELS:
                 shape = (task.rows[split], images.size, images.size, images.channels)
@@ -197,12 +198,11 @@ def _write_shards(source: RawDataset, images: "Images", validated: Path, task: S
                 file = files[split]
                 file.write(to_jpeg(array) if task.shards[split].suffix == JPEGS else array.data)
                 ends[split].append(file.tell())
-    for split, path in task.shards.items():
-        for ends_path in _ends_of(path):
-            with _partial(ends_path).open("wb") as file:
-                np.save(file, np.array(ends[split], np.int64))
-            _partial(ends_path).replace(ends_path)
-        _partial(path).replace(path)  # last, because its name marks the shard as finished
+        # The shards get their names at the end of the block, because these mark them as finished.
+        for split, path in task.shards.items():
+            for ends_path in _ends_of(path):
+                with atomic.replacing(ends_path) as aside, aside.open("wb") as file:
+                    np.save(file, np.array(ends[split], np.int64))
 
 
 def _in_groups(images: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
@@ -222,10 +222,6 @@ def _in_groups(images: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, 
 def _ends_of(shard: Path) -> list[Path]:
     """The file with the end of each JPEG in a shard; none for a shard of pixels."""
     return [shard.with_suffix(ENDS)] if shard.suffix == JPEGS else []
-
-
-def _partial(path: Path) -> Path:
-    return path.with_name(f".{path.name}.partial")
 
 
 def _write_header(file: IO[bytes], kind: str, shape: tuple[int, ...]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.image import inspect
+from retrain import atomic
 from retrain.runs import console
 from tasks.compute.ray_data import map_units
 from tasks.data import image_table
@@ -86,12 +87,10 @@ def _inspect(source: RawDataset, task: ScanTask) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    partial_file = task.path.with_suffix(".partial")
-    with pq.ParquetWriter(partial_file, schema()) as writer:
+    with atomic.replacing(task.path) as aside, pq.ParquetWriter(aside, schema()) as writer:
         images = source.read(task.unit)
         while rows := _rows(task.number, islice(images, BATCH)):
             writer.write_batch(pa.RecordBatch.from_pylist(rows, schema()))
-    partial_file.replace(task.path)
 
 
 def _rows(unit: int, images: Iterable[RawImage]) -> list[dict[str, object]]:

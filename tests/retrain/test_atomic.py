@@ -1,3 +1,5 @@
+"""Files and folders appear under their names as a whole, whoever writes them at the same time."""
+
 import os
 import signal
 import subprocess
@@ -7,7 +9,34 @@ import time
 
 import pytest
 
-from retrain.atomic import write_text
+from retrain.atomic import ABANDONED_SECONDS, write_text
+from tests.at_once import run_two
+
+FILE = """
+from pathlib import Path
+from retrain.atomic import replacing
+
+with replacing(Path(sys.argv[1])) as aside:
+    aside.write_text("half")
+    halfway()
+    with aside.open("a") as file:
+        file.write(" and half")
+"""
+FOLDER = FILE.replace("aside.write", "aside.mkdir(); aside /= 'inside'; aside.write")
+
+
+def test_two_processes_may_write_a_file_at_the_same_time(tmp_path):
+    path = tmp_path / "record.json"
+    assert run_two(FILE, path) == ["", ""]
+    assert path.read_text() == "half and half"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_two_processes_may_write_a_folder_at_the_same_time(tmp_path):
+    path = tmp_path / "package"
+    assert run_two(FOLDER, path) == ["", ""]
+    assert (path / "inside").read_text() == "half and half"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_two_writers_never_share_a_partial_file(tmp_path):
@@ -42,18 +71,25 @@ def test_what_fails_leaves_the_file_as_it_was(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_killed_writers_left_goes_some_time_later(tmp_path):
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_text(tmp_path / "folder", "text")
+    assert [each.name for each in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize("make", ["write_text('half')", "mkdir()"])
+def test_what_killed_writers_left_goes_some_time_later(tmp_path, make):
     path = tmp_path / "record.json"
     program = (
-        "import os, sys; from pathlib import Path; from retrain.atomic import write_text\n"
-        "Path.replace = lambda *_: os.kill(os.getpid(), 9)\n"
-        "write_text(Path(sys.argv[1]), 'half')"
+        "import os, sys; from pathlib import Path; from retrain.atomic import replacing\n"
+        f"with replacing(Path(sys.argv[1])) as aside: aside.{make}; os.kill(os.getpid(), 9)"
     )
     done = subprocess.run([sys.executable, "-c", program, str(path)], check=False)
     assert done.returncode == -signal.SIGKILL
     [left] = tmp_path.iterdir()
     write_text(path, "whole")
     assert left.exists()  # it could be of a writer that is at work
-    os.utime(left, times=(time.time() - 7200,) * 2)
+    os.utime(left, times=(time.time() - ABANDONED_SECONDS - 60,) * 2)
     write_text(path, "again")
     assert list(tmp_path.iterdir()) == [path]
