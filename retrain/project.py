@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from retrain.errors import UsageError
 
 PARAMS = "params.yaml"
+CODE = Path(__file__).parent  # of this package, which runs
 
 
 @dataclass(frozen=True)
@@ -128,10 +130,26 @@ def find_project(start: Path | None = None) -> Project:
         start: The folder to start from; the working directory when None.
 
     Raises:
-        UsageError: Neither the folder nor one above it holds `params.yaml`.
+        UsageError: Neither the folder nor one above it holds `params.yaml`; or the project has code
+            of its own, and another clone's runs.
     """
     start = (start or Path.cwd()).absolute()
     for folder in (start, *start.parents):
         if (folder / PARAMS).is_file():
+            _check_code(folder)
             return Project(folder)
     raise UsageError(f"No {PARAMS} in {start} or above it: run this inside a clone of the project.")
+
+
+def _check_code(root: Path) -> None:
+    """Refuses a project whose commit is not that of the code that runs, as in a git worktree.
+
+    Raises:
+        UsageError: It has code of its own.
+    """
+    own = root / CODE.name
+    if own.is_dir() and not own.samefile(CODE):
+        raise UsageError(
+            f"The code of {CODE.parent} runs here, and the commit of {root} would be recorded. "
+            f"Run the code that is here: cd {root}; {sys.executable} -m retrain.cli …"
+        )

@@ -3,10 +3,16 @@
 import hashlib
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
-from retrain.project import Project
+import retrain
+from flows import train
+from retrain.errors import UsageError
+from retrain.project import Project, find_project
+from tasks import __main__ as tasks
+from tests import warm_python
 
 
 @pytest.fixture
@@ -65,3 +71,48 @@ def test_uncommitted_changes_are_named_and_their_digest_tells_them_apart(clone):
     content = hashlib.sha256(b"A = 2\n").hexdigest()
     listed = f'{{"a.py": "{content}"}}'
     assert seen[0]["sha256"] == hashlib.sha256(listed.encode()).hexdigest()
+
+
+@pytest.fixture
+def worktree(tmp_path):
+    """A git worktree of a clone with code of its own, which another clone's environment is for."""
+    clone = tmp_path / "clone"
+    (clone / "retrain").mkdir(parents=True)
+    (clone / "retrain" / "__init__.py").write_text("'Other code.'\n")
+    (clone / "params.yaml").write_text("workloads: {}\n")
+    git = ("git", "-c", "user.name=t", "-c", "user.email=t@t")
+    for arguments in (
+        ("init", "-q"),
+        ("add", "-A"),
+        ("commit", "-qm", "start"),
+        ("worktree", "add", "-q", "../worktree"),
+    ):
+        subprocess.run([*git, *arguments], cwd=clone, check=True)
+    return tmp_path / "worktree"
+
+
+OURS = Path(retrain.__file__).parents[1]
+COMMAND = str(Path(warm_python.REAL).with_name("retrain"))
+
+
+def test_the_code_of_one_tree_does_not_run_in_another(worktree):
+    done = subprocess.run([COMMAND, "status"], cwd=worktree, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.replace("python3", "python") == (
+        f"retrain: The code of {OURS} runs here, and the commit of {worktree} would be recorded. "
+        f"Run the code that is here: cd {worktree}; {Path(COMMAND).parent}/python -m retrain.cli …\n"
+    )
+
+
+def test_neither_does_it_for_a_worker_of_prefect_or_a_stage_of_dvc(worktree, monkeypatch):
+    monkeypatch.chdir(worktree)
+    with pytest.raises(UsageError, match=f"The code of {OURS} runs here"):
+        train.PIPELINE.run("vit")
+    monkeypatch.setattr("sys.argv", ["tasks", "pull", "vit"])
+    assert tasks.main() == 2
+
+
+def test_a_tree_s_own_code_runs_whatever_the_way_to_it(tmp_path, monkeypatch):
+    (tmp_path / "link").symlink_to(OURS)
+    for root in (OURS, tmp_path / "link"):
+        assert find_project(root / "tests") == Project(root)
