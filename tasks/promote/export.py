@@ -13,10 +13,13 @@ from retrain.project import Project
 from retrain.registry import model_card, packages
 from retrain.registry.versions import ModelVersion
 from tasks.data import package
-from tasks.promote.check import Example, check_files, example_for
+from tasks.promote.check import Example, check_files, difference, example_for
 
 FORMATS = {"huggingface": "tasks.promote.huggingface", "onnx": "tasks.promote.onnx_file"}
 README = "README.md"
+# The largest difference of a probability from the package's, and the share of the images that has
+# to keep to it. Where other libraries decode and scale images, it was 0.03 at most; of bf16, 0.003.
+TOLERANCE, AGREEING = 0.1, 0.95
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,8 @@ def export(project: Project, version: ModelVersion, folder: Path, form: str) -> 
 
     Raises:
         UsageError: The folder is not empty, or a library is missing.
-        ValueError: The package has changed, or has no such form.
+        ValueError: The package has changed or has no such form; or what was written gives other
+            answers. Then nothing is left of it.
     """
     check_folder(folder)
     module: Any = import_module(FORMATS[form])
@@ -115,18 +119,31 @@ def _compared(
     form: str,
     folder: Path,
 ) -> Exported:
-    """Compares the answers for the images that are kept with the version's run."""
+    """Compares the answers for the images that are kept with the version's run.
+
+    Raises:
+        ValueError: Too many are others.
+    """
     images = example.images if example else ()
     answers = module.answer(written, [image.data for image in images]) if images else None
-    same, largest = 0, None
+    same, agreeing, largest = 0, 0, None
     if example and answers is not None:
         largest = 0.0
         for expected, given in zip(example.probabilities, answers.tolist(), strict=True):
             now = dict(zip(expected, given, strict=True))  # both in the order of the labels
-            same += max(expected, key=expected.__getitem__) == max(now, key=now.__getitem__)
+            label = max(now, key=now.__getitem__)
+            same += label == max(expected, key=expected.__getitem__)
+            agreeing += difference(expected, now, label, TOLERANCE) is None
             largest = max(largest, *(abs(expected[name] - now[name]) for name in now))
     compared = len(images) if largest is not None else 0
-    return Exported(version.name, version.version, form, str(folder), compared, same, largest)
+    done = Exported(version.name, version.version, form, str(folder), compared, same, largest)
+    if agreeing < AGREEING * compared:
+        raise ValueError(
+            f"{version.name} version {version.version} is not exported: what was written gives "
+            f"other answers. {done.comparison} For {agreeing:,} they differ by {TOLERANCE:g} at "
+            f"most, which {AGREEING:.0%} of the images have to."
+        )
+    return done
 
 
 def readme(

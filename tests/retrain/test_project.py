@@ -98,9 +98,10 @@ COMMAND = str(Path(warm_python.REAL).with_name("retrain"))
 def test_the_code_of_one_tree_does_not_run_in_another(worktree):
     done = subprocess.run([COMMAND, "status"], cwd=worktree, capture_output=True, text=True)
     assert done.returncode == 2
+    python = Path(COMMAND).with_name("python")
     assert done.stderr.replace("python3", "python") == (
         f"retrain: The code of {OURS} runs here, and the commit of {worktree} would be recorded. "
-        f"Run the code that is here: cd {worktree}; {Path(COMMAND).parent}/python -m retrain.cli …\n"
+        f"Run the code that is here: cd {worktree}; {python} -m retrain.cli …\n"
     )
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -140,21 +141,49 @@ def test_what_is_there_is_not_overwritten(project, version, tmp_path):
     export(project, version, tmp_path / "empty", "huggingface")
 
 
-def test_other_answers_than_the_package_s_are_said(project, version, tmp_path, monkeypatch):
+def answers_of(monkeypatch, turned: int, answer):
+    """Has the package have given other answers for as many images."""
     given = check.Example.read
 
     def changed(file):
         example = given(file)
-        turned = tuple(
-            dict(zip(each, list(each.values())[::-1], strict=True))
-            for each in example.probabilities
-        )
-        return check.Example(example.images, turned, example.files)
+        others = (dict(zip(each, answer(each), strict=True)) for each in example.probabilities)
+        probabilities = (*islice(others, turned), *example.probabilities[turned:])
+        return check.Example(example.images, probabilities, example.files)
 
     monkeypatch.setattr(check.Example, "read", changed)
+
+
+def certain(known):
+    """All of the probability for the label that was the least probable."""
+    return [float(name == min(known, key=known.get)) for name in known]
+
+
+def test_what_gives_other_answers_than_the_package_is_not_exported(
+    project, version, tmp_path, monkeypatch
+):
+    answers_of(monkeypatch, ROWS, certain)
+    with pytest.raises(ValueError, match="toy version 1 is not exported") as refused:
+        export(project, version, tmp_path / "toy", "huggingface")
+    said = str(refused.value)
+    assert f"Of {ROWS} test images it gives 0 the label that the package gives" in said
+    assert "For 0 they differ by 0.1 at most, which 95% of the images have to." in said
+    assert "\n" not in said
+    assert [path.name for path in tmp_path.iterdir() if "export" in path.name] == []
+    assert not (tmp_path / "toy").exists()
+
+
+@pytest.mark.parametrize(("turned", "is_exported"), [(1, True), (2, False)])
+def test_few_images_may_be_decoded_otherwise(
+    project, version, tmp_path, monkeypatch, turned, is_exported
+):
+    answers_of(monkeypatch, turned, certain)
+    if not is_exported:
+        with pytest.raises(ValueError, match="For 18 they differ by"):
+            export(project, version, tmp_path / "toy", "huggingface")
+        return
     done = export(project, version, tmp_path / "toy", "huggingface")
-    assert done.same < ROWS
-    assert done.difference > 0.01
+    assert (done.compared, done.same) == (ROWS, ROWS - turned)
     assert done.comparison in (tmp_path / "toy" / "README.md").read_text()
 
 
