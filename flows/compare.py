@@ -221,8 +221,8 @@ def _evaluated(store: Store, models: Sequence[ModelVersion]) -> tuple[ModelVersi
             return model, found
     one, other = map(_name, models)
     raise ValueError(
-        f"The store has lost what {one} and {other} were evaluated on: name images with --data, or "
-        f"run: retrain train {newest_first[0].name} --refresh"
+        f"The store has lost what {one} and {other} were evaluated on, which it keeps for the "
+        "champion and the reference only: name other images with --data."
     )
 
 

@@ -22,8 +22,8 @@ from retrain.runs.pipeline import flow_without_steps
 from retrain.runs.records import Document
 from retrain.store import Store
 from tasks.data.champion import Registered
+from tasks.data.reference import find_reference
 from tasks.drift import report
-from tasks.drift.reference import find_reference
 from tasks.predict.predict import sample
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from retrain.runs.pipeline import flow_without_steps
 from retrain.runs.records import Document
 from retrain.store import Store
 from tasks.data.champion import Registered
-from tasks.drift.reference import find_reference
+from tasks.data.reference import find_reference
 from tasks.drift.report import TEST_SPLIT, publish, report, sentence
 from tasks.predict.inputs import Source, open_source
 from tasks.predict.origin import read_origin

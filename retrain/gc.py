@@ -1,20 +1,28 @@
-"""Finds and removes artifacts and records of runs that are no longer needed."""
+"""Finds and removes artifacts, records, logs and searches that are no longer needed."""
 
 import json
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import rmtree
+from time import time
 from typing import Any
 
-from retrain import tracking
+from retrain import roots, tracking
 from retrain.errors import UsageError
+from retrain.params import workload_names
 from retrain.project import Project
+from retrain.registry import lineage, versions
+from retrain.roots import Roots
+from retrain.runs.records import LATEST, STARTED
 from retrain.store import Store
 from retrain.verify import leftovers
 
 KEEP = 5  # runs of each flow and workload
+DAY = 86400.0  # seconds; what was used or made since then stays
+STAMP = len("20261123-150000-")  # before the name of a run's log
 
 
 @dataclass(frozen=True)
@@ -23,8 +31,9 @@ class Garbage:
 
     Attributes:
         kind: `artifact`; `scratch` or `leftover`, of a run that was killed; `run`, the document of
-            a run; or `lock`, of an artifact that no longer exists.
-        name: The step and the key, or the flow, the workload and the run.
+            a run; `log`; `search`; `lock`, of an artifact that no longer exists; or `project`, what
+            one that has vanished needed of the store.
+        name: The step and the key; the flow, the workload and the run; or the path.
         bytes: The size of its files.
     """
 
@@ -37,11 +46,13 @@ def collect(project: Project, keep: int = KEEP, *, dry_run: bool = False) -> lis
     """Removes what nothing needs.
 
     An artifact is needed if one of the last runs made or used it, if a registered version of a
-    model was made from it, or if a run in progress uses it. Only runs of this clone are known.
+    model was trained by it, if the champion or the reference came from it, if another project that
+    uses the store needs it, or if a run of now or of the last day has used or made it.
 
     Args:
         project: The clone with the store and the runs.
-        keep: How many runs of each flow and workload are kept.
+        keep: How many runs of each flow and workload are kept. The runs under names that are not
+            in `params.yaml` count together, and such a name goes with its last run.
         dry_run: Remove nothing.
 
     Returns:
@@ -53,25 +64,41 @@ def collect(project: Project, keep: int = KEEP, *, dry_run: bool = False) -> lis
     """
     if keep < 1:
         raise UsageError("--keep: at least the last run is kept.")
-    store, registered = Store(project.store), _registered_outputs(project)
+    store, digests = Store(project.store), _registered_outputs(project, keep)
     garbage = list(_old_documents(project, keep, dry_run))
-    garbage += _artifacts(project, store, keep, registered, dry_run)
+    garbage += _logs(project, keep, dry_run)
+    garbage += _searches(project, keep, dry_run)
+    for place, file in roots.of_vanished(project):
+        garbage.append(Garbage("project", place, file.stat().st_size))
+        if not dry_run:
+            file.unlink(missing_ok=True)
+    if not dry_run:
+        roots.replace(project, lambda: Roots(_taken(project, keep), digests))
+    garbage += _artifacts(project, store, keep, digests, dry_run)
     garbage += _leftovers(store, dry_run)
     return garbage + list(_locks(store, dry_run))
 
 
 def _artifacts(
-    project: Project, store: Store, keep: int, registered: set[str], dry_run: bool
+    project: Project, store: Store, keep: int, digests: frozenset[str], dry_run: bool
 ) -> Iterator[Garbage]:
     from filelock import Timeout
 
+    def needed() -> Roots:
+        # The held ones come first: a run releases them after it has written its document.
+        held = Roots(frozenset(store.held()))
+        return held | Roots(_taken(project, keep), digests) | roots.of_others(project)
+
+    before = needed()
     for step, key in store.entries():
+        digest = store.inspect(step, key)[0].get("digest")
+        if (step, key) in before.outputs or digest in before.digests:
+            continue
         with suppress(Timeout), store.lock(step, key, wait=False):
-            # Both are read again: a run takes an artifact under this lock. The held ones come
-            # first, because a run releases them after it has written its document.
-            if (step, key) in store.held() | _taken(project, keep):
+            now = needed()  # a run takes an artifact under this lock
+            if (step, key) in now.outputs or digest in now.digests:
                 continue
-            if store.inspect(step, key)[0].get("digest") in registered:
+            if _is_recent(store.last_used(step, key)):
                 continue
             yield Garbage("artifact", f"{step} {key}", size_of(store.folder(step, key)))
             if not dry_run:
@@ -84,6 +111,11 @@ def _leftovers(store: Store, dry_run: bool) -> Iterator[Garbage]:
     for left in leftovers(store):
         kind = "leftover" if left.path.name.startswith(".") else "scratch"
         with suppress(Timeout), store.lock(left.step, left.key, wait=False):
+            if (left.step, left.key) in store.held():  # of a run that waits to try again
+                continue
+            # What was half published is of no use to anyone; checkpoints are.
+            if kind == "scratch" and _is_recent(store.last_used(left.step, left.key)):
+                continue
             yield Garbage(kind, f"{left.step} {left.key}", size_of(left.path))
             if not dry_run:
                 left.remove()
@@ -104,51 +136,119 @@ def _locks(store: Store, dry_run: bool) -> Iterator[Garbage]:
                     store.lock_file(step, key).unlink(missing_ok=True)
 
 
+def _logs(project: Project, keep: int, dry_run: bool) -> Iterator[Garbage]:
+    """The logs of old runs, counted as the runs are; those of servers have no time in the name."""
+    known = _workloads(project)
+    groups: dict[str, list[Path]] = defaultdict(list)
+    for path in sorted(project.logs.glob("[0-9]*-[0-9]*-*.log"), reverse=True):
+        name = path.stem[STAMP:]
+        groups[name if name.partition("-")[2] in known else name.partition("-")[0]].append(path)
+    for path in (path for group in groups.values() for path in group[keep:]):
+        if not _is_recent(path.stat().st_mtime):
+            yield Garbage("log", project.relative(path), path.stat().st_size)
+            if not dry_run:
+                path.unlink(missing_ok=True)
+
+
+def _searches(project: Project, keep: int, dry_run: bool) -> Iterator[Garbage]:
+    """The trials of searches that none of the last runs made, and no process works at."""
+    from filelock import FileLock, Timeout
+
+    kept = {
+        document["search"]["key"]
+        for group in _documents(project)
+        for _, document in group[:keep]
+        if document.get("search")
+    }
+    for folder in sorted((project.state / "searches").glob("*/*")):
+        if any(key.startswith(folder.name) for key in kept):
+            continue
+        with suppress(Timeout), ExitStack() as stack:
+            for lock in folder.rglob("*.lock"):
+                stack.enter_context(FileLock(lock, timeout=0))
+            files = [path for path in folder.rglob("*") if path.suffix != ".lock"]
+            if not _is_recent(max((path.stat().st_mtime for path in files), default=0)):
+                yield Garbage("search", project.relative(folder), size_of(folder))
+                if not dry_run:
+                    rmtree(folder)
+
+
+def _is_recent(time_: float) -> bool:
+    return time() - time_ < DAY
+
+
+def _workloads(project: Project) -> set[str]:
+    return set(workload_names(project.params))
+
+
 def _documents(project: Project) -> list[list[tuple[Path, dict[str, Any]]]]:
-    """The documents of all runs, the last first, for each flow and workload."""
-    groups: dict[Path, list[tuple[Path, dict[str, Any]]]] = defaultdict(list)
-    for path in (project.state / "runs").rglob("*.json"):
+    """The documents of all runs, the last first, for each flow and workload.
+
+    Those of a flow under names that are not in `params.yaml` are together.
+    """
+    known, runs = _workloads(project), project.state / "runs"
+    groups: dict[tuple[str, str], list[tuple[Path, dict[str, Any]]]] = defaultdict(list)
+    for path in runs.glob("*/*/*.json"):
         with suppress(FileNotFoundError):  # another gc has removed it
             document = json.loads(path.read_text(encoding="utf-8"))
             if path.stem == document.get("run") and "steps" in document:
-                groups[path.parent].append((path, document))
+                flow, name, _ = path.relative_to(runs).parts
+                groups[flow, name if name in known else ""].append((path, document))
     return [
         sorted(group, key=lambda each: str(each[1]["time"]), reverse=True)
         for _, group in sorted(groups.items())
     ]
 
 
-def _taken(project: Project, keep: int) -> set[tuple[str, str]]:
+def _taken(project: Project, keep: int) -> frozenset[tuple[str, str]]:
     """The step and the key of all outputs of the last runs."""
-    return {
+    return frozenset(
         (step["step"], step["key"])
         for group in _documents(project)
         for _, document in group[:keep]
         for step in document["steps"]
-    }
+    )
 
 
 def _old_documents(project: Project, keep: int, dry_run: bool) -> Iterator[Garbage]:
+    known = _workloads(project)
     for group in _documents(project):
         for path, _ in group[keep:]:
             name = path.relative_to(project.state / "runs").with_suffix("").as_posix()
             yield Garbage("run", name, path.stat().st_size)
             if not dry_run:
                 path.unlink()
+                others = {each.name for each in path.parent.iterdir()} - {LATEST, STARTED}
+                if path.parent.name not in known and not others:
+                    rmtree(path.parent)
 
 
-def _registered_outputs(project: Project) -> set[str]:
-    """The digests of the trainings that are registered as versions of a model."""
+def _registered_outputs(project: Project, keep: int) -> frozenset[str]:
+    """The digests of the trainings that are registered, and of what the opponents came from.
+
+    The opponents are the champion and the reference. A model under a name that is not in
+    `params.yaml` counts as long as one of its runs is kept.
+    """
     scheme, _, path = project.tracking_uri.partition(":///")
     if scheme == "sqlite" and not Path(path).exists():
-        return set()
+        return frozenset()
+    names = _workloads(project)
+    names |= {path.parent.name for group in _documents(project) for path, _ in group[:keep]}
     client, digests, token = tracking.client(project), set(), None
     while True:
         page = client.search_model_versions(max_results=1000, page_token=token)
-        digests |= {version.tags.get("retrain.train_digest") for version in page}
+        found = (each for each in page if each.name in names)
+        digests |= {version.tags.get("retrain.train_digest") for version in found}
         token = page.token
         if not token:
-            return digests - {None}
+            break
+    for name in names:
+        for find in (versions.champion, versions.reference):
+            with suppress(ValueError):  # its lineage is gone or was changed, as `verify` says
+                version = find(project, name)
+                if version and (record := lineage.read(project, version)):
+                    digests |= {made.digest for made in record.steps}
+    return frozenset(digests - {None})
 
 
 def size_of(folder: Path) -> int:

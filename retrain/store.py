@@ -25,6 +25,7 @@ PIECE = 1 << 20  # bytes per read; Python's other threads run meanwhile
 _SCRATCH = "scratch"
 _LAST = "last"
 _HOLDS = ".holds"
+ROOTS = "roots"
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ class Store:
                 yield path.parent.name, path.stem.removeprefix(".")
 
     def _is_own(self, folder: Path) -> bool:
-        return folder.name in (_SCRATCH, _LAST, _HOLDS)
+        return folder.name in (_SCRATCH, _LAST, _HOLDS, ROOTS)
 
     def discard(self, step: str, key: str) -> None:
         """Removes an artifact from the store; the caller holds its lock."""
@@ -182,6 +183,13 @@ class Store:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path, timeout=-1 if wait else 0):
             yield
+
+    def find_digest(self, step: str, digest: str) -> Artifact | None:
+        """An artifact of a step with a digest, whatever its key is; None if there is none."""
+        for name, key in self.entries():
+            if name == step and (found := self.find(step, key)) and found.digest == digest:
+                return found
+        return None
 
     def lock_file(self, step: str, key: str) -> Path:
         """The file of a key's lock. A process that holds the lock may delete it."""
@@ -225,6 +233,7 @@ class Store:
 
     def hold(self, run: str, step: str, key: str) -> None:
         """Records that a run needs an artifact; the caller holds the key's lock."""
+        self._touch(step, key)
         held = self._held_by(run)
         if held.exists():
             with held.open("a", encoding="utf-8") as file:
@@ -257,8 +266,34 @@ class Store:
                 killed.add(lock.stem.rpartition("-")[0])
         return killed - {"dvc"}
 
+    def last_used(self, step: str, key: str) -> float:
+        """When a run last used or made an artifact, or wrote to its scratch.
+
+        Returns:
+            Seconds since the epoch; 0 if there is neither.
+        """
+        folder, scratch = self.folder(step, key), self.root / _SCRATCH / step / key
+        paths = (folder, folder / MANIFEST, scratch, *scratch.rglob("*"))
+        found = 0.0
+        for path in paths:
+            with suppress(FileNotFoundError):
+                found = max(found, path.stat().st_mtime)
+        return found
+
+    def _touch(self, step: str, key: str) -> None:
+        """Records that an artifact, and what is half made of it, is used now."""
+        for path in (self.folder(step, key) / MANIFEST, self.root / _SCRATCH / step / key):
+            with suppress(FileNotFoundError):
+                os.utime(path)
+
     def _release(self, lock: Path) -> None:
-        """Removes the files of a run that holds nothing any more; the caller has the run's lock."""
+        """Removes the files of a run that holds nothing any more; the caller has the run's lock.
+
+        What it held was in use until now, also if it was killed some time ago.
+        """
+        with suppress(FileNotFoundError):
+            for line in lock.with_suffix(".txt").read_text(encoding="utf-8").splitlines():
+                self._touch(*line.split())
         shutil.rmtree(lock.with_suffix(".files"), ignore_errors=True)
         lock.with_suffix(".txt").unlink(missing_ok=True)
         lock.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from flows import pipelines
-from retrain import preflight
+from retrain import preflight, roots
 from retrain.cli.command import Commands, print_json
 from retrain.params import load_workload, parse_override
 from retrain.project import Project
@@ -79,6 +79,7 @@ def _run(pipeline: "Pipeline", project: Project, options: argparse.Namespace) ->
     # After a run that was killed, a flow has to run, even if that finds nothing to do.
     has_to_run = options.run or options.refresh or lost.are_there(project)
     if not has_to_run and (same := pipeline.unchanged(dry_run)):
+        roots.add(project, ())
         if warning := pipeline.data_warning(workload.data, project, options.data_rev):
             print(warning, file=sys.stderr)
         print_json(same | {"took": _seconds()}) if options.json else print(same["outcome"])

@@ -23,7 +23,7 @@ def add_commands(commands: Commands) -> None:
         action="store_true",
         help="remove damaged artifacts: the next run makes them again",
     )
-    help_ = "Remove what no recent run and no registered model needs."
+    help_ = "Remove what no recent run, no registered model and no other project needs."
     gc = commands.add("gc", _gc, help_)
     gc.add_argument(
         "--keep",
@@ -122,9 +122,11 @@ def _gc(project: Project, options: argparse.Namespace) -> int:
             step, key = each.name.split()
             print(f"{each.kind:<9} {step:<11} {key[:12]} {human(each.bytes):>10}")
     counts = Counter(each.kind for each in garbage)
-    listed = ", ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items())
+    plural = {kind: f"{kind}{'es' if kind == 'search' else 's'}" for kind in counts}
+    listed = ", ".join(f"{n} {kind if n == 1 else plural[kind]}" for kind, n in counts.items())
     verb = "To remove" if options.dry_run else "Removed"
     print(f"{verb}: {listed or 'nothing'}, {human(total)}.")
+    print("What a run has used or made in the last 24 hours stays.")
     return 0
 
 

@@ -206,11 +206,14 @@ def write_images(project: Project, lineage: Lineage, file: Path) -> int:
     if file.suffix not in (".parquet", ".csv"):
         raise UsageError(f"--images {file}: name a file that ends in .parquet or .csv.")
     images = lineage.images
-    found = Store(project.store).find(images.step, images.key)
+    [digest] = [made.digest for made in lineage.steps if made.step == images.step]
+    found = Store(project.store).find_digest(images.step, digest)
     if found is None:
+        revision = f" --data-rev {lineage.commit}" if lineage.data["tracked"] else ""
         raise ValueError(
             f"The store has lost the list of the images ({images.step} {images.key[:12]}), so only "
-            "their digest per split is known. A run on the same data makes the list again."
+            "their digest per split is known. With the code and the checks of then, this makes it "
+            f"again: retrain {images.step} {lineage.entry or lineage.model}{revision}"
         )
     listed = found.folder / images.file
     if digests_of_images(listed) != images.splits:

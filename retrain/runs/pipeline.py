@@ -11,7 +11,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from retrain import preflight
+from retrain import preflight, roots
 from retrain.errors import UsageError
 from retrain.params import load_workload
 from retrain.project import Project, find_project
@@ -265,6 +265,7 @@ class Pipeline:
         if not refresh:
             dry_run = self.dry_run(project, config, data_rev, promote)
             if not run and (same := self.unchanged(dry_run)):
+                roots.add(project, ())
                 return Completed(name="Skipped", message=same["outcome"], data=same)
             first = dry_run.has_to_run  # what is cached needs no check, which imports libraries
         self.check_slowly(first, config, project)

@@ -15,6 +15,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from retrain import roots
 from retrain.errors import UsageError
 from retrain.faults import did_you_mean
 from retrain.messages import message_of
@@ -151,6 +152,7 @@ def _write(project: Project, document: Document) -> None:
     folder = _folder(project, document["flow"], document["workload"])
     write_json(folder / f"{document['run']}.json", document)
     write_json(folder / LATEST, document)
+    roots.add(project, ((step["step"], step["key"]) for step in document["steps"]))
 
 
 def _runs(project: Project) -> Path:

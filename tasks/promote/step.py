@@ -23,6 +23,7 @@ from retrain.workload import Data, Gate
 from tasks.compute.served import start_ahead
 from tasks.data import package
 from tasks.data.raw_dataset import open_raw_dataset
+from tasks.data.reference import keep_reference, make_reference
 from tasks.promote import card, latency
 from tasks.promote.check import check_before_promotion, example_of, keep, sample
 from tasks.promote.lineage import lineage_of
@@ -107,6 +108,9 @@ def promote(
                 project, registered, workspace.folder, rules.max_latency_ms
             )
             registered = versions.note_latency(project, registered, found)
+            source = open_raw_dataset(data, pulled)
+            sampled = make_reference(source, validated.folder, scores.folder)
+            keep_reference(project, registered, sampled)
             ruled = _decide(rules, version, decision, intent, registered, project)
         return _facts(decisions.apply(project, registered, ruled), ruled)
 

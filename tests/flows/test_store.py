@@ -1,13 +1,14 @@
 """Damage in the store of a real clone is found and repaired; `retrain verify` and `retrain gc`."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.flows.conftest import ran
+from tests.flows.conftest import draw_photos, ran
 
 
 @pytest.fixture
@@ -102,6 +103,8 @@ def test_gc_removes_what_neither_the_last_run_nor_the_registry_needs(copy, folde
     other = copy.train("--set", "train.lr=0.0021")
     trained, scores = (Path(step["path"]) for step in other["steps"][3:5])
     copy.train("--run")
+    assert f"evaluate    {scores.name[:12]}" not in copy.retrain("gc", "--keep", "1").stdout
+    age(copy.root)
     shown = json.loads(copy.retrain("gc", "--keep", "1", "--dry-run", "--json").stdout)
     artifacts = [each["name"] for each in shown["garbage"] if each["kind"] == "artifact"]
     assert f"evaluate {scores.name}" in artifacts
@@ -111,5 +114,26 @@ def test_gc_removes_what_neither_the_last_run_nor_the_registry_needs(copy, folde
     assert not scores.exists()
     assert trained.exists()  # a version in the registry
     assert all(folder.exists() for folder in folders.values())  # of the last run
-    assert copy.retrain("gc", "--keep", "1").stdout == "Removed: nothing, 0 bytes.\n"
+    assert "Removed: nothing, 0 bytes.\n" in copy.retrain("gc", "--keep", "1").stdout
     assert ran(copy.train("--run")) == []
+
+
+def age(root, hours=25):
+    """Lets everything in a clone's state be older by as many hours."""
+    for path in (root / ".retrain").rglob("*"):
+        if not path.is_symlink():
+            when = path.stat().st_mtime - hours * 3600
+            os.utime(path, (when, when))
+
+
+def test_gc_keeps_what_the_champion_is_compared_by_and_came_from(copy, tmp_path):
+    tried = copy.train("--set", "train.lr=0.0021", "--set", "checks.max_side=9000")
+    version = tried["model"]["version"]
+    age(copy.root)
+    assert "artifact" in copy.retrain("gc", "--keep", "1").stdout
+    photos = draw_photos(tmp_path / "photos", size=8)
+    copy.retrain("drift", "vit", "--input", str(photos))
+    copy.retrain("compare", "vit@champion", f"vit@{version}")
+    images = tmp_path / "images.csv"
+    copy.retrain("lineage", "vit@champion", "--images", str(images))
+    assert images.read_text().count("\n") > 1000

@@ -1,22 +1,51 @@
 """What is no longer needed goes, and nothing else: real stores, locks and an MLflow registry."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
-from retrain import gc, tracking
+from retrain import gc, roots, tracking
 from retrain.errors import UsageError
 from retrain.project import Project
+from retrain.registry import lineage
+from retrain.registry.lineage import Images, Lineage, Made
 from retrain.store import RunContext, Store, write_json
 from tests import templates
 from tests.retrain.test_store import make_toy, with_lr
+
+# A run that is killed while it trains: it holds what it has used.
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from retrain.project import Project
+from retrain.store import Store
+
+store = Store(Project(Path(sys.argv[1])).store)
+with store.holding("run-9"):
+    store.hold("run-9", "toy", sys.argv[2])
+    store.hold("run-9", "toy", "killed")
+    (store.scratch("toy", "killed") / "checkpoint").write_text("12345")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     monkeypatch.delenv("RETRAIN_STORE", raising=False)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return Project(tmp_path)
+    return make_project(tmp_path)
+
+
+def make_project(root):
+    root.mkdir(exist_ok=True)
+    (root / "params.yaml").write_text("workloads: {vit: {}, cnn: {}}\n")
+    return Project(root)
 
 
 @pytest.fixture
@@ -24,13 +53,21 @@ def store(project):
     return Store(project.store)
 
 
-def keep_run(project, number, *made, flow="train", workload="vit"):
+def age(root, hours=25):
+    """Lets a folder and everything below be older by as many hours."""
+    for path in (root, *root.rglob("*")):
+        when = path.stat().st_mtime - hours * 3600
+        os.utime(path, (when, when))
+
+
+def keep_run(project, number, *made, flow="train", workload="vit", **more):
     folder = project.state / "runs" / flow / workload
     folder.mkdir(parents=True, exist_ok=True)
     document = {
         "run": f"run-{number}",
         "time": f"2026-11-{number:02}T00:00:00+00:00",
         "steps": [{"step": "toy", "key": each.key} for each in made],
+        **more,
     }
     write_json(folder / f"run-{number}.json", document)
     write_json(folder / "latest.json", document)
@@ -38,7 +75,10 @@ def keep_run(project, number, *made, flow="train", workload="vit"):
 
 
 def made_with(project, store, lr):
-    return make_toy(store, RunContext("run", project), with_lr(lr))
+    """An output of the day before yesterday."""
+    made = make_toy(store, RunContext("run", project), with_lr(lr))
+    age(made.folder, 48)
+    return store.find("toy", made.key)
 
 
 def collected(project, kind, **options):
@@ -72,9 +112,11 @@ def names(store):
 def test_a_dry_run_lists_the_same_and_removes_nothing(project, store):
     made = made_with(project, store, 0.1)
     (store.scratch("toy", "killed") / "checkpoint").write_text("12345")
+    age(store.root / "scratch")
     would = gc.collect(project, dry_run=True)
     assert made.folder.exists()
     assert [(each.kind, each.bytes) for each in would if each.kind == "scratch"] == [("scratch", 5)]
+    assert not list(store.root.glob("roots/*"))
     did = [each for each in gc.collect(project) if each.kind != "lock"]
     assert did == would
     assert not made.folder.exists()
@@ -117,7 +159,10 @@ def test_what_a_run_that_goes_on_has_taken_or_is_making_stays(project, store):
         assert taken.folder.exists()
         assert making.folder.exists()
         assert store.partial("toy", making.key).exists()
-    assert len(collected(project, "artifact")) == 2
+    age(store.root / "scratch")
+    assert collected(project, "artifact") == [f"toy {making.key}"]
+    age(store.root)  # the other one was in use until just now
+    assert collected(project, "artifact") == [f"toy {taken.key}"]
     assert names(store) == set()
 
 
@@ -142,3 +187,154 @@ def test_the_documents_of_runs_that_failed_count_too(project, store):
     write_json(path, json.loads(path.read_text()) | {"error": "no"})
     assert collected(project, "artifact") == []
     assert made == store.find("toy", made.key)
+
+
+def test_what_was_used_or_made_in_the_last_day_stays(project, store):
+    made = make_toy(store, RunContext("run", project), with_lr(0.1))
+    used = made_with(project, store, 0.2)
+    assert make_toy(store, RunContext("run", project), with_lr(0.2)) == used
+    assert gc.collect(project) == []
+    age(store.root, 23)
+    assert gc.collect(project) == []
+    age(store.root, 2)
+    assert len(collected(project, "artifact")) == 2
+    assert not made.folder.exists()
+
+
+def test_what_a_killed_run_goes_on_from_stays_for_a_day(project, store):
+    used = made_with(project, store, 0.1)
+    program = [sys.executable, "-c", KILLED, str(project.root), used.key]
+    assert subprocess.run(program, check=False).returncode == -signal.SIGKILL
+    age(store.root, 48)  # it had worked for long: its checkpoint is old, too
+    for _ in range(2):
+        assert gc.collect(project) == []
+    assert (store.scratch("toy", "killed") / "checkpoint").exists()
+    age(store.root)
+    assert collected(project, "scratch") == ["toy killed"]
+    assert not used.folder.exists()
+
+
+def test_what_a_run_has_half_made_stays_between_two_tries(project, store):
+    with store.holding("run-9"):
+        with store.lock("toy", "key"):
+            store.hold("run-9", "toy", "key")
+            (store.scratch("toy", "key") / "checkpoint").write_text("12345")
+        age(store.root, 48)  # it waits for long; nobody has the lock
+        assert gc.collect(project) == []
+    assert (store.scratch("toy", "key") / "checkpoint").exists()
+
+
+def test_what_another_project_needs_stays(tmp_path, monkeypatch):
+    monkeypatch.setenv("RETRAIN_STORE", str(tmp_path / "store"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    ours, theirs = (make_project(tmp_path / name) for name in ("ours", "theirs"))
+    store = Store(ours.store)
+    made = [made_with(ours, store, lr) for lr in (0.1, 0.2, 0.3)]
+    for project, each in ((ours, made[0]), (theirs, made[1])):
+        keep_run(project, 1, each)
+        roots.add(project, [("toy", each.key)])  # as a run does when it writes its document
+    assert collected(ours, "artifact") == [f"toy {made[2].key}"]
+    assert collected(theirs, "artifact") == []
+    for number in range(2, 8):  # they need something else now, and say so with their own gc
+        keep_run(theirs, number)
+    assert collected(ours, "artifact") == []
+    assert collected(theirs, "artifact") == [f"toy {made[1].key}"]
+    assert [each.folder.exists() for each in made] == [True, False, False]
+
+
+def test_a_project_that_has_vanished_needs_nothing_after_a_while(tmp_path, monkeypatch):
+    monkeypatch.setenv("RETRAIN_STORE", str(tmp_path / "store"))
+    ours, theirs = (make_project(tmp_path / name) for name in ("ours", "theirs"))
+    made = made_with(ours, Store(ours.store), 0.1)
+    roots.add(theirs, [("toy", made.key)])
+    folder = Store(ours.store).root / "roots"
+    age(folder, 89 * 24)
+    assert gc.collect(ours) == []
+    roots.add(theirs, ())  # a run that found nothing to do
+    age(folder, 89 * 24)
+    assert gc.collect(ours) == []
+    age(folder, 48)
+    assert collected(ours, "project") == [str(theirs.root)]
+    assert not made.folder.exists()
+
+
+def test_a_copy_of_a_project_has_roots_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("RETRAIN_STORE", str(tmp_path / "store"))
+    original = make_project(tmp_path / "original")
+    roots.add(original, [("toy", "a")])
+    copy = Project((tmp_path / "original").rename(tmp_path / "copy"))
+    roots.add(copy, [("toy", "b")])
+    assert roots.of_others(copy).outputs == {("toy", "a")}
+
+
+def test_names_of_tries_end_together(project, store):
+    templates.place_mlflow_database(project.root)
+    client = tracking.client(project)
+    made = [made_with(project, store, lr) for lr in (0.1, 0.2, 0.3)]
+    for number, each in enumerate(made):
+        keep_run(project, number + 1, each, workload=f"try-{number}")
+        client.create_registered_model(f"try-{number}")
+        tags = {"retrain.train_digest": each.digest}
+        client.create_model_version(f"try-{number}", source="somewhere", tags=tags)
+    keep_run(project, 1, workload="vit")
+    assert len(collected(project, "artifact", keep=2)) == 1
+    assert [each.folder.exists() for each in made] == [False, True, True]
+    names = {path.name for path in (project.state / "runs" / "train").iterdir()}
+    assert names == {"try-1", "try-2", "vit"}
+
+
+def test_old_logs_and_searches_go(project):
+    logs, searches = project.logs, project.state / "searches"
+    logs.mkdir(parents=True)
+    named = [
+        f"2026110{day}-120000-{name}.log"
+        for name in ("train-vit", "train-my-vit")
+        for day in range(1, 5)
+    ]
+    named += [f"2026110{day}-130000-train-try-{day}.log" for day in range(1, 5)]
+    for name in (*named, "prefect.log"):
+        (logs / name).write_text("12345")
+    for key in ("a", "b", "c", "d"):
+        (searches / "vit" / (key * 16) / "trials").mkdir(parents=True)
+        (searches / "vit" / (key * 16) / "trials" / "000001.json").write_text("{}")
+    (project.params).write_text("workloads: {vit: {}, my-vit: {}}")
+    keep_run(project, 1, flow="tune", search={"key": "a" * 64})
+    assert gc.collect(project, keep=2) == []
+    age(project.state)
+    (searches / "vit" / ("b" * 16) / "trials" / "000002.json").write_text("{}")
+    with FileLock(searches / "vit" / ("c" * 16) / "trials" / "000001.lock"):  # it goes on
+        gone = gc.collect(project, keep=2)
+    assert sorted(Path(each.name).name for each in gone if each.kind == "log") == sorted(
+        name for name in named if name[7] in "12"
+    )
+    assert [each.name for each in gone if each.kind == "search"] == [
+        f".retrain/searches/vit/{'d' * 16}"
+    ]
+    assert len(list(logs.iterdir())) == 7
+    assert len(list((searches / "vit").iterdir())) == 3
+
+
+def test_what_the_champion_came_from_stays(project, store):
+    templates.place_mlflow_database(project.root)
+    made = [made_with(project, store, lr) for lr in (0.1, 0.2, 0.3)]
+    client = tracking.client(project)
+    client.create_registered_model("vit")
+    for number, each in enumerate(made[:2], 1):
+        run_id = tracking.start_run(project, "vit", f"k{number}", {}, "digest").run_id
+        record = Lineage(
+            model="vit", package="p", weights="w", time="", commit=None, uncommitted=None,
+            data={}, entry="vit", overrides={}, parameters=None, requirements=None, validation={},
+            images=Images("toy", each.key, "images.parquet", {}), training={}, metrics={},
+            steps=(Made("toy", each.digest, each.key),), mlflow_run=run_id,
+        )  # fmt: skip
+        tags = {
+            "train_digest": f"t{number}", "family": "vit", "weights": "w", "images": "{}",
+            "metrics": "{}", "lineage": lineage.write(project, record),
+        }  # fmt: skip
+        named = {f"retrain.{name}": value for name, value in tags.items()}
+        client.create_model_version("vit", source="somewhere", run_id=run_id, tags=named)
+    client.set_registered_model_alias("vit", "champion", "2")
+    assert len(collected(project, "artifact")) == 2
+    assert [each.folder.exists() for each in made] == [False, True, False]
+    client.set_registered_model_alias("vit", "champion", "1")
+    assert len(collected(project, "artifact")) == 1

@@ -13,9 +13,11 @@ from retrain.code import source_of
 from retrain.project import Project
 from retrain.registry import decisions, packages, versions
 from tasks.data import package
+from tasks.data.image_facts import schema
+from tasks.data.reference import find_reference
 from tasks.promote import package as packaging
 from tests.tasks.promote.conftest import COMPARE, FAST, ROWS, decide, history, train
-from tests.tasks.toy_model import HISTORY, write_scores
+from tests.tasks.toy_model import HISTORY, LABELS, write_scores
 
 pytestmark = pytest.mark.usefixtures("not_loaded")
 
@@ -223,3 +225,18 @@ def test_code_that_changed_after_the_evaluation_is_not_registered(project, run):
         run(trained, "first", None, older)
     assert versions.champion(project, "toy") is None
     assert history(project) == ()
+
+
+def test_what_drift_is_found_against_is_there_without_the_store(project, run):
+    trained = train(project)
+    run(trained, "first", intent=COMPARE)
+    version = versions.get(project, "toy", 1)
+    assert find_reference(project, version) is None  # the store of these tests is empty
+    run(trained, "first")
+    before = state(project)
+    table = find_reference(project, version)
+    assert table.schema == schema()
+    assert len(table) == ROWS
+    assert set(table["label"].to_pylist()) <= set(LABELS)
+    run(trained, "champion already", champion=1)
+    assert state(project) == before

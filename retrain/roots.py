@@ -1,0 +1,110 @@
+"""What projects need of a store: each leaves its roots there, and no other one's `gc` takes them.
+
+The roots of a project are a file in the store. Each run adds the outputs that it used or made, and
+`gc` writes the file anew, with what is still needed. They end with `retrain gc` in the project; or
+`DAYS` after its last run, if the project has vanished.
+"""
+
+import json
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import time
+
+from retrain.project import Project
+from retrain.store import ROOTS, write_json
+
+DAYS = 90
+
+
+@dataclass(frozen=True)
+class Roots:
+    """What a project needs.
+
+    Attributes:
+        outputs: By the step and the key.
+        digests: Of outputs that are needed whatever their key is.
+    """
+
+    outputs: frozenset[tuple[str, str]] = frozenset()
+    digests: frozenset[str] = frozenset()
+
+    def __or__(self, other: "Roots") -> "Roots":
+        return Roots(self.outputs | other.outputs, self.digests | other.digests)
+
+
+def add(project: Project, outputs: Iterable[tuple[str, str]]) -> None:
+    """Adds outputs to the roots of a project; without any, the roots begin to age anew."""
+    with _locked(project) as file:
+        _write(project, file, _read(file) | Roots(frozenset(outputs)))
+
+
+def replace(project: Project, find: Callable[[], Roots]) -> None:
+    """Writes the roots of a project anew.
+
+    Args:
+        project: The clone.
+        find: Finds them; no run of the project adds any meanwhile.
+    """
+    with _locked(project) as file:
+        _write(project, file, find())
+
+
+def of_others(project: Project) -> Roots:
+    """The roots of the other projects that use the store."""
+    found, own = Roots(), _file(project)
+    for file in own.parent.glob("*.json"):
+        if file != own and not _is_old(file):
+            found |= _read(file)
+    return found
+
+
+def of_vanished(project: Project) -> Iterator[tuple[str, Path]]:
+    """Other projects that have vanished: where each was, and the file of its roots."""
+    own = _file(project)
+    for file in sorted(own.parent.glob("*.json")):
+        if file != own and _is_old(file):
+            yield json.loads(file.read_text(encoding="utf-8"))["project"], file
+
+
+def _is_old(file: Path) -> bool:
+    return time() - file.stat().st_mtime > DAYS * 86400
+
+
+@contextmanager
+def _locked(project: Project) -> Iterator[Path]:
+    from filelock import FileLock
+
+    project.state.mkdir(parents=True, exist_ok=True)
+    with FileLock(project.state / ".roots.lock"):
+        file = _file(project)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        yield file
+
+
+def _file(project: Project) -> Path:
+    """The file of a project, by an id that a copy of the project does not share."""
+    path = project.state / "id.json"
+    known = {}
+    with suppress(FileNotFoundError):
+        known = json.loads(path.read_text(encoding="utf-8"))
+    if known.get("project") != str(project.root):
+        known = {"project": str(project.root), "id": secrets.token_hex(8)}
+        project.state.mkdir(parents=True, exist_ok=True)
+        write_json(path, known)
+    return project.store / ROOTS / f"{known['id']}.json"
+
+
+def _read(file: Path) -> Roots:
+    try:
+        known = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Roots()
+    return Roots(frozenset(map(tuple, known["outputs"])), frozenset(known["digests"]))
+
+
+def _write(project: Project, file: Path, roots: Roots) -> None:
+    fields = {"outputs": sorted(roots.outputs), "digests": sorted(roots.digests)}
+    write_json(file, {"project": str(project.root), **fields})

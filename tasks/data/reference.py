@@ -1,0 +1,106 @@
+"""The reference of a version: a sample of the test split that it was evaluated on.
+
+It is what drift is found against. It is made when the version is about to be promoted, and lies
+with the MLflow run of its training, so that it is there without the store and the data. For a
+version that was not, it is made from what the store has of its evaluation when somebody asks. The
+predictions of the evaluation are those of the package; the images are read again for their facts.
+"""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from retrain import atomic, tracking
+from retrain.project import Project
+from retrain.registry.versions import ModelVersion
+from retrain.store import Store
+from tasks.data.accepted_images import read_images
+from tasks.data.evaluated import SPLIT, find_evaluated
+from tasks.data.image_facts import is_sampled, measure, schema
+from tasks.data.predictions import FEATURES, FILE
+from tasks.data.raw_dataset import RawDataset
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FOLDER = "reference"  # of the run's artifacts
+
+
+def find_reference(project: Project, version: ModelVersion) -> "pa.Table | None":
+    """The reference of a version; None if MLflow has none, and the store has lost what it is of.
+
+    There is none either for an old version, of which nobody knows the package that was evaluated.
+    It is kept on this machine.
+    """
+    import pyarrow.parquet as pq
+
+    if version.package_digest is None:
+        return None
+    name = f"reference-{version.package_digest[:16]}.parquet"
+    file = project.state / "drift" / version.name / name
+    if not file.exists():
+        table = _registered(project, version) or _of_store(project, version)
+        if table is None:
+            return None
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with atomic.replacing(file) as aside:
+            pq.write_table(table, aside)
+    return pq.read_table(file, schema=schema())  # an old one has no features: they are null
+
+
+def keep_reference(project: Project, version: ModelVersion, table: "pa.Table") -> None:
+    """Keeps a reference with the MLflow run of the training."""
+    import pyarrow.parquet as pq
+
+    with TemporaryDirectory() as folder:
+        pq.write_table(table, Path(folder, f"{version.package_digest}.parquet"))
+        tracking.log_artifacts(project, version.run_id, Path(folder), FOLDER)
+
+
+def make_reference(source: RawDataset, validated: Path, evaluated: Path) -> "pa.Table":
+    """A sample of the test split of an evaluation, with its predictions.
+
+    Args:
+        source: The data.
+        validated: The output of `validate`.
+        evaluated: The output of `evaluate`.
+
+    Returns:
+        The columns of `tasks.data.image_facts.schema`.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = ["sha256", "prediction", "confidence"]
+    given = pq.read_table(evaluated / FILE, columns=columns)
+    rows = [
+        row
+        for row, sha256 in enumerate(given["sha256"].to_pylist())
+        if is_sampled(sha256, len(given))
+    ]
+    answers = given.take(rows).to_pylist()
+    features, kept = {}, evaluated / FEATURES
+    if kept.exists():  # not in an old evaluation
+        features = {each["sha256"]: each["features"] for each in pq.read_table(kept).to_pylist()}
+    measured = []
+    images = read_images(source, validated, SPLIT, rows)
+    for answer, image in zip(answers, images, strict=True):
+        assert answer["sha256"] == image.sha256, image.path
+        if facts := measure(image.data):
+            said = {"label": answer["prediction"], "confidence": answer["confidence"]}
+            measured.append(said | facts | {"features": features.get(image.sha256)})
+    return pa.Table.from_pylist(measured, schema())
+
+
+def _registered(project: Project, version: ModelVersion) -> "pa.Table | None":
+    import pyarrow.parquet as pq
+
+    path = f"{FOLDER}/{version.package_digest}.parquet"
+    with TemporaryDirectory() as folder:
+        file = tracking.download_artifact(project, version.run_id, path, Path(folder))
+        return pq.read_table(file, schema=schema()) if file else None
+
+
+def _of_store(project: Project, version: ModelVersion) -> "pa.Table | None":
+    found = find_evaluated(Store(project.store), version)
+    return found and make_reference(found.source, found.validated, found.predictions)
