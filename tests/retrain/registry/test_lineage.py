@@ -116,16 +116,20 @@ def test_the_digest_of_a_split_is_that_of_its_sorted_lines(tmp_path):
 
 @pytest.fixture
 def listed(project):
-    """A record whose list of images is in the store."""
+    """A record whose list of images is in the store, by now under the key of other code."""
     plan = Plan("validate", {}, {"pull": "pulled"}, {}, {})
     folder = Store(project.store).folder("validate", plan.key)
     folder.mkdir(parents=True)
     write_list(folder / "images.parquet")
     files = list_files(folder)
     written = {"facts": {}, "files": files, "plan": vars(plan), "provenance": {"run": "run-1"}}
-    write_json(folder / MANIFEST, written | {"digest": digest_of_output({}, files)})
+    digest = digest_of_output({}, files)
+    write_json(folder / MANIFEST, written | {"digest": digest})
     splits = lineage.digests_of_images(folder / "images.parquet")
-    return record("run", images=Images("validate", plan.key, "images.parquet", splits))
+    made = Made("validate", digest, "older")
+    return record(
+        "run", images=Images("validate", "older", "images.parquet", splits), steps=(made,)
+    )
 
 
 @pytest.mark.parametrize("name", ["list.parquet", "list.csv"])
@@ -149,8 +153,11 @@ def test_a_list_that_is_lost_or_another_one_is_refused(project, listed, tmp_path
     other = replace(listed.images, splits={"train": {"rows": 3, "sha256": sha256("other")}})
     with pytest.raises(ValueError, match="has changed since the version was registered"):
         lineage.write_images(project, replace(listed, images=other), target)
-    Store(project.store).discard("validate", listed.images.key)
-    with pytest.raises(ValueError, match="The store has lost the list of the images"):
+    [(step, key)] = Store(project.store).entries()
+    Store(project.store).discard(step, key)
+    with pytest.raises(
+        ValueError, match=r"has lost the list .* retrain validate vit --data-rev c0"
+    ):
         lineage.write_images(project, listed, target)
     assert not target.exists()
 

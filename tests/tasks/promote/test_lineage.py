@@ -206,7 +206,7 @@ def test_the_images_are_listed_from_the_store(project, version, images, monkeypa
     assert "The store has lost the list of the images" in errors
     listed = Path(images[1].folder, image_table.FILE_NAME)
     found = replace(images[1], folder=listed.parent)
-    monkeypatch.setattr(Store, "find", lambda *_: found)
+    monkeypatch.setattr(Store, "find_digest", lambda *_: found)
     code, output, _ = run_command(project, monkeypatch, capsys, "toy", "--images", "x.parquet")
     assert code == 0
     assert f"{ROWS + 4} images are listed in x.parquet." in output
