@@ -218,9 +218,9 @@ def _old_documents(project: Project, keep: int, dry_run: bool) -> Iterator[Garba
             yield Garbage("run", name, path.stat().st_size)
             if not dry_run:
                 path.unlink()
-                others = {each.name for each in path.parent.iterdir()} - {LATEST, STARTED}
+                others = {each.name for each in path.parent.glob("*.json")} - {LATEST, STARTED}
                 if path.parent.name not in known and not others:
-                    rmtree(path.parent)
+                    (path.parent / LATEST).unlink(missing_ok=True)  # with it, the name
 
 
 def _registered_outputs(project: Project, keep: int) -> frozenset[str]:

@@ -38,7 +38,12 @@ class Roots:
 def add(project: Project, outputs: Iterable[tuple[str, str]]) -> None:
     """Adds outputs to the roots of a project; without any, the roots begin to age anew."""
     with _locked(project) as file:
-        _write(project, file, _read(file) | Roots(frozenset(outputs)))
+        known = _read(file)
+        wanted = known | Roots(frozenset(outputs))
+        if wanted == known and file.exists():
+            file.touch()
+        else:
+            _write(project, file, wanted)
 
 
 def replace(project: Project, find: Callable[[], Roots]) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from retrain import preflight
+from retrain import preflight, roots
 from retrain.errors import UsageError
 from retrain.execute import get_or_run, run_uncached
 from retrain.messages import message_of
@@ -152,6 +152,7 @@ class Build:
         made, cached = get_or_run(
             self.store, step, now, self.workload, inputs, self.context, self._checking
         )
+        roots.add(self.project, [(step.name, now.key)])
         maker = f"from run {made.provenance['run'][:8]} of {made.provenance['time']}"
         why = maker if cached else "not in the store"
         console.ended(step.name, cached, why, time.monotonic() - began)

@@ -8,7 +8,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows import predict
-from retrain.cli.main import main
 from retrain.project import Project
 from retrain.store import Store
 from tasks.predict import inputs
@@ -51,11 +50,10 @@ def test_the_champion_answers_as_it_was_evaluated(clone, first, tmp_path):
         (("vit", "--output", "docs/out.parquet"), "docs/out.parquet lies in the input"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(clone, arguments, message, monkeypatch, capsys):
-    monkeypatch.chdir(clone.root)
+def test_what_cannot_be_done_is_one_line(clone, arguments, message):
     name, *others = arguments
-    assert main(["predict", name, "--input", "docs", "--output", "out.parquet", *others]) == 2
-    errors = capsys.readouterr().err
+    command = ("predict", name, "--input", "docs", "--output", "out.parquet", *others)
+    errors = clone.retrain(*command, code=2).stderr
     assert len(errors.splitlines()) == 1
     assert message in errors
 
@@ -69,10 +67,8 @@ def test_what_cannot_be_done_is_one_line(clone, arguments, message, monkeypatch,
         (("vti@1", "vit"), "No workload 'vti' in params.yaml or run here. Did you mean 'vit'?"),
     ],
 )
-def test_versions_that_cannot_be_compared_are_one_line(clone, two, message, monkeypatch, capsys):
-    monkeypatch.chdir(clone.root)
-    assert main(["compare", *two]) == 2
-    assert capsys.readouterr().err == f"retrain: {message}\n"
+def test_versions_that_cannot_be_compared_are_one_line(clone, two, message):
+    assert clone.retrain("compare", *two, code=2).stderr == f"retrain: {message}\n"
 
 
 def test_an_archive_at_a_url_is_downloaded_once_and_removed(tmp_path):

@@ -15,6 +15,7 @@ from tests.flows.conftest import draw_photos, ran
 def copy(clone, first, tmp_path):
     """A copy of the clone after its first run, to be harmed."""
     shutil.copytree(clone.root, tmp_path / "clone", symlinks=True)
+    shutil.rmtree(tmp_path / "clone" / ".retrain" / "store" / "roots")  # those of the original
     return replace(clone, root=tmp_path / "clone")
 
 
@@ -141,3 +142,18 @@ def test_gc_keeps_what_the_champion_is_compared_by_and_came_from(copy, tmp_path)
     for place in ("store", "drift"):  # the reference lies in MLflow
         shutil.rmtree(copy.root / ".retrain" / place)
     copy.retrain("drift", "vit", "--input", str(photos))
+
+
+def test_gc_in_one_clone_leaves_what_another_one_needs(copy, tmp_path):
+    shutil.copytree(copy.root, tmp_path / "other", symlinks=True)
+    other = replace(copy, root=tmp_path / "other")
+    shared = {"RETRAIN_STORE": str(copy.root / ".retrain" / "store")}
+    tried = ("train", "vit", "--set", "train.lr=0.0021", "--run", "--json")
+    other.retrain(*tried, **shared)
+    age(copy.root)
+    assert "Removed: nothing" in copy.retrain("gc", "--keep", "1", **shared).stdout
+    assert ran(json.loads(other.retrain(*tried, **shared).stdout)) == []
+    other.retrain("train", "vit", "--set", "train.lr=0.0022", **shared)
+    age(copy.root)
+    other.retrain("gc", "--keep", "1", **shared)  # lets the older one go
+    assert ran(json.loads(other.retrain(*tried, **shared).stdout)) == ["evaluate"]

@@ -15,6 +15,7 @@ from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry import lineage
 from retrain.registry.lineage import Images, Lineage, Made
+from retrain.runs import records
 from retrain.store import RunContext, Store, write_json
 from tests import templates
 from tests.retrain.test_store import make_toy, with_lr
@@ -279,8 +280,7 @@ def test_names_of_tries_end_together(project, store):
     keep_run(project, 1, workload="vit")
     assert len(collected(project, "artifact", keep=2)) == 1
     assert [each.folder.exists() for each in made] == [False, True, True]
-    names = {path.name for path in (project.state / "runs" / "train").iterdir()}
-    assert names == {"try-1", "try-2", "vit"}
+    assert records.names(project) == ["vit", "cnn", "try-1", "try-2"]
 
 
 def test_old_logs_and_searches_go(project):
