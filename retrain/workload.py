@@ -3,6 +3,7 @@
 `retrain.params` reads the file.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
@@ -37,7 +38,7 @@ class Section(BaseModel):
 class Split(Section):
     """The fractions of the images for splits that the data does not have.
 
-    An image's content decides its split, so that it stays there when the data grows.
+    An image's pixels decide its split, so that it stays there when the data grows.
     """
 
     val: Fraction = 0.1
@@ -57,6 +58,11 @@ class Data(Section):
             `image` or `img` when None.
         label_column: The Parquet column with the class: a name, or an integer; `label` or `labels`
             when None.
+        group: Whose images stay in one split: the values of a column of one's own (of the Parquet
+            files, or of a `metadata.csv`); what a regular expression with a group in parentheses
+            finds in an image's name; or `near_duplicates`, images that look the same.
+        time: When an image was taken: a column, a regular expression, or `exif`. The newest images
+            become test, those before them val.
     """
 
     path: Text
@@ -64,6 +70,8 @@ class Data(Section):
     image_column: Text | None = None
     label_column: Text | None = None
     split: Split = Split()
+    group: Text | None = None
+    time: Text | None = None
 
 
 class Checks(Section):
@@ -71,7 +79,10 @@ class Checks(Section):
 
     Attributes:
         labels: The allowed classes; those of the training split when None.
-        min_images_per_class: Over all splits. Train and test need at least one of each class.
+        min_images_per_class: Over all splits.
+        min_images_per_class_and_split: In each split. Splits that are made of the images' content
+            are made so that they have it, where there are three times as many; 0 lets val lack a
+            class.
         min_side: The smallest shorter side, in pixels.
         max_side: The largest longer side, in pixels.
         max_bad_fraction: Bad images up to this fraction are set aside instead of stopping the run.
@@ -82,6 +93,7 @@ class Checks(Section):
 
     labels: tuple[Text, ...] | None = None
     min_images_per_class: Annotated[int, Field(ge=1, le=10**9)] = 10
+    min_images_per_class_and_split: Annotated[int, Field(ge=0, le=10**9)] = 1
     min_side: Side = 8
     max_side: Side = 10_000
     max_bad_fraction: Fraction = 0.0
@@ -509,6 +521,9 @@ class Workload(Section):
             yield "data.path: names no data; an example is data/digits."
         if self.data.split.val + self.data.split.test >= 1:
             yield "data.split: val and test together leave nothing to train on."
+        for name, value in (("group", self.data.group), ("time", self.data.time)):
+            if fault := _fault_of_pattern(value):
+                yield f"data.{name}: {value} is {fault}"
         if self.checks.min_side > self.checks.max_side:
             yield "checks.min_side is larger than checks.max_side."
         size, shift = self.images.size, self.train.augment.shift
@@ -535,6 +550,22 @@ class Workload(Section):
         for name, searched in self.tune.space.items():
             for fault in searched.faults():
                 yield f"tune.space.{name}: {fault}"
+
+
+def is_pattern(value: str) -> bool:
+    """Whether a value of `data.group` or `data.time` is a regular expression, and no column."""
+    return "(" in value
+
+
+def _fault_of_pattern(value: str | None) -> str | None:
+    """What is wrong with a regular expression for images' names; None if nothing is."""
+    if value is None or not is_pattern(value):
+        return None
+    try:
+        groups = re.compile(value).groups
+    except re.error as error:
+        return f"no regular expression: {error}."
+    return None if groups else "a regular expression without a group in parentheses: (…)."
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,12 +1,11 @@
 """What slices are made of: what is known of each test image.
 
-That is in the image table, in the image itself, or in a column of the user's own: of the Parquet
-files that hold the images, or of a `metadata.csv` or `metadata.parquet` in a folder of images, with
-the names of the files in its column `file_name`, as the Hugging Face hub has them.
+That is in the image table, in the image itself, or in a column of the user's own
+(`tasks/data/own_columns.py`).
 """
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tasks.compute.prefetch import prefetch
 from tasks.data import image_facts, image_table
 from tasks.data.accepted_images import AcceptedImage, read_images
-from tasks.data.listing import METADATA, list_files
+from tasks.data.own_columns import OwnColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 SPLIT = "test"
 FROM_TABLE = ("width", "height", "mode", "bytes", "file")
 FROM_IMAGE = (*image_facts.FACTS, "camera", "format")
-NAME = "file_name"  # the column of a metadata file
 _MAKE, _MODEL = 271, 272  # tags of EXIF
 
 
@@ -64,8 +62,10 @@ def read_columns(split: TestSplit, names: Sequence[str]) -> dict[str, list[Any]]
     found = split.table([name for name in FROM_TABLE if name in names]).to_pydict()
     found |= _measured(split, [name for name in FROM_IMAGE if name in names])
     if own:
-        read = _from_rows if split.source.format == "parquet" else _from_metadata
-        found |= read(split, own)
+        known = ", ".join((*FROM_TABLE, *FROM_IMAGE))
+        otherwise = f"nothing that is known of every image ({known})"
+        columns = OwnColumns(split.source.format, split.root, own, "gate.slices", otherwise)
+        found |= columns.read(split.table(["file", "row", "path"]))
     return {name: found[name] for name in names}
 
 
@@ -91,79 +91,3 @@ def _measure(image: AcceptedImage) -> dict[str, Any]:
     camera = " ".join(str(exif[tag]).strip("\0 ") for tag in (_MAKE, _MODEL) if tag in exif)
     facts = image_facts.measure(image.data) or {}
     return {**facts, "camera": camera or None, "format": kind}
-
-
-def _from_rows(split: TestSplit, names: Sequence[str]) -> dict[str, list[Any]]:
-    """Columns of the Parquet files that hold the images."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    table = split.table(["file", "row"])
-    columns: dict[str, list[Any]] = {name: [None] * len(table) for name in names}
-    places: dict[str, list[tuple[int, int]]] = {}
-    for place, (file, row) in enumerate(zip(*table.to_pydict().values(), strict=True)):
-        places.setdefault(file, []).append((place, row))
-    for file, rows in places.items():
-        known = parquet.read_schema(split.root / file).names
-        _check(names, known, file)
-        values = parquet.read_table(split.root / file, columns=list(names))
-        values = values.take(pa.array([row for _, row in rows])).to_pydict()
-        for name in names:
-            for (place, _), value in zip(rows, values[name], strict=True):
-                columns[name][place] = value
-    return columns
-
-
-def _from_metadata(split: TestSplit, names: Sequence[str]) -> dict[str, list[Any]]:
-    """Columns of the metadata files in a folder of images."""
-    files = [name for name, _ in list_files(split.root) if name.rpartition("/")[2] in METADATA]
-    if not files:
-        raise ValueError(
-            f"gate.slices: {_and(names)} is nothing that is known of every image "
-            f"({', '.join((*FROM_TABLE, *FROM_IMAGE))}), and data.path holds no {_or(METADATA)} "
-            "with columns of your own."
-        )
-    place = {path: number for number, path in enumerate(split.table(["path"])["path"].to_pylist())}
-    columns: dict[str, list[Any]] = {name: [None] * len(place) for name in names}
-    for file in files:
-        folder = file.rpartition("/")[0]
-        for row in _rows(split.root / file, file, names):
-            name = f"{folder}/{row[NAME]}" if folder else row[NAME]
-            if name in place:
-                for column in names:
-                    columns[column][place[name]] = row[column]
-    return columns
-
-
-def _rows(path: Path, name: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The rows of a metadata file.
-
-    Raises:
-        ValueError: It lacks a column, or it cannot be read.
-    """
-    import pyarrow as pa
-    from pyarrow import csv, parquet
-
-    read: Callable[[Path], pa.Table] = csv.read_csv if path.suffix == ".csv" else parquet.read_table
-    try:
-        table = read(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"{name} cannot be read: {' '.join(str(error).split())}") from None
-    _check([NAME, *columns], table.column_names, name)
-    yield from table.select([NAME, *columns]).to_pylist()
-
-
-def _check(wanted: Sequence[str], known: Sequence[str], file: str) -> None:
-    missing = [name for name in wanted if name not in known]
-    if missing:
-        raise ValueError(
-            f"gate.slices: {file} has no column {_and(missing)}, but {', '.join(known)}."
-        )
-
-
-def _and(names: Sequence[str]) -> str:
-    return " and ".join(names)
-
-
-def _or(names: Sequence[str]) -> str:
-    return " or ".join(names)

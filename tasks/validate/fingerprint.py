@@ -12,7 +12,7 @@ in ten million does not differ more.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -77,11 +77,6 @@ def fingerprints(images: "Sequence[NDArray[np.uint8]]") -> "NDArray[np.int64]":
 def near_duplicates(prints: "NDArray[np.int64]", ranks: "NDArray[np.int64]") -> "NDArray[np.int64]":
     """For each image, one of a higher rank that looks the same.
 
-    Fingerprints are put in order four times, each time by other bits first, and each is compared
-    with those next to it. If two differ in up to 3 bits, they agree in the first 16 bits of one of
-    the orders. A pair is missed only where more than `NEIGHBOURS` lie between its two there; the
-    time grows with the number of images, not with its square.
-
     Args:
         prints: int64 (N,), their fingerprints; 0 looks like nothing.
         ranks: int64 (N,), of the images' splits.
@@ -96,21 +91,56 @@ def near_duplicates(prints: "NDArray[np.int64]", ranks: "NDArray[np.int64]") -> 
     is_new = np.ones(len(order), bool)
     is_new[1:] = np.diff(prints[order]) | np.diff(ranks[order])
     first = order[is_new]
-    bits, rank = prints[first].view(np.uint64), ranks[first]
+    rank = ranks[first]
     found = np.full(len(first), -1)
+    for one, other in _pairs(prints[first]):
+        differ = rank[one] != rank[other]
+        one, other = one[differ], other[differ]
+        lower = np.where(rank[one] < rank[other], one, other)
+        found[lower] = first[one + other - lower]
+    result = np.full(len(prints), -1)
+    result[order] = found[np.cumsum(is_new) - 1]
+    return result
+
+
+def look_alikes(prints: "NDArray[np.int64]") -> "NDArray[np.int64]":
+    """Pairs of images that look the same, enough of them to connect all that do.
+
+    Args:
+        prints: int64 (N,), their fingerprints; 0 looks like nothing.
+
+    Returns:
+        int64 (2, P), the indices of the images.
+    """
+    import numpy as np
+
+    different, first, which = np.unique(prints, return_index=True, return_inverse=True)
+    equal = np.flatnonzero(prints != 0)
+    near = [first[np.stack(pair)] for pair in _pairs(different)]
+    return np.concatenate([np.stack([equal, first[which[equal]]]), *near], axis=1)
+
+
+def _pairs(
+    prints: "NDArray[np.int64]",
+) -> "Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]":
+    """The indices of fingerprints that differ in a few bits, of a part of the pairs at a time.
+
+    Fingerprints are put in order four times, each time by other bits first, and each is compared
+    with those next to it. If two differ in up to 3 bits, they agree in the first 16 bits of one of
+    the orders. A pair is missed only where more than `NEIGHBOURS` lie between its two there; the
+    time grows with the number of images, not with its square.
+    """
+    import numpy as np
+
+    bits = prints.view(np.uint64)
     for turn in range(0, 64, 16):
         turned = (bits << np.uint64(turn)) | (bits >> np.uint64(-turn % 64))
         by = np.argsort(turned, kind="stable")
         for distance in range(1, NEIGHBOURS + 1):
             one, other = by[:-distance], by[distance:]
             same = np.bitwise_count(bits[one] ^ bits[other]) <= BITS
-            same &= (rank[one] != rank[other]) & (bits[one] != 0) & (bits[other] != 0)
-            one, other = one[same], other[same]
-            lower = np.where(rank[one] < rank[other], one, other)
-            found[lower] = first[one + other - lower]
-    result = np.full(len(prints), -1)
-    result[order] = found[np.cumsum(is_new) - 1]
-    return result
+            same &= (bits[one] != 0) & (bits[other] != 0)
+            yield one[same], other[same]
 
 
 def _of_one_shape(images: "NDArray[np.uint8]") -> "NDArray[np.int64]":

@@ -4,21 +4,26 @@ The tables that Great Expectations checks are `images` (a row per image), `class
 (how many accepted images each has); `bad` names the images that failed, and by which rule.
 """
 
+import hashlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
+from itertools import count, repeat
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from tasks.data.image_table import property_types
 from tasks.data.raw_dataset import SPLITS
-from tasks.validate.fingerprint import near_duplicates
+from tasks.validate.fingerprint import look_alikes, near_duplicates
+from tasks.validate.splits import assign_splits
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
-    from retrain.workload import Checks
+    from retrain.workload import Checks, Split
 
 # Of the tables that are added.
 COLUMNS = ("split", "label", "error", "sha256", "pixels", "fingerprint", *property_types())
@@ -40,7 +45,8 @@ CREATE TABLE images (
     image INTEGER PRIMARY KEY, split TEXT, label TEXT, error TEXT, sha256 BLOB,
     pixels TEXT, fingerprint INTEGER,
     {_PROPERTIES},
-    unknown_label TEXT, other_label TEXT, also_in TEXT,
+    member INTEGER, time, tie INTEGER, has_no_time INTEGER,
+    unknown_label TEXT, other_label TEXT, also_in TEXT, group_in TEXT,
     near_duplicate INTEGER, near_duplicate_in TEXT,
     shorter_side INTEGER GENERATED ALWAYS AS (min(width, height)),
     longer_side INTEGER GENERATED ALWAYS AS (max(width, height)),
@@ -70,6 +76,7 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
         self.path = path
         self._database = sqlite3.connect(path)
         self._database.row_factory = sqlite3.Row
+        self._database.create_function("code", 1, _code, deterministic=True)
         # No run reads the database of a killed one, so nothing has to be safe on disk.
         self._database.execute("PRAGMA journal_mode = OFF")
         self._database.execute("PRAGMA synchronous = OFF")
@@ -84,26 +91,99 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
         """Closes the database."""
         self._database.close()
 
-    def add(self, first: int, images: "pa.Table") -> None:
+    def add(
+        self,
+        first: int,
+        images: "pa.Table",
+        groups: Iterable[str | None] = repeat(None),
+        times: Iterable[str | float | None] = repeat(None),
+    ) -> None:
         """Adds images.
 
         Args:
             first: The number of the first one; they are numbered in order.
             images: With the `COLUMNS`.
+            groups: The group of each; None for one that is in none.
+            times: When each was taken.
         """
         rows = (
             row
             for batch in images.select(COLUMNS).to_batches(BATCH)
             for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
         )
+        members = (group and _code(group) for group in groups)
+        numbered = zip(count(first), members, times, rows, strict=False)
         with self._database:
             self._database.executemany(
-                f"INSERT INTO images (image, {', '.join(COLUMNS)})"
-                f" VALUES (?{', ?' * len(COLUMNS)})",
+                f"INSERT INTO images (image, member, time, {', '.join(COLUMNS)})"
+                f" VALUES (?, ?, ?{', ?' * len(COLUMNS)})",
                 (
-                    (number, split, label, error, bytes.fromhex(sha256), *properties)
-                    for number, (split, label, error, sha256, *properties) in enumerate(rows, first)
+                    (number, member, time, split, label, error, bytes.fromhex(sha256), *properties)
+                    for number, member, time, row in numbered
+                    for split, label, error, sha256, *properties in [row]
                 ),
+            )
+
+    def has_groups(self) -> bool:
+        """Whether there is an image that is in a group."""
+        found = self._database.execute("SELECT 1 FROM images WHERE member IS NOT NULL LIMIT 1")
+        return found.fetchone() is not None
+
+    def tie(self, near_duplicates: bool) -> None:
+        """Sets `tie` of the images that decode: a number that is the same for those of one split.
+
+        That is the same pixels, and the same group; and what is connected by such images.
+
+        Args:
+            near_duplicates: Whether images that look the same are tied, too.
+        """
+        import numpy as np
+
+        with self._database:
+            self._database.execute(
+                "UPDATE images SET tie = code(pixels) WHERE pixels IS NOT NULL"
+            )
+        if not (near_duplicates or self.has_groups()):
+            return
+        found = self._database.execute(
+            "SELECT image, tie, member IS NOT NULL, COALESCE(member, 0), fingerprint FROM images"
+            " WHERE tie IS NOT NULL"
+        )
+        rows = np.fromiter(map(tuple, found), np.dtype((np.int64, 5)))
+        numbers, ties, has_group, groups, prints = rows.T
+        pairs = [_equal(ties), np.flatnonzero(has_group)[_equal(groups[has_group == 1])]]
+        if near_duplicates:
+            pairs.append(look_alikes(prints))
+        names = _connect(np.concatenate(pairs, axis=1), np.where(has_group, groups, ties))
+        with self._database:
+            self._database.executemany(
+                "UPDATE images SET tie = ? WHERE image = ?",
+                zip(names.tolist(), numbers.tolist(), strict=True),
+            )
+
+    def assign_splits(
+        self, present: Collection[str], fractions: "Split", checks: "Checks", by_time: bool
+    ) -> None:
+        """Sets `split` where the data's names define none; see `tasks.validate.splits`."""
+        assign_splits(self._database, present, fractions, checks, by_time)
+
+    def splits(self, first: int, stop: int) -> list[str]:
+        """The splits of images, in order.
+
+        Args:
+            first: The number of the first image.
+            stop: One more than that of the last.
+        """
+        rows = self._database.execute(
+            "SELECT split FROM images WHERE image >= ? AND image < ? ORDER BY image", (first, stop)
+        )
+        return [row["split"] for row in rows]
+
+    def find_without_time(self) -> None:
+        """Sets `has_no_time` of the images that decode and of which nobody knows the time."""
+        with self._database:
+            self._database.execute(
+                "UPDATE images SET has_no_time = 1 WHERE time IS NULL AND error IS NULL"
             )
 
     def find_unknown(self, checks: "Checks") -> None:
@@ -138,6 +218,21 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
                 self._database.execute(
                     f"UPDATE images SET also_in = ?1 WHERE split IN ({less}) AND also_in IS NULL"
                     " AND pixels IN (SELECT pixels FROM images WHERE split = ?1)",
+                    (SPLITS[rank],),
+                )
+
+    def find_divided(self) -> None:
+        """Sets `group_in` of the images whose tie is also in a later split (train, val, test).
+
+        That can be where the data's names define splits. The images that `find_shared` has found
+        are left out.
+        """
+        for rank in reversed(range(1, len(SPLITS))):
+            less = ", ".join(f"'{split}'" for split in SPLITS[:rank])
+            with self._database:
+                self._database.execute(
+                    f"UPDATE images SET group_in = ?1 WHERE split IN ({less}) AND group_in IS NULL"
+                    " AND also_in IS NULL AND tie IN (SELECT tie FROM images WHERE split = ?1)",
                     (SPLITS[rank],),
                 )
 
@@ -261,3 +356,35 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
         return self._database.execute(
             f"SELECT * FROM {table} WHERE {key} IN ({found}) LIMIT ?", (limit,)
         ).fetchall()
+
+
+def _code(text: str) -> int:
+    """A number of 64 bits for a text."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
+
+
+def _equal(values: "NDArray[np.int64]") -> "NDArray[np.int64]":
+    """Pairs (2, P) of the indices of equal values, enough of them to connect all that are equal."""
+    import numpy as np
+
+    _, first, which = np.unique(values, return_index=True, return_inverse=True)
+    return np.stack([np.arange(len(values)), first[which]])
+
+
+def _connect(pairs: "NDArray[np.int64]", names: "NDArray[np.int64]") -> "NDArray[np.int64]":
+    """The smallest name among all that each is connected with.
+
+    Args:
+        pairs: int64 (2, P), indices of those that are connected.
+        names: int64 (N,).
+    """
+    import numpy as np
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    links = coo_array((np.ones(pairs.shape[1], bool), tuple(pairs)), shape=(len(names),) * 2)
+    parts, part = connected_components(links, directed=False)
+    smallest = np.full(parts, np.iinfo(np.int64).max)
+    np.minimum.at(smallest, part, names)
+    connected: NDArray[np.int64] = smallest[part]
+    return connected

@@ -5,6 +5,7 @@ driver. The files remain after a kill, and the next run inspects only the units 
 """
 
 import hashlib
+import io
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -24,6 +25,7 @@ from tasks.validate.fingerprint import fingerprints, shrink
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_DATE_TIME, _EXIF, _DATE_TIME_ORIGINAL = 306, 0x8769, 36867  # tags of EXIF
 BATCH = 1024  # rows that are Python's objects at a time; in Arrow they are a tenth as large
 
 
@@ -36,7 +38,8 @@ class ScanTask:
         unit: The images it reads.
         path: The file about its images: the columns of `tasks.data.image_table`, the split from
             the data's names; `error`, why an image does not decode; and if it does, `fingerprint`
-            (`tasks/validate/fingerprint.py`).
+            (`tasks/validate/fingerprint.py`); `taken`, the time in its EXIF data, if that is asked
+            for.
     """
 
     number: int
@@ -44,8 +47,13 @@ class ScanTask:
     path: Path
 
 
-def scan_units(source: RawDataset, folder: Path) -> list[Path]:
+def scan_units(source: RawDataset, folder: Path, with_times: bool = False) -> list[Path]:
     """Inspects the units that have no file in a folder yet.
+
+    Args:
+        source: The data.
+        folder: Where the files go.
+        with_times: Whether to look for the times in the images' EXIF data.
 
     Returns:
         The files about all units, in order of the units.
@@ -62,7 +70,7 @@ def scan_units(source: RawDataset, folder: Path) -> list[Path]:
     if missing:
         with console.unit_progress("validate", len(missing)) as show:
             map_units(
-                partial(_inspect, source),
+                partial(_inspect, source, with_times),
                 missing,
                 seconds=sum(task.unit.seconds for task in missing),
                 done=lambda task: show(task.unit.rows),
@@ -79,21 +87,22 @@ def schema() -> "pa.Schema":
             *image_table.schema(),
             pa.field("error", pa.string()),
             pa.field("fingerprint", pa.int64()),
+            pa.field("taken", pa.string()),
         ]
     )
 
 
-def _inspect(source: RawDataset, task: ScanTask) -> None:
+def _inspect(source: RawDataset, with_times: bool, task: ScanTask) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     with atomic.replacing(task.path) as aside, pq.ParquetWriter(aside, schema()) as writer:
         images = source.read(task.unit)
-        while rows := _rows(task.number, islice(images, BATCH)):
+        while rows := _rows(task.number, islice(images, BATCH), with_times):
             writer.write_batch(pa.RecordBatch.from_pylist(rows, schema()))
 
 
-def _rows(unit: int, images: Iterable[RawImage]) -> list[dict[str, object]]:
+def _rows(unit: int, images: Iterable[RawImage], with_times: bool) -> list[dict[str, object]]:
     rows, decoded, thumbnails = [], [], []
     for image in images:
         row: dict[str, object] = {
@@ -114,8 +123,20 @@ def _rows(unit: int, images: Iterable[RawImage]) -> list[dict[str, object]]:
             continue
         row |= asdict(properties)
         row["pixels"] = digest(pixels)
+        if with_times:
+            row["taken"] = _taken(image.data)
         decoded.append(row)
         thumbnails.append(shrink(pixels))
     for row, fingerprint in zip(decoded, fingerprints(thumbnails).tolist(), strict=True):
         row["fingerprint"] = fingerprint
     return rows
+
+
+def _taken(data: bytes) -> str | None:
+    """When an image that decodes was taken, from its EXIF data: `2026:11:23 14:55:02`."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data)) as opened:
+        exif = opened.getexif()
+    found = exif.get_ifd(_EXIF).get(_DATE_TIME_ORIGINAL) or exif.get(_DATE_TIME)
+    return str(found).strip("\0 ") or None if found else None

@@ -16,8 +16,7 @@ from retrain.errors import RejectedDataError
 from retrain.step import Chosen, Step
 from tasks.data import image_table
 from tasks.data.raw_dataset import READERS, SPLITS, open_raw_dataset
-from tasks.data.splits import assign_splits
-from tasks.validate import suite
+from tasks.validate import suite, told
 from tasks.validate.image_database import COLUMNS, ImageDatabase
 from tasks.validate.scan import scan_units
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from retrain.step import Facts, Workspace
     from retrain.store import Artifact
-    from retrain.workload import Checks, Data, Split, Workload
+    from retrain.workload import Checks, Data, Workload
     from tasks.validate.suite import Finding
 
 QUARANTINED = "quarantined.parquet"
@@ -53,10 +52,17 @@ def validate(data: "Data", checks: "Checks", pulled: "Artifact", workspace: "Wor
         ValueError: The data cannot be read.
     """
     try:
-        files = scan_units(open_raw_dataset(data, pulled), workspace.scratch / "inspected")
-        units = _Units(files, _splits_present(files), data.split)
+        source = open_raw_dataset(data, pulled)
+        exif = data.time == told.EXIF
+        files = scan_units(source, workspace.scratch / "inspected", with_times=exif)
         with ImageDatabase(workspace.scratch / "images.sqlite") as database:
-            return _judge(units, checks, database, workspace)
+            units = _Units(files, database)
+            root = pulled.folder / "data"
+            groups = told.read_groups(data.group, source, root)
+            times = told.read_times(data.time, source, root)
+            total = _fill(database, units, groups, times)
+            _divide(database, data, checks, _splits_present(files))
+            return _judge(total, units, data, checks, workspace)
     except ValueError:  # a verdict: the same data is not checked again
         shutil.rmtree(workspace.scratch)
         raise
@@ -68,21 +74,28 @@ class _Units:
 
     Attributes:
         files: As `scan_units` gives them.
-        present: The splits that the data's names define.
-        fractions: The sizes of the other splits.
+        database: Knows the splits of their images, once they are assigned.
     """
 
     files: Sequence[Path]
-    present: frozenset[str]
-    fractions: "Split"
+    database: ImageDatabase
 
-    def read(self, columns: Sequence[str]) -> "Iterator[tuple[int, pa.Table]]":
-        """The number of each unit's first image, and a table of its images with their splits."""
+    def scanned(self, columns: Sequence[str]) -> "Iterator[tuple[int, pa.Table]]":
+        """The number of each unit's first image, and a table of its images."""
         first = 0
         for file in self.files:
-            images = assign_splits(_read(file, columns), self.present, self.fractions)
+            images = _read(file, columns)
             yield first, images
             first += len(images)
+
+    def read(self, columns: Sequence[str]) -> "Iterator[tuple[int, pa.Table]]":
+        """The same, with the splits that the images were assigned to."""
+        import pyarrow as pa
+
+        for first, images in self.scanned(columns):
+            splits = pa.array(self.database.splits(first, first + len(images)), pa.string())
+            place = images.schema.get_field_index("split")
+            yield first, images.set_column(place, "split", splits)
 
 
 def _read(file: Path, columns: Sequence[str]) -> "pa.Table":
@@ -100,16 +113,37 @@ def _splits_present(files: Sequence[Path]) -> frozenset[str]:
     return frozenset(split for split in found if split is not None)
 
 
-def _judge(
-    units: _Units, checks: "Checks", database: ImageDatabase, workspace: "Workspace"
-) -> "Facts":
+def _fill(database: ImageDatabase, units: _Units, groups: told.Reader, times: told.Reader) -> int:
+    """Fills the database with all images, and counts them."""
     total = 0
-    for first, images in units.read(COLUMNS):
-        database.add(first, images)
+    columns = dict.fromkeys((*COLUMNS, "file", "row", "path", "taken"))
+    for first, images in units.scanned([*columns]):
+        database.add(first, images, groups(images), times(images))
         total = first + len(images)
+    return total
+
+
+def _divide(
+    database: ImageDatabase, data: "Data", checks: "Checks", present: frozenset[str]
+) -> None:
+    """Assigns the images to the splits that the data lacks."""
+    if data.group not in (None, told.NEAR_DUPLICATES) and not database.has_groups():
+        raise ValueError(f"data.group: no image has a {data.group}.")
+    database.find_conflicting()
+    database.tie(near_duplicates=data.group == told.NEAR_DUPLICATES)
+    database.assign_splits(present, data.split, checks, by_time=data.time is not None)
+
+
+def _judge(
+    total: int, units: _Units, data: "Data", checks: "Checks", workspace: "Workspace"
+) -> "Facts":
+    database = units.database
     database.find_unknown(checks)
     database.find_shared()
-    database.find_conflicting()
+    if data.group is not None:
+        database.find_divided()
+    if data.time is not None:
+        database.find_without_time()
     database.find_near_duplicates()
     suites = suite.SuiteRunner(database.path, workspace.report / "data_docs")
     bad = suites.check("images", "image", suite.image_rules(checks))
@@ -126,6 +160,8 @@ def _judge(
     if (only := database.only_class()) is not None:
         lines.append(f"- a single class, {only!r}, and a classifier needs at least two")
     quarantined = database.count_bad()
+    if few:
+        lines.append(suite.REMEDY)
     if quarantined / total > checks.max_bad_fraction or few or empty or only is not None:
         if bad:
             lines.append(
@@ -229,7 +265,10 @@ def _chosen(workload: "Workload", pulled: "Artifact") -> Chosen:
 STEP = Step(
     "validate",
     validate,
-    reads=("data.image_column", "data.label_column", "data.split", "checks"),
+    reads=(
+        *("data.image_column", "data.label_column", "data.split", "data.group", "data.time"),
+        "checks",
+    ),
     inputs=("pull",),
     libraries=("great-expectations", "pillow", "pyarrow", "simplejpeg"),
     chosen=_chosen,

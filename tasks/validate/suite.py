@@ -10,6 +10,7 @@ NULL, and what is wrong with a string has a separate column.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from sqlite3 import Row
 from typing import TYPE_CHECKING
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
     import great_expectations as gx
 
     from retrain.workload import Checks
+
+
+# What can be done about classes with too few images.
+REMEDY = (
+    "What helps: more images of these classes; larger data.split.val and data.split.test; lower "
+    "checks.min_images_per_class and checks.min_images_per_class_and_split; or data.path without "
+    "these classes."
+)
 
 
 @dataclass(frozen=True)
@@ -90,6 +99,16 @@ def image_rules(checks: "Checks") -> list[Rule]:
             lambda image: f"the same image is in {image['also_in']}",
         ),
         Rule(
+            "images of a group that a split held out from theirs has too",
+            gxe.ExpectColumnValuesToBeNull(column="group_in"),
+            lambda image: f"one of its data.group is in {image['group_in']}",
+        ),
+        Rule(
+            "images without a data.time",
+            gxe.ExpectColumnValuesToBeNull(column="has_no_time"),
+            lambda image: "no time",
+        ),
+        Rule(
             "images that another class has too",
             gxe.ExpectColumnValuesToBeNull(column="other_label_html"),
             lambda image: f"the same image is labelled {image['other_label']!r}",
@@ -109,6 +128,7 @@ def class_rules(checks: "Checks") -> list[Rule]:
     """What is expected of each class: how many images it has in all, and in each split."""
     from great_expectations import expectations as gxe
 
+    fewest = checks.min_images_per_class_and_split
     return [
         Rule(
             f"classes with fewer images than checks.min_images_per_class "
@@ -120,13 +140,23 @@ def class_rules(checks: "Checks") -> list[Rule]:
         ),
         *(
             Rule(
-                f"classes without an image in {split}",
-                gxe.ExpectColumnValuesToBeBetween(column=split, min_value=1),
-                lambda row: str(row["label"]),
+                f"classes with fewer images in {split} than "
+                f"checks.min_images_per_class_and_split {least}",
+                gxe.ExpectColumnValuesToBeBetween(column=split, min_value=least),
+                partial(_images_in, split),
             )
-            for split in ("train", "test")
+            # A class that a model is not trained on, or not tested on, is never fit to be served.
+            for split, least in (
+                ("train", max(fewest, 1)),
+                ("val", fewest),
+                ("test", max(fewest, 1)),
+            )
         ),
     ]
+
+
+def _images_in(split: str, row: Row) -> str:
+    return f"{row['label']} has {row[split]}"
 
 
 def split_rules() -> list[Rule]:

@@ -1,6 +1,8 @@
+import datetime
 import hashlib
 import html
 import io
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -14,6 +16,7 @@ from retrain.errors import RejectedDataError
 from retrain.workload import Checks, Data, Split
 from tasks.data.image_table import SET_ASIDE, digest_of_split, images_per_class
 from tasks.data.pixels import digest
+from tasks.validate import suite
 from tasks.validate.step import validate
 from tests.tasks.toy_data import png, pulled, workspace, write_files, write_parquet
 
@@ -48,6 +51,8 @@ def rejection(tmp_path, files, checks=CHECKS):
         run(tmp_path, files, checks)
     first, *lines, last = str(caught.value).split("\n")
     assert first == "The data is rejected:"
+    if any(line.startswith("- classes with fewer") for line in lines):
+        lines.remove(suite.REMEDY)
     kept = tmp_path / ".retrain/rejected/digits"
     assert last == f"All of them: {kept}/quarantined.parquet and {kept}/data_docs/index.html"
     assert (kept / "quarantined.parquet").is_file()
@@ -172,21 +177,36 @@ def test_a_listed_class_without_images_is_named_in_the_error(tmp_path, files):
     checks = CHECKS.model_copy(update={"labels": ("cat", "dog", "fox")})
     assert rejection(tmp_path, files, checks) == [
         "- classes with fewer images than checks.min_images_per_class 3: 1 of 3: fox has 0",
-        "- classes without an image in train: 1 of 3: fox",
-        "- classes without an image in test: 1 of 3: fox",
+        *(
+            f"- classes with fewer images in {split} than checks.min_images_per_class_and_split 1: "
+            "1 of 3: fox has 0"
+            for split in ("train", "val", "test")
+        ),
     ]
 
 
 def test_a_class_with_too_few_images_is_named_in_the_error(tmp_path, files):
-    files |= {"train/fox/1.png": png(98), "test/fox/2.png": png(99)}
-    assert rejection(tmp_path, files) == [
-        "- classes with fewer images than checks.min_images_per_class 3: 1 of 3: fox has 2"
+    files |= {f"{split}/fox/1.png": png(97 + len(split)) for split in ("train", "val", "test")}
+    checks = CHECKS.model_copy(update={"min_images_per_class": 4})
+    assert rejection(tmp_path, files, checks) == [
+        "- classes with fewer images than checks.min_images_per_class 4: 1 of 3: fox has 3"
     ]
 
 
-def test_a_class_that_cannot_be_tested_is_named_in_the_error(tmp_path, files):
+@pytest.mark.parametrize(
+    ("least", "named"), [(0, {"test"}), (1, {"test", "val"}), (2, {"test", "val"})]
+)
+def test_a_class_with_too_few_images_in_a_split_is_named_in_the_error(
+    tmp_path, files, least, named
+):
     files |= {f"train/fox/{number}.png": png(100 + number) for number in range(3)}
-    assert rejection(tmp_path, files) == ["- classes without an image in test: 1 of 3: fox"]
+    checks = CHECKS.model_copy(update={"min_images_per_class_and_split": least})
+    assert rejection(tmp_path, files, checks) == [
+        f"- classes with fewer images in {split} than checks.min_images_per_class_and_split "
+        f"{max(least, int(split != 'val'))}: 1 of 3: fox has 0"
+        for split in ("val", "test")
+        if split in named
+    ]
 
 
 @pytest.mark.parametrize(
@@ -235,6 +255,110 @@ def test_an_empty_split_is_named_in_the_error(tmp_path):
         validate(data, CHECKS, pulled(tmp_path, "folders"), workspace(tmp_path, "validate"))
 
 
+def test_ten_classes_of_ten_images_are_accepted(tmp_path):
+    files = {f"{label}/{n}.png": png(100 * n + label) for label in range(10) for n in range(10)}
+    facts, folder = run(tmp_path, files, Checks())
+    assert facts["classes"] == dict.fromkeys(map(str, range(10)), 10)
+    images = pd.read_parquet(folder / "images.parquet")
+    assert len(images.groupby(["label", "split"])) == 30
+
+
+def divided(tmp_path, files, kind="folders", **data):
+    """The accepted images, by path, of data without splits."""
+    write_files(tmp_path / "data", files)
+    space = workspace(tmp_path, "validate")
+    validate(Data(path="data", **data), TOLERANT, pulled(tmp_path, kind), space)
+    return pd.read_parquet(space.folder / "images.parquet").set_index("path")
+
+
+def photos(count=60):
+    """Images of two classes and 12 patients, whose folders are below those of the classes."""
+    return {f"{('cat', 'dog')[n % 2]}/p{n % 12}/day {n}.png": png(n) for n in range(count)}
+
+
+@pytest.mark.parametrize("group", [r"^[^/]+/([^/]+)/", "patient"])
+def test_a_group_found_in_the_names_or_beside_the_images_is_in_one_split(tmp_path, group):
+    files = photos()
+    for label in ("cat", "dog"):
+        names = [name.partition("/")[2] for name in files if name.startswith(label)]
+        rows = ["file_name,patient", *(f"{name},{name.split('/')[0]}" for name in names)]
+        files[f"{label}/metadata.csv"] = "\n".join(rows).encode()
+    images = divided(tmp_path, files, group=group)
+    patients = images.index.str.split("/").str[1]
+    assert (images.groupby(patients)["split"].nunique() == 1).all()
+    assert {*images["split"]} == {"train", "val", "test"}
+
+
+def test_a_column_of_the_parquet_files_says_groups_and_times(tmp_path):
+    (tmp_path / "data").mkdir()
+    for part in range(3):
+        numbers = range(20 * part, 20 * part + 20)
+        table = {
+            "image": [png(n) for n in numbers],
+            "label": ["cat", "dog"] * 10,
+            "patient": [n % 12 for n in numbers],
+            "day": [datetime.date(2026, 1, 1) + datetime.timedelta(n) for n in numbers],
+        }
+        pq.write_table(pa.table(table), tmp_path / f"data/{part}.parquet", row_group_size=7)
+    (tmp_path / "time").mkdir()
+    by_group = divided(tmp_path, {}, "parquet", group="patient")
+    assert (by_group.groupby(np.arange(60) % 12)["split"].nunique() == 1).all()
+    shutil.rmtree(tmp_path / "validate")
+    shutil.rmtree(tmp_path / "validate-scratch")
+    by_time = divided(tmp_path, {}, "parquet", time="day")
+    assert list(by_time["split"]) == ["train"] * 42 + ["val"] * 6 + ["test"] * 12
+
+
+def test_names_say_times_and_numbers_in_them_count_as_such(tmp_path):
+    images = divided(tmp_path, photos(), time=r"day (\d+)\.png")
+    days = images.index.str.extract(r"day (\d+)", expand=False).astype(int)
+    assert list(images["split"].to_numpy()[np.argsort(days)]) == (
+        ["train"] * 42 + ["val"] * 6 + ["test"] * 12
+    )
+
+
+def test_exif_says_times_and_images_without_one_are_set_aside(tmp_path):
+    files = {}
+    for n in range(40):
+        exif = Image.Exif()
+        if n < 38:
+            exif.get_ifd(0x8769)[36867] = f"2026:01:01 10:{n:02}:00"
+        else:
+            exif[306] = f"2026:01:01 10:{n:02}:00"
+        buffer = io.BytesIO()
+        Image.fromarray(np.full((8, 8), 5 * n, np.uint8)).save(buffer, "JPEG", exif=exif)
+        files[f"{('cat', 'dog')[n % 2]}/{n:02}.jpg"] = buffer.getvalue()
+    files["cat/none.png"] = png(0)
+    images = divided(tmp_path, files, time="exif").sort_index(key=lambda path: path.str[4:])
+    assert list(images["split"]) == ["train"] * 28 + ["val"] * 4 + ["test"] * 8
+    assert quarantine(tmp_path / "validate") == {"cat/none.png": "no time"}
+
+
+def test_a_group_that_the_datas_own_splits_divide_is_named_in_the_error(tmp_path, files):
+    files |= {"train/cat/p1/1.png": png(98), "test/dog/p1/2.png": png(99)}
+    write_files(tmp_path / "data", files)
+    data = Data(path="data", group="^[^/]+/([^/]+)/")
+    with pytest.raises(RejectedDataError) as caught:
+        validate(data, CHECKS, pulled(tmp_path, "folders"), workspace(tmp_path, "validate"))
+    assert str(caught.value).split("\n")[1] == (
+        "- images of a group that a split held out from theirs has too: 1 of 20: "
+        "train train/cat/p1/1.png (one of its data.group is in test)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("group", r"(nothing)\.tif", r"data.group: no image has a \(nothing\)"),
+        ("group", "patient", "data.group: patient is neither near_duplicates nor a regular expr"),
+        ("time", "day", "data.time: day is neither exif nor a regular expression with a group in"),
+    ],
+)
+def test_groups_and_times_that_there_are_not_are_refused(tmp_path, key, value, reason):
+    with pytest.raises(ValueError, match=reason):
+        divided(tmp_path, photos(), **{key: value})
+
+
 def test_every_failed_expectation_has_a_line(tmp_path, files):
     files |= {
         "train/cat/x.png": b"broken",
@@ -252,7 +376,8 @@ def test_every_failed_expectation_has_a_line(tmp_path, files):
         "- images with a side below checks.min_side 8",
         "- images that a split held out from theirs has too",
         "- classes with fewer images than checks.min_images_per_class 3",
-        "- classes without an image in test",
+        "- classes with fewer images in val than checks.min_images_per_class_and_split 1",
+        "- classes with fewer images in test than checks.min_images_per_class_and_split 1",
         "In all 5 of 24 images are bad, 20.833%; checks.max_bad_fraction lets 0.000% be set aside",
     ]
 
@@ -320,7 +445,10 @@ def test_classes_are_counted_without_what_is_set_aside(tmp_path, files):
     for number in range(3):
         files[f"test/dog/{number}.png"] = b"broken"
     lines = rejection(tmp_path, files, TOLERANT)
-    assert lines[1] == "- classes without an image in test: 1 of 2: dog"
+    assert lines[1] == (
+        "- classes with fewer images in test than checks.min_images_per_class_and_split 1: "
+        "1 of 2: dog has 0"
+    )
 
 
 def test_a_rejection_replaces_what_the_last_one_left(tmp_path, files):

@@ -1,0 +1,143 @@
+"""Reads columns of the user's own: what is known of images beside their classes.
+
+They are in the Parquet files that hold the images, or in a `metadata.csv` or `metadata.parquet` in
+a folder of images, with the names of the files in its column `file_name`, as the Hugging Face hub
+has them.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.data.listing import METADATA, list_files
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NAME = "file_name"  # the column of a metadata file
+
+
+class OwnColumns:
+    """Columns of the user's own in a pulled version of the data."""
+
+    def __init__(
+        self, kind: str, root: Path, names: Sequence[str], setting: str, otherwise: str
+    ) -> None:
+        """Reads nothing yet.
+
+        Args:
+            kind: The format of the data: `parquet`, `folders` or `webdataset`.
+            root: Its folder.
+            names: The columns that are wanted.
+            setting: The parameter that asks for them, for errors.
+            otherwise: What the columns are not, for the error about data without metadata files.
+        """
+        self._kind, self._root, self._names = kind, root, list(names)
+        self._setting, self._otherwise = setting, otherwise
+
+    def read(self, images: "pa.Table") -> dict[str, list[Any]]:
+        """The values of images, by column; None where an image has none.
+
+        Args:
+            images: With columns `file`, `row` and `path`. Calls in the order of the files read
+                each Parquet file once.
+
+        Raises:
+            ValueError: There is no such column, or a file with it cannot be read.
+        """
+        return self._from_rows(images) if self._kind == "parquet" else self._from_metadata(images)
+
+    def _from_rows(self, images: "pa.Table") -> dict[str, list[Any]]:
+        import pyarrow as pa
+
+        found: dict[str, list[Any]] = {name: [None] * len(images) for name in self._names}
+        places: dict[str, list[tuple[int, int]]] = {}
+        for place, (file, row) in enumerate(
+            zip(images["file"].to_pylist(), images["row"].to_pylist(), strict=True)
+        ):
+            places.setdefault(file, []).append((place, row))
+        for file, rows in places.items():
+            values = self._of_file(file).take(pa.array([row for _, row in rows])).to_pydict()
+            for name in self._names:
+                for (place, _), value in zip(rows, values[name], strict=True):
+                    found[name][place] = value
+        return found
+
+    @cached_property
+    def _of_file(self) -> Callable[[str], "pa.Table"]:
+        """The columns of a Parquet file with images; of the last one they are kept."""
+
+        def read(file: str) -> "pa.Table":
+            from pyarrow import parquet
+
+            self._check(self._names, parquet.read_schema(self._root / file).names, file)
+            return parquet.read_table(self._root / file, columns=self._names)
+
+        return lru_cache(maxsize=1)(read)
+
+    def _from_metadata(self, images: "pa.Table") -> dict[str, list[Any]]:
+        import pyarrow.compute as pc
+
+        listed = self._metadata
+        places = pc.index_in(images["path"], value_set=listed[NAME].combine_chunks())
+        return {name: listed[name].take(places).to_pylist() for name in self._names}
+
+    @cached_property
+    def _metadata(self) -> "pa.Table":
+        """The rows of all metadata files, with the files' names from the root of the data."""
+        import pyarrow as pa
+
+        files = [name for name, _ in list_files(self._root) if name.rpartition("/")[2] in METADATA]
+        if not files:
+            raise ValueError(
+                f"{self._setting}: {_and(self._names)} is {self._otherwise}, and data.path holds "
+                f"no {_or(METADATA)} with columns of your own."
+            )
+        tables = [self._rows(file) for file in files]
+        try:
+            return pa.concat_tables(tables, promote_options="permissive")
+        except pa.ArrowTypeError:  # numbers in one file, text in another
+            return pa.concat_tables(
+                table.cast(pa.schema({name: pa.string() for name in table.column_names}))
+                for table in tables
+            )
+
+    def _rows(self, file: str) -> "pa.Table":
+        """The rows of a metadata file.
+
+        Raises:
+            ValueError: It lacks a column, or it cannot be read.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        from pyarrow import csv, parquet
+
+        path = self._root / file
+        read: Callable[[Path], pa.Table]
+        read = csv.read_csv if path.suffix == ".csv" else parquet.read_table
+        try:
+            table = read(path)
+        except (pa.ArrowInvalid, OSError) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(f"{file} cannot be read: {reason}") from None
+        self._check([NAME, *self._names], table.column_names, file)
+        table = table.select([NAME, *self._names])
+        above = file.removesuffix(path.name)
+        named = pc.binary_join_element_wise(above, table[NAME].cast(pa.string()), "")
+        return table.set_column(0, NAME, named)
+
+    def _check(self, wanted: Sequence[str], known: Sequence[str], file: str) -> None:
+        missing = [name for name in wanted if name not in known]
+        if missing:
+            raise ValueError(
+                f"{self._setting}: {file} has no column {_and(missing)}, but {', '.join(known)}."
+            )
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(names)
+
+
+def _or(names: Sequence[str]) -> str:
+    return " or ".join(names)

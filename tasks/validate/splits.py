@@ -1,0 +1,112 @@
+"""Assigns images to the splits that the data's names do not define.
+
+A missing split is taken out of the training images, or out of all images if the data has no splits
+at all. What is divided are ties: images that stay together. Those with the same pixels are one, and
+so are all of a group (`data.group`).
+
+Each tie has a place, a number from 0 to 1 that its name decides: of an image the digest of its
+pixels, of a group its value. Test are the ties with places below `data.split.test`, val the next
+ones. In a class that has too few in one of them, the next in order of their places follow. So no
+tie of a class moves from train to val or to test when images are added, whatever they are: those
+that are held out for lack of others give their place up for lower ones, and fall back. (Shares that
+are exact in each class cannot have this property: they move a few images both ways each time.) The
+exception is a class all of whose ties would be held out: the last of them are its training images.
+
+With `data.time`, the newest images are test and those before them val, whatever their classes.
+"""
+
+import hashlib
+import sqlite3
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from retrain.workload import Checks, Split
+
+# The images that are divided: the others of a class are set aside as bad ones.
+_DIVIDED = (
+    "split IS NULL AND tie IS NOT NULL AND label IS NOT NULL AND other_label IS NULL"
+    " AND shorter_side >= :min_side AND longer_side <= :max_side"
+)
+
+# In a class, `tests` ties come first and are test; those before `held` are val. A tie with images
+# of several classes is held out if it is for one of them.
+_BY_PLACE = f"""
+WITH each AS (
+    SELECT DISTINCT label, tie, place(tie) AS place FROM images WHERE {_DIVIDED}
+), ranked AS (
+    SELECT tie, ROW_NUMBER() OVER (of_class ORDER BY place, tie) AS nth,
+        COUNT(*) OVER of_class AS ties,
+        SUM(place < :test) OVER of_class AS tests,
+        SUM(place < :test + :val) OVER of_class AS held,
+        min(:least, COUNT(*) OVER of_class / 3) AS least
+    FROM each WINDOW of_class AS (PARTITION BY label)
+), with_test AS (
+    SELECT *, min(
+        max(tests, least * (:test > 0)), ties - max(least, 1) - least * (:val > 0)
+    ) AS last_test FROM ranked
+), with_val AS (
+    SELECT *, min(max(held, last_test + least * (:val > 0)), ties - max(least, 1)) AS last_val
+    FROM with_test
+)
+UPDATE images SET split = iif(held_out = 2, 'test', 'val') FROM (
+    SELECT tie AS one, MAX((nth <= last_test) + (nth <= last_val)) AS held_out
+    FROM with_val GROUP BY tie
+) WHERE split IS NULL AND tie = one AND held_out > 0
+"""
+
+# The images of one time stay together, and a tie is as old as its newest image.
+_BY_TIME = f"""
+WITH each AS (
+    SELECT tie, MAX(time) AS time, COUNT(*) AS images FROM images
+    WHERE {_DIVIDED} AND time IS NOT NULL GROUP BY tie
+), sorted AS (
+    SELECT tie, SUM(images) OVER () AS total,
+        SUM(images) OVER (ORDER BY time DESC)
+        - SUM(images) OVER (PARTITION BY time) AS newer
+    FROM each
+)
+UPDATE images SET split = iif(is_test, 'test', 'val') FROM (
+    SELECT tie AS one, newer < :test * total AS is_test,
+        newer < :test * total + :val * total AS is_held
+    FROM sorted
+) WHERE split IS NULL AND tie = one AND is_held
+"""
+
+
+def assign_splits(
+    database: sqlite3.Connection,
+    present: Collection[str],
+    fractions: "Split",
+    checks: "Checks",
+    by_time: bool,
+) -> None:
+    """Sets `split` of the images where the data's names define none.
+
+    Args:
+        database: With the table `images`.
+        present: The splits that the data has.
+        fractions: How much of these images `val` and `test` get.
+        checks: How many images of a class a split should have, where there are three times as many.
+        by_time: Whether their times decide.
+    """
+    database.create_function("place", 1, _place, deterministic=True)
+    values = {
+        "val": 0 if "val" in present else fractions.val,
+        "test": 0 if "test" in present else fractions.test,
+        "least": max(1, checks.min_images_per_class_and_split),
+        "min_side": checks.min_side,
+        "max_side": checks.max_side,
+    }
+    with database:
+        # Of data with some splits, it is the training images that are divided.
+        database.execute("UPDATE images SET split = NULL WHERE split = 'train'")
+        if values["val"] or values["test"]:
+            database.execute(_BY_TIME if by_time else _BY_PLACE, values)
+        database.execute("UPDATE images SET split = 'train' WHERE split IS NULL")
+
+
+def _place(tie: int) -> float:
+    """A number from 0 to 1, with 52 bits, so that it is a float64 without rounding."""
+    digest = hashlib.sha256(tie.to_bytes(8, "big", signed=True)).digest()
+    return (int.from_bytes(digest[:8], "big") >> 12) / 2**52

@@ -1,0 +1,198 @@
+"""Which images are divided how: by their content, in groups, by time; and what growth changes."""
+
+from collections import Counter
+from itertools import count
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from retrain.workload import Checks, Split
+from tasks.validate.image_database import ImageDatabase
+
+FRACTIONS = Split(val=0.1, test=0.2)
+
+
+@pytest.fixture
+def divide(tmp_path):
+    """The split of each image, by its pixels' number."""
+    files = count()
+
+    def call(labels, pixels=None, *, given=None, groups=None, times=None, prints=None, near=False,
+             fractions=FRACTIONS, least=1, order=None):  # fmt: skip
+        size = len(labels)
+        order = range(size) if order is None else order
+        images = pa.table(
+            {
+                "split": pa.array(given or [None] * size, pa.string()),
+                "label": pa.array(labels, pa.string()),
+                "error": pa.nulls(size, pa.string()),
+                "width": [8] * size,
+                "height": [8] * size,
+                "mode": ["L"] * size,
+                "pixels": [f"{each:x}" for each in (range(size) if pixels is None else pixels)],
+                "fingerprint": prints or [0] * size,
+                "sha256": ["00"] * size,
+            }
+        ).take(pa.array(order))
+        told = {"groups": groups, "times": times}
+        told = {name: [each[n] for n in order] for name, each in told.items() if each}
+        present = {*(given or ())} - {None}
+        with ImageDatabase(tmp_path / f"{next(files)}.sqlite") as database:
+            for part in (slice(0, size // 2), slice(size // 2, size)):
+                some = {name: values[part] for name, values in told.items()}
+                database.add(part.start, images.slice(part.start, part.stop - part.start), **some)
+            database.find_conflicting()
+            database.tie(near)
+            checks = Checks(min_images_per_class_and_split=least)
+            database.assign_splits(present, fractions, checks, by_time=times is not None)
+            splits = database.splits(0, size)
+        found = [None] * size
+        for place, split in zip(order, splits, strict=True):
+            found[place] = split
+        return found
+
+    return call
+
+
+def drawn(rng, classes, most):
+    """Labels of classes of various sizes, from 1 up, and a number for the pixels of each image."""
+    sizes = rng.integers(1, most + 1, classes)
+    labels = [f"class {number}" for number, size in enumerate(sizes) for _ in range(size)]
+    return labels, rng.permutation(10**6)[: len(labels)].tolist()
+
+
+def test_large_classes_are_divided_in_the_given_fractions(divide):
+    splits = Counter(divide(["a", "b"] * 5_000))
+    assert splits["train"] / 10_000 == pytest.approx(0.7, abs=0.015)
+    assert splits["val"] / 10_000 == pytest.approx(0.1, abs=0.015)
+    assert splits["test"] / 10_000 == pytest.approx(0.2, abs=0.015)
+
+
+def test_ten_classes_of_ten_images_have_all_splits(divide):
+    for trial in range(30):
+        labels = [f"class {number // 10}" for number in range(100)]
+        splits = divide(labels, range(100 * trial, 100 * trial + 100))
+        assert len({*zip(labels, splits, strict=True)}) == 30
+
+
+@pytest.mark.parametrize("least", [1, 2, 5])
+def test_a_class_has_enough_images_in_each_split_where_it_has_three_times_as_many(divide, least):
+    rng = np.random.default_rng(least)
+    for _ in range(20):
+        labels, pixels = drawn(rng, 20, 20)
+        counts = Counter(zip(labels, divide(labels, pixels, least=least), strict=True))
+        for label, images in Counter(labels).items():
+            for split in ("train", "val", "test"):
+                assert counts[label, split] >= min(least, images // 3), (label, images)
+            assert counts[label, "train"]
+
+
+def test_the_order_of_the_images_changes_nothing(divide):
+    rng = np.random.default_rng(0)
+    labels, pixels = drawn(rng, 10, 20)
+    assert divide(labels, pixels, order=rng.permutation(len(labels))) == divide(labels, pixels)
+
+
+def test_no_training_image_is_ever_held_out_because_others_come(divide):
+    """But for classes so small that all their images would have been held out."""
+    rng = np.random.default_rng(0)
+    moved = Counter()
+    for _ in range(30):
+        labels, pixels = drawn(rng, 30, 60)
+        kept = np.flatnonzero(rng.random(len(labels)) < 0.9)
+        before = divide([labels[n] for n in kept], [pixels[n] for n in kept])
+        after = divide(labels, pixels)
+        sizes = Counter(labels[n] for n in kept)
+        for place, n in enumerate(kept):
+            if sizes[labels[n]] >= 10:
+                moved[before[place], after[n]] += 1
+    assert moved["train", "train"] > 10_000
+    assert not moved["train", "val"] + moved["train", "test"] + moved["val", "test"]
+    assert (
+        moved["test", "val"] + moved["test", "train"] + moved["val", "train"]
+        < 0.005 * moved.total()
+    )
+
+
+def test_the_same_pixels_are_in_one_split_whatever_they_are_called(divide):
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 300, 1_000).tolist()
+    for wrong in (0, 100):
+        labels = [f"class {number % 40}" for number in pixels]
+        labels[:wrong] = ["class 0"] * wrong
+        splits = divide(labels, pixels)
+        assert len({*zip(pixels, splits, strict=True)}) == len({*pixels})
+        assert {*splits} == {"train", "val", "test"}
+
+
+def test_a_group_is_never_divided(divide):
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        labels = [f"class {number}" for number in rng.integers(0, 6, 400)]
+        groups = [f"patient {number}" if number else None for number in rng.integers(0, 40, 400)]
+        splits = divide(labels, groups=groups)
+        one = {(group, split) for group, split in zip(groups, splits, strict=True) if group}
+        assert len(one) == len({*groups} - {None})
+        for label in {*labels}:
+            assert {s for each, s in zip(labels, splits, strict=True) if each == label} == {
+                *("train", "val", "test")
+            }
+
+
+def test_a_group_keeps_its_split_when_its_images_and_others_come(divide):
+    groups = [f"patient {number % 100}" for number in range(1_000)]
+    before = dict(zip(groups, divide(["a"] * 500, groups=groups[:500]), strict=False))
+    more = [*groups, *(f"new {number % 50}" for number in range(500))]
+    after = dict(zip(more, divide(["a"] * 1_500, groups=more), strict=True))
+    assert {group: after[group] for group in before} == before
+
+
+def test_groups_that_share_an_image_are_one(divide):
+    for trial in range(20):
+        groups = [f"{trial} {n // 10}" for n in range(100)]
+        pixels = [*range(99), 0]  # the last one is the first of another patient
+        splits = divide(["a"] * 100, pixels, groups=groups)
+        assert len({*splits[:10], *splits[90:]}) == 1
+
+
+def test_images_that_look_the_same_can_be_a_group(divide):
+    rng = np.random.default_rng(0)
+    prints = rng.integers(1, 1 << 60, 100).tolist()
+    chains = [p ^ ((1 << bits) - 1) for p in prints for bits in (0, 3, 6, 9)]  # 3 bits by 3
+    splits = np.array(divide(["a"] * 400, prints=chains, near=True)).reshape(100, 4)
+    assert (splits == splits[:, :1]).all()
+    alone = np.array(divide(["a"] * 400, prints=chains)).reshape(100, 4)
+    assert not (alone == alone[:, :1]).all()
+
+
+def test_the_newest_images_are_test_and_those_before_them_val(divide):
+    times = [f"2026-{month:02}-{day:02}" for month in range(1, 11) for day in range(1, 11)]
+    order = np.random.default_rng(0).permutation(100)
+    splits = divide(["a", "b"] * 50, times=times, order=order)
+    assert splits == ["train"] * 70 + ["val"] * 10 + ["test"] * 20
+
+
+def test_images_of_one_time_and_of_one_group_stay_together_over_time(divide):
+    times = [float(number // 7) for number in range(100)]
+    splits = divide(["a"] * 100, times=times)
+    assert len({*zip(times, splits, strict=True)}) == len({*times})
+    groups = [f"patient {number % 50}" for number in range(100)]
+    splits = divide(["a"] * 100, times=[float(n) for n in range(100)], groups=groups)
+    assert splits[:50] == splits[50:] == ["train"] * 35 + ["val"] * 5 + ["test"] * 10
+
+
+@pytest.mark.parametrize(("there", "lacking"), [("test", "val"), ("val", "test")])
+@pytest.mark.parametrize("times", [None, [float(number) for number in range(4_000)]])
+def test_a_lacking_split_is_taken_out_of_train_alone(divide, there, lacking, times):
+    given = ["train"] * 3_000 + [there] * 1_000
+    fractions = Split(val=0.2, test=0.2)
+    splits = np.array(divide(["a"] * 4_000, given=given, times=times, fractions=fractions))
+    assert (splits[3_000:] == there).all()
+    assert {*splits[:3_000]} == {"train", lacking}
+    assert (splits[:3_000] == lacking).mean() == pytest.approx(0.2, abs=0.025)
+
+
+def test_given_splits_stay(divide):
+    given = ["train"] * 5 + ["val"] * 50 + ["test"] * 5
+    assert divide(["a"] * 60, given=given) == given
