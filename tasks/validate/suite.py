@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from retrain.workload import Checks
 
 
-# What can be done about classes with too few images.
+# What can be done about classes and splits with too few images.
 REMEDY = (
-    "What helps: more images of these classes; larger data.split.val and data.split.test; lower "
-    "checks.min_images_per_class and checks.min_images_per_class_and_split; or data.path without "
-    "these classes."
+    "What helps: more images of these classes, and with data.group more groups; larger "
+    "data.split.val and data.split.test; lower checks.min_images_per_class and "
+    "checks.min_images_per_class_and_split; or data.path without these classes."
 )
 
 

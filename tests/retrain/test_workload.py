@@ -57,6 +57,14 @@ def test_a_bound_on_time_or_size_is_above_zero(name):
             {"data": {"path": "x", "split": {"val": 0.5, "test": 0.5}}},
             "data.split: val and test together leave",
         ),
+        (
+            {"data": {"path": "x", "group": "(p"}},
+            "data.group: (p is no regular expression: missing )",
+        ),
+        (
+            {"data": {"path": "x", "time": "(?:p)"}},
+            "data.time: (?:p) is a regular expression without",
+        ),
         ({"checks": {"min_side": 9, "max_side": 8}}, "checks.min_side is larger than"),
         (
             {"train": {"augment": {"shift": 224}}},
