@@ -140,9 +140,7 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
         import numpy as np
 
         with self._database:
-            self._database.execute(
-                "UPDATE images SET tie = code(pixels) WHERE pixels IS NOT NULL"
-            )
+            self._database.execute("UPDATE images SET tie = code(pixels) WHERE pixels IS NOT NULL")
         if not (near_duplicates or self.has_groups()):
             return
         found = self._database.execute(
