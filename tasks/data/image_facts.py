@@ -19,7 +19,7 @@ WITH_FEATURES = 500  # of the sample; each has thousands of bytes of features
 def is_sampled(sha256: str, total: int) -> bool:
     """Whether an image belongs to the sample of a number of images.
 
-    Its content decides, by the end of the digest: the beginning decides in which split it is.
+    Its content decides, by the end of the digest.
     """
     return _is_among(SAMPLE, sha256, total)
 

@@ -6,6 +6,7 @@ driver. The files remain after a kill, and the next run inspects only the units 
 
 import hashlib
 import io
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _DATE_TIME, _EXIF, _DATE_TIME_ORIGINAL = 306, 0x8769, 36867  # tags of EXIF
+_TIME = re.compile(r"[1-9]\d{3}:\d\d:\d\d \d\d:\d\d:\d\d")  # a camera without a clock writes zeros
 BATCH = 1024  # rows that are Python's objects at a time; in Arrow they are a tenth as large
 
 
@@ -138,5 +140,6 @@ def _taken(data: bytes) -> str | None:
 
     with Image.open(io.BytesIO(data)) as opened:
         exif = opened.getexif()
-    found = exif.get_ifd(_EXIF).get(_DATE_TIME_ORIGINAL) or exif.get(_DATE_TIME)
-    return str(found).strip("\0 ") or None if found else None
+    found = (exif.get_ifd(_EXIF).get(_DATE_TIME_ORIGINAL), exif.get(_DATE_TIME))
+    times = (_TIME.match(str(each)) for each in found)
+    return next((time[0] for time in times if time), None)

@@ -329,9 +329,16 @@ def test_exif_says_times_and_images_without_one_are_set_aside(tmp_path):
         Image.fromarray(np.full((8, 8), 5 * n, np.uint8)).save(buffer, "JPEG", exif=exif)
         files[f"{('cat', 'dog')[n % 2]}/{n:02}.jpg"] = buffer.getvalue()
     files["cat/none.png"] = png(0)
+    exif = Image.Exif()
+    exif[306] = "0000:00:00 00:00:00"
+    buffer = io.BytesIO()
+    Image.fromarray(np.full((8, 8), 7, np.uint8)).save(buffer, "JPEG", exif=exif)
+    files["dog/never set.jpg"] = buffer.getvalue()
     images = divided(tmp_path, files, time="exif").sort_index(key=lambda path: path.str[4:])
     assert list(images["split"]) == ["train"] * 28 + ["val"] * 4 + ["test"] * 8
-    assert quarantine(tmp_path / "validate") == {"cat/none.png": "no time"}
+    assert quarantine(tmp_path / "validate") == dict.fromkeys(
+        ("cat/none.png", "dog/never set.jpg"), "no time"
+    )
 
 
 def test_a_group_that_the_datas_own_splits_divide_is_named_in_the_error(tmp_path, files):
