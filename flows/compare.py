@@ -27,7 +27,7 @@ from retrain.store import Store
 from retrain.workload import Gate
 from tasks.data.champion import Registered
 from tasks.data.evaluated import SPLIT, Evaluated, EvaluatedImages, find_evaluated
-from tasks.data.known_images import learnt_images
+from tasks.data.learnt_images import learnt_images
 from tasks.data.pixels import digest_of
 from tasks.gate import any_two
 from tasks.gate.any_two import Shown

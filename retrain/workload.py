@@ -403,10 +403,11 @@ class Gate(Section):
         margin: A model whose metric is worse by less than this counts as not worse.
         promotes: The outcomes of the comparison with the champion that promote.
         level: The probability that a model that is no better passes as better, or one that is
-            worse by the margin as not worse; of all comparisons on the same test images together.
+            worse by the margin as not worse, in one comparison.
         no_worse: Metrics in which a model must not be worse than those it is compared with, as far
             as can be told.
-        min_compared: The fewest test images that a comparison needs, and a slice that is judged.
+        min_compared: The fewest test images that a comparison needs, and that a bound, a class or a
+            slice is judged by.
         may_drop: The classes that a model may lack although the champion knows them.
         approval: Whether a model that passes is promoted at once, or waits for a person.
     """
@@ -417,7 +418,7 @@ class Gate(Section):
     max_package_mb: Annotated[float, Field(gt=0)] | None = None
     slices: Names = ()
     metric: Text = "accuracy"
-    margin: Annotated[float, Field(ge=0)] = 0.01
+    margin: Annotated[float, Field(ge=0)] = 0.02
     promotes: Annotated[tuple[Literal["better", "not worse", "cannot tell"], ...], _AS_TUPLE] = (
         "better",
         "not worse",

@@ -77,7 +77,6 @@ def _status(project: Project, options: argparse.Namespace) -> int:
                 "workload": name,
                 "champion": champion and champion.public(),
                 "waiting": waiting(project, name),
-                "comparisons": _comparisons(project, name),
                 "last_run": records.last_run(project, name),
             }
         )
@@ -92,30 +91,16 @@ def _status(project: Project, options: argparse.Namespace) -> int:
     if options.workload:
         _print_images("the champion", shown[0]["champion"])
         _print_images("the last run's model", shown[0]["last_run"])
-        if made := shown[0]["comparisons"]:
-            print(
-                f"{made} comparison{'s were' if made > 1 else ' was'} made on the present test "
-                "images; each further one has to be surer, until there are fresh ones."
-            )
     if options.workload and (last := shown[0]["last_run"]) and "error" not in last:
         with console.on_stdout():
             import_module(f"flows.{last['flow']}").PIPELINE.show(last | {"took": last["seconds"]})
     return 0
 
 
-def _comparisons(project: Project, name: str) -> int:
-    """How many comparisons were made on the test images that were compared on last."""
-    from retrain.registry import decisions
-
-    written = decisions.read(project, name)
-    return len(written.comparisons(written.test_images))
-
-
 def _status_row(
     workload: str,
     champion: dict[str, Any] | None,
     waiting: Mapping[str, Any] | None,
-    comparisons: int,
     last_run: Document | None,
 ) -> tuple[Any, ...]:
     from retrain.runs import records

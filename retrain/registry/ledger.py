@@ -14,7 +14,7 @@ import getpass
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -37,9 +37,6 @@ OLD = "retrain.ledger."  # the tags of the registered model that were the ledger
 DOCUMENTS = "decisions"  # the folder of the run's artifacts
 LENGTH = 6000  # characters; the longest parameter that MLflow takes
 LONGEST_REASON = 500  # characters, each of which may take six in JSON
-
-# Decisions for which no images were compared, or for which nothing depended on luck.
-NOT_COUNTED = ("first", "repackaged", "champion already", "not comparable")
 
 Action = Literal["promoted", "rejected", "compared", "waiting", "rolled back", "set aside"]
 
@@ -192,20 +189,6 @@ class Ledger:
         version = decision.version
         related = [each for each in self.entries if each.version == version or each.appoints]
         return related[-1] if related and related[-1].is_of(decision) else None
-
-    @property
-    def test_images(self) -> str | None:
-        """The identity of the images that were compared on last; None before that."""
-        return next((each.test_images for each in reversed(self.entries) if each.test_images), None)
-
-    def comparisons(self, test_images: str | None) -> Sequence[tuple[int | None, int | None]]:
-        """The challenger and the champion of each comparison on the same test images, in order.
-
-        Those that were repeated count once.
-        """
-        made = [each for each in self.entries if each.verdict not in NOT_COUNTED]
-        pairs = [(each.version, each.previous) for each in made if each.test_images == test_images]
-        return list(dict.fromkeys(pairs)) if test_images else []
 
     @cached_property
     def waiting(self) -> Entry | None:

@@ -28,6 +28,9 @@ def read(project: Project, version: ModelVersion) -> str | None:
     return f"{text}\n## Speed\n\n{version.latency}.\n"
 
 
+MARKS = {True: "passed", False: "**failed**", None: "cannot tell"}  # of a rule
+
+
 def description(
     version: ModelVersion,
     entry: Entry,
@@ -45,8 +48,7 @@ def description(
     why = f" ({entry.reason})" if entry.reason else ""
     lines = [f"**{entry.action.capitalize()}** on {entry.time[:10]}: {entry.verdict}{why}.", ""]
     for rule in rules:
-        mark = "passed" if rule["passed"] else "**failed**"
-        lines.append(f"- {rule['rule']}: is {rule['value']:.4f}, {mark}")
+        lines.append(f"- {rule['rule']}: is {rule['value']:.4f}, {MARKS[rule['passed']]}")
     if card is None:
         lines += ["", "| metric | test split |", "|---|---|"]
         values = sorted(version.metrics.items())

@@ -136,12 +136,10 @@ class Opponents:
     Attributes:
         champion: The model in production; None when there is none yet.
         reference: The best model so far, if that is another one.
-        number: Of the comparison, among those on the same test images; None without a champion.
     """
 
     champion: Opponent | None
     reference: Opponent | None
-    number: int | None
 
     @property
     def step(self) -> str:

@@ -41,6 +41,21 @@ class Predictions:
         )
 
 
+def losses(likelihood: "NDArray[np.float32]") -> "NDArray[np.float64]":
+    """The log loss of each row, in nats: float64 (rows,).
+
+    The probability is clipped to the smallest step of float32 above 0 and below 1, as that of
+    scikit-learn is, so that no loss is above 15.95.
+
+    Args:
+        likelihood: float32 (rows,), the probabilities of the true classes.
+    """
+    import numpy as np
+
+    step = np.finfo(np.float32).eps
+    return -np.log(np.clip(likelihood.astype(np.float64), step, 1 - step))
+
+
 @dataclass(frozen=True)
 class CalibrationBins:
     """Predictions by confidence, in bins of equal width; empty bins are left out.
@@ -104,10 +119,13 @@ class Tally:
         self._bin_rows += np.bincount(bins, minlength=CALIBRATION_BINS)
         self._bin_hits += np.bincount(bins[correct], minlength=CALIBRATION_BINS)
         self._bin_confidence += np.bincount(bins, confidence, CALIBRATION_BINS)
-        # Clipped to the smallest step of float32 below and above, as scikit-learn's does.
-        step = np.finfo(np.float32).eps
-        likelihood = np.clip(predictions.likelihood.astype(np.float64), step, 1 - step)
-        self._loss -= float(np.log(likelihood).sum())
+        self._loss += float(losses(predictions.likelihood).sum())
+
+    @property
+    def of_classes(self) -> "ClassCounts":
+        """The counts of the classes of the data."""
+        data = slice(self.classes)
+        return ClassCounts(self.actual[data], self.predicted[data], self.correct[data])
 
     @property
     def accuracy(self) -> float:
@@ -159,21 +177,51 @@ class Confusion:
         np.add.at(self.counts, (labels * cells // size, predicted * cells // size), 1)
 
 
+@dataclass(frozen=True)
+class ClassCounts:
+    """How often each class occurs and is predicted: counts of images, or sums of their weights.
+
+    A ratio without an image to count (no prediction of a class, none of its images) is 0.
+
+    Attributes:
+        actual: (..., classes), the images of each class.
+        predicted: (..., classes), those that each class was predicted for.
+        correct: (..., classes), those of each class that it was predicted for.
+    """
+
+    actual: "NDArray[Any]"
+    predicted: "NDArray[Any]"
+    correct: "NDArray[Any]"
+
+    @property
+    def precision(self) -> "NDArray[np.float64]":
+        """The fraction of the predictions of each class that is correct, (..., classes)."""
+        return _ratio(self.correct, self.predicted)
+
+    @property
+    def recall(self) -> "NDArray[np.float64]":
+        """The fraction of the images of each class that is predicted correctly, (..., classes)."""
+        return _ratio(self.correct, self.actual)
+
+    @property
+    def f1(self) -> "NDArray[np.float64]":
+        """The harmonic mean of precision and recall of each class, (..., classes)."""
+        return _ratio(2 * self.correct, self.predicted + self.actual)
+
+
+def _ratio(part: "NDArray[Any]", whole: "NDArray[Any]") -> "NDArray[np.float64]":
+    import numpy as np
+
+    return np.asarray(part / np.where(whole > 0, whole, 1), np.float64)
+
+
 def per_class(tally: Tally) -> ClassTable:
     """Precision, recall and F1 of each class of the data, in the order of its labels.
 
-    A ratio without a row to count (no prediction of a class, none of its images) is 0.
+    `rows` are the images of the class, `predicted` is how often it was predicted.
     """
-    import numpy as np
-
-    precision, recall, f1 = (
-        count * tally.correct / np.maximum(rows, 1)  # without rows, `correct` is 0 too
-        for count, rows in (
-            (1, tally.predicted),
-            (1, tally.actual),
-            (2, tally.predicted + tally.actual),
-        )
-    )
+    counts = tally.of_classes
+    precision, recall, f1 = counts.precision, counts.recall, counts.f1
     return [
         {
             "label": tally.names[index],
@@ -181,6 +229,7 @@ def per_class(tally: Tally) -> ClassTable:
             "recall": float(recall[index]),
             "f1": float(f1[index]),
             "rows": int(tally.actual[index]),
+            "predicted": int(tally.predicted[index]),
         }
         for index in range(tally.classes)
     ]
@@ -212,64 +261,53 @@ def outcomes(tally: Tally) -> dict[str, Any]:
     }
 
 
-def _macro(name: str) -> Callable[[Tally, ClassTable], float]:
-    """The mean over the classes of the data, with equal weights."""
-    return lambda _, table: sum(row[name] for row in table) / len(table)
-
-
 @dataclass(frozen=True)
 class Metric:
     """A metric of a split.
 
     Attributes:
-        of: Calculates it from the counts and from the table of `per_class`.
+        of: Calculates it from the counts.
         lower_is_better: Whether a smaller value is the better one.
     """
 
-    of: Callable[[Tally, ClassTable], float]
+    of: Callable[[Tally], float]
     lower_is_better: bool = False
 
 
-# All metrics, by the names that the gate's rules use.
+# All metrics, by the names that the gate's rules use. A macro average is over the classes of the
+# data, with equal weights.
 METRICS: Mapping[str, Metric] = {
-    "accuracy": Metric(lambda tally, _: tally.accuracy),
-    "macro_precision": Metric(_macro("precision")),
-    "macro_recall": Metric(_macro("recall")),
-    "macro_f1": Metric(_macro("f1")),
-    "worst_class_recall": Metric(lambda _, table: min(row["recall"] for row in table)),
-    "log_loss": Metric(lambda tally, _: tally.log_loss, lower_is_better=True),
-    "calibration_error": Metric(lambda tally, _: tally.calibration.error, lower_is_better=True),
-    "rows": Metric(lambda tally, _: tally.rows),
+    "accuracy": Metric(lambda tally: tally.accuracy),
+    "macro_precision": Metric(lambda tally: float(tally.of_classes.precision.mean())),
+    "macro_recall": Metric(lambda tally: float(tally.of_classes.recall.mean())),
+    "macro_f1": Metric(lambda tally: float(tally.of_classes.f1.mean())),
+    "worst_class_recall": Metric(lambda tally: float(tally.of_classes.recall.min())),
+    "log_loss": Metric(lambda tally: tally.log_loss, lower_is_better=True),
+    "calibration_error": Metric(lambda tally: tally.calibration.error, lower_is_better=True),
 }
 OF_A_CLASS = ("precision", "recall", "f1")  # named like `recall[cat]`
 LOWER_IS_BETTER = sorted(name for name, metric in METRICS.items() if metric.lower_is_better)
 
 
-def metric_named(name: str) -> Metric:
-    """The metric of a name: one of `METRICS`, or of one class, like `recall[cat]`.
+def split_name(name: str) -> tuple[str, str | None]:
+    """The kind of a metric, and the class that it is of: `recall[cat]` is ("recall", "cat").
+
+    The class is None for one of `METRICS`.
 
     Raises:
-        KeyError: There is none.
+        KeyError: There is no such metric.
     """
-    if name in METRICS:
-        return METRICS[name]
     kind, bracket, label = name.partition("[")
-    if kind not in OF_A_CLASS or not bracket or not label.endswith("]"):
-        raise KeyError(name)
-    return Metric(lambda _, table: _of_class(table, kind, label[:-1]))
-
-
-def _of_class(table: ClassTable, kind: str, label: str) -> float:
-    for row in table:
-        if row["label"] == label:
-            return float(row[kind])
-    raise ValueError(f"The test split has no class {label!r}: change {kind}[{label}] in `gate`.")
+    if name in METRICS:
+        return name, None
+    if kind in OF_A_CLASS and bracket and label.endswith("]"):
+        return kind, label[:-1]
+    raise KeyError(name)
 
 
 def summarise(tally: Tally) -> dict[str, float]:
-    """All metrics of a split, by name.
+    """All metrics of a split, by name, and its number of `rows`.
 
     `log_loss` is in nats; `calibration_error`, the expected one, is 0 to 1.
     """
-    table = per_class(tally)
-    return {name: metric.of(tally, table) for name, metric in METRICS.items()}
+    return {name: metric.of(tally) for name, metric in METRICS.items()} | {"rows": tally.rows}

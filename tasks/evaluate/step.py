@@ -18,7 +18,7 @@ from tasks.data import package
 from tasks.data.embeddings import prepared_by
 from tasks.data.image_facts import has_features
 from tasks.data.json_file import write_json
-from tasks.data.known_images import LEARNT, TEST, learnt_images
+from tasks.data.learnt_images import LEARNT, learnt_images
 from tasks.data.metrics import (
     LOWER_IS_BETTER,
     Confusion,
@@ -50,7 +50,7 @@ def evaluate(
     Writes `metrics.json`, `per_class.json`, `predictions.parquet`, `confusion.csv` (actual and
     predicted class of each row), and `features.parquet`, of a sample of the rows; and
     `report/classes.json`, as `metrics.outcomes` gives it, and the images that the model has learnt
-    and those of the test split (`tasks/data/known_images.py`), for later comparisons with it.
+    (`tasks/data/learnt_images.py`), for later comparisons with it.
 
     Returns:
         `metrics`, by name; `lower_is_better`, the names of those where lower is better; `weights`,
@@ -92,7 +92,6 @@ def evaluate(
     write_json(workspace.folder / "per_class.json", per_class(tally))
     write_json(workspace.report / "classes.json", outcomes(tally))
     test_images = _images_of(images.folder, SPLIT)
-    np.save(workspace.report / TEST, test_images)
     if (learnt := _learnt(trained, images.folder, workspace)) is not None:
         np.save(workspace.report / LEARNT, learnt)
     report = trained.folder / REPORT

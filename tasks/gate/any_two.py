@@ -7,26 +7,26 @@ are made on the same images, one of them finds a difference by luck.
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrain.runs import console
 from retrain.step import Facts
 from retrain.workload import Gate
-from tasks.data.metrics import METRICS, Predictions
+from tasks.data.metrics import METRICS
 from tasks.data.predictions import ROWS, NamedPredictions, image_id
 from tasks.gate import paired
 from tasks.gate.pairs import pair
-from tasks.gate.rules import counted, left_out_as_learnt, left_out_by_class, measured
+from tasks.gate.rules import counted, left_out_as_learnt, left_out_by_class, measured, not_recorded
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
-COMPARED = tuple(name for name in METRICS if name != "rows")
 SHOWN, SHOWN_CLASSES = 10, 5
+LIMITS = ("difference", "low", "high")
 NOTHING_FOLLOWS = "Nothing is promoted, and no comparison is counted."
 
 
@@ -130,9 +130,10 @@ def compare(
         different labels; `first`, the first of these images; `labelled`, whether there are
         classes that a model knows. If there are: `no_class`, how many images lack one; for each
         model `learnt` and `recorded` as in a comparison of the gate; `other_classes`, `images` and
-        `level` as there; `metrics`, by name the values of `a` and `b` and what `Difference` has;
-        `only_a` and `only_b`, the images that only one has right; and `classes`, those in which the
-        two differ most. Without images to compare, `metrics` is empty.
+        `level` as there; `metrics`, by name the values of `a` and `b` and, if two models can be
+        compared by it, what `Difference` has; `only_a` and `only_b`, the images that only one has
+        right; and `classes`, those in which the two differ most. Without images to compare,
+        `metrics` is empty.
     """
     import numpy as np
 
@@ -186,54 +187,29 @@ def _measure(
     )
     recorded = [each for each in learnt if each is not None]
     comparable = pair(ours, theirs, np.concatenate(recorded) if recorded else None)
-    pairs, level = _of_present(comparable.pairs), paired.level_of(1, rules.level)
+    pairs = comparable.pairs
     facts: Facts = {
         "learnt": [0 if each is None else int(np.isin(ids, each).sum()) for each in learnt],
         "recorded": [each is not None for each in learnt],
         "other_classes": comparable.other_classes,
         "images": pairs.rows,
-        "level": level,
+        "level": rules.level,
         "margin": rules.margin,
         "metrics": {},
         "classes": [],
     }
     if pairs.rows:
-        for name in COMPARED:
-            difference = paired.compare(pairs, name, rules.margin, level)
+        for name in METRICS:
             facts["metrics"][name] = {
                 "a": paired.score(pairs.opponent, pairs, name),
                 "b": paired.score(pairs.challenger, pairs, name),
-                "difference": difference.value,
-                "low": difference.low,
-                "high": difference.high,
-                "outcome": difference.outcome,
-                "visible": difference.visible,
             }
+            if name in paired.COMPARABLE:
+                difference = paired.compare(pairs, name, rules.margin, rules.level)
+                facts["metrics"][name] |= asdict(difference)
         facts["only_b"], facts["only_a"] = paired.only_one_correct(pairs)
         facts["classes"] = _classes(pairs)
     return facts, comparable.used
-
-
-def _of_present(pairs: paired.Pairs) -> paired.Pairs:
-    """The same answers, with only the classes that have images counted as those that both know.
-
-    Else the averages over the classes would have a 0 for each class that the images lack.
-    """
-    import numpy as np
-
-    absent = np.bincount(pairs.opponent.labels, minlength=len(pairs.names)) == 0
-    order = np.argsort(absent, kind="stable")
-    place = np.argsort(order)
-
-    def moved(given: Predictions) -> Predictions:
-        return replace(given, labels=place[given.labels], predicted=place[given.predicted])
-
-    return paired.Pairs(
-        tuple(pairs.names[index] for index in order),
-        int((~absent).sum()),
-        moved(pairs.challenger),
-        moved(pairs.opponent),
-    )
 
 
 def _classes(pairs: paired.Pairs) -> list[Facts]:
@@ -306,7 +282,7 @@ def sentences(found: Mapping[str, Any], a: str, b: str) -> list[str]:
     said = []
     if found["labelled"]:
         for name, learnt, recorded in zip((a, b), found["learnt"], found["recorded"], strict=True):
-            said += left_out_as_learnt({"learnt": learnt, "recorded": recorded}, name, "image")
+            said += left_out_as_learnt(learnt, name, "image") + not_recorded(recorded, name)
         said += left_out_by_class(found["other_classes"], f"{a} or {b}", "image")
         if found["no_class"]:
             said.append(f"{counted(found['no_class'], 'image')} left out, without a class.")
@@ -335,7 +311,8 @@ def show(found: Mapping[str, Any], a: str, b: str) -> None:
             ["metric", a, b, "better by", "from", "to", "the second is"],
             [
                 [name, *(number(of[each]) for each in ("a", "b")),
-                 *(f"{of[each]:+.4f}" for each in ("difference", "low", "high")), of["outcome"]]
+                 *(f"{of[each]:+.4f}" if each in of else "" for each in LIMITS),
+                 of.get("outcome", "")]
                 for name, of in found["metrics"].items()
             ],
         )  # fmt: skip

@@ -1,17 +1,18 @@
 """Compares the challenger with the champion and with the reference, on the same test images."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from retrain.registry import decisions, versions
 from retrain.runs.runner import Runner
-from retrain.step import Facts, Step, Workspace, digest_of
+from retrain.step import REPORT, Facts, Step, Workspace, digest_of
 from retrain.store import Artifact
 from retrain.workload import Gate
 from tasks.data import predictions
 from tasks.data.champion import Opponent, Opponents, Scored
-from tasks.data.known_images import learnt_images
-from tasks.data.slices import NO_SLICES, Slices, metric_of, parse
+from tasks.data.learnt_images import LEARNT, learnt_images
+from tasks.data.metrics import split_name
+from tasks.data.slices import NO_SLICES, Slice, Slices, metric_of, parse
 from tasks.gate import paired
 from tasks.gate.pairs import Comparable, pair
 
@@ -21,14 +22,12 @@ class Terms:
     """What a comparison depends on beside the predictions.
 
     Attributes:
-        number: Of the comparison, among those on the same test images, from 1.
         learnt: The file with the images that the opponent was trained or validated on; None if
             they are not known.
         training: The digest of that training; None if the images are not known.
         slices: Those of the test split, if `gate.no_worse` names some; else there are none.
     """
 
-    number: int
     learnt: Path | None
     training: str | None
     slices: Slices = NO_SLICES
@@ -41,7 +40,7 @@ class Terms:
     @property
     def digest(self) -> str:
         """SHA-256 (hex) of the above."""
-        return digest_of([self.number, self.training, self.slices.digest])
+        return digest_of([self.training, self.slices.digest])
 
 
 def compare_with(
@@ -61,14 +60,12 @@ def compare_with(
         reference: The best model so far; None when there is none, or it is the champion.
     """
     if champion is None:
-        return Opponents(None, None, None)
-    number = _number(run, scores, champion)
+        return Opponents(None, None)
     if not any(parse(name) for name in run.workload.gate.no_worse):
         slices = NO_SLICES
     return Opponents(
-        _compared(run, STEP, scores, champion, number, slices),
-        _compared(run, REFERENCE_STEP, scores, reference, number, slices) if reference else None,
-        number,
+        _compared(run, STEP, scores, champion, slices),
+        _compared(run, REFERENCE_STEP, scores, reference, slices) if reference else None,
     )
 
 
@@ -77,73 +74,96 @@ def compare(
 ) -> Facts:
     """Compares two models by the predictions of both for the same images.
 
+    An image that one of the two, or a model that it started from, was trained on is no test.
+
     Returns:
-        `images`, how many were compared; `learnt` and `other_classes`, how many were left out, as
-        in `Comparable`; `recorded`, whether it is known what the opponent was trained on; `level`,
-        the probability of an error; and `metrics`, for each metric in `gate.metric` and
-        `gate.no_worse` the values of both models and what `Difference` has. Without images to
-        compare, `metrics` is empty. A slice with few images is left out.
+        `images`, how many were compared; `learnt` and `other_classes`, how many were left out, and
+        `absent`, as in `Comparable`; `new_classes`, those of the challenger that the opponent does
+        not know; `recorded`, whether it is known what the opponent was trained on; `level`, the
+        probability of an error; and `metrics`, for each metric in `gate.metric` and `gate.no_worse`
+        the values of both models and what `Difference` has. Without images to compare, `metrics` is
+        empty. A slice, or a class, with fewer than `gate.min_compared` images is left out, and if
+        nothing is left of a rule, `not_compared` names it.
     """
     import numpy as np
 
-    learnt = None if terms.learnt is None else np.load(terms.learnt, allow_pickle=False)
-    found = pair(predictions.read(scores.folder), predictions.read(theirs.folder), learnt)
-    level = paired.level_of(terms.number, rules.level)
+    ours, other = predictions.read(scores.folder), predictions.read(theirs.folder)
+    # The challenger has learnt a test image only if the model that it started from did.
+    files = [terms.learnt, scores.folder / REPORT / LEARNT]
+    learnt = [np.load(file, allow_pickle=False) for file in files if file and file.exists()]
+    found = pair(ours, other, np.concatenate(learnt) if learnt else None)
     facts: Facts = {
         "images": found.pairs.rows,
         "learnt": found.learnt,
         "other_classes": found.other_classes,
-        "recorded": learnt is not None,
-        "level": level,
+        "absent": list(found.absent),
+        "new_classes": [name for name in ours.known if name not in other.known],
+        "recorded": terms.learnt is not None,
+        "level": rules.level,
         "metrics": {},
+        "not_compared": [],
     }
-    if found.pairs.rows >= rules.min_compared:
-        for name in dict.fromkeys((rules.metric, *rules.no_worse)):
-            if not parse(name):
-                facts["metrics"][name] = _by(found.pairs, name, rules.margin, level)
-        facts["metrics"] |= _by_slice(rules, terms.slices, found, level)
+    if found.pairs.rows < rules.min_compared:
+        return facts
+    for name in dict.fromkeys((rules.metric, *rules.no_worse)):
+        if parsed := parse(name):
+            compared = _by_slice(rules, terms.slices.named(*parsed), terms, found)
+        elif _images_of(found.pairs, name) >= rules.min_compared:
+            compared = {name: _by(found.pairs, name, rules)}
+        else:
+            compared = {}
+        facts["metrics"] |= compared
+        facts["not_compared"] += [] if compared else [name]
     return facts
 
 
-def _by_slice(rules: Gate, slices: Slices, found: Comparable, level: float) -> Facts:
-    """The accuracies in the slices that `gate.no_worse` names, which share the level."""
+def _images_of(pairs: paired.Pairs, metric: str) -> int:
+    """How many images a metric is of: all, or those of its class."""
+    _, label = split_name(metric)
+    return pairs.rows if label is None else pairs.of_class(label).rows
+
+
+def _by_slice(
+    rules: Gate, slices: Sequence[Slice], terms: Terms, found: Comparable
+) -> dict[str, Facts]:
+    """The accuracies in the slices of one rule of `gate.no_worse`.
+
+    That one of them is called worse by mistake has the probability of the level.
+    """
     import numpy as np
 
-    pairs = {}
-    for column, value in filter(None, map(parse, rules.no_worse)):
-        for one in slices.named(column, value):
-            inside = np.flatnonzero(slices.contains(one)[found.used])
-            if len(inside) >= rules.min_compared:
-                pairs[metric_of(one)] = found.pairs.take(inside)
-    each = level / max(1, len(pairs))
-    return {name: _by(some, "accuracy", rules.margin, each) for name, some in pairs.items()}
+    compared = {}
+    for one in slices:
+        inside = np.flatnonzero(terms.slices.contains(one)[found.used])
+        if len(inside) >= rules.min_compared:
+            compared[metric_of(one)] = _by(found.pairs.take(inside), "accuracy", rules)
+    worse = paired.holm({name: of["p_worse"] for name, of in compared.items()}, rules.level)
+    for name, of in compared.items():
+        if of["outcome"] == "worse" and name not in worse:
+            of["outcome"] = "cannot tell"
+    return compared
 
 
-def _by(pairs: paired.Pairs, metric: str, margin: float, level: float) -> Facts:
-    difference = paired.compare(pairs, metric, margin, level)
+def _by(pairs: paired.Pairs, metric: str, rules: Gate) -> Facts:
     gained, lost = paired.only_one_correct(pairs)
     return {
         "challenger": paired.score(pairs.challenger, pairs, metric),
         "opponent": paired.score(pairs.opponent, pairs, metric),
         "gained": gained,
         "lost": lost,
-        "difference": difference.value,
-        "low": difference.low,
-        "high": difference.high,
-        "outcome": difference.outcome,
-        "visible": difference.visible,
+        **asdict(paired.compare(pairs, metric, rules.margin, rules.level)),
     }
 
 
 def _compared(
-    run: Runner, step: Step, scores: Artifact, scored: Scored, number: int, slices: Slices
+    run: Runner, step: Step, scores: Artifact, scored: Scored, slices: Slices
 ) -> Opponent:
     version = scored.registered.version
     same = version.package_digest == scores.facts["package"]
     comparison = None
     if not same and version.train_digest != scores.facts["train"]:
         learnt = learnt_images(run.context.project, version)
-        terms = Terms(number, learnt, version.train_digest if learnt else None, slices)
+        terms = Terms(learnt, version.train_digest if learnt else None, slices)
         comparison = dict(run(step, scores, scored.evaluation, terms).facts)
     return Opponent(
         version.version,
@@ -152,18 +172,6 @@ def _compared(
         scored.evaluation.facts["metrics"],
         comparison,
     )
-
-
-def _number(run: Runner, scores: Artifact, champion: Scored) -> int:
-    """The number of this comparison among those on the same test images, from 1.
-
-    The same challenger and champion have the number that they got at first.
-    """
-    project, name = run.context.project, run.workload.name
-    made = decisions.read(project, name).comparisons(scores.facts["test_images"])
-    registered = versions.find_version(project, name, scores.facts["package"])
-    this = (registered and registered.version, champion.registered.version.version)
-    return made.index(this) + 1 if this in made else len(made) + 1
 
 
 STEP = Step(

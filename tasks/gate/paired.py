@@ -1,26 +1,54 @@
 """What the answers of two models for the same images say of their difference, and how surely.
 
-Only the images on which the two differ count. A difference is positive where the challenger is the
-better one, whatever the metric.
+One method serves every metric and every claim. The images that were seen are weighed at random, as
+in the Bayesian bootstrap (Rubin, 1981), together with one image that was not seen and that is the
+worst for the claim: the opponent has it right, and the challenger has it wrong. A claim such as
+"the difference is above -margin" holds if the weighed difference contradicts it with no more than
+the probability of the level.
+
+For the mean of a bounded quantity this is Gaffke's bound (Gaffke, 2005; Learned-Miller and Thomas,
+2019, "A new confidence interval for the mean of a bounded random variable"). For accuracy it gives
+the exact test of McNemar (1947) for the claim "better", and the exact limit of Clopper and Pearson
+(1934) where no image was gained. The unseen image is what keeps a comparison from being sure when
+nothing was seen to differ.
+
+A difference is positive where the challenger is the better one, whatever the metric.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import pi, sqrt
+from functools import lru_cache
+from math import sqrt
 from typing import TYPE_CHECKING, Literal
 
-from tasks.data.metrics import Predictions, Tally, metric_named, per_class
+from tasks.data.metrics import (
+    LOWER_IS_BETTER,
+    METRICS,
+    ClassCounts,
+    Predictions,
+    Tally,
+    losses,
+    split_name,
+)
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from scipy.sparse import csr_array
 
 Outcome = Literal["better", "not worse", "worse", "cannot tell"]
 
+# The metrics by which two models can be compared, beside those of one class. The worst class is
+# another one in each draw, and the calibration error of few images is biased upwards: for these two
+# no limit holds its level.
+COMPARABLE = ("accuracy", "macro_precision", "macro_recall", "macro_f1", "log_loss")
+
 POWER = 0.8  # with which the smallest visible difference is seen
 SEED = 0
-# Of the bootstrap: its standard error is then known to 2 %, of a large split to 7 %.
-RESAMPLES, FEWEST_RESAMPLES, RESAMPLED_ROWS = 1000, 100, 20_000_000
+# A probability of 0.05 is then known to 0.002; of a very large split, to 0.007.
+DRAWS, FEWEST_DRAWS, DRAWN_WEIGHTS = 10_000, 1_000, 100_000_000
+WEIGHTS_IN_MEMORY = 4_000_000
+QUANTILES = 2000  # of the share of differing images; by them the probability is averaged
 
 
 @dataclass(frozen=True)
@@ -28,8 +56,8 @@ class Pairs:
     """The answers of two models for the same images, in the same order.
 
     Attributes:
-        names: The classes: those that both know, then those that only one of them knows.
-        classes: How many of them both know; all labels are among these.
+        names: The classes: those of the images, then those that a model may answer besides.
+        classes: How many of them the images have.
         challenger: The answers of the model that may be promoted.
         opponent: The answers of the model that it is compared with.
     """
@@ -44,9 +72,22 @@ class Pairs:
         """The number of images."""
         return len(self.challenger.labels)
 
+    @property
+    def swapped(self) -> "Pairs":
+        """The same, with the challenger as the opponent."""
+        return Pairs(self.names, self.classes, self.opponent, self.challenger)
+
     def take(self, rows: "NDArray[np.int64]") -> "Pairs":
-        """The answers for some images, by their indices; an index may come more than once."""
+        """The answers for some images, by their indices."""
         return Pairs(self.names, self.classes, self.challenger.take(rows), self.opponent.take(rows))
+
+    def of_class(self, label: str) -> "Pairs":
+        """The answers for the images of one class; none if no image has it."""
+        import numpy as np
+
+        known = self.names[: self.classes]
+        index = known.index(label) if label in known else -1
+        return self.take(np.flatnonzero(self.challenger.labels == index))
 
 
 @dataclass(frozen=True)
@@ -54,59 +95,62 @@ class Difference:
     """By how much the challenger is better.
 
     Attributes:
-        value: As measured.
+        difference: As measured.
         low: The lower limit; the true difference is below it with the probability of the level.
         high: The upper limit, in the same way.
         outcome: What they say.
         visible: The smallest difference that is seen with a probability of 80 %.
+        p_worse: The probability of such answers if the challenger were no worse, at most.
     """
 
-    value: float
+    difference: float
     low: float
     high: float
     outcome: Outcome
     visible: float
-
-
-def level_of(number: int, level: float) -> float:
-    """The share of an error rate that a comparison may spend.
-
-    The shares of all comparisons, however many there are, add up to the level: the sum of 1/k² is
-    pi²/6. So one of many challengers that are no better passes by luck in no more of the cases
-    than one alone would (Bonferroni's inequality).
-
-    Args:
-        number: Of the comparison among those on the same images, from 1.
-        level: The probability that one of them all is wrong.
-    """
-    return level * 6 / (pi * number) ** 2
+    p_worse: float
 
 
 def compare(pairs: Pairs, metric: str, margin: float, level: float) -> Difference:
     """Compares two models by one metric.
 
-    Accuracy is compared exactly; every other metric by a bootstrap.
-
     Args:
-        pairs: Their answers; at least one.
-        metric: One that `metric_named` knows.
+        pairs: Their answers; for a metric of one class, at least one of its images.
+        metric: One of `COMPARABLE`, or one of a class, such as `recall[cat]`.
         margin: A challenger that is worse by less is not worse.
         level: The probability of an error on each side.
     """
-    if metric == "accuracy":
+    kind, label = split_name(metric)
+    if kind == "recall" and label is not None:  # the accuracy of the images of the class
+        return _compare_accuracy(pairs.of_class(label), margin, level)
+    if kind == "accuracy":
         return _compare_accuracy(pairs, margin, level)
-    value, error = bootstrap(pairs, metric)
-    reach = _quantile(level) * error
-    low, high = value - reach, value + reach
-    outcome = _outcome(low > 0, low > -margin, high < 0)
-    return Difference(value, low, high, outcome, (_quantile(level) + _quantile(1 - POWER)) * error)
+    import numpy as np
+
+    lower, upper = draws(pairs, metric), -draws(pairs.swapped, metric)
+
+    def probability(claims: "NDArray[np.bool_]") -> float:
+        return float((1 + claims.sum()) / (1 + len(claims)))
+
+    p_worse = probability(upper >= 0)
+    return Difference(
+        _difference(pairs, metric),
+        float(np.quantile(lower, level)),
+        float(np.quantile(upper, 1 - level)),
+        _outcome(probability(lower <= 0), probability(lower <= -margin), p_worse, level),
+        _reach(level) * float(np.std(lower)),
+        p_worse,
+    )
 
 
 def score(predictions: Predictions, pairs: Pairs, metric: str) -> float:
     """A metric of one of the two models."""
     tally = Tally(pairs.names, pairs.classes)
     tally.add(predictions)
-    return metric_named(metric).of(tally, per_class(tally))
+    kind, label = split_name(metric)
+    if label is None:
+        return METRICS[kind].of(tally)
+    return float(getattr(tally.of_classes, kind)[pairs.names.index(label)])
 
 
 def only_one_correct(pairs: Pairs) -> tuple[int, int]:
@@ -115,22 +159,56 @@ def only_one_correct(pairs: Pairs) -> tuple[int, int]:
     return int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
 
 
+def holm(probabilities: Mapping[str, float], level: float) -> set[str]:
+    """Which of several claims hold, so that one of them is wrong with at most the level.
+
+    Source: Holm (1979), A simple sequentially rejective multiple test procedure.
+
+    Args:
+        probabilities: Of each claim, by its name, that of such data if it were wrong.
+        level: The probability that any of those that hold is wrong.
+    """
+    held: set[str] = set()
+    for name in sorted(probabilities, key=probabilities.__getitem__):
+        if probabilities[name] > level / (len(probabilities) - len(held)):
+            break
+        held.add(name)
+    return held
+
+
+def images_needed(rows: int, visible: float, margin: float) -> int:
+    """How many test images would show a difference of the size of the margin.
+
+    What can be seen shrinks with the root of the number of images.
+
+    Args:
+        rows: The images that were compared.
+        visible: The smallest difference that these show.
+        margin: The difference that should be seen.
+    """
+    return round(rows * (visible / margin) ** 2)
+
+
 def _compare_accuracy(pairs: Pairs, margin: float, level: float) -> Difference:
     gained, lost = only_one_correct(pairs)
     rows = pairs.rows
-    low, high = score_interval(gained, lost, rows, level)
     # Connor (1987), equation 1, solved for the difference, with the share of images on which the
     # two models differ as it is here.
     share = max(gained + lost, 1) / rows
-    visible = min(share, (_quantile(level) + _quantile(1 - POWER)) * sqrt(share / rows))
-    outcome = compare_accuracies(gained, lost, rows, margin, level)
-    return Difference((gained - lost) / rows, low, high, outcome, visible)
+    visible = min(share, _reach(level) * sqrt(share / rows))
+    p_worse = p_value(lost, gained, rows, 0.0)
+    return Difference(
+        (gained - lost) / rows,
+        _limit(gained, lost, rows, level),
+        -_limit(lost, gained, rows, level),
+        compare_accuracies(gained, lost, rows, margin, level),
+        visible,
+        p_worse,
+    )
 
 
 def compare_accuracies(gained: int, lost: int, rows: int, margin: float, level: float) -> Outcome:
     """What the answers of two models say of their accuracies.
-
-    `better` and `worse` are by the exact test, `not worse` is by the score interval.
 
     Args:
         gained: Images that only the challenger classifies correctly.
@@ -140,112 +218,209 @@ def compare_accuracies(gained: int, lost: int, rows: int, margin: float, level: 
         level: The probability of an error on each side.
     """
     return _outcome(
-        mcnemar(gained, lost) <= level,
-        _distance(gained, lost, rows, -margin) > _quantile(level),
-        mcnemar(lost, gained) <= level,
+        p_value(gained, lost, rows, 0.0),
+        p_value(gained, lost, rows, -margin),
+        p_value(lost, gained, rows, 0.0),
+        level,
     )
 
 
-def _outcome(better: bool, not_worse: bool, worse: bool) -> Outcome:
-    if better:
-        return "better"
-    if not_worse:
-        return "not worse"
-    return "worse" if worse else "cannot tell"
+def p_value(gained: int, lost: int, rows: int, difference: float) -> float:
+    """The probability that the true difference of two accuracies is at most an assumed one.
 
-
-def mcnemar(gained: int, lost: int) -> float:
-    """The exact one-sided test that a model is right more often than another.
-
-    Source: McNemar (1947), Note on the sampling error of the difference between correlated
-    proportions; with the binomial distribution itself in place of its approximation.
-
-    Args:
-        gained: Images that only this model classifies correctly.
-        lost: Images that only the other classifies correctly.
-
-    Returns:
-        The probability of at least so many gained ones if both were equally good.
-    """
-    from scipy.stats import binom
-
-    return float(binom.sf(gained - 1, gained + lost, 0.5))
-
-
-def score_interval(gained: int, lost: int, rows: int, level: float) -> tuple[float, float]:
-    """The limits of the difference of two accuracies on the same images.
-
-    Source: Tango (1998), Equivalence test and confidence interval for the difference in proportions
-    for the paired-sample design, equation 5.
+    The weights of the images that were lost (and the unseen one), of those that were gained and of
+    the others have a Dirichlet distribution. The sum of the first two has a beta distribution, and
+    so has the share of the gained ones in it, independently: the probability is averaged over the
+    quantiles of the sum.
 
     Args:
         gained: Images that only the challenger classifies correctly.
         lost: Images that only the opponent classifies correctly.
         rows: All images.
-        level: The probability of an error on each side.
+        difference: The assumed difference; 0 gives McNemar's exact test.
     """
+    import numpy as np
+    from scipy.special import betainc
+    from scipy.stats import beta
+
+    same = rows - gained - lost
+    if gained == 0:
+        return float(beta.sf(-difference, lost + 1, same)) if same else float(difference >= -1)
+    share = np.clip((1 + difference / _differing(gained + lost, same)) / 2, 0, 1)
+    return float(np.mean(betainc(gained, lost + 1, share)))
+
+
+@lru_cache(1024)
+def _differing(images: int, same: int) -> "NDArray[np.float64]":
+    """The quantiles of the weight of the images on which two models differ, and the unseen one.
+
+    Args:
+        images: On which the two models differ.
+        same: On which they do not.
+    """
+    import numpy as np
+    from scipy.stats import beta
+
+    if not same:
+        return np.ones(1)
+    places = (np.arange(QUANTILES) + 0.5) / QUANTILES
+    quantiles: NDArray[np.float64] = beta.ppf(places, images + 1, same)
+    return quantiles
+
+
+def _limit(gained: int, lost: int, rows: int, level: float) -> float:
+    """The lower limit of the difference of two accuracies."""
     from scipy.optimize import brentq
 
-    measured, quantile = (gained - lost) / rows, _quantile(level)
+    if p_value(gained, lost, rows, -1.0) >= level:  # every image was lost
+        return -1.0
+    return float(brentq(lambda each: p_value(gained, lost, rows, each) - level, -1.0, 1.0))
 
-    def distance(difference: float) -> float:
-        return _distance(gained, lost, rows, difference)
 
-    def limit(edge: float, wanted: float, outside: Callable[[float], bool]) -> float:
-        if outside(distance(edge)):
-            return round(edge)
-        return float(brentq(lambda each: distance(each) - wanted, edge, measured))
+def _outcome(better: float, not_worse: float, worse: float, level: float) -> Outcome:
+    """What the probabilities of such answers say, each being that if the claim were wrong."""
+    if better <= level:
+        return "better"
+    if not_worse <= level:
+        return "not worse"
+    return "worse" if worse <= level else "cannot tell"
 
-    edge = 1 - 1e-12
-    return (
-        limit(-edge, quantile, lambda found: found < quantile),
-        limit(edge, -quantile, lambda found: found > -quantile),
+
+def draws(pairs: Pairs, metric: str) -> "NDArray[np.float64]":
+    """Differences of a metric, with the images and one unseen image weighed at random.
+
+    The unseen image is the worst for the challenger. The draws are the same each time.
+
+    Args:
+        pairs: The answers.
+        metric: As `compare` takes it.
+
+    Returns:
+        float64 (draws,).
+    """
+    import numpy as np
+
+    if metric == "log_loss":
+        ours, theirs = (losses(each.likelihood) for each in (pairs.challenger, pairs.opponent))
+        unseen = losses(np.ones(1, np.float32)) - losses(np.zeros(1, np.float32))
+        values = np.append(theirs - ours, unseen)
+        return _weighed(np.ones(len(values), np.int64), lambda weights: weights @ values)
+    # Images with the same class and the same two answers are weighed together.
+    answers = (pairs.challenger.labels, pairs.challenger.predicted, pairs.opponent.predicted)
+    kinds, images = np.unique(np.stack(answers), axis=1, return_counts=True)
+    worst = _worst_image(kinds, images, pairs, metric)
+    indicators = _indicators(np.append(kinds, worst, axis=1), pairs)
+    return _weighed(
+        np.append(images, 1),
+        lambda weights: _by_counts([weights @ each for each in indicators], pairs, metric),
     )
 
 
-def _distance(gained: int, lost: int, rows: int, difference: float) -> float:
-    """How many standard errors the measured difference is above an assumed one (Tango, 1998)."""
-    # The most likely share of images that only the opponent has right, given the difference.
-    b = -gained - lost + (2 * rows - gained + lost) * difference
-    c = -lost * difference * (1 - difference)
-    share = (sqrt(max(b * b - 8 * rows * c, 0.0)) - b) / (4 * rows)
-    variance = rows * (2 * share + difference * (1 - difference))
-    return (gained - lost - rows * difference) / sqrt(variance) if variance > 0 else 0.0
+def _weighed(
+    images: "NDArray[np.int64]", of: "Callable[[NDArray[np.float64]], NDArray[np.float64]]"
+) -> "NDArray[np.float64]":
+    """Draws a value many times, with random weights of the images.
 
-
-def bootstrap(pairs: Pairs, metric: str) -> tuple[float, float]:
-    """The difference of any metric, and its standard error.
-
-    The images are drawn again with replacement, within each class, and both models are scored on
-    the same ones. Source: Efron and Tibshirani (1993), An Introduction to the Bootstrap, chapters 6
-    and 8. The draws are the same each time.
-
-    Returns:
-        The difference, positive if the challenger is better, and its standard error.
+    Args:
+        images: (kinds,), how many images each weight is of.
+        of: The values for weights (n, kinds), which add up to 1.
     """
     import numpy as np
 
     random = np.random.default_rng(SEED)
-    labels = pairs.challenger.labels
-    by_class = np.argsort(labels, kind="stable")
-    counts = np.bincount(labels)
-    sizes = np.repeat(counts, counts)
-    starts = np.repeat(np.cumsum(counts) - counts, counts)
-    resamples = max(FEWEST_RESAMPLES, min(RESAMPLES, RESAMPLED_ROWS // pairs.rows))
-    differences = []
-    for _ in range(resamples):
-        drawn = by_class[starts + (random.random(pairs.rows) * sizes).astype(np.int64)]
-        differences.append(_difference(pairs.take(drawn), metric))
-    return _difference(pairs, metric), float(np.std(differences, ddof=1))
+    left = max(FEWEST_DRAWS, min(DRAWS, DRAWN_WEIGHTS // len(images)))
+    found = []
+    while left > 0:
+        some = min(left, max(1, WEIGHTS_IN_MEMORY // len(images)))
+        weights = random.standard_gamma(images, (some, len(images)))
+        found.append(of(weights / weights.sum(axis=1, keepdims=True)))
+        left -= some
+    return np.concatenate(found)
+
+
+def _indicators(kinds: "NDArray[np.int64]", pairs: Pairs) -> "list[csr_array]":
+    """Which classes each kind of image counts for, sparse (kinds, classes).
+
+    Args:
+        kinds: int64 (3, kinds), the class, the challenger's and the opponent's answer of each.
+        pairs: Names the classes.
+
+    Returns:
+        Of the class; of the challenger's answer, and the same where it is right; of the opponent's
+        answer, and the same where it is right.
+    """
+    import numpy as np
+    from scipy.sparse import csr_array
+
+    label, ours, theirs = kinds
+    right = [np.where(answer == label, label, -1) for answer in (ours, theirs)]
+
+    def indicator(classes: "NDArray[np.int64]") -> csr_array:
+        kind = np.flatnonzero((classes >= 0) & (classes < pairs.classes))
+        shape = (len(classes), pairs.classes)
+        return csr_array((np.ones(len(kind)), (kind, classes[kind])), shape)
+
+    return [indicator(classes) for classes in (label, ours, right[0], theirs, right[1])]
+
+
+def _by_counts(
+    counts: "Sequence[NDArray[np.float64]]", pairs: Pairs, metric: str
+) -> "NDArray[np.float64]":
+    """The difference of a metric of classes, (...,).
+
+    Args:
+        counts: (..., classes) each, in the order of `_indicators`.
+        pairs: Names the classes.
+        metric: A macro average, or a metric of one class.
+    """
+    actual, ours, ours_right, theirs, theirs_right = counts
+    kind, label = split_name(metric)
+
+    def value(of_model: ClassCounts) -> "NDArray[np.float64]":
+        values: NDArray[np.float64] = getattr(of_model, kind.removeprefix("macro_"))
+        return values.mean(axis=-1) if label is None else values[..., pairs.names.index(label)]
+
+    return value(ClassCounts(actual, ours, ours_right)) - value(
+        ClassCounts(actual, theirs, theirs_right)
+    )
+
+
+def _worst_image(
+    kinds: "NDArray[np.int64]", images: "NDArray[np.int64]", pairs: Pairs, metric: str
+) -> "NDArray[np.int64]":
+    """The image that lowers the difference most: its class, and both answers, int64 (3, 1).
+
+    The opponent has it right. The challenger answers the class that it answers least often, where
+    a wrong answer weighs most, or the class that the metric is of.
+
+    Args:
+        kinds: int64 (3, kinds), as `_indicators` takes them.
+        images: int64 (kinds,), how many images there are of each.
+        pairs: Names the classes.
+        metric: A macro average, or a metric of one class.
+    """
+    import numpy as np
+
+    answered = np.bincount(kinds[1], images, len(pairs.names))[: max(2, pairs.classes)]
+    wrong = np.argsort(answered, kind="stable")[:2].tolist()
+    if (named := split_name(metric)[1]) is not None:
+        wrong.append(pairs.names.index(named))
+    tried = [(label, answer) for label in range(pairs.classes) for answer in wrong]
+    label, answer = np.array([each for each in tried if each[0] != each[1]]).T
+    more = _indicators(np.stack([label, answer, label]), pairs)
+    seen = [images @ each for each in _indicators(kinds, pairs)]
+    counts = [one.toarray() + others for one, others in zip(more, seen, strict=True)]
+    worst = int(np.argmin(_by_counts(counts, pairs, metric)))
+    return np.array([[label[worst]], [answer[worst]], [label[worst]]])
 
 
 def _difference(pairs: Pairs, metric: str) -> float:
     ours, theirs = (score(each, pairs, metric) for each in (pairs.challenger, pairs.opponent))
-    return theirs - ours if metric_named(metric).lower_is_better else ours - theirs
+    return theirs - ours if metric in LOWER_IS_BETTER else ours - theirs
 
 
-def _quantile(level: float) -> float:
-    """How many standard errors away an error has the probability of the level."""
+def _reach(level: float) -> float:
+    """How many standard errors a difference has to have to be seen with the power."""
     from scipy.stats import norm
 
-    return float(norm.isf(level))
+    return float(norm.isf(level) + norm.isf(1 - POWER))

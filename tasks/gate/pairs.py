@@ -18,13 +18,16 @@ class Comparable:
     """What two models can be compared on.
 
     Attributes:
-        pairs: Their answers for the images that were not left out.
+        pairs: Their answers for the images that were not left out. Only the classes that these
+            images have count in averages.
+        absent: The classes that both models know and that these images lack.
         learnt: How many images were left out because a model was trained or validated on them.
         other_classes: How many were left out because one of the models does not know their class.
         used: bool (images,), which of the images were not left out.
     """
 
     pairs: Pairs
+    absent: tuple[str, ...]
     learnt: int
     other_classes: int
     used: "NDArray[np.bool_]"
@@ -45,17 +48,19 @@ def pair(
 
     assert np.array_equal(ours.images, theirs.images)
     shared = [name for name in ours.known if name in theirs.known]
-    names = tuple(dict.fromkeys((*shared, *ours.known, *theirs.known)))
     fresh = np.ones(len(ours.images), bool) if learnt is None else ~np.isin(ours.images, learnt)
     of_shared = np.isin(ours.labels.astype(str), np.array(shared, str))
     used = fresh & of_shared
-    pairs = Pairs(
-        names,
-        len(shared),
-        _indexed(ours, names, used),
-        _indexed(theirs, names, used),
+    seen = set(ours.labels[used].tolist())
+    present = [name for name in shared if name in seen]
+    names = tuple(dict.fromkeys((*present, *ours.known, *theirs.known)))
+    return Comparable(
+        Pairs(names, len(present), _indexed(ours, names, used), _indexed(theirs, names, used)),
+        tuple(name for name in shared if name not in seen),
+        int((~fresh).sum()),
+        int((fresh & ~of_shared).sum()),
+        used,
     )
-    return Comparable(pairs, int((~fresh).sum()), int((fresh & ~of_shared).sum()), used)
 
 
 def _indexed(

@@ -8,16 +8,20 @@ from retrain.faults import did_you_mean
 from retrain.project import Project
 from retrain.store import Artifact
 from retrain.workload import Gate, Workload
-from tasks.data.champion import Opponent
-from tasks.data.metrics import METRICS, metric_named
+from tasks.data.champion import Opponent, Opponents
+from tasks.data.metrics import METRICS, split_name
 from tasks.data.slices import Slice, Slices, metric_of, parse
+from tasks.gate.paired import COMPARABLE, images_needed
 
 # The same network gives slightly different probabilities in batches of another size. A metric that
 # counts rows never changes by so little.
 ROUNDING = 1e-6
 
-# The rule in words, the value, the bound and whether it passed; and, of some that failed, `says`:
-# all of that and what to do.
+TOO_COARSE = 0.05  # an improvement that cannot be seen, of which a person is warned
+SHOWN = 10  # names in a sentence
+
+# The rule in words, the value, the bound and whether it `passed`: None if too few images say so. Of
+# some that failed also `says`: all of that and what to do.
 Rule = dict[str, Any]
 
 
@@ -27,21 +31,32 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
     for name in (*rules.min, *rules.no_worse):
         if (parsed := parse(name)) and parsed[0] not in rules.slices:
             yield f"{name}: add {parsed[0]!r} to gate.slices."
-    named = {
+    bounded = {
         **{f"gate.min.{name}": name for name in rules.min if not parse(name)},
         **{f"gate.max.{name}": name for name in rules.max},
-        **{f"gate.no_worse: {name}": name for name in rules.no_worse if not parse(name)},
-        "gate.metric": rules.metric,
     }
-    for place, name in named.items():
+    compared = {
+        "gate.metric": rules.metric,
+        **{f"gate.no_worse: {name}": name for name in rules.no_worse if not parse(name)},
+    }
+    for place, name in (bounded | compared).items():
         try:
-            metric_named(name)
+            kind, label = split_name(name)
         except KeyError:
             yield f"{place}: no metric {name!r}.{did_you_mean(name, METRICS)}"
+            continue
+        if place in compared and label is None and kind not in COMPARABLE:
+            yield (
+                f"{place}: two models cannot be compared by {name}, only bounded by it in gate.min "
+                f"or gate.max. They are compared by {', '.join(COMPARABLE)}, or by the recall, "
+                "precision or f1 of a class, such as recall[cat]."
+            )
 
 
 def bounds(rules: Gate, scores: Artifact, slices: Slices) -> list[Rule]:
     """The bounds that every model has to reach or must not exceed.
+
+    A bound is judged on at least `gate.min_compared` images: of its class, of its slice, or all.
 
     Raises:
         ValueError: A bound is on a class or a slice that the test split lacks.
@@ -49,11 +64,47 @@ def bounds(rules: Gate, scores: Artifact, slices: Slices) -> list[Rule]:
     minimum = [
         _of_slices(rules, name, slices.named(*named), bound)
         if (named := parse(name))
-        else _rule(name, ">=", _value(scores, name), bound)
+        else _bound(rules, scores, name, ">=", bound)
         for name, bound in rules.min.items()
     ]
-    maximum = [_rule(name, "<=", _value(scores, name), bound) for name, bound in rules.max.items()]
+    maximum = [_bound(rules, scores, name, "<=", bound) for name, bound in rules.max.items()]
     return minimum + maximum + _of_package(rules, scores)
+
+
+def _bound(rules: Gate, scores: Artifact, name: str, relation: str, bound: float) -> Rule:
+    """A bound on a metric, also on one of a class."""
+    kind, label = split_name(name)
+    table = per_class(scores)
+    if label is not None:
+        row = next((row for row in table if row["label"] == label), None)
+        if row is None:
+            raise ValueError(f"gate: {name}: the test split has no class {label!r}.")
+        value, images = float(row[kind]), int(row["rows"])
+    elif kind == "worst_class_recall":
+        judged = [row for row in table if row["rows"] >= rules.min_compared]
+        worst = min(judged or table, key=lambda row: float(row["recall"]))
+        value, images = float(worst["recall"]), int(worst["rows"])
+    else:
+        value, images = scores.facts["metrics"][name], scores.facts["metrics"]["rows"]
+    if images >= rules.min_compared:
+        return _rule(name, relation, value, bound)
+    return _cannot_tell(_rule(name, relation, value, bound, f"{bound:g}, {_few(images)}"))
+
+
+def _few(images: int) -> str:
+    return f"not judged with {images} image{'' if images == 1 else 's'}"
+
+
+def _cannot_tell(rule: Rule) -> Rule:
+    return rule | {"passed": None}
+
+
+def per_class(scores: Artifact) -> list[dict[str, Any]]:
+    """The metrics of each class, as `evaluate` gives them."""
+    table: list[dict[str, Any]] = json.loads(
+        (scores.folder / "per_class.json").read_text(encoding="utf-8")
+    )
+    return table
 
 
 def _of_package(rules: Gate, scores: Artifact) -> list[Rule]:
@@ -78,8 +129,7 @@ def _of_slices(rules: Gate, name: str, slices: Sequence[Slice], bound: float) ->
     if judged:
         return _rule(metric_of(worst), ">=", worst["accuracy"], bound)
     images = max(each["images"] for each in slices)
-    words = f"{bound:g}, not judged with {images} images"
-    return _rule(name, ">=", worst["accuracy"], bound, words) | {"passed": True}
+    return _cannot_tell(_rule(name, ">=", worst["accuracy"], bound, f"{bound:g}, {_few(images)}"))
 
 
 def is_judged(rules: Gate, one: Slice) -> bool:
@@ -109,41 +159,41 @@ def comparisons(
         opponent: The model that was compared.
         allowed: The outcomes of the comparison that pass.
     """
-    assert opponent.comparison is not None
+    found = opponent.comparison
+    assert found is not None
     made = []
-    for name, found in opponent.comparison["metrics"].items():
+    for name, of in found["metrics"].items():
         lower = _is_lower_better(name, scores)
         margin = rules.margin if "not worse" in allowed else 0.0
-        passed = found["outcome"] in allowed
+        passed = of["outcome"] in allowed
         surely = "surely"
         if name != rules.metric:
-            surely, passed, margin = "not surely worse than", found["outcome"] != "worse", 0.0
+            surely, passed, margin = "not surely worse than", of["outcome"] != "worse", 0.0
         elif lower:
             surely += " <"
         else:
             surely += " >"
-        words = f"{name} {surely} {role} {opponent.version} ({found['opponent']:.4f})"
+        words = f"{name} {surely} {role} {opponent.version} ({of['opponent']:.4f})"
         if margin:
             words += f" {'+' if lower else '-'} {margin:g}"
-        bound = found["opponent"] + (margin if lower else -margin)
-        value = found["challenger"]
-        made.append({"rule": words, "value": value, "bound": bound, "passed": passed})
+        bound = of["opponent"] + (margin if lower else -margin)
+        made.append({"rule": words, "value": of["challenger"], "bound": bound, "passed": passed})
     return made
 
 
-def sentences(rules: Gate, role: str, opponent: Opponent, number: int) -> list[str]:
+def sentences(rules: Gate, role: str, opponent: Opponent) -> list[str]:
     """What a comparison found, for a person.
 
     Args:
-        rules: The metric.
+        rules: The metric and the margin.
         role: `champion` or `reference`.
         opponent: The model that was compared.
-        number: Of the comparison, among those on the same test images.
     """
     found = opponent.comparison
     assert found is not None
     name = f"the {role}, version {opponent.version}"
-    said = left_out_as_learnt(found, f"{name},")
+    said = left_out_as_learnt(found["learnt"], f"this model or {name},")
+    said += not_recorded(found["recorded"], f"{name},")
     said += left_out_by_class(found["other_classes"], f"this model or {name},")
     if not found["metrics"]:
         said.append(
@@ -151,40 +201,111 @@ def sentences(rules: Gate, role: str, opponent: Opponent, number: int) -> list[s
             f"gate.min_compared is {rules.min_compared}."
         )
         return said
-    metric, of = rules.metric, found["metrics"][rules.metric]
-    points = metric == "accuracy"
-    said.append(measured(found, metric, name))
-    if points:
+    if found["absent"]:
         said.append(
-            f"{of['gained']} images only this model has right, {of['lost']} only version "
-            f"{opponent.version}."
+            f"The compared images have none of {len(found['absent'])} classes: "
+            f"{shortened(found['absent'])}."
         )
-    said.append(
-        f"With {found['images']:,} images a difference below {_amount(of['visible'], points)} "
-        "cannot be seen."
-    )
-    if number > 1:
-        said.append(
-            f"This is comparison {number} on these test images; each further one has to be surer. "
-            "Fresh test images begin anew."
-        )
+    said += [
+        f"It cannot be told whether {metric} is worse than that of {name}: fewer than "
+        f"{rules.min_compared} images (gate.min_compared)."
+        for metric in found["not_compared"]
+    ]
+    if of := found["metrics"].get(rules.metric):
+        said.append(measured(found, rules.metric, name))
+        if rules.metric == "accuracy":
+            said.append(
+                f"{of['gained']} images only this model has right, {of['lost']} only version "
+                f"{opponent.version}."
+            )
+        said.append(resolution(rules, found))
     return said
 
 
-def left_out_as_learnt(found: Mapping[str, Any], name: str, noun: str = "test image") -> list[str]:
-    """What is said of the images that a model was trained on.
+def resolution(rules: Gate, found: Mapping[str, Any]) -> str:
+    """Which improvement the test images show, and how many the margin would need.
 
     Args:
-        found: How many of them were left out, `learnt`; and whether they are known, `recorded`.
-        name: Of the model.
+        rules: The metric and the margin.
+        found: As a comparison gives it.
+    """
+    visible = found["metrics"][rules.metric]["visible"]
+    points = rules.metric == "accuracy"
+    said = (
+        f"With {found['images']:,} test images, an improvement below {_amount(visible, points)} "
+        "cannot be seen"
+    )
+    if rules.margin:
+        needed = images_needed(found["images"], visible, rules.margin)
+        said += f"; the margin of {_amount(rules.margin, points)} needs about {needed:,}"
+    if visible > TOO_COARSE:
+        said = f"Warning: {said[0].lower()}{said[1:]}. Add test images"
+    return f"{said}."
+
+
+def about_classes(scores: Artifact, opponents: Opponents) -> list[str]:
+    """What a person should know of single classes: the new ones, and those never predicted.
+
+    Args:
+        scores: The challenger's evaluation.
+        opponents: The models that it was compared with.
+    """
+    table = per_class(scores)
+    said = [
+        f"Class {row['label']!r} is never predicted; it has {row['rows']} test images."
+        for row in table
+        if row["rows"] and not row["predicted"]
+    ]
+    return said + [
+        f"Class {row['label']!r} is new: the champion does not know it. It has {row['rows']} test "
+        f"images, and its recall is {row['recall']:.4f}."
+        for row in new_classes(table, opponents)
+    ]
+
+
+def new_classes(table: Sequence[Mapping[str, Any]], opponents: Opponents) -> list[dict[str, Any]]:
+    """The classes that the champion does not know: `label`, `rows` and `recall` of each.
+
+    Args:
+        table: As `per_class` gives it.
+        opponents: The models that the challenger was compared with.
+    """
+    champion = opponents.champion
+    new = champion.comparison["new_classes"] if champion and champion.comparison else ()
+    return [
+        {name: row[name] for name in ("label", "rows", "recall")}
+        for row in table
+        if row["label"] in new
+    ]
+
+
+def shortened(names: Sequence[str]) -> str:
+    """Some names, the first few if there are many."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def left_out_as_learnt(count: int, names: str, noun: str = "test image") -> list[str]:
+    """What is said of the images that were left out because a model was trained on them.
+
+    Args:
+        count: How many were left out.
+        names: Of the model, or of both with an "or" between them.
         noun: For one image.
     """
-    said = []
-    if found["learnt"]:
-        said.append(f"{counted(found['learnt'], noun)} left out: {name} was trained on them.")
-    if not found["recorded"]:
-        said.append(f"It is not recorded which images {name} was trained on; none were left out.")
-    return said
+    return [f"{counted(count, noun)} left out: {names} was trained on them."] if count else []
+
+
+def not_recorded(recorded: bool, name: str) -> list[str]:
+    """What is said if it is not recorded which images a model was trained on.
+
+    Args:
+        recorded: Whether it is.
+        name: Of the model.
+    """
+    if recorded:
+        return []
+    return [f"It is not recorded which images {name} was trained on; none were left out."]
 
 
 def left_out_by_class(count: int, names: str, noun: str = "test image") -> list[str]:
@@ -238,19 +359,6 @@ def _amount(value: float, points: bool, *, sign: bool = False) -> str:
 def counted(count: int, noun: str = "test image") -> str:
     """Some images, as the subject of a sentence about what was done with them."""
     return f"{count:,} {noun}{' was' if count == 1 else 's were'}"
-
-
-def _value(scores: Artifact, name: str) -> float:
-    """A metric of the challenger, by its name, also one of a class."""
-    metrics: Mapping[str, float] = scores.facts["metrics"]
-    if name in metrics:
-        return metrics[name]
-    kind, _, label = name.removesuffix("]").partition("[")
-    table = json.loads((scores.folder / "per_class.json").read_text(encoding="utf-8"))
-    for row in table:
-        if row["label"] == label:
-            return float(row[kind])
-    raise ValueError(f"gate: {name}: the test split has no class {label!r}.")
 
 
 def _is_lower_better(name: str, scores: Artifact) -> bool:

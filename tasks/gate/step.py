@@ -15,10 +15,13 @@ from tasks.data.champion import Opponent, Opponents
 from tasks.data.slices import Slices
 from tasks.gate.rules import (
     Rule,
+    about_classes,
     bounds,
     check,
     comparisons,
     is_judged,
+    new_classes,
+    per_class,
     same_training,
     sentences,
 )
@@ -39,13 +42,18 @@ def gate(
         `rules`: for each, the rule in words, the value, the bound and whether it passed;
         `champion`: its version and metrics, or None; `comparisons`, what was found, by role;
         `slices`, as the step `slice` gives them, and whether each was `judged`;
-        `says`, the same for a person; `number`, of the comparison on these test images;
+        `says`, the same for a person; `new_classes`, those that the champion does not know;
         `test_images`, their identity; and `reference`, whether the model becomes the reference if
         it is promoted.
     """
     made = bounds(rules, scores, slices)
     parts = [each | {"judged": is_judged(rules, each)} for each in slices.all]
-    return _decide(rules, scores, opponents, made) | {"slices": parts}
+    decision = _decide(rules, scores, opponents, made)
+    return decision | {
+        "says": decision["says"] + about_classes(scores, opponents),
+        "new_classes": new_classes(per_class(scores), opponents),
+        "slices": parts,
+    }
 
 
 def _decide(rules: Gate, scores: Artifact, opponents: Opponents, made: list[Rule]) -> Facts:
@@ -72,7 +80,7 @@ def _decide(rules: Gate, scores: Artifact, opponents: Opponents, made: list[Rule
     says = [
         sentence
         for role, opponent in _compared_ones(opponents).items()
-        for sentence in sentences(rules, role, opponent, opponents.number or 1)
+        for sentence in sentences(rules, role, opponent)
     ]
     return _decision(scores, opponents, made, verdict, becomes=becomes) | {
         "passed": passed,
@@ -110,7 +118,9 @@ def _outcome(rules: Gate, opponent: Opponent) -> str | None:
     if opponent.comparison is None:  # the same training
         return "not worse"
     found = opponent.comparison["metrics"]
-    return str(found[rules.metric]["outcome"]) if found else "not comparable"
+    if rules.metric not in found:  # of a class with too few images
+        return "cannot tell" if found else "not comparable"
+    return str(found[rules.metric]["outcome"])
 
 
 def _compared_ones(opponents: Opponents) -> Mapping[str, Opponent]:
@@ -120,7 +130,7 @@ def _compared_ones(opponents: Opponents) -> Mapping[str, Opponent]:
 
 
 def _all_passed(made: Sequence[Rule]) -> bool:
-    return all(rule["passed"] for rule in made)
+    return all(rule["passed"] is not False for rule in made)
 
 
 def _decision(
@@ -142,7 +152,6 @@ def _decision(
             for role, each in _compared_ones(opponents).items()
         },
         "says": [],
-        "number": opponents.number,
         "test_images": scores.facts["test_images"],
         "reference": becomes,
     }

@@ -109,7 +109,7 @@ def _results(
     yield "| metric | value | 95 % interval |"
     yield "|---|---|---|"
     for metric in METRICS:
-        if metric in metrics and metric != "rows":
+        if metric in metrics:
             value = metrics[metric]
             interval = _interval(value, rows) if metric == "accuracy" else ""
             yield f"| {metric} | {console.number(value)} | {interval} |"

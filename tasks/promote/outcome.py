@@ -5,10 +5,12 @@ or None; `decision`, the gate's other facts; `model`, the facts of `promote`; an
 the run was to promote the model or only to compare it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from retrain.registry.versions import Latency
+
+MARKS = {True: "[green]passed[/]", False: "[red]failed[/]", None: "cannot tell"}
 
 
 def rules(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -19,11 +21,24 @@ def rules(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def passed(document: Mapping[str, Any]) -> bool:
     """Whether a model may be promoted, if nobody is against it."""
     more = document["model"].get("rules", ())
-    return bool(document["decision"]["passed"]) and all(rule["passed"] for rule in more)
+    return bool(document["decision"]["passed"]) and failed(more) == []
+
+
+def failed(judged: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rules that failed; one that too few images were there for is none of them."""
+    return [rule for rule in judged if rule["passed"] is False]
 
 
 def verdict(document: Mapping[str, Any]) -> str:
-    """The decision about the model, in one sentence."""
+    """The decision about the model, and the classes that the champion does not know."""
+    new = document["decision"].get("new_classes", ())  # not in the records of older versions
+    classes = ", ".join(
+        f"{row['label']} ({row['rows']} test images, recall {row['recall']:.2f})" for row in new
+    )
+    return _verdict(document) + (f" New classes: {classes}." if new else "")
+
+
+def _verdict(document: Mapping[str, Any]) -> str:
     decision, model, champion = document["decision"], document["model"], document["champion"]
     if decision["verdict"] == "champion already":
         return f"This very model is the champion already (version {champion['version']})."
@@ -74,8 +89,7 @@ def why_rejected(document: Mapping[str, Any]) -> str:
     champion, decision = document["champion"], document["decision"]
     reasons = "; ".join(
         rule.get("says") or f"{rule['rule']} is {rule['value']:.4f}"
-        for rule in rules(document)
-        if not rule["passed"]
+        for rule in failed(rules(document))
     )
     reasons = reasons or decision["verdict"]
     stays = f"version {champion['version']} stays champion" if champion else "there is no champion"
@@ -103,8 +117,7 @@ def show(document: Mapping[str, Any]) -> None:
             ("slice", "images", "accuracy", "95 % interval"), [*map(slice_row, slices)]
         )
     for rule in rules(document):
-        mark = "[green]passed[/]" if rule["passed"] else "[red]failed[/]"
-        console.say(f"{mark}  {escape(rule['rule'])}  (is {rule['value']:.4f})")
+        console.say(f"{MARKS[rule['passed']]}  {escape(rule['rule'])}  (is {rule['value']:.4f})")
     for sentence in document["decision"].get("says", ()):
         console.say(escape(sentence))
     if measured := document["model"].get("latency"):

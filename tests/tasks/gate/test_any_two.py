@@ -11,9 +11,11 @@ import pytest
 
 from retrain.runs import console
 from retrain.workload import Gate
+from tasks.data.metrics import METRICS
 from tasks.data.predictions import image_id
 from tasks.gate import any_two
 from tasks.gate.any_two import Shown, read_answers, sentences
+from tasks.gate.paired import COMPARABLE
 from tasks.predict.parts import schema
 
 CLASSES = ("ant", "bee")
@@ -71,7 +73,7 @@ def compared(tmp_path, labels, a_wrong=(), b_wrong=(), learnt=(None, None), rule
 def test_the_second_is_compared_with_the_first_in_every_metric(tmp_path):
     found, differences = compared(tmp_path, CLASSES * 100, range(20), (0, 1, 50))
     accuracy = found["metrics"]["accuracy"]
-    assert list(found["metrics"]) == list(any_two.COMPARED)
+    assert list(found["metrics"]) == list(METRICS)
     assert (accuracy["a"], accuracy["b"]) == (pytest.approx(0.9), pytest.approx(0.985))
     assert accuracy["difference"] == pytest.approx(17 / 200)
     assert 0 < accuracy["low"] < 17 / 200 < accuracy["high"]
@@ -90,7 +92,7 @@ def test_the_second_is_compared_with_the_first_in_every_metric(tmp_path):
 def test_the_other_way_round_the_signs_change(tmp_path):
     one, _ = compared(tmp_path / "one", CLASSES * 50, range(20), range(4))
     other, _ = compared(tmp_path / "other", CLASSES * 50, range(4), range(20))
-    for name in any_two.COMPARED:
+    for name in COMPARABLE:
         of, back = one["metrics"][name], other["metrics"][name]
         assert of["difference"] == pytest.approx(-back["difference"]), name
         assert of["low"] == pytest.approx(-back["high"]), name
@@ -221,7 +223,7 @@ def test_the_tables_are_shown(tmp_path, capsys):
     told = capsys.readouterr().out
     for line in (
         r"metric +toy version 1 +toy version 2 +better by +from +to +the second is",
-        r"accuracy +0\.8500 +0\.9750 +\+0\.1250 +\+\d.\d+ +\+\d.\d+ +not worse",
+        r"accuracy +0\.8500 +0\.9750 +\+0\.1250 +-0\.\d+ +\+\d.\d+ +not worse",
         r"ant +20 +0\.8500 +1\.0000 +\+3",
         r"0\.png +ant +bee 0\.75 +ant 0\.75",
         r"6 images only toy version 2 has right, 1 only toy version 1\.",

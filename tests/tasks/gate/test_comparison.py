@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from retrain.project import Project
-from retrain.registry import decisions, versions
-from retrain.registry.ledger import Entry, Ledger
+from retrain.registry import versions
+from retrain.step import REPORT
 from retrain.store import Artifact, RunContext
-from retrain.workload import Data, Gate, Model, Workload
+from retrain.workload import Gate, Workload
 from tasks.data.champion import Opponents, Registered, Scored
-from tasks.data.known_images import LEARNT
+from tasks.data.learnt_images import LEARNT
 from tasks.data.predictions import image_id
 from tasks.data.slices import FILE, NO_SLICES, Slices
 from tasks.evaluate import predictions
@@ -26,7 +26,7 @@ from tests.tasks.toy_model import write_model, write_report
 
 CLASSES = ("ant", "bee")
 LABELS = CLASSES * 100
-RULES, FIRST = Gate(), Terms(1, None, None)
+RULES, NOTHING_KNOWN = Gate(), Terms(None, None)
 
 
 def sha256(row: int) -> str:
@@ -56,7 +56,7 @@ def write(folder, wrong, known=CLASSES, classes=CLASSES, labels=LABELS) -> Artif
     return Artifact("evaluate", "k", "d", folder, {})
 
 
-def compared(tmp_path, ours: int, theirs: int, rules=RULES, terms=FIRST):
+def compared(tmp_path, ours: int, theirs: int, rules=RULES, terms=NOTHING_KNOWN):
     mine, other = write(tmp_path / "ours", ours), write(tmp_path / "theirs", theirs)
     return compare(rules, mine, other, terms, None)
 
@@ -69,7 +69,8 @@ def test_the_predictions_are_compared_image_by_image(tmp_path):
     assert accuracy["challenger"] == pytest.approx(197 / 200)
     assert accuracy["opponent"] == pytest.approx(180 / 200)
     assert list(found["metrics"]) == ["accuracy", "recall[bee]", "log_loss"]
-    assert {each["outcome"] for each in found["metrics"].values()} == {"better"}
+    outcomes = [each["outcome"] for each in found["metrics"].values()]
+    assert outcomes == ["better", "better", "cannot tell"]  # an unseen image may lose 16 nats
     assert found["metrics"]["log_loss"]["difference"] == pytest.approx(
         17 / 200 * np.log(9), rel=1e-5
     )
@@ -78,15 +79,23 @@ def test_the_predictions_are_compared_image_by_image(tmp_path):
 def test_images_that_the_opponent_has_learnt_are_left_out(tmp_path):
     file = tmp_path / LEARNT
     np.save(file, np.array(sorted(image_id(sha256(row)) for row in range(150)), np.uint64))
-    found = compared(tmp_path, 3, 160, terms=Terms(1, file, "training"))
+    found = compared(tmp_path, 3, 160, terms=Terms(file, "training"))
     assert (found["images"], found["learnt"], found["recorded"]) == (50, 150, True)
     assert found["metrics"]["accuracy"]["gained"] == 10
+
+
+def test_images_that_the_start_of_the_challenger_has_learnt_are_left_out(tmp_path):
+    mine, other = write(tmp_path / "ours", 3), write(tmp_path / "theirs", 20)
+    (mine.folder / REPORT).mkdir()
+    np.save(mine.folder / REPORT / LEARNT, np.array([image_id(sha256(0))], np.uint64))
+    found = compare(RULES, mine, other, NOTHING_KNOWN, None)
+    assert (found["images"], found["learnt"], found["recorded"]) == (199, 1, False)
 
 
 def test_too_few_images_are_not_compared(tmp_path):
     file = tmp_path / LEARNT
     np.save(file, np.array(sorted(image_id(sha256(row)) for row in range(180)), np.uint64))
-    found = compared(tmp_path, 3, 160, terms=Terms(1, file, "training"))
+    found = compared(tmp_path, 3, 160, terms=Terms(file, "training"))
     assert (found["images"], found["metrics"]) == (20, {})
 
 
@@ -94,21 +103,37 @@ def test_only_classes_that_both_know_are_compared(tmp_path):
     labels = ("ant", "bee", "cat") * 50
     mine = write(tmp_path / "ours", 3, ("ant", "bee", "cat"), ("ant", "bee", "cat"), labels)
     other = write(tmp_path / "theirs", 9, ("ant", "bee", "dog"), ("ant", "bee", "cat"), labels)
-    found = compare(Gate(), mine, other, Terms(1, None, None), None)
+    found = compare(Gate(), mine, other, Terms(None, None), None)
     assert (found["images"], found["other_classes"], found["recorded"]) == (100, 50, False)
     assert found["metrics"]["accuracy"]["gained"] == 4
 
 
-def test_later_comparisons_are_stricter(tmp_path):
-    first = compared(tmp_path / "1", 3, 10)
-    tenth = compared(tmp_path / "10", 3, 10, terms=Terms(10, None, None))
-    assert first["level"] > 50 * tenth["level"]
-    (now,), (then,) = (each["metrics"].values() for each in (first, tenth))
-    assert (now["outcome"], then["outcome"]) == ("better", "cannot tell")
-    assert then["low"] < now["low"] < now["high"] < then["high"]
+def test_a_class_that_the_compared_images_lack_does_not_count_in_an_average(tmp_path):
+    """Of ten classes two are left, and four of a hundred images of each are lost."""
+    classes = tuple("abcdefghij")
+    labels = ("a", "b") * 100
+    mine, other = (
+        write(tmp_path / name, wrong, classes, classes, labels)
+        for name, wrong in (("ours", 8), ("theirs", 0))
+    )
+    rules = Gate(metric="macro_recall", margin=0.01, no_worse=("recall[c]", "macro_f1"))
+    found = compare(rules, mine, other, NOTHING_KNOWN, None)
+    recall = found["metrics"]["macro_recall"]
+    assert recall["difference"] == pytest.approx(-0.04)
+    assert recall["outcome"] == "worse"
+    assert found["absent"] == list("cdefghij")
+    assert found["not_compared"] == ["recall[c]"]
+    assert list(found["metrics"]) == ["macro_recall", "macro_f1"]
 
 
-def test_slices_are_compared_by_their_images_and_share_the_level(tmp_path):
+def test_classes_that_the_opponent_does_not_know_are_named(tmp_path):
+    known = (*CLASSES, "cat")
+    mine = write(tmp_path / "ours", 0, known, known, known * 50)
+    other = write(tmp_path / "theirs", 0, CLASSES, known, known * 50)
+    assert compare(RULES, mine, other, NOTHING_KNOWN, None)["new_classes"] == ["cat"]
+
+
+def test_slices_are_compared_by_their_images(tmp_path):
     sites = ["Lyon" if row < 60 else "Oslo" if row < 180 else "Bath" for row in range(200)]
     (tmp_path / "slice").mkdir()
     pq.write_table(pa.table({"site": sites}), tmp_path / "slice" / FILE)
@@ -116,16 +141,30 @@ def test_slices_are_compared_by_their_images_and_share_the_level(tmp_path):
     counts = [{"column": "site", "value": value} for value in ("Bath", "Lyon", "Oslo")]
     slices = Slices(divided, Artifact("score_slices", "k", "s", tmp_path, {"slices": counts}))
     rules = Gate(slices=("site",), no_worse=("accuracy[site]",))
-    found = compared(tmp_path, 20, 3, rules, Terms(1, None, None, slices))
+    found = compared(tmp_path, 20, 3, rules, Terms(None, None, slices))
     metrics = found["metrics"]
     assert list(metrics) == ["accuracy", "accuracy[site=Lyon]", "accuracy[site=Oslo]"]  # Bath: 20
     lyon, oslo = metrics["accuracy[site=Lyon]"], metrics["accuracy[site=Oslo]"]
     assert (lyon["lost"], lyon["outcome"]) == (17, "worse")
     assert (oslo["lost"], oslo["challenger"]) == (0, 1.0)
     one = Gate(slices=("site",), no_worse=("accuracy[site=Lyon]",))
-    alone = compared(tmp_path / "alone", 20, 3, one, Terms(1, None, None, slices))["metrics"]
+    alone = compared(tmp_path / "alone", 20, 3, one, Terms(None, None, slices))["metrics"]
     assert list(alone) == ["accuracy", "accuracy[site=Lyon]"]
-    assert lyon["low"] < alone["accuracy[site=Lyon]"]["low"]
+
+
+def test_of_many_slices_one_has_to_be_surer_to_be_worse(tmp_path):
+    """Five lost images and none gained are worse alone (1/32), and not among five slices."""
+    sites = [str(row // 40) for row in range(200)]
+    (tmp_path / "slice").mkdir()
+    pq.write_table(pa.table({"site": sites}), tmp_path / "slice" / FILE)
+    divided = Artifact("slice", "k", "d", tmp_path / "slice", {})
+    counts = [{"column": "site", "value": str(value)} for value in range(5)]
+    slices = Slices(divided, Artifact("score_slices", "k", "s", tmp_path, {"slices": counts}))
+    terms = Terms(None, None, slices)
+    for name, outcome in (("accuracy[site=0]", "worse"), ("accuracy[site]", "cannot tell")):
+        rules = Gate(slices=("site",), no_worse=(name,))
+        metrics = compared(tmp_path / name, 5, 0, rules, terms)["metrics"]
+        assert metrics["accuracy[site=0]"]["outcome"] == outcome
 
 
 @dataclass
@@ -170,36 +209,4 @@ def scored(project, run_id, number, tmp_path) -> Scored:
 
 def test_without_a_champion_nothing_is_compared(tmp_path):
     runner = Runner(RunContext("run", Project(tmp_path)), None)
-    assert compare_with(runner, None, NO_SLICES, None, None) == Opponents(None, None, None)
-
-
-def test_comparisons_on_the_same_images_are_counted(registered, tmp_path, monkeypatch):
-    project, run_id = registered
-    workload = Workload(name="toy", data=Data(path="data"), model=Model(family="vit"))
-    scores = Artifact(
-        "evaluate", "k", "d", tmp_path, {"package": "mine", "train": "t", "test_images": "these"}
-    )
-    champion = scored(project, run_id, 1, tmp_path)
-
-    def entry(version, verdict="cannot tell", previous=1, images="these"):
-        return Entry(
-            number=1, action="compared", version=version, previous=previous, verdict=verdict,
-            reason=None, data=None, commit=None, run=None, who=None, time="now", document=None,
-            before="", digest="", test_images=images,
-        )  # fmt: skip
-
-    def number(*entries, mine=None):
-        monkeypatch.setattr(decisions, "read", lambda project, name: Ledger(entries))
-        found = mine and version_of(project, run_id, "mine", mine)
-        monkeypatch.setattr(versions, "find_version", lambda project, name, package: found)
-        runner = Runner(RunContext("run", project), workload)
-        return compare_with(runner, scores, NO_SLICES, champion, None).number
-
-    assert number() == 1
-    assert number(entry(1, "first", None)) == 1
-    assert number(entry(2)) == 2
-    assert number(entry(2), entry(2), entry(3)) == 3  # a repeated one counts once
-    assert number(entry(2), entry(3, images="others")) == 2
-    assert number(entry(2), entry(3), entry(4), mine=3) == 2  # it keeps its number
-    assert number(entry(2), entry(3), entry(4), mine=5) == 4
-    assert number(entry(3, previous=7), entry(3), mine=3) == 2  # another champion then
+    assert compare_with(runner, None, NO_SLICES, None, None) == Opponents(None, None)

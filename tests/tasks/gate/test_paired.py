@@ -1,21 +1,21 @@
-"""The statistics of the gate, against published examples, against scipy, and by simulation."""
-
-from math import pi
+"""The statistics of the gate, against published tests and limits, and by simulation."""
 
 import numpy as np
 import pytest
-from scipy.stats import bootstrap as scipy_bootstrap
+from scipy.stats import binomtest, norm
 
 from tasks.data.metrics import Predictions
 from tasks.gate.paired import (
+    COMPARABLE,
     Pairs,
-    bootstrap,
     compare,
-    level_of,
-    mcnemar,
+    compare_accuracies,
+    draws,
+    holm,
+    images_needed,
     only_one_correct,
+    p_value,
     score,
-    score_interval,
 )
 
 NAMES = ("a", "b")
@@ -41,33 +41,76 @@ def test_the_images_on_which_only_one_is_right_are_counted():
     assert only_one_correct(pairs(5, 3, 100, 7)) == (5, 3)
 
 
-def test_mcnemars_test_is_the_tail_of_the_binomial_distribution():
-    assert mcnemar(0, 0) == 1
-    assert mcnemar(5, 0) == pytest.approx(1 / 32)
+@pytest.mark.parametrize(("gained", "lost"), [(0, 0), (5, 0), (7, 1), (30, 12)])
+def test_better_is_decided_by_mcnemars_exact_test(gained, lost):
+    exact = 1.0
+    if gained + lost:
+        exact = binomtest(gained, gained + lost, 0.5, alternative="greater").pvalue
+    assert p_value(gained, lost, 100, 0.0) == pytest.approx(exact)
+
+
+def test_mcnemars_test_of_a_published_example():
     # Fagerland, Lydersen and Laake (2014), Recommended tests and confidence intervals for paired
     # binomial proportions: 1 and 7 of 21 children; the exact conditional test, both sides.
-    assert 2 * mcnemar(7, 1) == pytest.approx(0.070, abs=5e-4)
+    assert 2 * p_value(7, 1, 21, 0.0) == pytest.approx(0.070, abs=5e-4)
 
 
-def test_the_interval_is_that_of_a_published_example():
-    """The same 21 children: Tango's interval of 95 %."""
-    low, high = score_interval(1, 7, 21, 0.025)
-    assert (low, high) == (pytest.approx(-0.517, abs=5e-4), pytest.approx(-0.026, abs=5e-4))
+@pytest.mark.parametrize("lost", [0, 3])
+def test_where_nothing_was_gained_the_limit_is_that_of_clopper_and_pearson(lost):
+    both = pairs(0, lost, 100 - lost)
+    exact = binomtest(lost, 100).proportion_ci(0.9, method="exact").high  # 5 % on this side
+    assert compare(both, "accuracy", 0.01, 0.05).low == pytest.approx(-exact)
 
 
 @pytest.mark.parametrize(
     ("gained", "lost", "rows"), [(0, 0, 10), (0, 0, 360), (7, 0, 7), (0, 5, 5)]
 )
-def test_the_interval_exists_at_the_edges(gained, lost, rows):
-    low, high = score_interval(gained, lost, rows, 0.03)
-    assert -1 <= low <= (gained - lost) / rows <= high <= 1
-    assert low < high
+def test_the_limits_exist_at_the_edges(gained, lost, rows):
+    found = compare(pairs(gained, lost, rows - gained - lost), "accuracy", 0.01, 0.03)
+    assert -1 <= found.low <= (gained - lost) / rows <= found.high <= 1
+    assert found.low < found.high
 
 
-def test_it_is_antisymmetric():
-    low, high = score_interval(12, 5, 200, 0.03)
-    other_low, other_high = score_interval(5, 12, 200, 0.03)
-    assert (low, high) == (pytest.approx(-other_high), pytest.approx(-other_low))
+@pytest.mark.parametrize("metric", [*COMPARABLE, "recall[a]", "f1[b]", "precision[a]"])
+def test_it_is_antisymmetric(metric):
+    both = pairs(12, 5, 150, 33)
+    one, other = (compare(each, metric, 0.01, 0.03) for each in (both, both.swapped))
+    assert (one.low, one.high) == (pytest.approx(-other.high), pytest.approx(-other.low))
+    assert one.low < one.difference < one.high
+
+
+def test_the_draws_of_an_accuracy_agree_with_its_probability():
+    """The mean recall of one class is the accuracy, in one case drawn and in the other computed."""
+    both = pairs(12, 5, 150, 33)
+    one_class = Pairs(
+        ("a", "b"), 1, *(
+            answers(np.zeros(200, np.int64), each.labels == each.predicted)
+            for each in (both.challenger, both.opponent)
+        )
+    )  # fmt: skip
+    drawn = draws(one_class, "macro_recall")
+    for difference in (-0.02, 0.0, 0.05):
+        computed = p_value(12, 5, 200, difference)
+        assert np.mean(drawn <= difference) == pytest.approx(computed, abs=0.02)
+
+
+def test_better_and_not_worse_do_not_contradict_each_other():
+    """Four gained images and none lost have a probability of 1/16."""
+    for margin in (0.0, 0.001, 0.01):
+        assert compare_accuracies(4, 0, 360, margin, 0.0304) in (
+            ("cannot tell",) if margin < 0.01 else ("cannot tell", "not worse")
+        )
+    for gained in range(12):
+        for lost in range(12):
+            found = compare_accuracies(gained, lost, 360, 0.0, 0.05)
+            assert found != "not worse"  # without a margin, it is the same claim as better
+
+
+@pytest.mark.parametrize("metric", [*COMPARABLE, "f1[b]"])
+def test_nothing_is_sure_where_nothing_was_seen_to_differ(metric):
+    found = compare(pairs(0, 0, 40), metric, 0.01, 0.05)
+    assert (found.difference, found.outcome) == (0.0, "cannot tell")
+    assert found.low < -0.01 < 0.01 < found.high
 
 
 @pytest.mark.parametrize(
@@ -86,14 +129,15 @@ def test_it_is_antisymmetric():
 def test_the_outcomes_of_a_comparison_of_accuracies(gained, lost, both, margin, outcome):
     found = compare(pairs(gained, lost, both), "accuracy", margin, 0.05)
     assert found.outcome == outcome
-    assert found.value == pytest.approx((gained - lost) / (gained + lost + both))
-    assert found.low <= found.value <= found.high
+    assert found.difference == pytest.approx((gained - lost) / (gained + lost + both))
+    assert found.low <= found.difference <= found.high
 
 
 def test_a_lower_loss_is_better():
-    labels = np.arange(400) % 2
-    noise = np.random.default_rng(0).uniform(-0.02, 0.02, (2, 400))
-    correct = np.ones(400, bool)
+    """Of 4,000 images: one unseen image may have lost sixteen nats."""
+    labels = np.arange(4000) % 2
+    noise = np.random.default_rng(0).uniform(-0.02, 0.02, (2, 4000))
+    correct = np.ones(4000, bool)
     both = Pairs(
         NAMES,
         2,
@@ -102,36 +146,30 @@ def test_a_lower_loss_is_better():
     )
     found = compare(both, "log_loss", 0.01, 0.05)
     assert found.outcome == "better"
-    assert found.value == pytest.approx(np.log(0.9 / 0.8), abs=0.003)
-    other = Pairs(NAMES, 2, both.opponent, both.challenger)
-    assert compare(other, "log_loss", 0.01, 0.05).outcome == "worse"
+    assert found.difference == pytest.approx(np.log(0.9 / 0.8), abs=0.003)
+    assert compare(both.swapped, "log_loss", 0.01, 0.05).outcome == "worse"
 
 
-def test_the_standard_error_is_that_of_scipys_paired_bootstrap():
+def test_the_draws_spread_like_the_mean_of_the_images():
     random = np.random.default_rng(0)
-    labels = np.zeros(300, np.int64)  # of one class: scipy draws from all images alike
-    likelihood = random.uniform(0.2, 0.9, (2, 300)).astype(np.float32)
-    correct = np.ones(300, bool)
-    both = Pairs(NAMES, 1, *(answers(labels, correct, each) for each in likelihood))
-    value, error = bootstrap(both, "log_loss")
-    assert value == pytest.approx(
-        score(both.opponent, both, "log_loss") - score(both.challenger, both, "log_loss")
-    )
-    theirs = scipy_bootstrap(
-        (np.log(likelihood[0]), np.log(likelihood[1])),
-        lambda a, b: a.mean() - b.mean(),
-        paired=True, vectorized=False, n_resamples=2000, method="basic", rng=1,
-    )  # fmt: skip
-    assert error == pytest.approx(theirs.standard_error, rel=0.08)
+    labels, correct = np.arange(20_000) % 2, np.ones(20_000, bool)
+    likelihood = random.uniform(0.2, 0.9, (2, 20_000)).astype(np.float32)
+    both = Pairs(NAMES, 2, *(answers(labels, correct, each) for each in likelihood))
+    gains = np.log(likelihood[0]) - np.log(likelihood[1])
+    found = compare(both, "log_loss", 0.01, 0.05)
+    assert found.difference == pytest.approx(gains.mean(), abs=1e-6)
+    reach = norm.isf(0.05) * gains.std() / np.sqrt(20_000)
+    unseen = 16 / 20_000  # nats, on each side
+    assert 2 * reach < found.high - found.low < 2 * (reach + 2 * unseen)
 
 
-def test_each_class_keeps_its_images_when_they_are_drawn_again():
-    """The recall of the classes then has no spread from the number of their images."""
+def test_the_metric_of_a_class_is_of_its_images():
     labels = np.array([0] * 95 + [1] * 5)
     correct = np.array([True] * 95 + [False] * 5)
     both = Pairs(NAMES, 2, answers(labels, correct), answers(labels, np.ones(100, bool)))
-    assert bootstrap(both, "macro_recall") == (-0.5, 0.0)
-    assert bootstrap(both, "recall[b]") == (-1.0, 0.0)
+    assert compare(both, "recall[b]", 0.01, 0.05).difference == -1.0
+    assert compare(both, "recall[a]", 0.01, 0.05).difference == 0.0
+    assert score(both.challenger, both, "precision[a]") == 0.95
 
 
 def test_a_comparison_is_the_same_each_time():
@@ -139,11 +177,16 @@ def test_a_comparison_is_the_same_each_time():
     assert compare(both, "macro_f1", 0.01, 0.03) == compare(both, "macro_f1", 0.01, 0.03)
 
 
-def test_all_comparisons_together_spend_no_more_than_the_level():
-    levels = [level_of(number, 0.05) for number in range(1, 10_001)]
-    assert levels[0] == pytest.approx(0.05 * 6 / pi**2)
-    assert levels == sorted(levels, reverse=True)
-    assert 0.0499 < sum(levels) < 0.05
+def test_the_worst_of_several_claims_has_to_be_the_surest():
+    claims = {"a": 0.04, "b": 0.01, "c": 0.012, "d": 0.5}
+    assert holm(claims, 0.05) == {"b", "c"}  # 0.05/4 and 0.05/3; then 0.04 is above 0.05/2
+    assert holm({"a": 0.04}, 0.05) == {"a"}
+    assert holm({}, 0.05) == set()
+
+
+def test_how_many_images_a_margin_needs():
+    assert images_needed(360, 0.02, 0.02) == 360
+    assert images_needed(360, 0.04, 0.02) == 1440
 
 
 @pytest.mark.parametrize("rows", [360, 2000])
@@ -157,7 +200,10 @@ def test_a_difference_of_the_visible_size_is_seen_in_four_of_five_cases(rows):
     differing = random.binomial(rows, 0.1, 4000)
     gained = random.binomial(differing, better / 0.1)
     seen = np.mean(
-        [mcnemar(int(g), int(d - g)) <= level for g, d in zip(gained, differing, strict=True)]
+        [
+            p_value(int(g), int(d - g), rows, 0.0) <= level
+            for g, d in zip(gained, differing, strict=True)
+        ]
     )
     assert 0.74 < seen < 0.86
 
@@ -168,6 +214,5 @@ def test_a_model_that_is_worse_by_the_margin_passes_no_oftener_than_the_level(ro
     shares = [(0.1 - margin) / 2, (0.1 + margin) / 2, 0.9]
     passed = []
     for gained, lost, _ in random.multinomial(rows, shares, 4000):
-        low, _ = score_interval(int(gained), int(lost), rows, level)
-        passed.append(low > -margin)
+        passed.append(p_value(int(gained), int(lost), rows, -margin) <= level)
     assert np.mean(passed) < 0.037  # 4,000 draws of 0.03 give 0.0354 at most in 97.5 %

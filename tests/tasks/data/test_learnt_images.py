@@ -7,8 +7,7 @@ import pytest
 from retrain import tracking
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
-from tasks.data import known_images
-from tasks.data.known_images import LEARNT, TEST, learnt_images
+from tasks.data.learnt_images import LEARNT, learnt_images
 from tests import templates
 
 
@@ -34,9 +33,8 @@ def version(project: Project, key: str, files: dict[str, list[int]]) -> ModelVer
 
 
 def test_the_images_come_from_the_run_of_the_training_and_are_kept(project, monkeypatch):
-    known = version(project, "new", {LEARNT: [1, 2], TEST: [3]})
+    known = version(project, "new", {LEARNT: [1, 2]})
     assert np.load(learnt_images(project, known)).tolist() == [1, 2]
-    assert np.load(known_images.test_images(project, known)).tolist() == [3]
     monkeypatch.delattr(tracking, "download_artifact")
     assert np.load(learnt_images(project, known)).tolist() == [1, 2]
 
@@ -47,7 +45,6 @@ def test_numbers_of_encoded_bytes_are_not_taken_for_images(project):
     kept.parent.mkdir(parents=True)
     np.save(kept, np.array([1, 2], np.uint64))
     assert learnt_images(project, before) is None
-    assert known_images.test_images(project, before) is None
 
 
 def test_a_run_that_is_gone_has_recorded_nothing(project):
