@@ -14,7 +14,7 @@ import getpass
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -64,6 +64,8 @@ class Decision:
         reference: Whether the version also gets the alias `reference` if it gets `champion`.
         reviews: The number of the entry that waited, if this is what a person said of it.
         who: Who decides, if it is not the deployment or the user of this process.
+        package: The digest of the version's package; None for a version that has none.
+        training: The digest of its training.
     """
 
     action: Action
@@ -79,6 +81,8 @@ class Decision:
     reference: bool = False
     reviews: int | None = None
     who: str | None = None
+    package: str | None = None
+    training: str | None = None
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,8 @@ class Entry:
         test_images: As in `Decision`, like the following; None in old entries.
         reference: Whether it also made the version the reference.
         reviews: As in `Decision`.
+        package: As in `Decision`, like the following; None in entries of before.
+        training: As in `Decision`.
         rules: The rules of the gate, which only old entries hold themselves.
     """
 
@@ -123,6 +129,8 @@ class Entry:
     test_images: str | None = None
     reference: bool = False
     reviews: int | None = None
+    package: str | None = None
+    training: str | None = None
     rules: tuple[Mapping[str, Any], ...] | None = None
 
     @property
@@ -222,6 +230,28 @@ class Ledger:
         One that is promoted again, or waits again, is none of them.
         """
         return self._replayed[1]
+
+    def withdrawn_of(self, training: str, versions: Collection[int]) -> Entry | None:
+        """The entry by which a person took a training out of production, or rejected it.
+
+        None if that was only said of one of its packages: another one was champion after it, or
+        waited. Then the training itself is not what a person was against.
+
+        Args:
+            training: Its digest.
+            versions: The versions of the registry that come from it. Those that were deleted are
+                known by their entries.
+        """
+        same = {*versions} | {each.version for each in self.entries if each.training == training}
+        against = [entry for version, entry in self.withdrawn.items() if version in same]
+        last = max(against, key=lambda entry: entry.number, default=None)
+        if last is None:
+            return None
+        later = [each for each in self.entries if each.number >= last.number]
+        approved = any(
+            each.version in same and (each.appoints or each.action == "waiting") for each in later
+        )
+        return None if approved else last
 
     @cached_property
     def _replayed(self) -> tuple[tuple[int, ...], dict[int, Entry]]:

@@ -214,27 +214,33 @@ def find(project: Project, name: str, wanted: str) -> ModelVersion:
 
 def find_version(project: Project, name: str, package_digest: str) -> ModelVersion | None:
     """The version with a package; None when the package is not registered."""
-    return _find(project, name, "package_digest", package_digest)
+    return next(iter(_find(project, name, "package_digest", package_digest)), None)
 
 
 def find_by_weights(project: Project, name: str, weights: str) -> ModelVersion | None:
     """A version with certain weights (SHA-256, hex); None when there is none."""
-    return _find(project, name, "weights", weights)
+    return next(iter(_find(project, name, "weights", weights)), None)
 
 
-def _find(project: Project, name: str, tag: str, value: str) -> ModelVersion | None:
+def of_training(project: Project, name: str, train_digest: str) -> list[int]:
+    """The numbers of the versions that come from a training, in whatever package."""
+    return [each.version for each in _find(project, name, "train_digest", train_digest)]
+
+
+def _find(project: Project, name: str, tag: str, value: str) -> list[ModelVersion]:
+    """The versions with a tag; the one that was changed last comes first."""
     if stored := sqlite_reader.read(project.tracking_uri, name):
-        same = (
-            version
+        return [
+            _read(version, stored)
             for version in stored.versions.values()
             if version.tags.get(f"retrain.{tag}") == value
-        )
-        return next((_read(version, stored) for version in same), None)
+        ]
     client = tracking.client(project)
     model = registered(client, name)
+    if model is None:
+        return []
     wanted = f"name = '{name}' AND tags.`retrain.{tag}` = '{value}'"
-    found = client.search_model_versions(wanted) if model else []
-    return _read(found[0], model) if model and found else None
+    return [_read(each, model) for each in client.search_model_versions(wanted)]
 
 
 def get(project: Project, name: str, number: int) -> ModelVersion | None:

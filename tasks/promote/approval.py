@@ -163,6 +163,8 @@ def _review(
         reference=waiting.reference,
         reviews=waiting.number,
         who=who,
+        package=version.package_digest,
+        training=version.train_digest,
     )
     decisions.apply(project, version, decision)
     entry = decisions.read(project, name).latest(decision)

@@ -62,7 +62,7 @@ def _verdict(document: Mapping[str, Any]) -> str:
 
 def withheld(why: str) -> str:
     """Why a version that passed the gate was not promoted, and what would promote it."""
-    return f"{why}; it is promoted only with --promote, or from other data"
+    return f"{why}; it is promoted only with --promote"
 
 
 def waits(document: Mapping[str, Any]) -> str:

@@ -96,6 +96,8 @@ def _roll_back(project: Project, name: str, reason: str, to: int | None) -> Roll
         "rolled back",
         reason=reason,
         reference=best is None or best.version in _left_out(written, current, number),
+        package=version.package_digest,
+        training=version.train_digest,
     )
     decisions.apply(project, version, decision)
     done = _done(name, decisions.read(project, name))

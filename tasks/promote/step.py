@@ -15,7 +15,7 @@ from retrain import tracking
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
 from retrain.registry import decisions, lineage, packages, versions
-from retrain.registry.ledger import LONGEST_REASON, Action, Decision, Ledger
+from retrain.registry.ledger import LONGEST_REASON, Action, Decision
 from retrain.registry.versions import Candidate, ModelVersion
 from retrain.step import REPORT, DataVersion, Facts, Step, Workspace, digest_of
 from retrain.store import MANIFEST, Artifact
@@ -70,8 +70,8 @@ def promote(
     Before it becomes champion, it is loaded from the registry in a process of its own and
     classifies some test images: its answers have to be those of the evaluation. With manual
     approval it is checked in the same way, and then waits. If it takes longer for an image than is
-    allowed, it is rejected. A version that a person rolled back or rejected is not promoted by the
-    data that it was trained on.
+    allowed, it is rejected. What a person rolled back or rejected is not promoted again until a
+    person says so: neither that version, nor the same training in another package.
 
     Returns:
         `name` and `version` in the registry; `aliases`; `digest`, SHA-256 (hex) of the weights;
@@ -183,7 +183,7 @@ def _decide(
         said = [rule["says"] for rule in document["rules"] if "says" in rule]
         reason = "; ".join(said)[:LONGEST_REASON] or None
     elif not intent.again:
-        reason = _withheld(data, decisions.read(project, version.name), version)
+        reason = _withheld(project, version)
         action = "rejected" if reason else action
     if action == "promoted" and rules.approval == "manual":
         action = "waiting"
@@ -199,16 +199,23 @@ def _decide(
         run=decision.provenance.get("run"),
         test_images=decision.facts["test_images"],
         reference=decision.facts["reference"],
+        package=version.package_digest,
+        training=version.train_digest,
     )
 
 
-def _withheld(data: DataVersion, written: Ledger, version: ModelVersion) -> str | None:
+def _withheld(project: Project, version: ModelVersion) -> str | None:
     """Why a version that passed is not promoted; None if nothing is against it."""
+    written = decisions.read(project, version.name)
     by = written.withdrawn.get(version.version)
-    if by is None or version.data != data.digest:
+    what = f"version {version.version}"
+    if by is None:
+        numbers = versions.of_training(project, version.name, version.train_digest)
+        by = written.withdrawn_of(version.train_digest, numbers)
+        what = f"the training of version {version.version}"
+    if by is None:
         return None
-    why = f"version {version.version} was {by.action} on {by.time[:10]}: {by.reason}"
-    return why[:LONGEST_REASON]
+    return f"{what} was {by.action} on {by.time[:10]}: {by.reason}"[:LONGEST_REASON]
 
 
 def _compared_with(decision: Artifact) -> int | None:

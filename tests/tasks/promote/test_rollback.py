@@ -3,17 +3,22 @@
 import json
 import shutil
 from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import models
 from flows import rollback
 from retrain import tracking
 from retrain.cli.main import main
+from retrain.code import source_of
 from retrain.errors import ChampionChangedError, UsageError
 from retrain.project import Project
 from retrain.registry import audit, packages, versions
 from retrain.step import DataVersion, Workspace
-from tasks.promote import rollback as module, step
+from tasks.data import package
+from tasks.promote import package as packaging, rollback as module, step
 from tasks.promote.rollback import roll_back
 from tasks.promote.step import Intent, promote, promoted
 from tests.tasks.promote.conftest import (
@@ -173,14 +178,58 @@ def test_what_was_rolled_back_is_not_promoted_again_by_the_same_run(project, aga
     assert len(history(project)) == 5
 
 
-def test_it_is_promoted_again_on_demand_or_from_other_data(project, again):
+def test_it_is_promoted_again_on_demand_and_not_because_other_data_changed(project, again):
     roll_back(project, "toy", REASON)
     assert "withheld" not in again(COMPARE)
+    other = DataVersion("data-2", tracked=True)  # with another file in another workload's folder
+    assert again(data=other)["withheld"].startswith("version 3 was rolled back on ")
+    assert champion(project) == 2
     assert again(Intent(promote=True, again=True))["aliases"] == ["champion", "reference"]
     roll_back(project, "toy", REASON)
     assert "withheld" in again()
-    assert again(data=DataVersion("data-2", tracked=True))["aliases"] == ["champion", "reference"]
+    assert champion(project) == 2
+
+
+def test_the_training_that_was_rolled_back_does_not_come_back_in_another_package(
+    project, run, three, monkeypatch
+):
+    done = roll_back(project, "toy", REASON)
+    facts = run(three[2], "better", 2, scores=in_another_package(project, three[2], monkeypatch))
+    said = f"the training of version 4 was rolled back on {done.time[:10]}: {REASON}"
+    assert (facts["version"], facts["aliases"], facts["withheld"]) == (4, [], said)
+    for number in (3, 4):  # nor if nobody but the ledger knows the version any more
+        tracking.client(project).delete_model_version("toy", str(number))
+    monkeypatch.setattr(packaging, "source_of", source_of)
+    facts = run(three[2], "better", 2)
+    assert (facts["version"], facts["withheld"]) == (5, said.replace("4", "5"))
+    promoted_again = run(three[2], "better", 2, intent=Intent(promote=True, again=True))
+    assert promoted_again["aliases"] == ["champion", "reference"]
+
+
+def test_a_package_that_was_rolled_back_is_nothing_against_its_training(
+    project, run, three, monkeypatch
+):
+    mended = in_another_package(project, three[2], monkeypatch)
+    assert run(three[2], "repackaged", 3, scores=mended)["version"] == 4
+    roll_back(project, "toy", "the mended code is slow")
     assert champion(project) == 3
+    assert "withheld" in run(three[2], "repackaged", 3, scores=mended)
+    another = in_another_package(project, three[2], monkeypatch, "MENDED = 2")
+    assert run(three[2], "repackaged", 3, scores=another)["aliases"] == ["champion"]
+
+
+def in_another_package(project: Project, trained, monkeypatch, line: str = "MENDED = 1"):
+    """The evaluation of a model whose package has other code."""
+    root = project.root / line.replace(" ", "")
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(models.__file__).parent, root / "models", ignore=ignored)
+    with (root / "models" / "image.py").open("a") as file:
+        file.write(f"{line}\n")
+    monkeypatch.setattr(packaging, "source_of", lambda name: source_of(name, root))
+    model = trained.folder / "model"
+    digest = package.package_digest(model, "fp32", package.code_of(model, root))
+    scores = write_scores(root / "scores", trained, ROWS)
+    return replace(scores, facts=scores.facts | {"package": digest})
 
 
 @pytest.fixture
