@@ -8,14 +8,14 @@ prefect deployment run train/vit --watch
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from retrain import tracking
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
-from retrain.registry import decisions, ledger, versions
+from retrain.registry import decisions, ledger, signatures, versions
 from retrain.runs import console, records, suspension
 from retrain.runs.dry_run import DryRun
 from retrain.runs.notify import notify_now
@@ -25,6 +25,7 @@ from retrain.runs.run import Run
 from retrain.runs.state import RunState
 from retrain.step import REPORT, DataVersion, plan
 from retrain.store import Artifact
+from retrain.workload import Workload
 from tasks.compute.served import start_ahead
 from tasks.embed.step import STEP as EMBED
 from tasks.evaluate.champion import (
@@ -167,6 +168,14 @@ def _ask(project: Project, name: str, written: ledger.Ledger, asked: ledger.Entr
     """What a person says of the model that waits; suspends the run until then."""
     text = approval.question(project, name, written, asked)
     return suspension.ask(approval.Form, str(asked.number), text)
+
+
+def cannot_sign(workload: Workload, project: Project, force: bool) -> Iterator[str]:
+    """Why a run could not sign its decision at the end."""
+    try:
+        signatures.check(project)
+    except ValueError as error:
+        yield str(error)
 
 
 def waiting(project: Project, name: str) -> dict[str, Any] | None:
@@ -359,6 +368,7 @@ PIPELINE = Pipeline(
     promotes=True,
     resume=resume,
     wait=wait,
+    faults=cannot_sign,
 )
 
 # Gives Prefect its flow, under the module's own name, when it is asked for.

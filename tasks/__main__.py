@@ -5,11 +5,13 @@
 The step's files go to `build/<workload>/<step>/`, with a `record.json` that names the output by its
 digest; later steps read the records. The output is taken from the store, or made there by the same
 function as in the flow, so the bytes are the same and the two runners share the work. The last step
-shows the metrics and the verdict, as a run of the flow does.
+shows the metrics and the verdict, as a run of the flow does. In an experiment of DVC it promotes
+nothing.
 """
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import time
@@ -60,6 +62,7 @@ from tasks.train.step import STEP as TRAIN
 from tasks.validate.step import STEP as VALIDATE
 
 RECORD = "record.json"
+EXPERIMENT = "DVC_EXP_NAME"  # which `dvc exp run` sets for its stages, and `dvc repro` does not
 ORDER = (PULL, VALIDATE, PREPROCESS, EMBED, TRAIN, EVALUATE, GATE, PROMOTE)
 STEPS = {step.name: step for step in ORDER}
 
@@ -84,6 +87,11 @@ class Build:
     def store(self) -> Store:
         """The store of the outputs."""
         return Store(self.project.store)
+
+    @property
+    def promotes(self) -> bool:
+        """Whether what passes becomes champion: not in an experiment, which is a trial."""
+        return EXPERIMENT not in os.environ
 
     def folder(self, step: str) -> Path:
         """The folder with a step's files."""
@@ -167,7 +175,8 @@ class Build:
                 "champion": decision.pop("champion"),
                 "decision": decision,
                 "model": self.output("promote").facts,
-                "promote": True,
+                "promote": self.promotes,
+                "how": f"dvc exp apply {os.environ.get(EXPERIMENT)} && dvc repro promotes it",
             }
         )
 
@@ -193,7 +202,7 @@ class Build:
     def _input(self, name: str) -> Input:
         special: dict[str, Callable[[], Input]] = {
             "data": lambda: data_version(self.workload.data, self.project),
-            "intent": lambda: Intent(promote=True),
+            "intent": lambda: Intent(promote=self.promotes),
             "start": lambda: find_start(
                 self.workload,
                 self.project,

@@ -64,7 +64,7 @@ def add_commands(commands: Commands) -> None:
 
 def _status(project: Project, options: argparse.Namespace) -> int:
     from flows.train import waiting
-    from retrain.registry import versions
+    from retrain.registry import decisions, versions
     from retrain.runs import console, records
 
     if options.workload:
@@ -76,6 +76,7 @@ def _status(project: Project, options: argparse.Namespace) -> int:
             {
                 "workload": name,
                 "champion": champion and champion.public(),
+                "fault": decisions.fault(project, name),
                 "waiting": waiting(project, name),
                 "last_run": records.last_run(project, name),
             }
@@ -86,6 +87,8 @@ def _status(project: Project, options: argparse.Namespace) -> int:
     columns = ("workload", "champion", "accuracy", "registered", "last run")
     console.print_table(columns, [_status_row(**each) for each in shown])
     for each in shown:
+        if each["fault"]:
+            print(each["fault"])
         if each["waiting"]:
             print(f"{each['waiting']['says']}.")
     if options.workload:
@@ -100,6 +103,7 @@ def _status(project: Project, options: argparse.Namespace) -> int:
 def _status_row(
     workload: str,
     champion: dict[str, Any] | None,
+    fault: str | None,
     waiting: Mapping[str, Any] | None,
     last_run: Document | None,
 ) -> tuple[Any, ...]:

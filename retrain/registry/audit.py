@@ -6,7 +6,6 @@ model that names it. The record of a lineage has its SHA-256 as a tag of the ver
 """
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from retrain import tracking
 from retrain.project import Project
-from retrain.registry import decisions, ledger, lineage, versions
+from retrain.registry import decisions, heads, ledger, lineage, trust, versions
+from retrain.registry.ledger import Ledger
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -35,12 +35,15 @@ class Fault:
 
 
 def faults(project: Project) -> list[Fault]:
-    """What is wrong in the ledgers of all models of the registry."""
-    return [
-        Fault(model.name, what)
-        for client, model in _models(project)
-        for what in _faults(project, client, model)
-    ]
+    """What is wrong in the ledgers of all models, of the registry or with a head in the project."""
+    found = {
+        model.name: list(_faults(project, client, model)) for client, model in _models(project)
+    }
+    for name in heads.names(project):
+        if name not in found:
+            what = heads.fault(project, name, heads.read(project, name), Ledger())
+            found[name] = [what] if what else []
+    return [Fault(name, what) for name, faults in found.items() for what in faults]
 
 
 def lineage_faults(project: Project) -> list[Fault]:
@@ -89,15 +92,16 @@ def _faults(project: Project, client: "MlflowClient", model: "RegisteredModel") 
         return
     if found.info.lifecycle_stage == "deleted":
         yield ledger.deleted(run)
-    first = ledger.read(model.name, _old(model), {}, None).next
-    wrong = list(_broken_chain(found.data.params, first, model.tags.get(ledger.DONE, "")))
-    yield from wrong
+    head = heads.read(project, model.name)
+    params = client.get_run(run).data.params
     try:
-        written = ledger.read(model.name, model.tags, found.data.params, found.info.artifact_uri)
+        written = ledger.read(model.name, model.tags, params, found.info.artifact_uri)
     except ValueError:
-        if not wrong:
-            raise
+        first = ledger.read(model.name, _old(model), {}, None).next
+        yield from ledger.broken_chain(params, first, model.tags.get(ledger.DONE, ""))
         return
+    wrong = list(trust.faults(project, model.name, head, written))
+    yield from wrong
     for entry in written.entries:
         if not entry.document:
             continue
@@ -107,47 +111,35 @@ def _faults(project: Project, client: "MlflowClient", model: "RegisteredModel") 
             yield f"{place} is gone"
         elif hashlib.sha256(document).hexdigest() != entry.document:
             yield f"{place} was changed"
-    if not wrong and not written.unfinished and (last := written.appointment):
-        champion = versions.champion_of(model)
-        if champion != last.version:
-            now = f"version {champion} has" if champion else "no version has"
+    if top := trust.unsigned(project, model.name, head, written):
+        yield decisions.unsigned(model.name, top)
+    elif left := trust.stranger(project, model.name, head, written):
+        yield decisions.left_over(model.name, left)
+    if not wrong and not written.unfinished:
+        yield from _moved(model, written)
+        yield from _replaced(project, model.name, written)
+
+
+def _moved(model: "RegisteredModel", written: Ledger) -> Iterator[str]:
+    """The aliases that are not where the ledger says."""
+    said = {versions.CHAMPION: written.appointment, versions.REFERENCE: written.best}
+    for alias, entry in said.items():
+        now = model.aliases.get(alias)
+        if entry and (now is None or int(now) != entry.version):
+            has = f"version {now} has" if now else "no version has"
             yield (
-                f"{now} the alias {versions.CHAMPION}, but the ledger says version {last.version}: "
-                "somebody has moved it"
+                f"{has} the alias {alias}, but the ledger says version {entry.version}: somebody "
+                "has moved it"
             )
 
 
-def _broken_chain(params: dict[str, str], first: int, done: str) -> Iterator[str]:
-    """Where the entries do not follow each other.
-
-    Args:
-        params: The parameters of the ledger's run.
-        first: The number of its first entry.
-        done: The number and the digest of an entry, as the registered model's tag has them.
-    """
-    entries = {}
-    for key, value in sorted(params.items()):
-        try:
-            assert key == f"{int(key):06d}"
-            entries[int(key)] = json.loads(value)["before"]
-        except (AssertionError, ValueError, TypeError, KeyError):
-            yield f"entry {key} was changed, or it is none"
-    digest = {number: ledger.sha256_of(params[f"{number:06d}"]) for number in entries}
-    last = max(entries, default=first - 1)
-    place, _, seal = done.partition(" ")
-    sealed = int(place) if place.isdecimal() else first - 1
-    for number in range(first, max(last, sealed) + 1):
-        if f"{number:06d}" not in params:
-            yield f"entry {number} is gone"
-    for number in entries:
-        if number < first:
-            yield f"entry {number} was put in"
-        elif number == first and entries[number] != "":
-            yield f"entry {number} was changed: it follows another one, and should be the first"
-        elif number > first and entries[number] != digest.get(number - 1, entries[number]):
-            yield f"entry {number - 1} or {number} was changed: the one does not follow the other"
-    if sealed in digest and digest[sealed] != seal:
-        yield f"entry {sealed} was changed since it was carried out"
+def _replaced(project: Project, name: str, written: Ledger) -> Iterator[str]:
+    """The versions that were decided about with another package than they have now."""
+    packages = {entry.version: entry.package for entry in written.entries if entry.package}
+    for number, package in packages.items():
+        version = versions.get(project, name, number)
+        if version and version.package_digest != package:
+            yield f"version {number} has another package than was decided about"
 
 
 def _old(model: "RegisteredModel") -> dict[str, str]:

@@ -2,25 +2,30 @@
 
 Correctness rests on the ledger: an entry is written under the next number, which only one of
 several machines can take. The alias `champion` follows it. What a kill leaves undone between the
-entry and the alias is done by the next run that looks.
+entry and the alias is done by the next run that looks, in the clone that wrote the entry; or in
+any, if the entry is signed.
 """
 
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from retrain import tracking
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
-from retrain.registry import ledger, model_card, sqlite_reader, versions
+from retrain.registry import heads, ledger, model_card, sqlite_reader, trust, versions
+from retrain.registry.heads import Head
 from retrain.registry.ledger import Decision, Entry, Ledger
 from retrain.registry.versions import CHAMPION, REFERENCE, ModelVersion
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import RegisteredModel
+
+PATIENCE = 30.0  # seconds in which another machine may carry out what it has entered
 
 
 def read(project: Project, name: str) -> Ledger:
@@ -34,6 +39,68 @@ def read(project: Project, name: str) -> Ledger:
     client = tracking.client(project)
     model = versions.registered(client, name)
     return _read(client, model) if model else Ledger()
+
+
+def champion(project: Project, name: str) -> ModelVersion | None:
+    """The version in production; None before the first decision that made one.
+
+    Raises:
+        ValueError: The ledger cannot be trusted, or says that there is one.
+    """
+    if what := fault(project, name):
+        raise ValueError(what)
+    return versions.champion(project, name)
+
+
+def fault(project: Project, name: str) -> str | None:
+    """Why nothing may be decided about a model until a person has looked; None if nothing is wrong.
+
+    Its ledger cannot be trusted; or it says that there is a champion, and there is none.
+    """
+    head = heads.read(project, name)
+    written = read(project, name)
+    if what := _distrust(project, name, head, written):
+        return what
+    there = versions.champion(project, name)
+    return _missing(project, name, written, there.version if there else None)
+
+
+def _distrust(
+    project: Project, name: str, head: Head | None, written: Ledger, *, signed: bool = True
+) -> str | None:
+    """Why nothing may be entered after what a ledger has, and what to do; None if it may.
+
+    Args:
+        project: The clone.
+        name: The name of the model.
+        head: Of the ledger, as the project has it.
+        written: The ledger.
+        signed: Whether that an entry is not signed, where that is demanded, is a reason.
+    """
+    if what := next(trust.faults(project, name, head, written), None):
+        return f"The ledger of {name}: {what}. Nothing is decided until that is mended."
+    if signed and (entry := trust.unsigned(project, name, head, written)):
+        return f"The ledger of {name}: {unsigned(name, entry)}"
+    return None
+
+
+def _missing(project: Project, name: str, written: Ledger, champion: int | None) -> str | None:
+    """What is said if no version is champion although the ledger says so."""
+    last = written.appointment
+    if champion is not None or last is None or last in written.unfinished:
+        return None
+    command = f"retrain rollback {name} --to"
+    if versions.get(project, name, last.version):
+        return (
+            f"{name} has no champion, but its ledger says version {last.version}: the alias was "
+            f"removed. Give it back: {command} {last.version} --reason WHY"
+        )
+    known = sorted({entry.version for entry in written.entries if entry.appoints})
+    left = [str(number) for number in known if versions.get(project, name, number)]
+    gone = f"{name} version {last.version}, the champion by the ledger, was deleted"
+    if left:
+        return f"{gone}. Go back to another ({', '.join(left)}): {command} VERSION --reason WHY"
+    return f"{gone}, and so was every champion before it: restore MLflow's database from a backup."
 
 
 def is_applied(project: Project, version: ModelVersion, decision: Decision) -> bool:
@@ -60,18 +127,33 @@ def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelV
     Raises:
         ChampionChangedError: The champion is another one than the decision says.
         ValueError: The decision does not fit into the ledger, or reviews what waits no more; or the
-            ledger was deleted.
+            ledger was deleted, cannot be trusted, has a decision of another machine that was not
+            carried out, or cannot be signed.
     """
     client, name = tracking.client(project), version.name
     run = ledger.open_run(client, project, name)
+    settles = decision.action == "rolled back"  # a person does, whatever the ledger says
+    deadline = monotonic() + PATIENCE
     while True:
+        head = heads.read(project, name)
         model = versions.registered(client, name)
         assert model is not None
         written = _read(client, model)
         champion = versions.champion_of(model)
         if _is_entered(written, decision, champion):
             break
-        if written.unfinished:  # of a run that was killed, or is at it
+        stranger = trust.stranger(project, name, head, written)
+        if what := _distrust(project, name, head, written, signed=not settles):
+            raise ValueError(what)
+        if not settles:
+            if stranger and monotonic() < deadline:
+                sleep(0.2)
+                continue
+            if stranger:
+                raise ValueError(f"The ledger of {name}: {left_over(name, stranger)}")
+            if what := _missing(project, name, written, champion):
+                raise ValueError(what)
+        if written.unfinished and not stranger:  # of a run that was killed, or is at it
             _carry_out(project, client, name, written)
             continue
         if champion != decision.previous:
@@ -82,8 +164,9 @@ def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelV
             )
         if decision.reviews and decision.reviews != (written.waiting and written.waiting.number):
             raise ValueError(no_longer_waits(name, version.version))
-        value = ledger.value_of(decision, written.head, ledger.now(), name)
+        value = ledger.value_of(project, decision, name, written)
         ledger.upload(client, run, decision.document)
+        heads.note(project, name, run, ledger.sha256_of(value))
         if ledger.write(client, run, written.next, value):
             break
     settle(project, name)
@@ -97,10 +180,56 @@ def no_longer_waits(name: str, number: int) -> str:
     return f"{name} version {number} waits for approval no more. See: retrain history {name}"
 
 
+def disputed(project: Project, name: str) -> Entry | None:
+    """An entry that only a person can accept or set aside; None if there is none.
+
+    It is not signed, although that is demanded; or this clone may not carry it out.
+    """
+    head = heads.read(project, name)
+    written = read(project, name)
+    found = trust.unsigned(project, name, head, written)
+    return found or trust.stranger(project, name, head, written)
+
+
+def unsigned(name: str, entry: Entry) -> str:
+    """What is said of an entry that is not signed, where that is demanded."""
+    return (
+        f"{trust.described(entry)} carries no signature of an allowed signer. It may be forged; "
+        f"decide what is champion: retrain rollback {name} --to VERSION --reason WHY"
+    )
+
+
+def left_over(name: str, entry: Entry) -> str:
+    """What is said of an entry that was not carried out, and that this clone did not write."""
+    keep = f"{entry.previous} to set it aside, " if entry.previous else ""
+    return (
+        f"{trust.described(entry)} was not carried out, and this clone has not written it. The "
+        f"next run of the one that has does the rest; or decide here (version {keep}{entry.version}"
+        f" to accept it): retrain rollback {name} --to VERSION --reason WHY"
+    )
+
+
 def settle(project: Project, name: str) -> None:
-    """Carries out what is in a model's ledger and was not carried out, because of a kill."""
-    while (written := read(project, name)).unfinished:
+    """Carries out what is in a model's ledger and was not carried out, because of a kill.
+
+    Raises:
+        ValueError: The ledger cannot be trusted, or another clone has to do it and does not.
+    """
+    deadline = monotonic() + PATIENCE
+    while True:
+        head = heads.read(project, name)
+        written = read(project, name)
+        if what := _distrust(project, name, head, written):
+            raise ValueError(what)
+        if not written.unfinished:
+            break
+        if stranger := trust.stranger(project, name, head, written):
+            if monotonic() > deadline:
+                raise ValueError(f"The ledger of {name}: {left_over(name, stranger)}")
+            sleep(0.2)
+            continue
         _carry_out(project, tracking.client(project), name, written)
+    heads.advance(project, name, written)
 
 
 def document(project: Project, written: Ledger, digest: str) -> bytes | None:

@@ -14,8 +14,8 @@ import getpass
 import hashlib
 import json
 import os
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from retrain import tracking
 from retrain.project import Project
+from retrain.registry import signatures
 from retrain.registry.sqlite_reader import LEDGER_RUN
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class Entry:
         reviews: As in `Decision`.
         package: As in `Decision`, like the following; None in entries of before.
         training: As in `Decision`.
+        signature: Of an SSH key (base64), over all else that the entry says; None without one.
         rules: The rules of the gate, which only old entries hold themselves.
     """
 
@@ -131,6 +133,7 @@ class Entry:
     reviews: int | None = None
     package: str | None = None
     training: str | None = None
+    signature: str | None = None
     rules: tuple[Mapping[str, Any], ...] | None = None
 
     @property
@@ -157,15 +160,28 @@ class Ledger:
 
     Attributes:
         entries: Oldest first.
-        done: The number of the last entry that was carried out.
+        seal: The number and the digest of the last entry that was carried out; empty before that.
         run: The id of its run; None if it has none yet.
         location: The URI of the run's artifacts.
+        values: The entries as they are written, by their numbers as parameters of the run; without
+            old ones.
     """
 
     entries: tuple[Entry, ...] = ()
-    done: int = 0
+    seal: str = ""
     run: str | None = None
     location: str | None = None
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def done(self) -> int:
+        """The number of the last entry that was carried out."""
+        return int(self.seal.partition(" ")[0] or 0)
+
+    @property
+    def first(self) -> int:
+        """The number of the first entry that is not an old one."""
+        return 1 + sum(entry.is_old for entry in self.entries)
 
     @property
     def next(self) -> int:
@@ -186,6 +202,12 @@ class Ledger:
     def appointment(self) -> Entry | None:
         """The entry that made the last champion; None before the first."""
         return next((each for each in reversed(self.entries) if each.appoints), None)
+
+    @property
+    def best(self) -> Entry | None:
+        """The entry that made the last reference; None before the first."""
+        made = (each for each in reversed(self.entries) if each.appoints and each.reference)
+        return next(made, None)
 
     def latest(self, decision: Decision) -> Entry | None:
         """A decision's entry, if it is the last on its version and no champion came after it.
@@ -269,7 +291,7 @@ class Ledger:
                 place = len(earlier) - 1 - earlier[::-1].index(entry.version)
                 withdrawn |= dict.fromkeys(line[place + 1 :], entry)
                 del line[place + 1 :]
-            else:
+            elif line[-1:] != [entry.version]:  # else it only got its alias back
                 line.append(entry.version)
             withdrawn.pop(entry.version, None)
         return tuple(line), withdrawn
@@ -301,8 +323,7 @@ def read(
         raise ValueError(
             f"The ledger of {name} was changed, so that it cannot be read. See: retrain verify"
         ) from error
-    done = int(tags.get(DONE, "0").partition(" ")[0])
-    return Ledger(tuple(entries), done, tags.get(RUN), location)
+    return Ledger(tuple(entries), tags.get(DONE, ""), tags.get(RUN), location, dict(params))
 
 
 def _entry(number: int, value: str) -> Entry:
@@ -312,19 +333,22 @@ def _entry(number: int, value: str) -> Entry:
     return Entry(number=number, digest=sha256_of(value), **fields)
 
 
-def value_of(decision: Decision, before: str, time: str, name: str) -> str:
-    """An entry as it is written.
+def value_of(project: Project, decision: Decision, name: str, written: Ledger) -> str:
+    """The next entry of a ledger, as it is written.
 
     Raises:
-        ValueError: It is too long.
+        ValueError: It is too long; or it cannot be signed, and has to be.
     """
     reason = decision.reason or ""
     fields = asdict(replace(decision, document=None)) | {
         "document": digest_of_document(decision.document),
-        "before": before,
-        "time": time,
+        "before": written.head,
+        "time": now(),
         "who": decision.who or who(),
     }
+    text = signed_text(name, written.next, _compact(fields))
+    if signature := signatures.sign(project, text, fields["time"]):
+        fields["signature"] = signature
     value = _compact(fields)
     if len(reason) > LONGEST_REASON or len(value) > LENGTH:
         raise ValueError(
@@ -332,6 +356,52 @@ def value_of(decision: Decision, before: str, time: str, name: str) -> str:
             f"{LONGEST_REASON} characters."
         )
     return value
+
+
+def signed_text(name: str, number: int, value: str) -> str:
+    """What the signature of an entry is over: all that it says, in which place of which ledger.
+
+    Args:
+        name: The name of the model.
+        number: Of the entry.
+        value: The entry as it is written, with its signature or without.
+    """
+    fields = json.loads(value) | {"model": name, "number": number}
+    fields.pop("signature", None)
+    return _compact(fields)
+
+
+def broken_chain(values: Mapping[str, str], first: int, done: str) -> Iterator[str]:
+    """Where the entries do not follow each other.
+
+    Args:
+        values: The parameters of the ledger's run.
+        first: The number of its first entry.
+        done: The number and the digest of an entry, as the registered model's tag has them.
+    """
+    entries = {}
+    for key, value in sorted(values.items()):
+        try:
+            assert key == f"{int(key):06d}"
+            entries[int(key)] = json.loads(value)["before"]
+        except (AssertionError, ValueError, TypeError, KeyError):
+            yield f"entry {key} was changed, or it is none"
+    digest = {number: sha256_of(values[f"{number:06d}"]) for number in entries}
+    last = max(entries, default=first - 1)
+    place, _, seal = done.partition(" ")
+    sealed = int(place) if place.isdecimal() else first - 1
+    for number in range(first, max(last, sealed) + 1):
+        if f"{number:06d}" not in values:
+            yield f"entry {number} is gone"
+    for number in entries:
+        if number < first:
+            yield f"entry {number} was put in"
+        elif number == first and entries[number] != "":
+            yield f"entry {number} was changed: it follows another one, and should be the first"
+        elif number > first and entries[number] != digest.get(number - 1, entries[number]):
+            yield f"entry {number - 1} or {number} was changed: the one does not follow the other"
+    if sealed in digest and digest[sealed] != seal:
+        yield f"entry {sealed} was changed since it was carried out"
 
 
 def open_run(client: "MlflowClient", project: Project, name: str) -> str:

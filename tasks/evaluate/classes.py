@@ -7,7 +7,7 @@ to the same callers.
 from collections.abc import Mapping, Sequence
 
 from retrain.errors import RejectedDataError
-from retrain.registry import versions
+from retrain.registry import decisions
 from retrain.runs.runner import Runner
 from retrain.step import Facts, Step, Workspace
 from retrain.store import Artifact
@@ -31,7 +31,7 @@ def compare_classes(run: Runner, validated: Artifact) -> Registered | None:
     Raises:
         RejectedDataError: The data lacks a class of the champion that `gate.may_drop` has not.
     """
-    champion = versions.champion(run.context.project, run.workload.name)
+    champion = decisions.champion(run.context.project, run.workload.name)
     if champion is None:
         return None
     registered = Registered(run.context.project, champion)

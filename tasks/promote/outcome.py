@@ -1,8 +1,9 @@
 """Says what was decided about a model, for the flow and for DVC.
 
 A document is a mapping with `metrics`, the challenger's; `champion`, its `version` and `metrics`,
-or None; `decision`, the gate's other facts; `model`, the facts of `promote`; and `promote`, whether
-the run was to promote the model or only to compare it.
+or None; `decision`, the gate's other facts; `model`, the facts of `promote`; `promote`, whether
+the run was to promote the model or only to compare it; and `how` the latter is promoted, if that is
+not by `--promote`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -81,7 +82,8 @@ def compared(document: Mapping[str, Any]) -> str:
         return f"would be rejected {why_rejected(document)}"
     champion = document["champion"]
     place = f"champion over version {champion['version']}" if champion else "first champion"
-    return f"would be the {place}; add --promote to promote it"
+    how = document.get("how", "add --promote to promote it")
+    return f"would be the {place}; {how}"
 
 
 def why_rejected(document: Mapping[str, Any]) -> str:

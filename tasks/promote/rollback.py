@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry import decisions, versions
-from retrain.registry.ledger import Decision, Ledger
+from retrain.registry.ledger import Decision, Entry, Ledger
 from retrain.registry.versions import Latency
 from tasks.promote.check import check_version
 from tasks.promote.latency import BOUND, bound_of
@@ -72,14 +72,15 @@ def roll_back(project: Project, name: str, reason: str, to: int | None = None) -
 def _roll_back(project: Project, name: str, reason: str, to: int | None) -> Rollback:
     written = decisions.read(project, name)
     champion = versions.champion(project, name)
-    if written.unfinished:
+    disputed = decisions.disputed(project, name)
+    if written.unfinished and not disputed:
         decisions.settle(project, name)
         entry = written.appointment
         if entry in written.unfinished and entry.reason == reason:  # this was killed
             return _done(name, written)
         return _roll_back(project, name, reason, to)
     current = champion.version if champion else None
-    number = _target(name, written, current, to)
+    number = _target(name, written, current, to, disputed)
     version = versions.get(project, name, number)
     if version is None:
         raise ValueError(f"{name} version {number} was deleted; choose another with --to.")
@@ -116,12 +117,14 @@ def _speed(project: Project, written: Ledger, number: int, latency: Latency) -> 
     return f"{latency}; it was promoted with {BOUND}: {bound:g}"
 
 
-def _target(name: str, written: Ledger, current: int | None, to: int | None) -> int:
-    """The version to go back to."""
+def _target(
+    name: str, written: Ledger, current: int | None, to: int | None, disputed: Entry | None
+) -> int:
+    """The version to go back to; the champion itself, if that settles what is disputed."""
     line = written.line
     if to is not None:
         known = sorted({entry.version for entry in written.entries if entry.appoints})
-        if to == current:
+        if to == current and disputed is None:
             raise UsageError(f"{name} version {to} is the champion already.")
         if to not in known:
             others = [str(number) for number in known if number != current]

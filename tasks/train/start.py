@@ -1,7 +1,7 @@
 """Finds the weights that a training starts from: new ones, or those of the champion."""
 
 from retrain.project import Project
-from retrain.registry import versions
+from retrain.registry import decisions, versions
 from retrain.step import plan
 from retrain.store import Artifact
 from retrain.workload import Workload
@@ -23,7 +23,7 @@ def find_start(workload: Workload, project: Project, images: Artifact, pulled: A
     """
     if workload.train.init == "new":
         return Start(None)
-    champion = versions.champion(project, workload.name)
+    champion = decisions.champion(project, workload.name)
     if champion is None:
         return Start(None)
     before = None
