@@ -117,3 +117,17 @@ def test_a_tree_s_own_code_runs_whatever_the_way_to_it(tmp_path, monkeypatch):
     (tmp_path / "link").symlink_to(OURS)
     for root in (OURS, tmp_path / "link"):
         assert find_project(root / "tests") == Project(root)
+
+
+def test_the_head_of_a_ledger_is_no_change_of_the_code(clone):
+    head = clone.root / "ledger" / "vit.json"
+    head.parent.mkdir()
+    head.write_text("1")
+    git = ("git", "-c", "user.name=t", "-c", "user.email=t@t")
+    for arguments in (("add", "-A"), ("commit", "-qm", "the head")):
+        subprocess.run([*git, *arguments], cwd=clone.root, check=True)
+    commit = clone.commit()
+    head.write_text("2")
+    assert (clone.commit(), clone.uncommitted()) == (commit, None)
+    (clone.root.parent / "beside.py").write_text("B = 2\n")
+    assert clone.commit() == f"{commit}+dirty"

@@ -232,6 +232,18 @@ def in_another_package(project: Project, trained, monkeypatch, line: str = "MEND
     return replace(scores, facts=scores.facts | {"package": digest})
 
 
+def test_a_rollback_gives_a_removed_alias_back_and_goes_back_from_there(clone, run, capsys):
+    client = tracking.client(clone)
+    client.delete_registered_model_alias("toy", "champion")
+    assert main(["status"]) == 0
+    assert "toy has no champion, but its ledger says version 3" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="the alias was removed"):
+        run(train(clone, seed=3), "first")
+    assert roll_back(clone, "toy", REASON).version == 3
+    assert audit.faults(clone) == []
+    assert roll_back(clone, "toy", REASON).version == 2
+
+
 @pytest.fixture
 def clone(project, three, monkeypatch):
     """The project as a place where commands run."""

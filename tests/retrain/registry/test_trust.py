@@ -1,0 +1,348 @@
+"""Ledgers that somebody who may write to MLflow has changed, and what a run does about it."""
+
+import json
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from retrain import tracking
+from retrain.project import Project
+from retrain.registry import audit, decisions, heads, ledger, signatures, versions
+from tests import templates
+from tests.retrain.registry.helpers import decision, history, register
+
+needs_ssh = pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="ssh-keygen is missing")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A project with two champions, one after the other, and a third version."""
+    root = tmp_path_factory.mktemp("made")
+    templates.place_mlflow_database(root)
+    project = Project(root)
+    made = [register(project, "vit", model, root) for model in "abc"]
+    decisions.apply(project, made[0], decision(1, reference=True))
+    decisions.apply(project, made[1], decision(2, previous=1, reference=True))
+    return project
+
+
+@pytest.fixture
+def project(made, tmp_path, monkeypatch):
+    """A copy of it, in which nobody is waited for."""
+    monkeypatch.setattr(decisions, "PATIENCE", 0.0)
+    monkeypatch.delenv(signatures.KEY, raising=False)
+    templates.copy_project(made.root, tmp_path / "clone")
+    return Project(tmp_path / "clone")
+
+
+@pytest.fixture
+def elsewhere(project, tmp_path, monkeypatch):
+    """A clone on another machine, with the same MLflow; the file of the head came with git."""
+    uri = project.tracking_uri
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    other = Project(tmp_path / "elsewhere")
+    shutil.copytree(project.root / "ledger", other.root / "ledger")
+    return other
+
+
+def forge(project: Project, action: str = "promoted", version: int = 3, **more) -> None:
+    """Appends an entry through MLflow's client, with right digests."""
+    written = decisions.read(project, "vit")
+    forged = replace(decision(version, action, previous=2), document=None, who="ada", **more)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(signatures, "sign", lambda *_: None)
+        value = ledger.value_of(project, forged, "vit", written)
+    tracking.client(project).log_param(written.run, f"{written.next:06d}", value)
+
+
+def say(project: Project, number: int = 3, action: str = "rejected"):
+    """Enters a decision, as a run does at its end."""
+    version = versions.get(project, "vit", number)
+    return decisions.apply(project, version, decision(number, action, previous=2))
+
+
+def roll_back(project: Project, to: int) -> None:
+    current = versions.champion(project, "vit")
+    version = versions.get(project, "vit", to)
+    given = decision(to, "rolled back", current and current.version, reason="forged", document=None)
+    decisions.apply(project, version, given)
+
+
+def champion(project: Project) -> int:
+    return versions.champion(project, "vit").version
+
+
+def faults(project: Project) -> list[str]:
+    return [fault.what for fault in audit.faults(project)]
+
+
+def test_a_forged_entry_is_not_carried_out(project):
+    forge(project)
+    for attempt in (lambda: say(project), lambda: decisions.settle(project, "vit")):
+        with pytest.raises(ValueError, match=r"entry 3 \(promoted version 3, by ada, .* was not"):
+            attempt()
+    assert (champion(project), len(history(project, "vit"))) == (2, 3)
+    [said] = faults(project)
+    assert said.endswith(
+        "(version 2 to set it aside, 3 to accept it): retrain rollback vit --to VERSION "
+        "--reason WHY"
+    )
+
+
+@pytest.mark.parametrize("to", [2, 3])
+def test_a_person_sets_a_forged_entry_aside_or_accepts_it(project, to):
+    forge(project)
+    roll_back(project, to)
+    assert (champion(project), faults(project)) == (to, [])
+    assert (3 in decisions.read(project, "vit").withdrawn) == (to == 2)
+    decisions.apply(project, versions.get(project, "vit", 1), decision(1, "rejected", previous=to))
+
+
+def test_what_another_clone_left_undone_is_left_to_it(project, elsewhere, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(decisions, "_carry_out", killed)
+        say(project, action="promoted")
+    with pytest.raises(ValueError, match="this clone has not written it"):
+        say(elsewhere, 1)
+    decisions.settle(project, "vit")
+    assert champion(elsewhere) == 3
+    forge(project, "rejected", 1)  # which moves nothing, and so is carried out by anybody
+    decisions.settle(elsewhere, "vit")
+    assert not decisions.read(elsewhere, "vit").unfinished
+
+
+def test_the_head_of_the_ledger_is_a_file_of_the_project(project, elsewhere):
+    last = history(project, "vit")[-1]
+    text = (project.root / "ledger" / "vit.json").read_text()
+    told = {"ledger": decisions.read(project, "vit").run, "number": 2, "digest": last.digest}
+    assert json.loads(text) == told
+    say(elsewhere)
+    assert heads.read(elsewhere, "vit").number == 3
+    assert heads.read(project, "vit").number == 2  # until git brings it
+    assert faults(project) == faults(elsewhere) == []
+    (project.root / "ledger" / "vit.json").write_text("<<<<<<< HEAD")
+    with pytest.raises(ValueError, match=r"ledger/vit.json cannot be read. After a merge, keep"):
+        say(project)
+
+
+def test_a_ledger_that_was_cut_off_is_refused_and_found(project):
+    client = tracking.client(project)
+    cut(project, 1)
+    client.set_registered_model_tag("vit", ledger.DONE, f"1 {history(project, 'vit')[0].digest}")
+    client.set_registered_model_alias("vit", "champion", "1")
+    client.set_registered_model_alias("vit", "reference", "1")
+    said = "entry 2, which ledger/vit.json names, is gone: it was cut off"
+    assert faults(project) == [said]
+    with pytest.raises(ValueError, match=f"The ledger of vit: {said}. Nothing is decided"):
+        say(project)
+    with pytest.raises(ValueError, match="was cut off"):
+        decisions.champion(project, "vit")  # which a run asks before it trains
+    assert decisions.fault(project, "vit").startswith(f"The ledger of vit: {said}")
+
+
+def cut(project: Project, after: int) -> None:
+    """Gives the model another ledger in the place of its own, with the first entries of that."""
+    from sqlite3 import connect
+
+    run = decisions.read(project, "vit").run
+    with connect(project.root / "mlflow.db") as database:
+        statement = "DELETE FROM params WHERE run_uuid = ? AND key > ?"
+        assert database.execute(statement, [run, f"{after:06d}"]).rowcount
+    database.close()
+
+
+def test_a_ledger_that_was_replaced_or_removed_is_refused_and_found(project, tmp_path):
+    client, before = tracking.client(project), decisions.read(project, "vit")
+    experiment = client.get_run(before.run).info.experiment_id
+    other = client.create_run(experiment, tags={ledger.MODEL: "vit"}).info.run_id
+    client.log_param(other, "000001", before.values["000001"])  # a true one, to begin with
+    client.set_registered_model_tag("vit", ledger.RUN, other)
+    client.set_registered_model_tag("vit", ledger.DONE, f"1 {before.entries[0].digest}")
+    said = (
+        f"ledger/vit.json names another one (MLflow run {before.run}, 2 entries) than this MLflow "
+        "has; if that was begun anew on purpose, remove the file"
+    )
+    assert said in faults(project)
+    with pytest.raises(ValueError, match="names another one"):
+        say(project)
+    client.delete_registered_model("vit")
+    assert faults(project) == [said]
+    with pytest.raises(ValueError, match="names another one"):
+        decisions.champion(project, "vit")
+    (project.root / "ledger" / "vit.json").unlink()
+    assert decisions.champion(project, "vit") is None
+
+
+def test_a_new_clone_may_begin_a_ledger_of_its_own_beside_that_of_the_team(made, tmp_path):
+    clone = Project(tmp_path)
+    shutil.copytree(made.root / "ledger", clone.root / "ledger")
+    assert audit.faults(clone) == []
+    templates.place_mlflow_database(clone.root)
+    assert decisions.champion(clone, "vit") is None
+    decisions.apply(clone, register(clone, "vit", "d", tmp_path), decision(1))
+    assert audit.faults(clone) == []
+    assert decisions.champion(clone, "vit").version == 1
+    assert heads.read(clone, "vit") == heads.read(made, "vit")
+
+
+def test_a_champion_whose_alias_was_removed_is_named_and_no_run_is_the_first(project):
+    client = tracking.client(project)
+    client.delete_registered_model_alias("vit", "champion")
+    said = (
+        "vit has no champion, but its ledger says version 2: the alias was removed. Give it back: "
+        "retrain rollback vit --to 2 --reason WHY"
+    )
+    assert decisions.fault(project, "vit") == said
+    assert faults(project)[0].startswith("no version has the alias champion, but the ledger says")
+    with pytest.raises(ValueError, match="retrain rollback vit --to 2"):
+        decisions.champion(project, "vit")
+    first = replace(decision(3), verdict="first")
+    with pytest.raises(ValueError, match="retrain rollback vit --to 2"):
+        decisions.apply(project, versions.get(project, "vit", 3), first)
+    roll_back(project, 2)
+    assert (champion(project), faults(project)) == (2, [])
+    assert decisions.read(project, "vit").line == (1, 2)
+
+
+def test_a_champion_that_was_deleted_is_named_with_those_that_are_left(project):
+    client = tracking.client(project)
+    client.delete_model_version("vit", "2")
+    said = (
+        "vit version 2, the champion by the ledger, was deleted. Go back to another (1): "
+        "retrain rollback vit --to VERSION --reason WHY"
+    )
+    assert decisions.fault(project, "vit") == said
+    client.delete_model_version("vit", "1")
+    with pytest.raises(ValueError, match="and so was every champion before it"):
+        decisions.champion(project, "vit")
+
+
+def test_a_moved_reference_and_another_package_are_found(project):
+    client = tracking.client(project)
+    client.set_registered_model_alias("vit", "reference", "1")
+    [said] = faults(project)
+    assert said.startswith("version 1 has the alias reference, but the ledger says version 2")
+    client.delete_registered_model_alias("vit", "reference")
+    [said] = faults(project)
+    assert said.startswith("no version has the alias reference, but the ledger says version 2")
+    client.set_registered_model_alias("vit", "reference", "2")
+    third = versions.get(project, "vit", 3)
+    decisions.apply(project, third, decision(3, previous=2, package=third.package_digest))
+    client.set_model_version_tag("vit", "3", "retrain.package_digest", "other")
+    assert faults(project) == ["version 3 has another package than was decided about"]
+
+
+def key_of(folder: Path, name: str, *options: str) -> Path:
+    """A new SSH key."""
+    file = folder / name
+    command = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(file))
+    subprocess.run([*command, *options], check=True)
+    return file
+
+
+@pytest.fixture
+def signed(project, tmp_path, monkeypatch):
+    """The project, whose next entries ada has to sign, and does."""
+    key = key_of(tmp_path, "ada")
+    allow(project, key)
+    monkeypatch.setenv(signatures.KEY, str(key))
+    return project
+
+
+def allow(project: Project, key: Path, options: str = "") -> None:
+    public = key.with_suffix(".pub").read_text()
+    with (project.root / signatures.SIGNERS).open("a") as file:
+        file.write(f"{key.name} {options} {public}")
+
+
+@needs_ssh
+def test_what_is_signed_is_carried_out_by_any_clone(signed, elsewhere, monkeypatch):
+    shutil.copy(signed.root / signatures.SIGNERS, elsewhere.root)
+    with monkeypatch.context() as patched:
+        patched.setattr(decisions, "settle", lambda *_: None)  # as if it were killed there
+        say(signed, action="promoted")
+    assert history(signed, "vit")[-1].signature
+    assert [each.number for each in decisions.read(signed, "vit").unfinished] == [3]
+    assert faults(elsewhere) == []
+    decisions.settle(elsewhere, "vit")
+    assert champion(signed) == 3
+    assert heads.read(elsewhere, "vit").number == 3
+
+
+@needs_ssh
+@pytest.mark.parametrize("action", ["promoted", "compared"])
+def test_an_entry_without_a_signature_stops_runs_until_a_person_has_decided(signed, action):
+    forge(signed, action)
+    said = rf"The ledger of vit: entry 3 \({action} version 3, by ada, .*\) carries no signature"
+    for attempt in (say, lambda each: decisions.champion(each, "vit")):
+        with pytest.raises(ValueError, match=said):
+            attempt(signed)
+    assert "carries no signature of an allowed signer" in faults(signed)[0]
+    assert decisions.disputed(signed, "vit").number == 3
+    roll_back(signed, 2)
+    assert (champion(signed), faults(signed), decisions.disputed(signed, "vit")) == (2, [], None)
+    say(signed)
+
+
+@needs_ssh
+def test_a_signature_of_another_key_place_or_purpose_does_not_count(signed, tmp_path, monkeypatch):
+    entry = history(signed, "vit")[-1]
+    mallory = key_of(tmp_path, "mallory")
+    text = ledger.signed_text("vit", 2, decisions.read(signed, "vit").values["000002"])
+    good = signatures.sign(signed, text, entry.time)
+    assert signatures.is_valid(signed, text, good, entry.time)
+    assert not signatures.is_valid(signed, text + " ", good, entry.time)
+    assert not signatures.is_valid(signed, text, "nonsense", entry.time)
+    assert text != ledger.signed_text("vit", 3, decisions.read(signed, "vit").values["000002"])
+    with monkeypatch.context() as patched:
+        patched.setattr(signatures, "NAMESPACE", "git")
+        of_a_commit = signatures.sign(replace(signed, root=tmp_path), text, entry.time)
+    assert not signatures.is_valid(signed, text, of_a_commit, entry.time)
+    monkeypatch.setenv(signatures.KEY, str(mallory))
+    theirs = signatures.sign(replace(signed, root=tmp_path), text, entry.time)
+    assert not signatures.is_valid(signed, text, theirs, entry.time)
+    with pytest.raises(ValueError, match=r"mallory is no key of an allowed signer"):
+        say(signed)
+    assert len(history(signed, "vit")) == 2
+
+
+@needs_ssh
+def test_a_key_that_is_retired_still_stands_for_what_it_signed(signed, tmp_path, monkeypatch):
+    say(signed)
+    assert faults(signed) == []
+    (signed.root / "ledger" / "vit.json").unlink()  # else it would stand for the entries
+    (signed.root / signatures.SIGNERS).write_text("")
+    allow(signed, tmp_path / "ada", 'valid-before="20200101"')
+    assert "carries no signature" in faults(signed)[0]
+    (signed.root / signatures.SIGNERS).write_text("")
+    allow(signed, tmp_path / "ada", 'valid-before="22000101"')
+    assert faults(signed) == []
+
+
+@needs_ssh
+def test_a_signer_without_a_key_or_with_one_that_cannot_be_used_is_told(signed, monkeypatch):
+    monkeypatch.setenv(signatures.KEY, str(signed.root / "nowhere"))
+    with pytest.raises(ValueError, match="RETRAIN_SIGNING_KEY: the ledger cannot be signed with"):
+        signatures.check(signed)
+    monkeypatch.delenv(signatures.KEY)
+    with pytest.raises(
+        ValueError, match=r"allowed_signers demands that .* set RETRAIN_SIGNING_KEY"
+    ):
+        signatures.check(signed)
+    with pytest.raises(ValueError, match="allowed_signers demands"):
+        say(signed)
+    assert len(history(signed, "vit")) == 2
+
+
+def test_without_ssh_keygen_it_says_what_to_install(project, monkeypatch):
+    (project.root / signatures.SIGNERS).touch()
+    monkeypatch.setenv(signatures.KEY, "key")
+    monkeypatch.setenv("PATH", str(project.root))
+    with pytest.raises(ValueError, match=r"ssh-keygen is not installed here, .* OpenSSH's client"):
+        signatures.check(project)
