@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import RegisteredModel
 
 PATIENCE = 30.0  # seconds in which another machine may carry out what it has entered
+WAIT = 0.2  # seconds between two looks
 
 
 def read(project: Project, name: str) -> Ledger:
@@ -44,9 +45,14 @@ def read(project: Project, name: str) -> Ledger:
 def champion(project: Project, name: str) -> ModelVersion | None:
     """The version in production; None before the first decision that made one.
 
+    Waits for another machine that is about to carry a decision out.
+
     Raises:
-        ValueError: The ledger cannot be trusted, or says that there is one.
+        ValueError: As `fault` says.
     """
+    deadline = monotonic() + PATIENCE
+    while disputed(project, name) and monotonic() < deadline:
+        sleep(WAIT)
     if what := fault(project, name):
         raise ValueError(what)
     return versions.champion(project, name)
@@ -55,12 +61,15 @@ def champion(project: Project, name: str) -> ModelVersion | None:
 def fault(project: Project, name: str) -> str | None:
     """Why nothing may be decided about a model until a person has looked; None if nothing is wrong.
 
-    Its ledger cannot be trusted; or it says that there is a champion, and there is none.
+    Its ledger cannot be trusted; it has a decision that only another clone may carry out; or it
+    says that there is a champion, and there is none.
     """
     head = heads.read(project, name)
     written = read(project, name)
     if what := _distrust(project, name, head, written):
         return what
+    if stranger := trust.stranger(project, name, head, written):
+        return f"The ledger of {name}: {left_over(name, stranger)}"
     there = versions.champion(project, name)
     return _missing(project, name, written, there.version if there else None)
 
@@ -147,7 +156,7 @@ def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelV
             raise ValueError(what)
         if not settles:
             if stranger and monotonic() < deadline:
-                sleep(0.2)
+                sleep(WAIT)
                 continue
             if stranger:
                 raise ValueError(f"The ledger of {name}: {left_over(name, stranger)}")
@@ -203,9 +212,9 @@ def left_over(name: str, entry: Entry) -> str:
     """What is said of an entry that was not carried out, and that this clone did not write."""
     keep = f"{entry.previous} to set it aside, " if entry.previous else ""
     return (
-        f"{trust.described(entry)} was not carried out, and this clone has not written it. The "
-        f"next run of the one that has does the rest; or decide here (version {keep}{entry.version}"
-        f" to accept it): retrain rollback {name} --to VERSION --reason WHY"
+        f"{trust.described(entry)} was not carried out, and this clone has "
+        "not written it. The next run of the one that has does the rest; or decide here (version "
+        f"{keep}{entry.version} to accept it): retrain rollback {name} --to VERSION --reason WHY"
     )
 
 
@@ -226,7 +235,7 @@ def settle(project: Project, name: str) -> None:
         if stranger := trust.stranger(project, name, head, written):
             if monotonic() > deadline:
                 raise ValueError(f"The ledger of {name}: {left_over(name, stranger)}")
-            sleep(0.2)
+            sleep(WAIT)
             continue
         _carry_out(project, tracking.client(project), name, written)
     heads.advance(project, name, written)

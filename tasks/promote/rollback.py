@@ -40,6 +40,8 @@ class Rollback:
     @property
     def outcome(self) -> str:
         """It in one sentence."""
+        if self.version == self.previous:
+            return f"{self.workload} version {self.version} stays the champion"
         instead = f" instead of version {self.previous}" if self.previous else ""
         return f"{self.workload} version {self.version} is the champion again{instead}"
 
