@@ -293,8 +293,9 @@ def _carry_out(project: Project, client: "MlflowClient", name: str, written: Led
             client.update_model_version(name, number, text)
             _set(client.set_model_version_tag, name, number, "retrain.verdict", entry.verdict)
     appointed = [entry for entry in written.unfinished if entry.appoints]
-    for best in [entry for entry in appointed if entry.reference][-1:]:
-        _set(client.set_registered_model_alias, name, REFERENCE, str(best.version))
+    # Several are left only if the last one sets the others aside.
+    if appointed and appointed[-1].reference:
+        _set(client.set_registered_model_alias, name, REFERENCE, str(appointed[-1].version))
     if appointed:
         _set(client.set_registered_model_alias, name, CHAMPION, str(appointed[-1].version))
     _set(client.set_registered_model_tag, name, ledger.DONE, f"{last.number} {last.digest}")

@@ -205,9 +205,9 @@ class Ledger:
 
     @property
     def best(self) -> Entry | None:
-        """The entry that made the last reference; None before the first."""
+        """The entry that made the reference, which no rollback took back; None without one."""
         made = (each for each in reversed(self.entries) if each.appoints and each.reference)
-        return next(made, None)
+        return next((each for each in made if each.version not in self.withdrawn), None)
 
     def latest(self, decision: Decision) -> Entry | None:
         """A decision's entry, if it is the last on its version and no champion came after it.

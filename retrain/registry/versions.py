@@ -209,7 +209,8 @@ def find(project: Project, name: str, wanted: str) -> ModelVersion:
         raise UsageError(f"{name} has no registered model yet: retrain train {name}")
     known = [str(each) for each in sorted(listed)] + sorted(aliases)
     lacks = "champion" if wanted == CHAMPION else f"version {wanted!r}"
-    raise UsageError(f"{name} has no {lacks}. There are: {', '.join(known)}.")
+    why = f" See: retrain status {name}" if wanted == CHAMPION else ""
+    raise UsageError(f"{name} has no {lacks}. There are: {', '.join(known)}.{why}")
 
 
 def find_version(project: Project, name: str, package_digest: str) -> ModelVersion | None:

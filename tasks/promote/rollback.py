@@ -92,13 +92,16 @@ def _roll_back(project: Project, name: str, reason: str, to: int | None) -> Roll
     with TemporaryDirectory(dir=project.state) as scratch:
         latency = check_version(project, version, Path(scratch))
     best = versions.reference(project, name)
+    becomes = best is None or best.version in _left_out(written, current, number)
+    if disputed and disputed.version == number:  # it is accepted
+        becomes = becomes or disputed.reference
     decision = Decision(
         "rolled back",
         number,
         current,
         "rolled back",
         reason=reason,
-        reference=best is None or best.version in _left_out(written, current, number),
+        reference=becomes,
         package=version.package_digest,
         training=version.train_digest,
     )

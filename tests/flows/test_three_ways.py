@@ -64,6 +64,20 @@ def test_dvc_runs_again_only_what_asks_something_outside(clone, first):
     assert "Running stage 'gate@vit'" in done.stdout
 
 
+def test_an_experiment_of_dvc_promotes_nothing(clone, first):
+    params, lock = clone.root / "params.yaml", clone.root / "dvc.lock"
+    before = params.read_text(), lock.read_text()
+    better = ("-S", "workloads.vit.train.epochs=8", "-n", "longer", "promote@vit")
+    said = clone.run("dvc", "exp", "run", *better).stdout
+    assert "would be the champion over version 1; dvc exp apply longer && dvc repro" in said
+    status = json.loads(clone.retrain("status", "vit", "--json").stdout)[0]
+    assert status["champion"]["version"] == 1
+    last = json.loads(clone.retrain("history", "vit", "--json").stdout)[-1]
+    assert (last["action"], last["verdict"]) == ("compared", "better")
+    params.write_text(before[0])
+    lock.write_text(before[1])
+
+
 def test_dvc_and_a_run_at_the_same_time_do_each_step_once(clone, first, tmp_path):
     params = clone.root / "params.yaml"
     before = params.read_text()

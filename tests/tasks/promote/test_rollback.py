@@ -15,7 +15,8 @@ from retrain.cli.main import main
 from retrain.code import source_of
 from retrain.errors import ChampionChangedError, UsageError
 from retrain.project import Project
-from retrain.registry import audit, packages, versions
+from retrain.registry import audit, decisions, ledger, packages, versions
+from retrain.registry.ledger import Decision
 from retrain.step import DataVersion, Workspace
 from tasks.data import package
 from tasks.promote import package as packaging, rollback as module, step
@@ -242,6 +243,32 @@ def test_a_rollback_gives_a_removed_alias_back_and_goes_back_from_there(clone, r
     assert roll_back(clone, "toy", REASON).version == 3
     assert audit.faults(clone) == []
     assert roll_back(clone, "toy", REASON).version == 2
+
+
+@pytest.mark.parametrize(("to", "reference"), [(2, 1), (3, 3)])
+def test_a_forged_promotion_is_set_aside_or_accepted_with_all_that_it_says(
+    project, run, pair, monkeypatch, to, reference
+):
+    monkeypatch.setattr(decisions, "PATIENCE", 0.0)
+    run(pair[1], "not worse", 1, decision=not_better(1))
+    run(train(project, seed=2), "cannot tell", 2)
+    written = decisions.read(project, "toy")
+    forged = Decision("promoted", 3, 2, "better", reference=True)
+    value = ledger.value_of(project, forged, "toy", written)
+    tracking.client(project).log_param(written.run, f"{written.next:06d}", value)
+    with pytest.raises(ValueError, match="was not carried out, and this clone has not written"):
+        run(train(project, seed=3), "better", 2)
+    done = roll_back(project, "toy", REASON, to=to)
+    said = "stays the champion" if to == 2 else "is the champion again instead of version 2"
+    assert done.outcome == f"toy version {to} {said}"
+    assert (champion(project), versions.reference(project, "toy").version) == (to, reference)
+    assert audit.faults(project) == []
+
+
+def not_better(champion: int):
+    """A decision that promotes, but makes no reference."""
+    made = decide("better", champion)
+    return replace(made, facts=made.facts | {"reference": False})
 
 
 @pytest.fixture
