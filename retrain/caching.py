@@ -16,7 +16,7 @@ from prefect.tasks import exponential_backoff
 
 from retrain import forks  # noqa: F401  it acts when it is imported
 from retrain.errors import DamagedArtifactError, PrunedError, is_verdict
-from retrain.execute import Checking, get_or_run, run_uncached
+from retrain.execute import Check, get_or_run, run_uncached
 from retrain.limits import ends_process
 from retrain.step import Input, Plan, Step
 from retrain.store import Artifact, RunContext, Store
@@ -32,7 +32,7 @@ _TRANSIENT_MODULES = ("botocore", "dvc", "mlflow", "ray", "requests", "sqlalchem
 
 
 def as_task(
-    step: Step, store: Store, checking: Checking, hours: float, trial: str | None = None
+    step: Step, store: Store, check: Check, hours: float, trial: str | None = None
 ) -> "Task[..., State[Artifact | PrunedError]]":
     """The Prefect task of a step.
 
@@ -43,7 +43,7 @@ def as_task(
     Args:
         step: Which step.
         store: Where its output goes.
-        checking: Checks the inputs of a step that runs.
+        check: Checks the inputs of a step that runs.
         hours: How long each of its tries may take.
         trial: The name of the trial that it is run for.
     """
@@ -53,11 +53,11 @@ def as_task(
     ) -> State[Artifact | PrunedError]:
         with ends_process(step.name, hours, context.run, workload.name):
             if not step.cached:
-                artifact = run_uncached(step, plan, workload, inputs, context, checking)
+                artifact = run_uncached(step, plan, workload, inputs, context, check)
                 return Completed(data=artifact)
             try:
                 artifact, was_cached = get_or_run(
-                    store, step, plan, workload, inputs, context, checking, refresh=refresh
+                    store, step, plan, workload, inputs, context, check, refresh=refresh
                 )
             except PrunedError as pruned:
                 return Completed(data=pruned, name=PRUNED)

@@ -1,8 +1,8 @@
 """Runs a step, and keeps its output in the store if the step is cached."""
 
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +11,8 @@ from time import monotonic
 from typing import Any
 
 from retrain import hardware
-from retrain.step import Input, Plan, Step, Workspace
+from retrain.errors import DamagedArtifactError
+from retrain.step import Input, Plan, Step, Workspace, digest_of
 from retrain.store import (
     MANIFEST,
     Artifact,
@@ -19,12 +20,13 @@ from retrain.store import (
     Store,
     digest_of_output,
     list_files,
+    state_of,
     write_json,
 )
 from retrain.workload import Workload
 
-# Checks inputs while its block runs, as `retrain.verify.Verifier.checking` does.
-Checking = Callable[[Sequence[Input]], AbstractContextManager[None]]
+# Raises an error if an input has changed since it was made: `retrain.verify.Verifier.check`.
+Check = Callable[[Sequence[Input]], None]
 
 
 def get_or_run(
@@ -34,11 +36,14 @@ def get_or_run(
     workload: Workload,
     inputs: Sequence[Input],
     context: RunContext,
-    checking: Checking,
+    check: Check,
     *,
     refresh: bool = False,
 ) -> tuple[Artifact, bool]:
     """Takes a step's output from the store, or runs the step and publishes it there.
+
+    The step begins when its inputs have been found undamaged, so nothing that is in its scratch was
+    made from damaged ones; should they be changed later, that is never used again.
 
     Args:
         store: Where the output is kept.
@@ -47,14 +52,15 @@ def get_or_run(
         workload: Given to the step in sections.
         inputs: The outputs of the steps in its `inputs`.
         context: Which run this is.
-        checking: Checks the inputs if the step runs.
+        check: Checks the inputs if the step runs.
         refresh: Run it even if the store has it.
 
     Returns:
         The output, and whether the store had it.
 
     Raises:
-        DamagedArtifactError: An input has changed since it was made. Nothing is published.
+        DamagedArtifactError: An input has changed since it was made, even while the step ran.
+            Nothing is published.
         PrunedError: From the step, as the trial of a search. Its scratch is kept.
         ValueError: From the step. The store is unchanged.
     """
@@ -65,24 +71,23 @@ def get_or_run(
             # Of a run that was killed when it had published its output, or refreshed it.
             shutil.rmtree(store.scratch(step.name, plan.key))
             return found, True
-        partial, scratch = (
-            store.partial(step.name, plan.key),
-            store.scratch(step.name, plan.key),
-        )
-        partial.mkdir()
+        partial = store.partial(step.name, plan.key)
+        # The step itself checks what it looks up; all of that output may be far more.
+        read = [each for each in inputs if each.step not in step.looked_up]
         try:
-            workspace = Workspace(
-                partial,
-                scratch,
-                plan.key,
-                workload.name,
-                context.project,
-                refresh,
-                context.trial,
-                workload,
-            )
-            # The step itself checks what it looks up; all of that output may be far more.
-            with checking([each for each in inputs if each.step not in step.looked_up]):
+            with _checked(read, check) as state:
+                partial.mkdir()
+                scratch, is_stale = store.scratch_from(step.name, plan.key, state)
+                workspace = Workspace(
+                    partial,
+                    scratch,
+                    plan.key,
+                    workload.name,
+                    context.project,
+                    refresh or is_stale,
+                    context.trial,
+                    workload,
+                )
                 _run(step, plan, workload, inputs, workspace, context)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -101,7 +106,7 @@ def run_uncached(
     workload: Workload,
     inputs: Sequence[Input],
     context: RunContext,
-    checking: Checking,
+    check: Check,
 ) -> Artifact:
     """Runs a step that leaves no files, such as one that reads or changes the registry.
 
@@ -111,8 +116,7 @@ def run_uncached(
         DamagedArtifactError: An input has changed since it was made.
         ValueError: From the step.
     """
-    with checking(inputs):
-        pass
+    check(inputs)
     with TemporaryDirectory(dir=Store(context.project.store).temporary(context.run)) as folder:
         workspace = Workspace(
             Path(folder),
@@ -131,6 +135,37 @@ def run_uncached(
         manifest["facts"],
         manifest["provenance"],
     )
+
+
+@contextmanager
+def _checked(inputs: Sequence[Input], check: Check) -> Iterator[str]:
+    """Checks inputs before its block, and after it that nobody has changed their files meanwhile.
+
+    Yields:
+        What identifies the inputs' files as they were checked.
+
+    Raises:
+        DamagedArtifactError: An input has changed. After the block it is raised even if the block
+            raises another error, to which the damage may have led.
+    """
+    artifacts = [each for each in inputs if isinstance(each, Artifact)]
+    before = [state_of(each.folder) for each in artifacts]
+    check(inputs)
+    try:
+        yield digest_of(before)
+    except Exception:
+        _check_unchanged(artifacts, before, check)
+        raise
+    _check_unchanged(artifacts, before, check)
+
+
+def _check_unchanged(artifacts: Sequence[Artifact], before: Sequence[str], check: Check) -> None:
+    for artifact, state in zip(artifacts, before, strict=True):
+        if state_of(artifact.folder) != state:
+            check([artifact])
+            # Undamaged now: another run has made it again, or a person has restored it.
+            reason = "its files changed while they were read"
+            raise DamagedArtifactError(artifact.step, artifact.key, reason)
 
 
 def _run(

@@ -78,11 +78,13 @@ class Workspace:
 
     Attributes:
         folder: Where the step writes its output; empty when it starts.
-        scratch: A folder that is kept when the run is killed, and used again for the same key.
+        scratch: A folder that is kept when the run is killed, and used again for the same key as
+            long as the files of the inputs are the same.
         key: The step's key.
         workload: The workload's name.
         project: The clone that the step runs in.
-        refresh: Whether the step is repeated on purpose, even if its output is in the store.
+        anew: Whether what earlier tries have recorded elsewhere does not count: the step is
+            repeated on purpose, or they read files that have changed since.
         trial: The trial of a search that the step is run for; it does not change the output, but
             whether there is one.
         configuration: The whole workload, for a record of how a version came about. What a step
@@ -94,7 +96,7 @@ class Workspace:
     key: str
     workload: str
     project: Project
-    refresh: bool = False
+    anew: bool = False
     trial: TrialContext | None = None
     configuration: Workload | None = None
 

@@ -26,6 +26,7 @@ _SCRATCH = "scratch"
 _LAST = "last"
 _HOLDS = ".holds"
 ROOTS = "roots"
+_FILES = "files.json"  # of a scratch: which files it was made from
 
 
 @dataclass(frozen=True)
@@ -201,6 +202,34 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
+    def scratch_from(self, step: str, key: str, state: str) -> tuple[Path, bool]:
+        """The scratch of a step that reads certain files; emptied if it was made from others.
+
+        The caller holds the key's lock and has found the files undamaged. Of files that have
+        changed since, or were replaced, nobody knows what a step read while it made its scratch.
+
+        Args:
+            step: The step.
+            key: Its key.
+            state: What identifies the files, as `state_of` gives it.
+
+        Returns:
+            The folder, and whether a try before had other files.
+        """
+        folder = self.scratch(step, key)
+        record = folder / _FILES
+        try:
+            found = json.loads(record.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            found = None
+        if found and found["state"] == state:
+            return folder, found["is_stale"]
+        is_stale = any(folder.iterdir())
+        shutil.rmtree(folder)
+        folder.mkdir()
+        write_json(record, {"state": state, "is_stale": is_stale})
+        return folder, is_stale
+
     def forget(self, step: str, key: str) -> None:
         """Removes a key's scratch, so that the step starts from nothing."""
         with self.lock(step, key):
@@ -340,6 +369,23 @@ def list_files(folder: Path) -> list[dict[str, Any]]:
         if path.is_file()
     ]
     return sorted(listed, key=lambda file: str(file["path"]))
+
+
+def state_of(folder: Path) -> str:
+    """SHA-256 (hex) over the paths, inodes, sizes and times of change of all files below a folder.
+
+    It is another one after a file was written to, replaced, added or removed. No file is read.
+    """
+    digest = hashlib.sha256()
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        digest.update(os.fsencode(os.path.relpath(place, folder)))
+        for name in sorted(names):
+            with suppress(FileNotFoundError):
+                status = os.stat(os.path.join(place, name))  # noqa: PTH116, PTH118  millions of them
+                now = (name, status.st_ino, status.st_size, status.st_mtime_ns)
+                digest.update(os.fsencode(f"\0{now}"))
+    return digest.hexdigest()
 
 
 def sha256_of(path: Path, stop: Event | None = None) -> str:

@@ -86,7 +86,8 @@ def start_run(
         params: The parameters that the training depends on, by dotted name.
         images: The digest of the images that it is trained on.
         continued: The id of the run to continue, if it is known.
-        again: The training is repeated on purpose, and gets a run of its own.
+        again: Nothing of earlier tries counts: unless it is `continued`, the training gets a run of
+            its own.
         parent: The run of the search that the training is a trial of; its own is shown below that.
 
     Raises:

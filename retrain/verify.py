@@ -1,8 +1,8 @@
 """Checks whether artifacts have changed since they were made, by the digests of their files."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 from retrain.errors import DamagedArtifactError
 from retrain.step import Input
-from retrain.store import Artifact, Leftover, Store, sha256_of
+from retrain.store import Artifact, Leftover, Store, sha256_of, state_of
 
 MAX_THREADS = 8
 
@@ -26,62 +26,50 @@ def thread_count() -> int:
 
 @dataclass
 class Verifier:
-    """Checks the artifacts that a run takes from the store before their results are used.
+    """Checks the artifacts that a run takes from the store before they are used.
 
-    Each artifact is read once. Artifacts that the run itself has made are not read.
+    Each artifact is read once, and again if its files were changed since.
 
     Attributes:
         store: Where the artifacts are.
-        run: The id of the run.
     """
 
     store: Store
-    run: str
-    _undamaged: set[tuple[str, str]] = field(default_factory=set)
+    _undamaged: dict[tuple[str, str], str] = field(default_factory=dict)  # what `state_of` gave
 
-    @contextmanager
-    def checking(self, inputs: Sequence[Input]) -> Iterator[None]:
-        """Checks inputs in threads while the block runs.
+    def check(self, inputs: Sequence[Input]) -> None:
+        """Reads the artifacts among some inputs.
 
         Raises:
-            DamagedArtifactError: An input has changed since it was made; it was removed from the
-                store. Raised at the end of the block, even if the block raises another error.
+            DamagedArtifactError: One has changed since it was made; it was removed from the store.
         """
-        new = [each for each in inputs if isinstance(each, Artifact) and self._is_to_check(each)]
-        if not new:
-            yield
-            return
         stop = Event()
         with ThreadPoolExecutor(thread_count()) as pool:
             try:
-                checks = [_start(pool, self.store, each.step, each.key, stop) for each in new]
-                try:
-                    yield
-                except Exception as error:
-                    self._judge(new, checks, error)
-                    raise
-                self._judge(new, checks, None)
+                for each in inputs:
+                    if isinstance(each, Artifact) and self._is_stored(each):
+                        self._check(each, pool, stop)
             finally:
                 stop.set()  # an interrupted run does not wait for the threads
 
-    def _is_to_check(self, artifact: Artifact) -> bool:
-        return (
-            artifact.folder.is_relative_to(self.store.root)
-            and artifact.provenance["run"] != self.run
-            and (artifact.step, artifact.key) not in self._undamaged
-        )
+    def trust(self, artifact: Artifact) -> None:
+        """Takes an artifact as undamaged: the run has just made it."""
+        self._undamaged[artifact.step, artifact.key] = state_of(artifact.folder)
 
-    def _judge(
-        self, artifacts: Sequence[Artifact], checks: Sequence["_Check"], error: Exception | None
-    ) -> None:
-        for artifact, check in zip(artifacts, checks, strict=True):
-            reason = check()
-            if reason is None and self._is_replaced(artifact):
-                reason = "it was made again with another output"
-            if reason:
-                discard_if_damaged(self.store, artifact.step, artifact.key)
-                raise DamagedArtifactError(artifact.step, artifact.key, reason) from error
-            self._undamaged.add((artifact.step, artifact.key))
+    def _is_stored(self, artifact: Artifact) -> bool:
+        return artifact.folder.is_relative_to(self.store.root)
+
+    def _check(self, artifact: Artifact, pool: ThreadPoolExecutor, stop: Event) -> None:
+        identity, state = (artifact.step, artifact.key), state_of(artifact.folder)
+        if self._undamaged.get(identity) == state:
+            return
+        reason = _start(pool, self.store, *identity, stop)()
+        if reason is None and self._is_replaced(artifact):
+            reason = "it was made again with another output"
+        if reason:
+            discard_if_damaged(self.store, *identity)
+            raise DamagedArtifactError(*identity, reason)
+        self._undamaged[identity] = state
 
     def _is_replaced(self, artifact: Artifact) -> bool:
         found = self.store.find(artifact.step, artifact.key)

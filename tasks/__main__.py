@@ -16,8 +16,7 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,12 +138,12 @@ class Build:
                     compare_classes(self, made)
                     slice_test_split(self, self.output("pull"), made)
             else:
-                made = run_uncached(step, now, self.workload, inputs, self.context, self._checking)
+                made = run_uncached(step, now, self.workload, inputs, self.context, self._check)
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             if step.cached:
-                with Verifier(self.store, run="").checking([made]):
-                    _copy_output(made.folder, folder)
+                Verifier(self.store).check([made])
+                _copy_output(made.folder, folder)
         record = {
             "step": step.name,
             "key": made.key,
@@ -158,7 +157,7 @@ class Build:
         began = time.monotonic()
         now = plan(step, self.workload, inputs)
         made, cached = get_or_run(
-            self.store, step, now, self.workload, inputs, self.context, self._checking
+            self.store, step, now, self.workload, inputs, self.context, self._check
         )
         roots.add(self.project, [(step.name, now.key)])
         maker = f"from run {made.provenance['run'][:8]} of {made.provenance['time']}"
@@ -180,8 +179,7 @@ class Build:
             }
         )
 
-    @contextmanager
-    def _checking(self, inputs: Sequence[Input]) -> Iterator[None]:
+    def _check(self, inputs: Sequence[Input]) -> None:
         """Checks the inputs of a step that runs, from earlier stages and from the store.
 
         Raises:
@@ -196,8 +194,7 @@ class Build:
                         f"{each.folder} has changed since it was made. Make it again: "
                         f"dvc repro --force --single-item {each.step}@{self.workload.name}"
                     )
-        with Verifier(self.store, run="").checking(inputs):
-            yield
+        Verifier(self.store).check(inputs)
 
     def _input(self, name: str) -> Input:
         special: dict[str, Callable[[], Input]] = {

@@ -40,7 +40,7 @@ class Run:
         self.state = state
         self.refresh = refresh
         self._ahead = ahead or {}
-        self._verifier = Verifier(state.store, state.context.run)
+        self._verifier = Verifier(state.store)
         self._damaged: dict[tuple[str, str], str] = {}
         self._ran: dict[tuple[str, str], Outcome] = {}
         self._made: set[tuple[str, str]] = set()  # or found
@@ -155,7 +155,7 @@ class Run:
             self.state.store.forget(step.name, now.key)
         hours = step.limit(workload)
         trial = context.trial.name if context.trial else None
-        task = as_task(step, self.state.store, self._verifier.checking, hours, trial)
+        task = as_task(step, self.state.store, self._verifier.check, hours, trial)
         try:
             # Quoted, so that Prefect does not search the arguments for futures.
             ended = task(
@@ -171,6 +171,8 @@ class Run:
         if isinstance(result, PrunedError):
             raise result
         self._made.add((step.name, now.key))
+        if step.cached and ended.name != CACHED:
+            self._verifier.trust(result)
         return result, ended.name == CACHED
 
     def _reason_to_run(self, step: Step, now: Plan) -> str | None:

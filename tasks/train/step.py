@@ -296,7 +296,7 @@ def _tracked(
         params,
         images,
         continued=before,
-        again=workspace.refresh,
+        again=workspace.anew,
         parent=workspace.trial.parent if workspace.trial else None,
     )
     write_json(memory, asdict(run))

@@ -29,9 +29,9 @@ def folders(copy, first):
     }
 
 
-def flip(path):
+def flip(path, position=-1):
     content = bytearray(path.read_bytes())
-    content[-1] ^= 1
+    content[position] ^= 1
     path.write_bytes(content)
 
 
@@ -55,6 +55,16 @@ def test_flipped_bytes_in_what_a_training_reads_are_found_and_repaired(copy, fir
     assert why["train"] == "train.lr 0.003 -> 0.0021"
     assert digests(document) == digests(first)
     copy.retrain("verify")
+
+
+def test_nothing_of_a_training_on_damaged_images_is_published(clone, copy, folders):
+    settings = ("--set", "train.epochs=4", "--set", "train.seed=3")
+    undisturbed = clone.train(*settings)
+    shard = folders["preprocess"] / "train" / "images-00000.npy"
+    flip(shard, shard.stat().st_size // 2)
+    document = copy.train(*settings)
+    assert ran(document)[:2] == ["preprocess", "train"]
+    assert document["model"]["digest"] == undisturbed["model"]["digest"]
 
 
 def test_a_damaged_model_is_not_promoted(copy, first, folders):

@@ -34,8 +34,8 @@ def with_lr(lr: float) -> Workload:
 
 def make_toy(store, context, workload=WORKLOAD, step=STEP, refresh=False):
     now = plan(STEP, workload, [DATA])
-    checking = Verifier(store, context.run).checking
-    made, _ = get_or_run(store, step, now, workload, [DATA], context, checking, refresh=refresh)
+    check = Verifier(store).check
+    made, _ = get_or_run(store, step, now, workload, [DATA], context, check, refresh=refresh)
     return made
 
 

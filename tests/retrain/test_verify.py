@@ -68,27 +68,28 @@ def test_an_artifact_is_read_once_in_a_run(store, made, monkeypatch):
             read.append(path.name), real(path, stop)
         )[1],
     )  # fmt: skip
-    verifier = Verifier(store, "run-2")
+    verifier = Verifier(store)
     for _ in range(2):
-        with verifier.checking([made]):
-            pass
+        verifier.check([made])
     assert sorted(read) == ["lr.txt", "time.txt"]
+    flip(made.folder / "lr.txt")
+    with pytest.raises(DamagedArtifactError, match=r"lr\.txt has changed"):
+        verifier.check([made])
+
+
+def test_what_the_run_has_made_itself_is_read_only_if_it_has_changed_since(store, made):
+    verifier = Verifier(store)
+    verifier.trust(made)
+    verifier.check([made])
+    flip(made.folder / "lr.txt")
+    with pytest.raises(DamagedArtifactError, match=r"lr\.txt has changed"):
+        verifier.check([made])
 
 
 def test_an_artifact_that_is_replaced_by_another_output_meanwhile_is_noticed(store, made):
-    with (
-        pytest.raises(DamagedArtifactError, match="made again with another output"),
-        Verifier(store, "run-2").checking([replace(made, digest="ab" * 32)]),
-    ):
-        pass
+    with pytest.raises(DamagedArtifactError, match="made again with another output"):
+        Verifier(store).check([replace(made, digest="ab" * 32)])
     assert store.find("toy", made.key) == made
-
-
-def test_an_interrupted_run_is_not_kept_waiting_by_the_check(store, made):
-    flip(made.folder / "lr.txt")
-    with pytest.raises(KeyboardInterrupt), Verifier(store, "run-2").checking([made]):
-        raise KeyboardInterrupt
-    assert made.folder.exists()
 
 
 def test_an_artifact_that_is_damaged_again_ends_the_run():

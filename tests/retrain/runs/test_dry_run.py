@@ -1,6 +1,5 @@
 """What a run would do, from a real store, without Prefect."""
 
-from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from retrain.runs.dry_run import DryRun, StepHasToRunError
 from retrain.runs.state import RunState
 from retrain.step import DataVersion, Step, plan
 from retrain.store import RunContext, Store, write_json
+from retrain.verify import Verifier
 from retrain.workload import Data, Model, Train, Workload
 
 DATA = DataVersion("abc", tracked=True)
@@ -45,8 +45,7 @@ def state(root: Path, workload: Workload = WORKLOAD) -> RunState:
 def made(tmp_path):
     """A store with the output of the first step, as a run leaves it."""
     run, now = state(tmp_path), plan(FIRST, WORKLOAD, [DATA])
-    checking = lambda _: nullcontext()  # noqa: E731
-    get_or_run(run.store, FIRST, now, WORKLOAD, [DATA], run.context, checking)
+    get_or_run(run.store, FIRST, now, WORKLOAD, [DATA], run.context, Verifier(run.store).check)
     run.last_plan("first").parent.mkdir(parents=True)
     write_json(run.last_plan("first"), asdict(now))
     return tmp_path

@@ -65,8 +65,8 @@ class Runner:
     def __call__(self, step, *inputs):
         now = plan(step, self.workload, inputs)
         store = Store(self.context.project.store)
-        checking = Verifier(store, self.context.run).checking
-        return get_or_run(store, step, now, self.workload, inputs, self.context, checking)[0]
+        check = Verifier(store).check
+        return get_or_run(store, step, now, self.workload, inputs, self.context, check)[0]
 
 
 @pytest.fixture(scope="module")

@@ -65,7 +65,7 @@ def step_named(name: str) -> Step:
 def make(project: Project, name: str, given: Sequence[Input]) -> Artifact:
     made, _ = get_or_run(
         Store(project.store), step_named(name), plan_of(name, given), WORKLOAD, given,
-        RunContext(f"run of {name}", project), Verifier(Store(project.store), "run").checking,
+        RunContext(f"run of {name}", project), Verifier(Store(project.store)).check,
     )  # fmt: skip
     return made
 
