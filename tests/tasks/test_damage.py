@@ -87,7 +87,7 @@ def bmp(number: int) -> bytes:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     root = tmp_path_factory.mktemp("chain") / "project"
-    for number, (split, count) in enumerate((("train", 60), ("validation", 12), ("test", 12))):
+    for number, (split, count) in enumerate((("train", 64), ("validation", 12), ("test", 12))):
         write_parquet(
             root / "pets" / f"{split}.parquet",
             [bmp(100 * number + each) for each in range(count)],
