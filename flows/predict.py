@@ -18,7 +18,7 @@ from tempfile import mkdtemp
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from retrain import preflight
+from retrain import atomic, preflight
 from retrain.errors import UsageError
 from retrain.params import load_drift
 from retrain.project import Project, find_project
@@ -28,7 +28,8 @@ from retrain.registry.versions import CHAMPION, ModelVersion
 from retrain.runs import console, lost, records
 from retrain.runs.pipeline import flow_without_steps
 from retrain.runs.records import Document
-from retrain.store import Store
+from retrain.step import digest_of
+from retrain.store import Store, list_files
 from tasks.data.champion import Registered
 from tasks.data.reference import find_reference
 from tasks.drift.report import TEST_SPLIT, publish, report, sentence
@@ -89,7 +90,7 @@ def find_model_of(project: Project, file: Path) -> tuple[dict[str, Any], ModelVe
 
 
 def check_input(project: Project, place: str, option: str = "--input") -> None:
-    """Refuses an input that does not exist, unless it is a URL.
+    """Refuses an input that is no file and no folder, unless it is a URL.
 
     Args:
         project: The clone.
@@ -97,10 +98,15 @@ def check_input(project: Project, place: str, option: str = "--input") -> None:
         option: What the user gave it as.
 
     Raises:
-        UsageError: There is nothing.
+        UsageError: There is nothing, or a device, a pipe or a socket.
     """
-    if "://" not in place and not _path(project, place).exists():
+    if "://" in place:
+        return
+    path = _path(project, place)
+    if not path.exists():
         raise UsageError(f"{option} {place} does not exist.")
+    if not (path.is_file() or path.is_dir()):
+        raise UsageError(f"{option} {place} is neither a file nor a folder.")
 
 
 def check_output(project: Project, place: str | None, output: str, force: bool) -> Path:
@@ -319,14 +325,19 @@ def _downloaded(store: Store, url: str, option: str) -> Iterator[Path]:
     with store.lock(NAME, digest):
         scratch = store.scratch(NAME, digest)
         folder, done = scratch / "data", scratch / "downloaded"
-        if not done.exists():
+        if not done.exists() or done.read_text(encoding="utf-8") != _contents(folder):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             source.fetch(digest, folder, scratch)
             unpack(folder, scratch)
-            done.touch()
+            atomic.write_text(done, _contents(folder))
         yield folder
         shutil.rmtree(scratch)
+
+
+def _contents(folder: Path) -> str:
+    """What the files of a download are: a digest of all of them."""
+    return digest_of(list_files(folder))
 
 
 def as_prefect_flow() -> "Flow[..., Document]":

@@ -3,7 +3,8 @@
 MLflow runs this file wherever the model is loaded (models from code); a copy of it and of its
 package is saved with the weights. Nothing else imports it.
 
-It uses the precision of the evaluation, which the artifact `serving` records.
+It uses the precision of the evaluation, which the artifact `serving` records with the SHA-256 of
+the model's files. They are checked when it is loaded.
 
 The input is a table with one column `image`, encoded images: bytes in Python, base64 in JSON.
 All four forms of MLflow's scoring protocol are taken: `dataframe_split`, `dataframe_records`,
@@ -11,8 +12,9 @@ All four forms of MLflow's scoring protocol are taken: `dataframe_split`, `dataf
 """
 
 import base64
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,13 +52,18 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
     """Classifies encoded images with a model that `models.save` wrote."""
 
     def load_context(self, context: PythonModelContext) -> None:
-        """Loads the network, once."""
+        """Loads the network, once.
+
+        Raises:
+            ValueError: A file of the model has changed since it was packaged.
+        """
         import torch
 
         from models.network import Observed
 
-        serving = Path(context.artifacts["serving"]).read_text(encoding="utf-8")
-        self._precision: str = json.loads(serving)["precision"]
+        serving = json.loads(Path(context.artifacts["serving"]).read_text(encoding="utf-8"))
+        _check(Path(context.artifacts["model"]), serving["files"])
+        self._precision: str = serving["precision"]
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._classifier = models.load(Path(context.artifacts["model"]))
         self._classifier.module.to(self._device)
@@ -135,6 +142,21 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
                 strict=True,
             )
         ]
+
+
+def _check(model: Path, files: Mapping[str, str]) -> None:
+    """Reads the files of a model.
+
+    Raises:
+        ValueError: One has another SHA-256 (hex) than it should, or is gone.
+    """
+    for name, expected in files.items():
+        path = model / name
+        if not path.is_file():
+            raise ValueError(f"This package is damaged: {path} is gone.")
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != expected:
+                raise ValueError(f"This package is damaged: {path} has changed since it was made.")
 
 
 def _encoded(image: object, row: int) -> bytes:

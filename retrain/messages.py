@@ -12,6 +12,8 @@ from retrain.redaction import redact
 MAX_LINES = 16
 MAX_LIBRARY_LINES = 3  # of an error that a library raises
 MAX_WIDTH = 400
+MIN_BYTES = 1_000_000  # with less, a database cannot be written
+INTERNAL_SERVER_ERROR = 500
 
 _FULL = ("No space left on device", "database or disk is full", "Disk quota exceeded")
 _READ_ONLY = ("Read-only file system", "attempt to write a readonly database")
@@ -32,10 +34,13 @@ def _explained(error: BaseException) -> str | None:
         return None
     for each in _causes(error):
         text, number = str(each), getattr(each, "errno", None)
-        name = getattr(each, "filename", None)
+        # Of a copy, the second is where it was written to.
+        name = getattr(each, "filename2", None) or getattr(each, "filename", None)
         place = f" ({name})" if name else ""
         if number in (errno.ENOSPC, errno.EDQUOT) or any(part in text for part in _FULL):
             return f"The disk is full{place}: make room {_fullest()}, or use another disk."
+        if _may_be_of_full_disk(each) and _is_full():
+            return f"The disk is full: make room {_fullest()}, or use another disk."
         if number == errno.EROFS or any(part in text for part in _READ_ONLY):
             return f"This disk is read-only{place}, and the run has to write: use another one."
         if each not in (error, error.__cause__):  # an error that a library has dealt with
@@ -60,19 +65,36 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
 
 
+def _may_be_of_full_disk(error: BaseException) -> bool:
+    """Whether an error hides why a database was not written: a server's, or one of SQLite."""
+    answer = getattr(error, "response", None)
+    failed = getattr(answer, "status_code", None) == INTERNAL_SERVER_ERROR
+    return failed or "disk I/O error" in str(error)
+
+
+def _is_full() -> bool:
+    return min(_left().values()) < MIN_BYTES
+
+
 def _fullest() -> str:
     """Where the least space is left, of the folders that a run writes to."""
+    left = _left()
+    folder = min(left, key=left.__getitem__)
+    return f"in {folder} ({left[folder] / 1e6:.0f} MB are left there)"
+
+
+def _left() -> dict[Path, int]:
+    """The bytes that are left in each of the folders that a run writes to."""
     from retrain.project import find_project
 
     folders = [Path(os.environ.get("TMPDIR", "/tmp")), Path.cwd()]
     try:
         folders.insert(0, Path(tempfile.gettempdir()))
-        folders.append(find_project().store)
+        project = find_project()
+        folders += [project.store, project.state, project.root / "mlruns"]
     except (UsageError, OSError):
         pass
-    left = {folder: _space(folder) for folder in folders if folder.exists()}
-    folder = min(left, key=left.__getitem__)
-    return f"in {folder} ({left[folder] / 1e6:.0f} MB are left there)"
+    return {folder: _space(folder) for folder in folders if folder.exists()}
 
 
 def _space(folder: Path) -> int:

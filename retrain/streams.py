@@ -4,24 +4,44 @@ import errno
 import io
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 _NOBODY_READS = (errno.EPIPE, errno.EIO)  # the pipe is closed; the terminal is gone
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+_logs: set[int] = set()  # the file descriptors that lead to a log file now
 
 
 class _Output(io.FileIO):
-    """A file descriptor that drops what nobody reads any more, where others fail."""
+    """A file descriptor that drops what nobody reads any more, where others fail.
+
+    What goes to a log file is dropped when its disk is full, too: the error that a person has to be
+    told is the one of the run.
+    """
 
     def write(self, data: "ReadableBuffer", /) -> int:
         try:
             return super().write(data)
         except OSError as error:
-            if error.errno not in _NOBODY_READS:
+            lost = error.errno in _FULL and self.fileno() in _logs
+            if error.errno not in _NOBODY_READS and not lost:
                 raise
             return memoryview(data).nbytes
+
+
+@contextmanager
+def leading_to_a_log(*fds: int) -> Iterator[None]:
+    """Takes file descriptors as leading to a log file, while the block runs."""
+    _logs.update(fds)
+    try:
+        yield
+    finally:
+        _logs.difference_update(fds)
 
 
 def open_output(fd: int, *, close: bool = True) -> TextIO:

@@ -6,6 +6,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -175,12 +176,20 @@ def run_on_screen(
                 document = run()
         except Exception as error:
             print(redact(traceback.format_exc()), file=sys.stderr)  # into the log file
+            _send_logs()
             error.add_note(f"More is in {log}")
             raise
         document["took"] = _seconds()
         if not to_json:
             show(document)
     return dict(document)
+
+
+def _send_logs() -> None:
+    """Has Prefect send its last log records now: what it says if it cannot goes to the log file."""
+    if handlers := sys.modules.get("prefect.logging.handlers"):
+        with suppress(Exception):
+            handlers.APILogHandler.flush()
 
 
 def _seconds() -> float:

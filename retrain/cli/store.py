@@ -10,18 +10,19 @@ from retrain.cli.command import Commands, print_json
 from retrain.project import Project
 
 if TYPE_CHECKING:
+    from flows.verify import DamagedPackage
     from retrain.store import Leftover
     from retrain.verify import Damage
 
 
 def add_commands(commands: Commands) -> None:
     """Adds `verify` and `gc`."""
-    help_ = "Read all artifacts in the store, all ledgers and lineages; list what was changed."
+    help_ = "Read the store, all packages, ledgers and lineages; list what was changed."
     verify = commands.add("verify", _verify, help_)
     verify.add_argument(
         "--repair",
         action="store_true",
-        help="remove damaged artifacts: the next run makes them again",
+        help="remove damaged artifacts, which the next run makes again; mend damaged packages",
     )
     help_ = "Remove what no recent run, no registered model and no other project needs."
     gc = commands.add("gc", _gc, help_)
@@ -39,6 +40,7 @@ def _verify(project: Project, options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import Progress
 
+    from flows.verify import damaged_packages
     from retrain import verify
     from retrain.gc import size_of
     from retrain.registry import audit
@@ -55,6 +57,7 @@ def _verify(project: Project, options: argparse.Namespace) -> int:
     if options.repair:
         for each in damaged:
             verify.discard_if_damaged(store, each.step, each.key)
+    packages = damaged_packages(project, options.repair)
     faults, lineages = audit.faults(project), audit.lineage_faults(project)
     if options.json:
         print_json(
@@ -62,6 +65,7 @@ def _verify(project: Project, options: argparse.Namespace) -> int:
                 "artifacts": len(list(store.entries())),
                 "damaged": [asdict(each) for each in damaged],
                 "repaired": options.repair,
+                "packages": [asdict(each) for each in packages],
                 "ledgers": [asdict(fault) for fault in faults],
                 "lineages": [asdict(fault) for fault in lineages],
                 "leftovers": [
@@ -72,6 +76,7 @@ def _verify(project: Project, options: argparse.Namespace) -> int:
         )
     else:
         _print_verified(damaged, leftovers, options.repair)
+        _print_packages(packages, options.repair)
         for fault in faults:
             print(f"The ledger of {fault.model}: {fault.what}.")
         for fault in lineages:
@@ -80,7 +85,8 @@ def _verify(project: Project, options: argparse.Namespace) -> int:
             print("No ledger was changed.")
         if not lineages:
             print("No lineage was changed.")
-    return 1 if faults or lineages or (damaged and not options.repair) else 0
+    broken = [each for each in packages if not each.repaired]
+    return 1 if faults or lineages or broken or (damaged and not options.repair) else 0
 
 
 def _print_verified(
@@ -101,6 +107,19 @@ def _print_verified(
         print("Remove them with: retrain verify --repair")
     if leftovers:
         print("Files of killed runs are removed by the next such run, or with: retrain gc")
+
+
+def _print_packages(packages: Sequence["DamagedPackage"], repair: bool) -> None:
+    for each in packages:
+        print(f"The package of {each.model} version {each.version} is damaged: {each.what}.")
+        if each.repaired:
+            print("It was made again from the store.")
+        elif each.why:
+            print(f"It cannot be made again: {each.why}. Roll back, or train another model.")
+    if not packages:
+        print("No registered package was changed.")
+    elif not repair:
+        print("Make them again from the store with: retrain verify --repair")
 
 
 def _gc(project: Project, options: argparse.Namespace) -> int:

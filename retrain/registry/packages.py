@@ -1,15 +1,19 @@
 """The package of a version: what is served, as it is in the registry."""
 
 import hashlib
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from retrain import atomic, tracking
 from retrain.project import Project
+from retrain.registry import versions
 from retrain.registry.versions import ModelVersion
 
 MODEL = "artifacts/model"  # the folder in a package with the files that `models.save` wrote
 WEIGHTS = "model.safetensors"
+REMEDY = "Make it again from the store: retrain verify --repair"
 
 
 def download(project: Project, version: ModelVersion) -> Path:
@@ -21,9 +25,11 @@ def download(project: Project, version: ModelVersion) -> Path:
     Raises:
         ValueError: The weights are missing, or are not those that were registered.
     """
-    uri = _uri(project, version)
+    uri = uri_of(project, version)
     here = tracking.local_path(uri)
     package = here or project.state / "champions" / (version.package_digest or version.train_digest)
+    if not here and package.exists() and not _has_weights(package, version):
+        shutil.rmtree(package)  # the copy is damaged
     if not (here or package.exists()):
         package.parent.mkdir(parents=True, exist_ok=True)
         with (
@@ -33,12 +39,12 @@ def download(project: Project, version: ModelVersion) -> Path:
             _download(project, uri, Path(folder)).rename(aside)
     if not (package / MODEL / WEIGHTS).is_file():
         raise ValueError(
-            f"The weights of {version.name} version {version.version} are gone from {uri}."
+            f"The weights of {version.name} version {version.version} are gone from {uri}. {REMEDY}"
         )
-    if digest_of_weights(package / MODEL) != version.weights:
+    if not _has_weights(package, version):
         raise ValueError(
             f"{uri} does not hold the weights that {version.name} version {version.version} "
-            "was registered with: they have changed."
+            f"was registered with: they have changed. {REMEDY}"
         )
     return package
 
@@ -54,11 +60,35 @@ def fetch(project: Project, version: ModelVersion, folder: Path) -> Path:
     Returns:
         The package's folder; its files may be missing or changed.
     """
-    uri = _uri(project, version)
+    uri = uri_of(project, version)
     return tracking.local_path(uri) or _download(project, uri, folder)
 
 
-def _uri(project: Project, version: ModelVersion) -> str:
+def _has_weights(package: Path, version: ModelVersion) -> bool:
+    model = package / MODEL
+    return (model / WEIGHTS).is_file() and digest_of_weights(model) == version.weights
+
+
+def registered(project: Project) -> Iterator[ModelVersion]:
+    """All versions of all models that this project has registered; no database is made for that."""
+    scheme, _, path = project.tracking_uri.partition(":///")
+    if scheme == "sqlite" and not Path(path.partition("?")[0]).exists():
+        return
+    client, token = tracking.client(project), None
+    while True:
+        page = client.search_model_versions(max_results=1000, page_token=token)
+        for each in page:
+            if "retrain.train_digest" in each.tags:
+                found = versions.get(project, each.name, int(each.version))
+                if found:
+                    yield found
+        token = page.token
+        if not token:
+            return
+
+
+def uri_of(project: Project, version: ModelVersion) -> str:
+    """Where the registry has a version's package."""
     client = tracking.client(project)
     return str(client.get_model_version_download_uri(version.name, str(version.version)))
 

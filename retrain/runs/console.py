@@ -86,7 +86,8 @@ def on_screen(log: Path, *, to_stderr: bool) -> Iterator[Console]:
     sys.stderr.flush()
     kept = {fd: os.dup(fd) for fd in (1, 2)}
     screen = streams.open_output(os.dup(2 if to_stderr else 1))
-    with log.open("a", encoding="utf-8") as file:
+    opened = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    with streams.leading_to_a_log(opened, *kept), streams.open_output(opened) as file:
         for fd in kept:
             os.dup2(file.fileno(), fd)
         handler = logging.StreamHandler(file)

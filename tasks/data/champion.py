@@ -10,6 +10,7 @@ from retrain.project import Project
 from retrain.registry import packages, versions
 from retrain.step import digest_of
 from retrain.store import Artifact
+from tasks.data import package
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,16 @@ class Registered:
 
     @cached_property
     def package(self) -> Path:
-        """The folder with its files; downloaded on first use."""
-        return packages.download(self.project, self.version)
+        """The folder with its files; downloaded on first use.
+
+        Raises:
+            ValueError: A file is gone or has changed since it was registered.
+        """
+        folder = packages.download(self.project, self.version)
+        if found := package.fault(folder, self.version.package_digest):
+            name = f"{self.version.name} version {self.version.version}"
+            raise ValueError(f"The package of {name} {found}. {packages.REMEDY}")
+        return folder
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """Identifies a model's package, because the weights alone do not decide its answers.
 
 A package is an MLflow model with the folder `artifacts/model` as `models.save` wrote it, the file
-`artifacts/serving.json` with the precision of its answers, and below `code/` the modules that
-it runs. Beside them, and without a part in its identity, `artifacts/classes.json` has
-the number of images of each class in the data that it was trained and evaluated on.
+`artifacts/serving.json` with the precision of its answers and the SHA-256 of the model's files, and
+below `code/` the modules that it runs. Beside them, and without a part in its identity,
+`artifacts/classes.json` has the number of images of each class in the data that it was trained and
+evaluated on.
 """
 
 import hashlib
@@ -44,11 +45,16 @@ def package_digest(model: Path, precision: str, code: Mapping[str, str]) -> str:
         precision: `fp32` or `bf16`.
         code: As `code_of` gives it.
     """
-    files = {}
+    return digest_of({"files": checksums(model), "precision": precision, "code": dict(code)})
+
+
+def checksums(model: Path) -> dict[str, str]:
+    """The SHA-256 (hex) of the files of a folder that `models.save` wrote, by name."""
+    found = {}
     for name in FILES:
         with (model / name).open("rb") as file:
-            files[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return digest_of({"files": files, "precision": precision, "code": dict(code)})
+            found[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
 
 
 def size_of(model: Path) -> int:
@@ -89,6 +95,25 @@ def images_of(model: Path) -> dict[str, Any]:
     images: dict[str, Any] = json.loads((model / models.IMAGES).read_text(encoding="utf-8"))
     network = json.loads((model / models.MODEL).read_text(encoding="utf-8"))["network"]
     return images | {"resampling": RESAMPLING, "mean": network["mean"], "std": network["std"]}
+
+
+def fault(package: Path, digest: str | None) -> str | None:
+    """What is wrong with a package; None if nothing is.
+
+    Args:
+        package: Its folder.
+        digest: Its identity, as it was registered; None for one that was registered without.
+    """
+    try:
+        found = digest_of_folder(package)
+        serving = json.loads((package / SERVING).read_text(encoding="utf-8"))
+        files = checksums(package / MODEL)
+    except (OSError, ValueError, KeyError, AssertionError) as error:
+        return f"is damaged: {error!r}, in {package}"
+    # Those of older versions of this project have no checksums.
+    if digest not in (None, found) or serving.get("files", files) != files:
+        return f"is not what was registered: its files in {package} have changed"
+    return None
 
 
 def digest_of_folder(package: Path) -> str:

@@ -68,24 +68,6 @@ class Predictions:
     reused: int
 
 
-def check_package(registered: Registered) -> Path:
-    """Downloads a version's package, and checks that it is what was registered.
-
-    Raises:
-        ValueError: It has changed, or a part of it is gone.
-    """
-    name, folder = _name(registered), registered.package
-    try:
-        found = package.digest_of_folder(folder)
-    except (OSError, ValueError, KeyError, AssertionError) as error:
-        raise ValueError(f"The package of {name} is damaged: {error!r}, in {folder}") from error
-    if registered.version.package_digest not in (None, found):
-        raise ValueError(
-            f"The package of {name} is not what was registered: its files in {folder} have changed."
-        )
-    return folder
-
-
 def predict(
     registered: Registered, source: Source, output: Path, store: Store
 ) -> "tuple[Predictions, pa.Table]":
@@ -128,7 +110,7 @@ def _classified(
     registered: Registered, source: Source, store: Store, only_sample: bool = False
 ) -> Iterator[tuple[list[Part], int]]:
     """The finished parts, and how many of them were there; they are removed after the block."""
-    folder = check_package(registered)
+    folder = registered.package
     if others := other_versions(folder):
         libraries = ", ".join(others)
         logger.warning("%s was registered with other libraries: %s.", _name(registered), libraries)

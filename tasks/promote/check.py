@@ -207,19 +207,34 @@ def check_files(folder: Path, version: ModelVersion, example: Example | None) ->
     Raises:
         ValueError: With the name of a file that is gone or has changed.
     """
-    known = {f"{packages.MODEL}/{packages.WEIGHTS}": version.weights}
-    known |= example.files if example else {}
-    for name, sha256 in known.items():
+    for name in damaged_files(folder, version, example):
         if not (folder / name).is_file():
             raise ValueError(f"{name} is gone from {folder}.")
-        if _sha256(folder / name) != sha256:
-            raise ValueError(f"{name} in {folder} has changed since it was registered.")
+        raise ValueError(f"{name} in {folder} has changed since it was registered.")
     try:
         found = package.digest_of_folder(folder)
     except FileNotFoundError as error:
         raise ValueError(f"{error.filename} is gone.") from error
     if version.package_digest and found != version.package_digest:
         raise ValueError(f"the files in {folder} have changed since they were registered.")
+
+
+def known_files(version: ModelVersion, example: Example | None) -> dict[str, str]:
+    """SHA-256 (hex) of the files of a package; only of the weights if there is no example."""
+    weights = {f"{packages.MODEL}/{packages.WEIGHTS}": version.weights}
+    return weights | dict(example.files if example else {})
+
+
+def damaged_files(folder: Path, version: ModelVersion, example: Example | None) -> Iterator[str]:
+    """The files of a package that are gone or have changed, by their paths."""
+    for name, sha256 in known_files(version, example).items():
+        if not is_file_with(folder / name, sha256):
+            yield name
+
+
+def is_file_with(path: Path, sha256: str) -> bool:
+    """Whether there is a file with a SHA-256 (hex)."""
+    return path.is_file() and _sha256(path) == sha256
 
 
 def check_answers(

@@ -52,7 +52,7 @@ def write_package(model: Path, precision: str, images: Mapping[str, int], folder
             Path(place) / Path(file).name for file in (package.SERVING, package.CLASSES)
         )
         _copy_code(package.code_of(model), code)
-        write_json(serving, {"precision": precision})
+        write_json(serving, {"precision": precision, "files": package.checksums(model)})
         write_json(classes, dict(images))
         mlflow.pyfunc.save_model(
             folder,

@@ -22,6 +22,7 @@ from retrain.store import MANIFEST, Artifact
 from retrain.workload import Data, Gate
 from tasks.compute.served import start_ahead
 from tasks.data import package
+from tasks.data.champion import Registered
 from tasks.data.raw_dataset import open_raw_dataset
 from tasks.data.reference import keep_reference, make_reference
 from tasks.promote import card, latency
@@ -92,6 +93,7 @@ def promote(
                 _check_still_holds(decision, versions.champion(project, name))
             champion = versions.champion(project, name)
             assert champion is not None
+            assert Registered(project, champion).package  # raises an error if it is damaged
             return _facts(champion)
         registered = versions.find_version(project, name, scores.facts["package"])
         if registered is None:

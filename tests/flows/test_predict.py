@@ -1,6 +1,7 @@
 """The flow `predict`, from the command line to the file; and what it refuses."""
 
 import json
+import os
 import shutil
 import urllib.request
 
@@ -46,11 +47,20 @@ def test_the_champion_answers_as_it_was_evaluated(clone, first, tmp_path):
         ),
         (("vit", "--version", "best"), "vit has no version 'best'. There are: 1, champion"),
         (("vit", "--input", "nowhere"), "nowhere does not exist."),
+        (("vit", "--input", "/dev/null"), "--input /dev/null is neither a file nor a folder."),
+        (("vit", "--input", "pipe"), "pipe is neither a file nor a folder."),
         (("vit", "--output", "flows"), "flows: name a file of this machine"),
         (("vit", "--output", "docs/out.parquet"), "docs/out.parquet lies in the input"),
     ],
 )
+<<<<<<< HEAD
 def test_what_cannot_be_done_is_one_line(clone, arguments, message):
+=======
+def test_what_cannot_be_done_is_one_line(clone, arguments, message, monkeypatch, capsys):
+    monkeypatch.chdir(clone.root)
+    if "pipe" in arguments:
+        os.mkfifo("pipe")
+>>>>>>> 5af2158 (A package checks its files when it is loaded; verify reads and mends packages; a full disk is one line)
     name, *others = arguments
     command = ("predict", name, "--input", "docs", "--output", "out.parquet", *others)
     errors = clone.retrain(*command, code=2).stderr

@@ -3,20 +3,27 @@
 import json
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+<<<<<<< HEAD
 from tests.flows.conftest import draw_photos, ran
+=======
+from tests.flows.conftest import copy_clone, ran
+>>>>>>> 5af2158 (A package checks its files when it is loaded; verify reads and mends packages; a full disk is one line)
 
 
 @pytest.fixture
 def copy(clone, first, tmp_path):
     """A copy of the clone after its first run, to be harmed."""
+<<<<<<< HEAD
     shutil.copytree(clone.root, tmp_path / "clone", symlinks=True)
     shutil.rmtree(tmp_path / "clone" / ".retrain" / "store" / "roots")  # those of the original
     return replace(clone, root=tmp_path / "clone")
+=======
+    return copy_clone(clone, tmp_path / "clone")
+>>>>>>> 5af2158 (A package checks its files when it is loaded; verify reads and mends packages; a full disk is one line)
 
 
 @pytest.fixture
@@ -92,7 +99,8 @@ def test_dvc_finds_damage_in_what_it_takes(copy, folders):
 
 def test_verify_finds_damage_and_repair_takes_it_out(copy, folders):
     whole = (
-        "No artifact in the store is damaged.\nNo ledger was changed.\nNo lineage was changed.\n"
+        "No artifact in the store is damaged.\nNo registered package was changed.\n"
+        "No ledger was changed.\nNo lineage was changed.\n"
     )
     assert copy.retrain("verify").stdout == whole
     flip(folders["validate"] / "images.parquet")
@@ -108,6 +116,36 @@ def test_verify_finds_damage_and_repair_takes_it_out(copy, folders):
     assert "They were removed" in copy.retrain("verify", "--repair").stdout
     assert not folders["validate"].exists()
     copy.retrain("verify")
+
+
+def test_a_damaged_package_is_refused_found_and_made_again(copy, first, folders):
+    [weights] = (copy.root / "mlruns").rglob("model.safetensors")
+    whole = weights.read_bytes()
+    flip(weights, len(whole) // 2)
+    for arguments in (
+        ("train", "vit", "--run"),
+        ("train", "vit", "--set", "train.seed=5"),
+        ("predict", "vit", "--input", str(folders["pull"]), "--output", "answers.parquet"),
+    ):
+        errors = copy.retrain(*arguments, code=1).stderr
+        assert "Make it again from the store: retrain verify --repair" in errors
+    what = f"The package of vit version 1 is damaged: artifacts/model/{weights.name} in"
+    assert what in copy.retrain("verify", code=1).stdout
+    assert weights.read_bytes() != whole
+    shown = json.loads(copy.retrain("verify", "--repair", "--json").stdout)
+    assert [(each["version"], each["repaired"]) for each in shown["packages"]] == [(1, True)]
+    assert weights.read_bytes() == whole
+    assert "No registered package was changed." in copy.retrain("verify").stdout
+    assert copy.train("--run")["model"] == first["model"]
+
+
+def test_a_damaged_package_of_a_training_that_is_lost_is_not_made_again(copy, folders):
+    [weights] = (copy.root / "mlruns").rglob("model.safetensors")
+    weights.unlink()
+    shutil.rmtree(folders["train"])
+    output = copy.retrain("verify", "--repair", code=1).stdout
+    assert f"artifacts/model/{weights.name} is gone from" in output
+    assert "It cannot be made again: the store does not have its training any more." in output
 
 
 def test_gc_removes_what_neither_the_last_run_nor_the_registry_needs(copy, folders):

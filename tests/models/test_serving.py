@@ -3,6 +3,7 @@ import io
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from PIL import Image
 
 from models.image import to_arrays
 from retrain.project import Project
+from retrain.registry import packages, versions
 from retrain.step import DataVersion
 from retrain.store import Artifact
 from retrain.workload import Data, Gate
@@ -74,6 +76,24 @@ def champion(project, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))  # MLflow puts the model's code in front
     monkeypatch.setenv("MLFLOW_TRACKING_URI", project.tracking_uri)
     return mlflow.pyfunc.load_model("models:/toy@champion")
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["changed", "gone"])
+def test_a_damaged_package_is_refused_in_one_sentence(project, tmp_path, monkeypatch, gone):
+    import mlflow
+
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    version = versions.champion(project, "toy")
+    shutil.copytree(packages.fetch(project, version, tmp_path), tmp_path / "package")
+    weights = tmp_path / "package" / packages.MODEL / packages.WEIGHTS
+    content = bytearray(weights.read_bytes())
+    content[len(content) // 2] ^= 1
+    weights.write_bytes(content)
+    if gone:
+        weights.unlink()
+    says = "is gone" if gone else "has changed since it was made"
+    with pytest.raises(ValueError, match=rf"This package is damaged: .*{weights.name} {says}\."):
+        mlflow.pyfunc.load_model(str(tmp_path / "package"))
 
 
 def check(answers: list[dict], expected: np.ndarray) -> None:

@@ -1,10 +1,13 @@
 """Errors of the machine and of libraries, as a person is told of them."""
 
+import errno
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from retrain import messages, project
 from retrain.errors import UsageError
 from retrain.messages import MAX_LIBRARY_LINES, MAX_LINES, message_of
 from tests import warm_python
@@ -26,6 +29,34 @@ def test_a_full_disk_is_named():
     assert text.startswith("The disk is full: make room in /")
     assert "MB are left there" in text
     assert len(text.splitlines()) == 1
+
+
+def test_the_fullest_of_the_folders_that_a_run_writes_to_is_named(tmp_path, monkeypatch):
+    def space(folder):
+        return 0 if folder.name == "mlruns" else 10**9
+
+    for name in ("params.yaml", "pyproject.toml"):
+        (tmp_path / name).touch()
+    (tmp_path / "mlruns").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(messages, "_space", space)
+    monkeypatch.setattr(project, "find_project", lambda: project.Project(tmp_path))
+    assert f"make room in {tmp_path}/mlruns (0 MB are left there)" in message(fill_disk)
+
+
+def test_a_copy_to_a_full_disk_names_where_it_was_written():
+    error = OSError(errno.ENOSPC, "No space left on device", "/tmp/from", None, "/data/to")
+    assert message_of(error).startswith("The disk is full (/data/to): make room")
+
+
+@pytest.mark.parametrize("space", [0, 10**9])
+def test_a_server_that_fails_because_the_disk_is_full_is_explained(monkeypatch, space):
+    class ServerError(Exception):
+        response = SimpleNamespace(status_code=500)
+
+    monkeypatch.setattr(messages, "_space", lambda _: space)
+    said = message_of(ServerError("500 Internal Server Error"))
+    assert said.startswith("500 Internal" if space else "The disk is full: make room in")
 
 
 def test_the_cause_of_a_librarys_error_is_told():

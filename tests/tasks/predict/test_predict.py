@@ -22,7 +22,7 @@ from flows.compare import compare
 from flows.predict import find_model_of
 from models.network import Observed
 from retrain.errors import UsageError
-from retrain.registry import versions
+from retrain.registry import packages, versions
 from retrain.store import Store
 from tasks.compute.served import PackageProcess
 from tasks.data import image_facts, raw_dataset
@@ -30,7 +30,7 @@ from tasks.predict import predict as module
 from tasks.predict.inputs import Image, Source, open_labelled, open_source
 from tasks.predict.origin import read_origin
 from tasks.predict.parts import Job, Part, Worker, _answers
-from tasks.predict.predict import check_package, predict, sample
+from tasks.predict.predict import predict, sample
 from tests.tasks.toy_data import write_files
 from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, png
 
@@ -44,7 +44,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from retrain.project import Project
-from retrain.registry import versions
+from retrain.registry import packages, versions
 from retrain.store import Store
 from tasks.data import raw_dataset
 from tasks.data.champion import Registered
@@ -340,18 +340,21 @@ def test_a_version_is_found_by_its_number_and_by_an_alias(toy, monkeypatch, read
             versions.find(toy.project, name, wanted)
 
 
-def test_a_package_that_has_changed_classifies_nothing(toy, tmp_path):
+def test_a_package_that_has_changed_classifies_nothing(toy, tmp_path, monkeypatch):
     copy = tmp_path / "package"
     shutil.copytree(toy.champion.package, copy)
-    changed = replace(toy.champion)
-    changed.__dict__["package"] = copy  # as if it had been downloaded there
-    assert check_package(changed) == copy
+    monkeypatch.setattr(packages, "download", lambda *_: copy)
+
+    def opened():
+        return replace(toy.champion).package
+
+    assert opened() == copy
     (copy / "code" / "models" / "image.py").write_text("x = 1\n")
     with pytest.raises(ValueError, match="The package of toy version 1 is not what was registered"):
-        check_package(changed)
+        opened()
     (copy / "artifacts" / "serving.json").unlink()
-    with pytest.raises(ValueError, match="The package of toy version 1 is damaged"):
-        check_package(changed)
+    with pytest.raises(ValueError, match=r"toy version 1 is damaged.* retrain verify --repair"):
+        opened()
 
 
 def test_a_package_that_does_not_load_ends_the_run_with_its_reason(toy, folder, tmp_path):
