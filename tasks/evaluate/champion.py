@@ -152,8 +152,8 @@ def evaluate_champion(
         return _evaluate(data, registered, pulled, validated, workspace)
     except Exception:
         # Their digests are not in the key, so nobody else has checked them.
-        with Verifier(Store(workspace.project.store), run="").checking([pulled, validated]):
-            raise
+        Verifier(Store(workspace.project.store)).check([pulled, validated])
+        raise
 
 
 def _evaluate(

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from tests import warm_python
 from tests.flows.conftest import copy_clone, ran
 
 SPARE = 150_000  # bytes: more than the check before a run writes, and less than a training does
@@ -35,7 +36,8 @@ def test_a_full_disk_is_named_and_the_next_run_is_right(full, clone):
     copy, folder = full
     filler = folder / "filler"
     filler.write_bytes(bytes(shutil.disk_usage(folder).free - SPARE))
-    done = copy.retrain("train", "vit", "--json", "--set", "train.seed=6", code=1)
+    command = (warm_python.REAL, "-m", "retrain.cli", "train", "vit", "--json")
+    done = copy.run(*command, "--set", "train.seed=6", code=1)  # with the streams of a user
     [error] = json.loads(done.stdout).values()
     assert error.startswith("The disk is full")
     assert str(folder) in error

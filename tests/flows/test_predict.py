@@ -53,14 +53,9 @@ def test_the_champion_answers_as_it_was_evaluated(clone, first, tmp_path):
         (("vit", "--output", "docs/out.parquet"), "docs/out.parquet lies in the input"),
     ],
 )
-<<<<<<< HEAD
 def test_what_cannot_be_done_is_one_line(clone, arguments, message):
-=======
-def test_what_cannot_be_done_is_one_line(clone, arguments, message, monkeypatch, capsys):
-    monkeypatch.chdir(clone.root)
     if "pipe" in arguments:
-        os.mkfifo("pipe")
->>>>>>> 5af2158 (A package checks its files when it is loaded; verify reads and mends packages; a full disk is one line)
+        os.mkfifo(clone.root / "pipe")
     name, *others = arguments
     command = ("predict", name, "--input", "docs", "--output", "out.parquet", *others)
     errors = clone.retrain(*command, code=2).stderr

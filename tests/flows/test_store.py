@@ -7,23 +7,15 @@ from pathlib import Path
 
 import pytest
 
-<<<<<<< HEAD
-from tests.flows.conftest import draw_photos, ran
-=======
-from tests.flows.conftest import copy_clone, ran
->>>>>>> 5af2158 (A package checks its files when it is loaded; verify reads and mends packages; a full disk is one line)
+from tests.flows.conftest import copy_clone, draw_photos, ran
 
 
 @pytest.fixture
 def copy(clone, first, tmp_path):
     """A copy of the clone after its first run, to be harmed."""
-<<<<<<< HEAD
-    shutil.copytree(clone.root, tmp_path / "clone", symlinks=True)
-    shutil.rmtree(tmp_path / "clone" / ".retrain" / "store" / "roots")  # those of the original
-    return replace(clone, root=tmp_path / "clone")
-=======
-    return copy_clone(clone, tmp_path / "clone")
->>>>>>> 5af2158 (A package checks its files when it is loaded; verify reads and mends packages; a full disk is one line)
+    copied = copy_clone(clone, tmp_path / "clone")
+    shutil.rmtree(copied.root / ".retrain" / "store" / "roots")  # those of the original
+    return copied
 
 
 @pytest.fixture

@@ -3,12 +3,13 @@
     python -m tests.soak 500 --jobs 2 --seed 1
 
 A trial has a clone of the project for itself. A run is ended at a moment drawn over the length of
-an undisturbed run, in one of four ways; in one of four trials another run is ended after it. Then
-a run goes to its end. The length follows the machine, which may be more or less busy later; a trial
-whose runs were all over before their moments begins again. Half of the trials start from nothing,
-the others with a champion, which the run challenges. In half of each, runs start a Prefect server
-of their own; in the others they use one that is up, as after `make up`. The exit code is 1 if a
-trial failed; the folders of those are kept.
+an undisturbed run, in one of four ways; in one of four trials another run is ended after it, and in
+one of four a file of the store is damaged then. Then a run goes to its end. The length follows the
+machine, which may be more or less busy later; a trial whose runs were all over before their moments
+begins again. Half of the trials start from nothing, the others with a champion, which the run
+challenges. In half of each, runs start a Prefect server of their own; in the others they use one
+that is up, as after `make up`. The exit code is 1 if a trial failed; the folders of those are
+kept.
 
 A run is a fork of a process that has the libraries imported, as in the tests of the flows.
 """
@@ -31,7 +32,7 @@ from queue import SimpleQueue
 
 from tests.flows import preloaded
 from tests.flows.conftest import Clone, copy_clone, make_clone
-from tests.soak.outcome import Outcome, faults, going_on, outcome_of, own_database
+from tests.soak.outcome import Outcome, damage_a_file, faults, going_on, outcome_of, own_database
 from tests.soak.processes import Run, end_all, forget, left_over, start, stop
 from tests.soak.servers import Server, servers
 
@@ -118,11 +119,19 @@ class Ending:
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial, drawn from the seed."""
+    """A trial, drawn from the seed.
+
+    Attributes:
+        number: Of the trial.
+        reference: What it starts from, and has to lead to.
+        endings: Of its runs but the last.
+        damage: Which file of the store is damaged, as a fraction of all; None if none is.
+    """
 
     number: int
     reference: Reference
     endings: tuple[Ending, ...]
+    damage: float | None
 
 
 def main() -> int:
@@ -206,7 +215,7 @@ def _draw(number: int, references: list[Reference], rng: random.Random) -> Trial
         Ending(rng.choice(list(WAYS)), rng.uniform(0, LONGER))
         for _ in range(1 if rng.random() < 0.75 else 2)
     )
-    return Trial(number, reference, endings)
+    return Trial(number, reference, endings, rng.random() if rng.random() < 0.25 else None)
 
 
 def _run_trial(root: Path, free: "SimpleQueue[Server]", trial: Trial) -> list[str]:
@@ -231,6 +240,8 @@ def _run_trial(root: Path, free: "SimpleQueue[Server]", trial: Trial) -> list[st
             _end_run(kind, clone, ending.way, ending.moment * length.seconds)
             for ending in trial.endings
         ]
+        if trial.damage is not None:
+            damage_a_file(clone, trial.damage)
         length.learn(endings[0])  # the runs after it are shorter
         if attempt == ATTEMPTS - 1 or not all(ended.over for ended in endings):
             break
@@ -240,7 +251,8 @@ def _run_trial(root: Path, free: "SimpleQueue[Server]", trial: Trial) -> list[st
     run = _to_its_end(kind, clone)
     if run.returncode == 0:
         outcome = outcome_of(clone, run.output)
-        wrong += faults(clone, outcome, trial.reference.outcome, database, before)
+        damaged = trial.damage is not None
+        wrong += faults(clone, outcome, trial.reference.outcome, database, before, damaged)
     else:
         wrong.append(f"the last run ended with {run.returncode}: {run.output}")
     if left := left_over(clone.root):
@@ -252,6 +264,7 @@ def _run_trial(root: Path, free: "SimpleQueue[Server]", trial: Trial) -> list[st
         f"{ending.way} {'after it was over' if ended.over else f'at {ended.after:.1f} s'}"
         for ending, ended in zip(trial.endings, endings, strict=True)
     )
+    said += ", a file damaged" * (trial.damage is not None)
     took, verdict = time.monotonic() - began, "; ".join(wrong) or "ok"
     print(f"{trial.number:4} {kind} {said:<44} {took:5.1f} s  {verdict}", flush=True)
     if not wrong:
