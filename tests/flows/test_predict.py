@@ -96,6 +96,30 @@ def test_an_archive_at_a_url_is_downloaded_once_and_removed(tmp_path):
         read()
 
 
+def test_a_download_that_was_damaged_since_is_not_gone_on_with(tmp_path):
+    write_files(tmp_path / "images", {"a/1.png": png(1)})
+    shutil.make_archive(str(tmp_path / "images"), "zip", tmp_path / "images")
+    project, store = Project(tmp_path), Store(tmp_path / "store")
+
+    def fetched():
+        return predict.fetched(project, store, "run", f"file://{tmp_path}/images.zip")
+
+    with pytest.raises(KeyboardInterrupt), fetched() as folder:
+        (folder / "kept").hardlink_to(folder / "a/1.png")
+        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt), fetched() as folder:
+        assert not (folder / "kept").exists()
+        raise KeyboardInterrupt
+    image = folder / "a/1.png"
+    before = image.stat().st_ino, image.stat().st_mtime_ns
+    with pytest.raises(KeyboardInterrupt), fetched():
+        assert (image.stat().st_ino, image.stat().st_mtime_ns) == before  # it was kept
+        image.write_bytes(png(2))
+        raise KeyboardInterrupt
+    with fetched() as folder:
+        assert (folder / "a/1.png").read_bytes() == png(1)
+
+
 def test_what_has_drifted_is_told_to_prefect(clone, first, tmp_path):
     wide = {f"{number}.png": png(number, width=24) for number in range(60)}
     write_files(tmp_path / "wide", wide)

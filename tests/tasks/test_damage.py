@@ -1,5 +1,6 @@
 """What a step keeps for a next try is never used again if its inputs were damaged: real steps."""
 
+import json
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -172,6 +173,25 @@ def test_a_killed_run_leaves_nothing_to_go_on_with_from_damaged_inputs(undisturb
         chain.make(step)
     again = chain.make(step)
     assert again.digest == undisturbed.make(step).digest
+
+
+def test_the_run_in_mlflow_of_a_training_on_damaged_images_is_not_gone_on_with(chain):
+    def run_of(artifact):
+        return json.loads((artifact.folder / "report" / "mlflow.json").read_text())["run_id"]
+
+    def killed(*arguments):
+        change(harmed)
+        TRAIN.function(*arguments)
+        raise KeyboardInterrupt
+
+    first = run_of(chain.make("train"))
+    discard(chain, "train")
+    harmed = what_is_read(chain, "train")
+    with pytest.raises(KeyboardInterrupt):
+        chain.make("train", killed)
+    with pytest.raises(DamagedArtifactError):
+        chain.make("train")
+    assert run_of(chain.make("train")) != first
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from retrain.runs import console
+from tests import warm_python
 
 ROOT = Path(__file__).parents[3]
 
@@ -125,3 +126,19 @@ def test_a_reader_that_ends_does_not_end_a_run_whose_lines_are_in_the_log(tmp_pa
         assert process.stderr.read() == b""
         assert process.wait() == 3
     assert "line 4999" in (tmp_path / "run.log").read_text()
+
+
+FULL_LOG = """
+from pathlib import Path
+from retrain import streams
+from retrain.runs import console
+streams.prepare()
+with console.on_screen(Path("/dev/full"), to_stderr=True):
+    print("for the log")
+print("the result")
+"""
+
+
+def test_a_log_on_a_full_disk_keeps_no_run_from_its_result():
+    done = subprocess.run([warm_python.REAL, "-c", FULL_LOG], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "the result\n", "")
