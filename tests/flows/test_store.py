@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from retrain.store import sha256_of
 from tests.flows.conftest import copy_clone, draw_photos, ran
 
 
@@ -32,6 +33,12 @@ def flip(path, position=-1):
     content = bytearray(path.read_bytes())
     content[position] ^= 1
     path.write_bytes(content)
+
+
+def registered_weights(copy, document):
+    """The weights of a run's model, in its package."""
+    found = (copy.root / "mlruns").rglob("model.safetensors")
+    return next(path for path in found if sha256_of(path) == document["model"]["digest"])
 
 
 def digests(document):
@@ -111,7 +118,7 @@ def test_verify_finds_damage_and_repair_takes_it_out(copy, folders):
 
 
 def test_a_damaged_package_is_refused_found_and_made_again(copy, first, folders):
-    [weights] = (copy.root / "mlruns").rglob("model.safetensors")
+    weights = registered_weights(copy, first)
     whole = weights.read_bytes()
     flip(weights, len(whole) // 2)
     for arguments in (
@@ -131,8 +138,8 @@ def test_a_damaged_package_is_refused_found_and_made_again(copy, first, folders)
     assert copy.train("--run")["model"] == first["model"]
 
 
-def test_a_damaged_package_of_a_training_that_is_lost_is_not_made_again(copy, folders):
-    [weights] = (copy.root / "mlruns").rglob("model.safetensors")
+def test_a_damaged_package_of_a_training_that_is_lost_is_not_made_again(copy, first, folders):
+    weights = registered_weights(copy, first)
     weights.unlink()
     shutil.rmtree(folders["train"])
     output = copy.retrain("verify", "--repair", code=1).stdout

@@ -143,6 +143,8 @@ def older(project, trained, written, data, scores):
     (code / "vit.py").rename(code / "transformer_of_old.py")
     description = folder / "artifacts" / "model" / "model.json"
     description.write_text(description.read_text().replace('"vit"', '"transformer_of_old"'))
+    serving = {"precision": "fp32", "files": package.checksums(folder / package.MODEL)}
+    (folder / package.SERVING).write_text(json.dumps(serving))
     decoder = (code / "image.py").read_text()
     last_line = "return np.asarray(image).reshape(size, size, channels)"
     assert last_line in decoder
