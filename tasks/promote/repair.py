@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from retrain import tracking
+from retrain import atomic, tracking
 from retrain.errors import DamagedArtifactError
 from retrain.project import Project
 from retrain.registry import packages
@@ -129,6 +129,5 @@ def _written(trained: Artifact, folder: Path, place: Path) -> Iterator[Path]:
 
 def _replace(target: Path, source: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.copyfile(source, partial)
-    partial.replace(target)
+    with atomic.replacing(target) as aside:
+        shutil.copyfile(source, aside)
