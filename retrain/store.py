@@ -374,13 +374,14 @@ def list_files(folder: Path) -> list[dict[str, Any]]:
 def state_of(folder: Path) -> str:
     """SHA-256 (hex) over the paths, inodes, sizes and times of change of all files below a folder.
 
-    It is another one after a file was written to, replaced, added or removed. No file is read.
+    It is another one after a file was written to, replaced, added or removed. No file is read. A
+    manifest does not count: its time says when the artifact was used.
     """
     digest = hashlib.sha256()
     for place, folders, names in os.walk(folder):
         folders.sort()
         digest.update(os.fsencode(os.path.relpath(place, folder)))
-        for name in sorted(names):
+        for name in sorted(set(names) - {MANIFEST}):
             with suppress(FileNotFoundError):
                 status = os.stat(os.path.join(place, name))  # noqa: PTH116, PTH118  millions of them
                 now = (name, status.st_ino, status.st_size, status.st_mtime_ns)
