@@ -1,7 +1,7 @@
 """Compares the answers of any two versions for the same images, for people.
 
-The statistics are those of the gate. Nothing is decided, and no comparison is counted: where many
-are made on the same images, one of them finds a difference by luck.
+The statistics are those of the gate, and nothing is decided. Where many comparisons are made on the
+same images, one of them finds a difference by luck.
 """
 
 import json
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SHOWN, SHOWN_CLASSES = 10, 5
 LIMITS = ("difference", "low", "high")
-NOTHING_FOLLOWS = "Nothing is promoted, and no comparison is counted."
+NOTHING_FOLLOWS = "Nothing is promoted."
 
 
 @dataclass(frozen=True)
