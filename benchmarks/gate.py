@@ -11,7 +11,7 @@ Nothing is trained: a model is a true quality, and its answers are drawn. The de
   2,000 test images; two models that differ on 1, 3, 10 or 20 % of them, of which the largest share
   is shown. Each at a level of 5 %. The truth is that of the distribution of which the images are
   drawn. Of a class with fewer than `min_compared` images nothing is said. The random weights are
-  drawn 1,000 times instead of 10,000.
+  drawn 500 times instead of 10,000.
 - `years`: 52 retrainings with 2,000 test images, 10 % of which two models of a quality answer
   differently. A challenger is a point better than production, as good, or worse by the margin, with
   equal chances; one that passes takes the place. The test images stay all year, or grow by 2 % a
@@ -157,7 +157,7 @@ def passes(pairs: Pairs, metric: str, margin: float) -> bool:
 
 def comparisons(draws: int) -> None:
     """Prints the largest share of false passes over the discordances, for each metric and size."""
-    paired.DRAWS = 1000
+    paired.DRAWS = 500
     error = 2 * np.sqrt(LEVEL * (1 - LEVEL) / draws)
     print(f"Level {LEVEL:.0%}, {draws:,} draws: up to {LEVEL + error:.1%} is within the error.\n")
     print("| metric | classes | claim |" + "".join(f" {size:,} |" for size in SIZES))

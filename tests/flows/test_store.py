@@ -70,7 +70,8 @@ def test_nothing_of_a_training_on_damaged_images_is_published(clone, copy, folde
     shard = folders["preprocess"] / "train" / "images-00000.npy"
     flip(shard, shard.stat().st_size // 2)
     document = copy.train(*settings)
-    assert ran(document)[:2] == ["preprocess", "train"]
+    others = [name for name in ran(document) if name != "evaluate_champion"]
+    assert others[:2] == ["preprocess", "train"]
     assert document["model"]["digest"] == undisturbed["model"]["digest"]
 
 
@@ -124,7 +125,7 @@ def test_a_damaged_package_is_refused_found_and_made_again(copy, first, folders)
     flip(weights, len(whole) // 2)
     for arguments in (
         ("train", "vit", "--run"),
-        ("train", "vit", "--set", "train.seed=5"),
+        ("train", "vit", "--set", "train.seed=5", "--refresh"),
         ("predict", "vit", "--input", str(folders["pull"]), "--output", "answers.parquet"),
     ):
         errors = copy.retrain(*arguments, code=1).stderr
@@ -150,7 +151,8 @@ def test_a_damaged_package_of_a_training_that_is_lost_is_not_made_again(copy, fi
 
 def test_gc_removes_what_neither_the_last_run_nor_the_registry_needs(copy, folders):
     other = copy.train("--set", "train.lr=0.0021")
-    trained, scores = (Path(step["path"]) for step in other["steps"][3:5])
+    paths = {step["step"]: step["path"] for step in other["steps"]}
+    trained, scores = Path(paths["train"]), Path(paths["evaluate"])
     copy.train("--run")
     assert f"evaluate    {scores.name[:12]}" not in copy.retrain("gc", "--keep", "1").stdout
     age(copy.root)
@@ -199,7 +201,7 @@ def test_gc_in_one_clone_leaves_what_another_one_needs(copy, tmp_path):
     tried = ("train", "vit", "--set", "train.lr=0.0021", "--run", "--json")
     other.retrain(*tried, **shared)
     age(copy.root)
-    assert "Removed: nothing" in copy.retrain("gc", "--keep", "1", **shared).stdout
+    assert "artifact" not in copy.retrain("gc", "--keep", "1", **shared).stdout
     assert ran(json.loads(other.retrain(*tried, **shared).stdout)) == []
     other.retrain("train", "vit", "--set", "train.lr=0.0022", **shared)
     age(copy.root)

@@ -121,7 +121,8 @@ def test_what_happened_in_the_registry_is_noticed(clone, first):
     assert again["model"]["version"] > int(version)
     registry, aside = clone.root / "mlflow.db", clone.root / "aside.db"
     registry.rename(aside)
-    assert not clone.train(*rejected, "--set", "gate.min={}")["unchanged"]
+    gone = clone.retrain("train", "vit", *rejected, "--set", "gate.min={}", code=1)
+    assert "ledger/vit.json names another one" in gone.stderr
     aside.replace(registry)
 
 
