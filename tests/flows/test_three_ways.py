@@ -93,18 +93,17 @@ def test_dvc_and_a_run_at_the_same_time_do_each_step_once(clone, first, tmp_path
             repro, cwd=clone.root, env=environment, stdout=output, stderr=output, check=False
         )
     assert (run.wait(), done.returncode) == (0, 0), errors.read_text()
-    stages = ("pull", "validate", "preprocess", "train", "evaluate")
-    for step in json.loads(document.read_text())["steps"]:
-        if step["step"] not in stages:
-            continue
+    steps = {step["step"]: step for step in json.loads(document.read_text())["steps"]}
+    for name in ("pull", "validate", "preprocess", "train", "evaluate"):
+        step = steps[name]
         record = clone.root / "build" / "vit" / step["step"] / "record.json"
-        assert json.loads(record.read_text())["digest"] == step["digest"], step["step"]
-        made = {path.name for path in (store / step["step"]).iterdir() if path.is_dir()}
+        assert json.loads(record.read_text())["digest"] == step["digest"], name
+        made = {path.name for path in (store / name).iterdir() if path.is_dir()}
         assert made == {step["key"]}
     assert not list((store / "scratch").glob("*/*"))
     client = tracking.client(Project(clone.root))
     [experiment] = (each for each in client.search_experiments() if each.name == "vit")
-    mine = f"tags.`retrain.key` = '{steps[3]['key']}'"
+    mine = "tags.`retrain.key` = '" + steps["train"]["key"] + "'"
     trainings = client.search_runs([experiment.experiment_id], mine)
     assert len(trainings) == 1
     params.write_text(before)
