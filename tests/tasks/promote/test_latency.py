@@ -154,7 +154,7 @@ def test_what_is_too_large_is_rejected_with_its_reason_and_promoted_by_a_larger_
     scores = write_scores(project.root / "scores", trained, ROWS)
 
     def run_with(rules):
-        decided = gate(rules, scores, Opponents(None, None, None), NO_SLICES, None)
+        decided = gate(rules, scores, Opponents(None, None), NO_SLICES, None)
         decision = Artifact("gate", "k", "d", project.root, decided, {"run": "run-1"})
         return run(trained, "", scores=scores, rules=rules, decision=decision)
 
