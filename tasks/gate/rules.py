@@ -53,10 +53,18 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
             )
 
 
-def bounds(rules: Gate, scores: Artifact, slices: Slices) -> list[Rule]:
+def bounds(
+    rules: Gate, scores: Artifact, table: Sequence[Mapping[str, Any]], slices: Slices
+) -> list[Rule]:
     """The bounds that every model has to reach or must not exceed.
 
     A bound is judged on at least `gate.min_compared` images: of its class, of its slice, or all.
+
+    Args:
+        rules: The bounds.
+        scores: The challenger's evaluation.
+        table: As `per_class` gives it.
+        slices: Of the test split.
 
     Raises:
         ValueError: A bound is on a class or a slice that the test split lacks.
@@ -64,17 +72,23 @@ def bounds(rules: Gate, scores: Artifact, slices: Slices) -> list[Rule]:
     minimum = [
         _of_slices(rules, name, slices.named(*named), bound)
         if (named := parse(name))
-        else _bound(rules, scores, name, ">=", bound)
+        else _bound(rules, scores, table, name, ">=", bound)
         for name, bound in rules.min.items()
     ]
-    maximum = [_bound(rules, scores, name, "<=", bound) for name, bound in rules.max.items()]
+    maximum = [_bound(rules, scores, table, name, "<=", bound) for name, bound in rules.max.items()]
     return minimum + maximum + _of_package(rules, scores)
 
 
-def _bound(rules: Gate, scores: Artifact, name: str, relation: str, bound: float) -> Rule:
+def _bound(
+    rules: Gate,
+    scores: Artifact,
+    table: Sequence[Mapping[str, Any]],
+    name: str,
+    relation: str,
+    bound: float,
+) -> Rule:
     """A bound on a metric, also on one of a class."""
     kind, label = split_name(name)
-    table = per_class(scores)
     if label is not None:
         row = next((row for row in table if row["label"] == label), None)
         if row is None:
@@ -243,14 +257,13 @@ def resolution(rules: Gate, found: Mapping[str, Any]) -> str:
     return f"{said}."
 
 
-def about_classes(scores: Artifact, opponents: Opponents) -> list[str]:
+def about_classes(table: Sequence[Mapping[str, Any]], opponents: Opponents) -> list[str]:
     """What a person should know of single classes: the new ones, and those never predicted.
 
     Args:
-        scores: The challenger's evaluation.
-        opponents: The models that it was compared with.
+        table: As `per_class` gives it.
+        opponents: The models that the challenger was compared with.
     """
-    table = per_class(scores)
     said = [
         f"Class {row['label']!r} is never predicted; it has {row['rows']} test images."
         for row in table

@@ -46,12 +46,13 @@ def gate(
         `test_images`, their identity; and `reference`, whether the model becomes the reference if
         it is promoted.
     """
-    made = bounds(rules, scores, slices)
+    table = per_class(scores)
+    made = bounds(rules, scores, table, slices)
     parts = [each | {"judged": is_judged(rules, each)} for each in slices.all]
     decision = _decide(rules, scores, opponents, made)
     return decision | {
-        "says": decision["says"] + about_classes(scores, opponents),
-        "new_classes": new_classes(per_class(scores), opponents),
+        "says": decision["says"] + about_classes(table, opponents),
+        "new_classes": new_classes(table, opponents),
         "slices": parts,
     }
 

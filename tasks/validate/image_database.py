@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from retrain.workload import Checks, Split
 
 # Of the tables that are added.
-COLUMNS = ("split", "label", "error", "sha256", "pixels", "fingerprint", *property_types())
+COLUMNS = ("split", "label", "error", "pixels", "fingerprint", *property_types())
 BATCH = 1024  # rows that are Python objects at a time
 
 _SQL_TYPES = {int: "INTEGER", float: "REAL", str: "TEXT"}
@@ -42,8 +42,7 @@ def _html(column: str) -> str:
 
 _TABLES = f"""
 CREATE TABLE images (
-    image INTEGER PRIMARY KEY, split TEXT, label TEXT, error TEXT, sha256 BLOB,
-    pixels TEXT, fingerprint INTEGER,
+    image INTEGER PRIMARY KEY, split TEXT, label TEXT, error TEXT, pixels TEXT, fingerprint INTEGER,
     {_PROPERTIES},
     member INTEGER, time, tie INTEGER, has_no_time INTEGER,
     unknown_label TEXT, other_label TEXT, also_in TEXT, group_in TEXT,
@@ -117,11 +116,7 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
             self._database.executemany(
                 f"INSERT INTO images (image, member, time, {', '.join(COLUMNS)})"
                 f" VALUES (?, ?, ?{', ?' * len(COLUMNS)})",
-                (
-                    (number, member, time, split, label, error, bytes.fromhex(sha256), *properties)
-                    for number, member, time, row in numbered
-                    for split, label, error, sha256, *properties in [row]
-                ),
+                ((number, member, time, *row) for number, member, time, row in numbered),
             )
 
     def has_groups(self) -> bool:

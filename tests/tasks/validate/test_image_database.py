@@ -1,5 +1,3 @@
-import hashlib
-
 import pyarrow as pa
 import pytest
 
@@ -29,7 +27,6 @@ def table(splits, *, contents=None, fingerprints=None, labels="a", error=None):
             "mode": ["L"] * count,
             "pixels": [None if error else str(content) for content in contents],
             "fingerprint": list(range(1, count + 1)) if fingerprints is None else fingerprints,
-            "sha256": [hashlib.sha256(b"%a" % content).hexdigest() for content in contents],
         }
     )
 

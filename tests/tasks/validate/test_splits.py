@@ -32,7 +32,6 @@ def divide(tmp_path):
                 "mode": ["L"] * size,
                 "pixels": [f"{each:x}" for each in (range(size) if pixels is None else pixels)],
                 "fingerprint": prints or [0] * size,
-                "sha256": ["00"] * size,
             }
         ).take(pa.array(order))
         told = {"groups": groups, "times": times}
