@@ -26,6 +26,9 @@ A family that trains a part of its network, on embeddings, has two more:
 - `complete(settings, trained)`: the whole network, with the part that was trained; `build` makes
   the part, and its shape is that of an embedding: `(D,)`.
 
+A family whose networks may lack linear layers has `without_memory(settings, shape, root)`: the
+network as tensors that have shapes but no values; None if it is not known.
+
 `models/families.py` lists them.
 
 A network is a `torch.nn.Module` that takes uint8 images (N, H, W, C) on its own device, normalises
@@ -181,7 +184,11 @@ def take_weights(network: "Network", folder: Path, labels: Sequence[str]) -> Non
         other = saved.get(name)
         if other is None or own.shape[1:] != other.shape[1:]:
             fits = False
-        elif network.is_per_class(name) and (len(own), len(other)) == (len(labels), len(before)):
+        elif (
+            own.ndim  # the count of a batch norm is a number
+            and network.is_per_class(name)
+            and (len(own), len(other)) == (len(labels), len(before))
+        ):
             fits = True
             own[rows] = other[theirs]
         elif fits := own.shape == other.shape:

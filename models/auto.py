@@ -141,6 +141,34 @@ def library_faults(settings: Settings, shape: tuple[int, int, int], root: Path) 
         yield str(error)
 
 
+def without_memory(settings: Settings, shape: tuple[int, int, int], root: Path) -> "Network | None":
+    """The network for two classes, whose tensors have shapes but no values.
+
+    Args:
+        settings: Of the network, with the version of the weights.
+        shape: Height, width and channels of the images.
+        root: Where a relative path starts.
+
+    Returns:
+        None if its configuration is not on this machine, or fits no network.
+    """
+    from models.network import Network
+
+    name, version = settings.pretrained, settings.pretrained_version
+    try:
+        with fine_tuned.quiet():
+            if settings.config is not None:
+                architecture = written(settings.config)
+            elif name and version and (config := pretrained.read_config(name, version, root)):
+                architecture = published(name, config)
+            else:
+                return None
+            classifier = architecture.without_memory(architecture.config_for(shape, 2))
+    except ValueError:
+        return None  # `library_faults` says why
+    return Network(classifier, {}, fine_tuned.HALF * shape[2], fine_tuned.HALF * shape[2])
+
+
 def sized(settings: Settings, root: Path) -> Settings | None:
     """The settings with the config of the pretrained network; None if its cost is not known.
 

@@ -55,13 +55,10 @@ USED = tuple(set(Train.model_fields) - {"function", "arguments"})  # of the sect
 def faults(workload: Workload) -> Iterator[str]:
     """A sentence for each setting that does not go with the others."""
     train = workload.train
-    parts = {"lora": train.lora, "freeze_epochs": train.freeze_epochs}
-    parts["layer_decay"] = train.layer_decay < 1
-    chosen = [name for name, value in parts.items() if value]
-    if chosen and workload.model.family == "custom":
-        yield f"train.{chosen[0]}: it needs a network of transformers, with a known last layer."
-    elif "lora" in chosen and len(chosen) > 1:
-        yield f"train.{chosen[1]}: train.lora does not train these layers; leave one of them out."
+    if train.lora:
+        for name in ("freeze_epochs", "layer_decay"):
+            if getattr(train, name) != getattr(Train(), name):
+                yield f"train.{name}: train.lora does not train these layers; leave one out."
     if workload.scale.strategy == "fsdp":
         if workload.scale.workers < 2:
             yield "scale.strategy: fsdp divides a network among scale.workers; set it to 2 or more."
