@@ -58,7 +58,9 @@ def faults(workload: Workload) -> Iterator[str]:
     if train.lora:
         for name in ("freeze_epochs", "layer_decay"):
             if getattr(train, name) != getattr(Train(), name):
-                yield f"train.{name}: train.lora does not train these layers; leave one out."
+                yield (
+                    f"train.{name}: train.lora does not train these layers; leave one of them out."
+                )
     if workload.scale.strategy == "fsdp":
         if workload.scale.workers < 2:
             yield "scale.strategy: fsdp divides a network among scale.workers; set it to 2 or more."
