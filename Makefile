@@ -12,11 +12,11 @@ export HF_HUB_DISABLE_TELEMETRY = 1
 # The hundreds of processes of a test run share what one of them has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup train test fuzz lint format bench soak up down
+.PHONY: help setup train test test-all fuzz lint format bench soak up down
 .DEFAULT_GOAL := help
 
 help:  ## Show the targets.
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/installed  ## Install the locked environment into .venv (once).
 
@@ -29,8 +29,11 @@ setup: .venv/installed  ## Install the locked environment into .venv (once).
 train: setup  ## Pull, check, prepare, train, evaluate, gate and promote the starter workload.
 	@$(BIN)/retrain train vit
 
-test: setup  ## Run every test.
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+test: setup  ## Run the tests, but for the slow ones.
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"
+
+test-all: test  ## Run the slow tests, too.
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow
 
 fuzz: setup  ## Try thousands of broken images, data sets and configurations (ARGS="--images 200").
 	$(BIN)/python -m tests.fuzz $(ARGS)

@@ -34,7 +34,7 @@ from retrain.servers import ray_cluster
 from retrain.step import Chosen, Facts, Step, Workspace
 from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train, Workload, flatten
-from tasks.data.embeddings import has_embeddings, prepared_by
+from tasks.data.embeddings import prepared_by
 from tasks.data.json_file import write_json
 from tasks.data.raw_dataset import READERS
 from tasks.data.shards import JPEG_MODULE, SOURCE_MODULE, open_prepared
@@ -202,7 +202,6 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
     shape = (images.size, images.size, images.channels)
     yield from family.pretrained_faults(settings, shape, project.root)
     yield from _unfit_for_the_loop(workload)
-    yield from _unfit_for_the_network(workload)
     yield from _missing_modules(workload)
     if ray_cluster.is_remote():
         return
@@ -249,23 +248,13 @@ def _unfit_for_the_loop(workload: Workload) -> Iterator[str]:
     for name in set(Train.model_fields) - set(loop.USED):
         if getattr(train, name) != getattr(unset, name):
             yield f"train.{name}: {loop.NAME} does not use it."
-    if loop.METRICS and train.best.metric not in loop.METRICS:
-        yield f"train.best.metric: {train.best.metric} is not one of {', '.join(loop.METRICS)}."
-    yield from loop.faults(workload)
-
-
-def _unfit_for_the_network(workload: Workload) -> Iterator[str]:
-    """Finds settings that need another network."""
-    train, unset = workload.train, Train()
-    if workload.model.family in ("custom", "embedding_head"):
+    if workload.model.family == "custom":
         for name in ("lora", "freeze_epochs", "layer_decay"):
             if getattr(train, name) != getattr(unset, name):
                 yield f"train.{name}: it needs a network of transformers, with a known last layer."
-    if has_embeddings(workload) and train.augment != unset.augment:
-        yield (
-            "train.augment: an embedding_head trains on embeddings, which are made once, of the "
-            "images as they are. Leave it out."
-        )
+    if loop.METRICS and train.best.metric not in loop.METRICS:
+        yield f"train.best.metric: {train.best.metric} is not one of {', '.join(loop.METRICS)}."
+    yield from loop.faults(workload)
 
 
 def _missing_modules(workload: Workload) -> Iterator[str]:

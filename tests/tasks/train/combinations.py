@@ -3,14 +3,16 @@
     python -m tests.tasks.train.combinations
 
 A combination is a network, a training loop, a way of the images to the training, workers that share
-it in one way, and a recipe. What is not refused before the run is trained for two epochs on 48
-images. `docs/combinations.md` is what came of it; `test_combinations.py` holds both.
+it in one way, and a recipe. What is not refused before the run is trained for two epochs on some 50
+images, and what it saves is loaded and compared with what the training said. `test_combinations.py`
+does the same, and holds `docs/combinations.md` to it.
 """
 
 import json
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import groupby, product
@@ -23,18 +25,24 @@ import torch
 from ruamel.yaml import YAML
 
 import models
+from flows.train import PIPELINE
 from retrain.params import load_workload, vary
 from retrain.project import Project
-from retrain.workload import Workload
+from retrain.store import Artifact
+from retrain.workload import Checks, Data, Images, Workload
 from tasks.data.shards import open_prepared, shard_name
-from tasks.train import step
+from tasks.preprocess.step import preprocess
+from tasks.train import stream_ingest
 from tasks.train.job import TrainingJob
+from tasks.validate.step import validate
 from tests import hub
+from tests.tasks import toy_data
 
 ROOT = Path(__file__).parents[3]
 TABLE = ROOT / "docs" / "combinations.md"
 LABELS = ("bottom", "left", "right", "top")
 SIDE, ROWS, VALIDATED, EMBEDDED, EPOCHS = 16, 48, 16, 12, 2
+FILES = 80  # of images that are not prepared
 
 LOOPS: dict[str, dict[str, Any]] = {
     "torch": {},
@@ -87,10 +95,16 @@ class Combination:
 
 
 def combinations(families: Iterable[str]) -> Iterator[Combination]:
-    """All of them, but for ways of images where a loop has its own."""
+    """All of them, but for ways of images where a loop has its own.
+
+    What streams differs only in how its images arrive: it has each network with each sharing, and
+    each recipe.
+    """
     for loop, sharing, recipe, family in product(LOOPS, SHARINGS, RECIPES, families):
         for ingest in INGESTS if loop == "torch" else (OWN_INGEST,):
-            yield Combination(family, loop, ingest, sharing, recipe)
+            once = (sharing, family) == (next(iter(SHARINGS)), "vit")
+            if ingest != "stream" or recipe == "plain" or once:
+                yield Combination(family, loop, ingest, sharing, recipe)
 
 
 class Place:
@@ -118,8 +132,25 @@ class Place:
             "embedding_head": {"family": "embedding_head", "pretrained": str(root / "clip")},
             "custom": {"family": "custom", "factory": "examples.ported:build_model"},
         }
+        self._write_files()
         self.workloads: dict[str, Workload] = {}
         self._write_params()
+
+    def _write_files(self) -> None:
+        """Images that are not prepared, as the steps before the training leave them."""
+        names = {
+            f"{LABELS[number % len(LABELS)]}/{number:03}.png": number for number in range(FILES)
+        }
+        files = {name: toy_data.png(number, SIDE, SIDE) for name, number in names.items()}
+        toy_data.write_files(self.root / "pulled" / "data", files)
+        raw = toy_data.pulled(self.root / "pulled", "folders")
+        space = toy_data.workspace(self.root, "validate")
+        facts = validate(Data(path="data"), Checks(min_images_per_class=1), raw, space)
+        validated = Artifact("validate", "key", "digest", space.folder, facts)
+        images = Images(size=SIDE, channels=3, storage="source")
+        space = toy_data.workspace(self.root, "preprocess")
+        preprocess(Data(path="data"), images, raw, validated, space)
+        self.pulled, self.source = raw.folder, space.folder
 
     def _write_params(self) -> None:
         common = {
@@ -152,33 +183,39 @@ class Place:
             workload = self.workload(chosen)
         except ValueError as error:
             return str(error)
-        project = Project(ROOT)
-        found = [*step.check(workload, project), *step.check_slowly(workload, project)]
+        steps, project = PIPELINE.steps_for(workload), Project(ROOT)
+        found = [fault for step in steps for fault in step.check(workload, project)]
+        found = found or [fault for step in steps for fault in step.check_slowly(workload, project)]
         return found[0] if found else None
+
+    def images_for(self, chosen: Combination) -> Path:
+        """What a combination is trained on."""
+        if chosen.family == "embedding_head":
+            return self.embeddings
+        return self.source if chosen.ingest == "stream" else self.images
 
     def job(self, chosen: Combination, folder: Path, start: Path | None) -> TrainingJob:
         """The training of a combination, which leaves its files in a folder."""
         workload = self.workload(chosen)
         scale = workload.scale
-        embedded = chosen.family == "embedding_head"
-        bytes_each = EMBEDDED * 4 if embedded else SIDE * SIDE * 3
-        half = ROWS * bytes_each / 2 / 1e9
+        images = open_prepared(self.images_for(chosen)).split("train").images
+        half = len(images) * images.bytes_per_image / 2 / 1e9
         (folder / "scratch").mkdir(parents=True)
         return TrainingJob(
             family=workload.model.family,
             settings=workload.model.model_dump(exclude={"family"}),
             hyperparameters=workload.train,
-            images=self.embeddings if embedded else self.images,
+            images=self.images_for(chosen),
             scratch=folder / "scratch",
             output=folder / "model",
             start=start,
-            pulled=self.root,
+            pulled=self.pulled,
             root=ROOT,
             checkpoint_seconds=scale.checkpoint_seconds,
             keep_checkpoints=scale.keep_checkpoints,
             strategy=scale.strategy,
             ingest=scale.ingest,
-            memory_gb=half if chosen.ingest in ("windows", "dataloader") else 1.0,
+            memory_gb=1.0 if chosen.ingest == "memory" else half,
             data_cpus=0,
             threads=1,
             bounds={},
@@ -224,9 +261,13 @@ def train_all(jobs: Sequence[TrainingJob], loop: str, workers: int) -> list[str 
 
     from tasks.train.trainer import Trainer
 
-    scaling = ScalingConfig(
-        num_workers=workers, resources_per_worker={"CPU": 0.4} if workers else None
-    )
+    if workers:
+        scaling = ScalingConfig(num_workers=workers, resources_per_worker={"CPU": 0.4})
+    else:
+        scaling = ScalingConfig(num_workers=0)
+    streamed = [job for job in jobs if job.ingest == "stream"]
+    assert not streamed or len(jobs) == 1, "a trainer has the images of one training"
+    images = stream_ingest.of_trainer(*streamed, scaling) if streamed else {}
     with tempfile.TemporaryDirectory() as storage:
         trainer = Trainer(
             _work_all,
@@ -234,6 +275,7 @@ def train_all(jobs: Sequence[TrainingJob], loop: str, workers: int) -> list[str 
             torch_config=TorchConfig(backend="gloo", timeout_s=60),
             scaling_config=scaling,
             run_config=RunConfig(name="combinations", storage_path=storage),
+            **images,
         )
         return list(trainer.fit().return_value)
 
@@ -275,22 +317,35 @@ def _fault(job: TrainingJob, result: Mapping[str, Any]) -> str | None:
     return None if torch.isfinite(logits).all() else "the saved network gives no numbers"
 
 
-def train_small(place: Place, chosen: Sequence[Combination]) -> dict[Combination, str | None]:
-    """Trains combinations; what failed in each of them."""
+def train_small(place: Place, chosen: Iterable[Combination]) -> dict[Combination, str]:
+    """Trains combinations.
+
+    Args:
+        place: Where.
+        chosen: Those that are not refused. Ray is up if some have workers or stream.
+
+    Returns:
+        What failed, and how.
+    """
     found: dict[Combination, str | None] = {}
-    folders = place.root / "trained"
+    folder = place.root / "trained"
+    chosen = sorted(chosen, key=_together)
     starts = _starts(place, sorted({each.family for each in chosen if "champion" in each.recipe}))
-    key = lambda each: (each.loop, bool(SHARINGS[each.sharing]["scale.workers"]))  # noqa: E731
-    for (loop, workers), group in groupby(sorted(chosen, key=key), key):
+    for (loop, workers, _), group in groupby(chosen, _together):
         members = list(group)
         jobs = []
         for number, each in enumerate(members):
-            folder = folders / f"{loop}-{workers}-{number}"
             start = starts[each.family] if "champion" in each.recipe else None
-            jobs.append(place.job(each, folder, start))
-        found |= dict(zip(members, train_all(jobs, loop, 2 * workers), strict=True))
-    shutil.rmtree(folders, ignore_errors=True)
-    return found
+            jobs.append(place.job(each, folder / str(number), start))
+        found |= dict(zip(members, train_all(jobs, loop, workers), strict=True))
+        shutil.rmtree(folder)
+    return {each: fault for each, fault in found.items() if fault}
+
+
+def _together(chosen: Combination) -> tuple[str, int, str]:
+    """What combinations share that one trainer trains."""
+    alone = str(chosen) if chosen.ingest == "stream" else ""
+    return chosen.loop, SHARINGS[chosen.sharing]["scale.workers"], alone
 
 
 def _starts(place: Place, families: Sequence[str]) -> dict[str, Path]:
@@ -302,3 +357,105 @@ def _starts(place: Place, families: Sequence[str]) -> dict[str, Path]:
         assert train_all([job], "torch", 0) == [None]
         starts[family] = job.output
     return starts
+
+
+def document(refused: Mapping[Combination, str | None]) -> str:
+    """The page with the tables.
+
+    Args:
+        refused: Of each combination, why it is refused; None for those that are trained.
+    """
+    families = list(dict.fromkeys(each.family for each in refused))
+    columns = [(loop, sharing) for loop, sharing in product(LOOPS, SHARINGS)
+               if any(refused[each] is None for each in refused
+                      if (each.loop, each.sharing) == (loop, sharing))]  # fmt: skip
+    heads = [f"`{loop}`, {sharing}" for loop, sharing in columns]
+    plain = {each: why for each, why in refused.items() if each.recipe == "plain"}
+    lines = [
+        HEAD,
+        "## Networks and the ways of images\n",
+        *_table(
+            "network", families, heads,
+            lambda family, column: [
+                (each.ingest, why) for each, why in plain.items()
+                if each.family == family and (each.loop, each.sharing) == columns[column]
+            ],
+        ),
+        "\n## Recipes\n",
+        *_table(
+            "recipe", list(RECIPES), heads,
+            lambda recipe, column: [
+                (each.family, why) for each, why in refused.items()
+                if each.recipe == recipe and (each.loop, each.sharing) == columns[column]
+                and each.ingest != "stream"
+            ],
+        ),
+        "\n## What a refusal says\n",
+        *(f"- {why}" for why in sorted({why for why in refused.values() if why})),
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+HEAD = """# What goes with what
+
+Each combination of a network, a loop, a way of the images (`scale.ingest`), workers with a strategy
+and a recipe is either refused before a run starts, or trained by a test, in small: two epochs; then
+the saved network is loaded, and its loss compared with what the training said. This page is written
+by `python -m tests.tasks.train.combinations`, from what is refused and what was trained.
+
+A tick is for all rows of the kind, `no` for none. `stream` is tried with each network, and with
+each recipe. Grey images have fewer augmentations, `torch.compile` needs a compiler, and NCCL a GPU
+for each worker: these are refused as well where they cannot be had.
+"""
+
+
+def _table(
+    name: str,
+    rows: Sequence[str],
+    heads: Sequence[str],
+    cases: Callable[[str, int], list[tuple[str, str | None]]],
+) -> Iterator[str]:
+    """A table in Markdown, of which cases are trained.
+
+    Args:
+        name: Of the first column.
+        rows: The first cell of each row.
+        heads: Of the other columns.
+        cases: The cases of a row and a column, each with why it is refused.
+    """
+    yield f"| {name} | {' | '.join(heads)} |"
+    yield "|---" * (1 + len(heads)) + "|"
+    for row in rows:
+        cells = [_cell(cases(row, column)) for column in range(len(heads))]
+        yield f"| {row} | {' | '.join(cells)} |"
+
+
+def _cell(cases: Sequence[tuple[str, str | None]]) -> str:
+    """Of cases, those that are trained."""
+    names = list(dict.fromkeys(name for name, _ in cases))
+    trained = [each for each in names if not any(why for name, why in cases if name == each)]
+    if not trained or len(trained) == len(names):
+        return "✓" if trained else "no"
+    lacking = [each for each in names if each not in trained]
+    if len(lacking) < len(trained):
+        return f"✓ but {', '.join(lacking)}"
+    return ", ".join(trained)
+
+
+def main() -> int:
+    """Trains what is not refused, and writes the page."""
+    from retrain.servers import ray_cluster
+
+    with tempfile.TemporaryDirectory() as root:
+        place = Place(Path(root))
+        refused = {each: place.refusal(each) for each in combinations(place.families)}
+        ray_cluster.connect()
+        failed = train_small(place, [each for each, why in refused.items() if why is None])
+    for each, fault in failed.items():
+        print(each, fault, sep="\n", file=sys.stderr)
+    TABLE.write_text(document(refused), encoding="utf-8")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
