@@ -43,24 +43,30 @@ class Augmentation:
         self._transform: Any = TRANSFORMS in modules and modules[TRANSFORMS].Transforms(changes)
         self._mix: Any = MIXING in modules and modules[MIXING].mix
 
-    def __call__(self, images: "Tensor", labels: "Tensor", step: int) -> "tuple[Tensor, Targets]":
-        """Changes a worker's part of a batch.
+    def __call__(
+        self, images: "Tensor", labels: "Tensor", step: int, first: int = 0
+    ) -> "tuple[Tensor, Targets]":
+        """Changes a worker's images of a batch, or some of them.
+
+        How an image is mirrored and shifted depends on its place in the batch alone. The other
+        changes are drawn for the images of a call.
 
         Args:
-            images: uint8 (N, H, W, C); N is the worker's share, or less in a last batch that is not
-                full.
+            images: uint8 (N, H, W, C).
             labels: int64 (N,).
             step: Optimizer steps before this one.
+            first: The place of the first of them among the worker's images of the batch.
 
         Returns:
             uint8 or float32 (N, H, W, C), 0 to 255, and what the images show.
         """
         import numpy as np
 
-        images = augment(images, self._changes, self._sampler, step)
+        images = augment(images, self._changes, self._sampler, step, first)
         if not self._transform and not self._mix:
             return images, ((labels, 1.0),)
-        seed = np.random.SeedSequence((self._sampler.seed, AUGMENT, step, self._sampler.rank))
+        place = (step, self._sampler.rank, *((first,) if first else ()))
+        seed = np.random.SeedSequence((self._sampler.seed, AUGMENT, *place))
         for_transforms, for_mixing = seed.generate_state(2, np.uint64).tolist()
         if self._transform:
             images = self._transform(images, for_transforms >> 1)
@@ -73,38 +79,36 @@ class Augmentation:
 
 
 def mean_loss(
-    loss_of: "Callable[[Tensor, Tensor], Tensor]",
-    logits: "Tensor",
-    targets: Targets,
-    part: slice = slice(None),
+    loss_of: "Callable[[Tensor, Tensor], Tensor]", logits: "Tensor", targets: Targets
 ) -> "Tensor":
     """The loss of images that may be mixed.
 
     Args:
         loss_of: The mean loss of logits (n, classes) and int64 labels (n,).
         logits: float32 (n, classes).
-        targets: Of the whole of the worker's part of a batch.
-        part: Which of its images the logits are for.
+        targets: What the images show.
 
     Returns:
         A scalar.
     """
     (labels, share), *others = targets
-    loss = share * loss_of(logits, labels[part])
+    loss = share * loss_of(logits, labels)
     for labels, share in others:
-        loss = loss + share * loss_of(logits, labels[part])
+        loss = loss + share * loss_of(logits, labels)
     return loss
 
 
-def augment(images: "Tensor", changes: Augment, sampler: BatchSampler, step: int) -> "Tensor":
+def augment(
+    images: "Tensor", changes: Augment, sampler: BatchSampler, step: int, first: int = 0
+) -> "Tensor":
     """Mirrors and shifts images at random, on the device that they are on.
 
     Args:
-        images: uint8 (N, H, W, C), this worker's part of a batch; N is its share, or less in a last
-            batch that is not full.
+        images: uint8 (N, H, W, C), of this worker's images of a batch.
         changes: Which changes.
         sampler: The sampler of the batch.
         step: Optimizer steps before this one.
+        first: The place of the first of them among the worker's images of the batch.
 
     Returns:
         uint8 (N, H, W, C).
@@ -117,8 +121,9 @@ def augment(images: "Tensor", changes: Augment, sampler: BatchSampler, step: int
     # Drawn for the whole batch: an image's change does not depend on the number of workers.
     random = np.random.default_rng((sampler.seed, AUGMENT, step))
     whole, rank = (sampler.workers, sampler.share), sampler.rank
-    shifts = random.integers(-changes.shift, changes.shift + 1, (2, *whole))[:, rank, : len(images)]
-    flips = random.integers(0, 1 + changes.flip, whole)[rank, : len(images)]
+    part = slice(first, first + len(images))
+    shifts = random.integers(-changes.shift, changes.shift + 1, (2, *whole))[:, rank, part]
+    flips = random.integers(0, 1 + changes.flip, whole)[rank, part]
     _, height, width, _ = images.shape
     y = (np.arange(height) + shifts[0][:, None]).clip(0, height - 1)
     x = (np.arange(width) + shifts[1][:, None]).clip(0, width - 1)

@@ -17,6 +17,7 @@ def validate(
     network: "torch.nn.Module",
     split: "PreparedSplit",
     batches: "BatchSampler",
+    at_once: int,
     device: "torch.device",
 ) -> "tuple[Tensor, float]":
     """Evaluates a network.
@@ -24,7 +25,8 @@ def validate(
     Args:
         network: Put into evaluation mode here.
         split: What to evaluate it on.
-        batches: Which worker this is, and how many images it takes at once.
+        batches: Which worker this is.
+        at_once: How many images go through the network together.
         device: The network's device.
 
     Returns:
@@ -38,12 +40,12 @@ def validate(
     hits = torch.zeros((), device=device)
     network.eval()
     with torch.inference_mode():
-        for images, labels in in_order(split, chosen, batches.share, device):
+        for images, labels in in_order(split, chosen, at_once, device):
             logits = network(images)
             loss_sum += torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
             hits += (logits.argmax(1) == labels).sum()
         # A network that is divided among workers is called by all of them as often.
-        for _ in range(-(-share // batches.share) - -(-len(chosen) // batches.share)):
+        for _ in range(-(-share // at_once) - -(-len(chosen) // at_once)):
             network(torch.zeros((1, *split.images.shape), dtype=torch.uint8, device=device))
     loss_sum, hits = sum_over_workers(loss_sum), sum_over_workers(hits)
     return loss_sum / len(split), float(hits) / len(split)

@@ -13,7 +13,7 @@ from retrain.workload import Train, Workload
 from tasks.data.shards import PreparedSplit, open_prepared
 from tasks.train import checkpoint, device, sharding
 from tasks.train.adapters import add_adapters, merge_adapters
-from tasks.train.augment import Augmentation, Targets, mean_loss
+from tasks.train.augment import Augmentation, mean_loss
 from tasks.train.averaging import averaged
 from tasks.train.balance import class_weights
 from tasks.train.collective import broadcast_flag, share_statistics, sum_over_workers
@@ -147,6 +147,7 @@ class Training:
         self.batches = sampler(job, self.data, self.rank, self.workers)
         self.ingest = self._open_ingest(images, opened)
         self.batch = self.batches.share * self.workers  # images of a step
+        self.at_once = self.hyperparameters.micro_batch or self.batches.share  # of a worker
         self.steps = self.batches.per_epoch * self.hyperparameters.epochs
 
         torch.manual_seed(self.hyperparameters.seed)
@@ -159,6 +160,10 @@ class Training:
         if self.is_sharded:
             sharding.shard(self.network, self.workers, self.device)
         self.optimizer = make_optimizer(self.network, self.hyperparameters)
+        self.unfrozen: list[torch.nn.Parameter] = []  # of the backbone, after `freeze_epochs`
+        if self.hyperparameters.freeze_epochs:
+            backbone = self.network.backbone.parameters()
+            self.unfrozen = [each for each in backbone if each.requires_grad]
         decay = self.hyperparameters.ema
         self.average = averaged(self.network, decay) if decay else None
         self.step = 0
@@ -288,15 +293,18 @@ class Training:
     def _wrap(self) -> "torch.nn.Module":
         """What the training calls: the network; with several workers, inside DDP.
 
-        DDP knows only the parameters that have gradients when it is made.
+        DDP knows only the parameters that have gradients when it is made. The families leave out
+        those that no gradient reaches; in a network of the user's, DDP looks for them.
         """
         import torch
         from ray.train.torch import prepare_model
 
-        if self.hyperparameters.freeze_epochs:
-            for each in self.network.backbone.parameters():
-                each.requires_grad_(not self._backbone_is_frozen)
-        module: torch.nn.Module = self.network if self.is_sharded else prepare_model(self.network)
+        for each in self.unfrozen:
+            each.requires_grad_(not self._backbone_is_frozen)
+        module: torch.nn.Module = self.network
+        if not self.is_sharded:
+            looks = {"find_unused_parameters": self.job.family == "custom"}
+            module = prepare_model(self.network, parallel_strategy_kwargs=looks)
         if self.numerics["compiled"]:
             module = cast("torch.nn.Module", torch.compile(module))
         return module
@@ -310,7 +318,7 @@ class Training:
         epoch = len(self.history)
         begin = epoch * self.batches.per_epoch
         end = begin + self.batches.per_epoch
-        if epoch == self.hyperparameters.freeze_epochs:
+        if self.unfrozen and self.unfrozen[0].requires_grad is self._backbone_is_frozen:
             self.module = self._wrap()
         self.losses = [each["val_loss"] for each in self.history]
         seeds = self.batches.network_seeds(epoch)
@@ -339,7 +347,7 @@ class Training:
             The norm of its gradients.
         """
         self.optimizer.zero_grad()
-        self.loss_sum += self._backward(*self.augmentation(images, labels, self.step))
+        self.loss_sum += self._backward(images, labels)
         norm = clip_gradients(self.network, self.hyperparameters.clip_norm)
         self.lr = learning_rate(self.step, self.steps, self.hyperparameters, self.losses)
         set_learning_rate(self.optimizer, self.lr)
@@ -349,7 +357,7 @@ class Training:
         self.step += 1
         return norm
 
-    def _backward(self, images: "Tensor", targets: Targets) -> "Tensor":
+    def _backward(self, images: "Tensor", labels: "Tensor") -> "Tensor":
         """Adds up the gradients of a batch, a part of it at a time.
 
         Returns:
@@ -357,18 +365,17 @@ class Training:
         """
         import torch
 
-        micro_batch = self.hyperparameters.micro_batch or len(images)
-        parts = torch.split(images, micro_batch)
         total = torch.zeros((), device=images.device)
-        for number, x in enumerate(parts, 1):
-            part = slice((number - 1) * micro_batch, number * micro_batch)
+        for first in range(0, len(images), self.at_once):
+            part = slice(first, first + self.at_once)
+            x, targets = self.augmentation(images[part], labels[part], self.step, first)
             # Workers exchange their gradients once, with the last part.
-            before_last = number < len(parts)
+            before_last = first + self.at_once < len(images)
             alone = getattr(self.module, "no_sync", nullcontext) if before_last else nullcontext
             with alone():
                 with self.autocast:
                     logits, share = self.module(x), len(x) / len(images)
-                    loss = mean_loss(self.loss_of, logits, targets, part) * share
+                    loss = mean_loss(self.loss_of, logits, targets) * share
                 loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return total
@@ -382,7 +389,9 @@ class Training:
         network = self.average.module if self.average else self.network
         share_statistics(network)
         with self.autocast:
-            val_loss, val_accuracy = validate(network, self.val, self.batches, self.device)
+            val_loss, val_accuracy = validate(
+                network, self.val, self.batches, self.at_once, self.device
+            )
         self._check_finite(val_loss)
         own = self.network.state_dict(), self.optimizer.state_dict()
         if not self.is_sharded and not checkpoint.is_finite(own):

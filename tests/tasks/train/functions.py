@@ -19,6 +19,12 @@ def no_module(num_classes):
     return Unexpected()
 
 
+def with_an_idle_parameter(num_classes):
+    network = ported.build_model(num_classes, channels=1)
+    network.idle = torch.nn.Parameter(torch.ones(3))
+    return network
+
+
 def report(metrics, weights=None):
     """Reports metrics, and weights if there are some."""
     with tempfile.TemporaryDirectory() as folder:

@@ -49,11 +49,13 @@ def test_shifting_moves_an_image_and_repeats_its_edge():
     assert len(moves) == 9
 
 
-def test_an_images_change_does_not_depend_on_the_number_of_workers():
+def test_an_images_change_does_not_depend_on_the_workers_or_parts():
     x, changes = images(), Augment(flip=True, shift=2)
     alone = augment(x, changes, sampler(), 11)
     shares = [
         augment(x[2 * rank : 2 * rank + 2], changes, sampler(rank, 2), 11) for rank in range(2)
     ]
     assert torch.equal(torch.cat(shares), alone)
+    parts = [augment(x[first:][:3], changes, sampler(), 11, first) for first in (0, 3)]
+    assert torch.equal(torch.cat(parts), alone)
     assert not torch.equal(alone, augment(x, changes, sampler(), 12))

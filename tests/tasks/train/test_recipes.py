@@ -83,6 +83,23 @@ def test_a_frozen_backbone_stays_as_it_was(images, tmp_path):
         assert torch.equal(value, started[name]) is not name.startswith("classifier.classifier")
 
 
+@pytest.mark.parametrize(("frozen", "wraps"), [(0, 1), (1, 2), (3, 1)])
+def test_the_network_is_given_to_ddp_once_and_again_when_it_thaws(
+    images, tmp_path, monkeypatch, frozen, wraps
+):
+    from ray.train import torch as ray_torch
+
+    wrapped, original = [], ray_torch.prepare_model
+
+    def counted(network, **options):
+        wrapped.append(network)
+        return original(network, **options)
+
+    monkeypatch.setattr(ray_torch, "prepare_model", counted)
+    run(tmp_path, images, BASE.model_copy(update={"freeze_epochs": frozen}))
+    assert len(wrapped) == wraps
+
+
 def test_adapters_change_linear_layers_by_their_rank_and_are_saved_merged(images, tmp_path):
     hyperparameters = BASE.model_copy(update={"lora": Lora(r=2)})
     trained = run(tmp_path, images, hyperparameters)

@@ -144,13 +144,28 @@ def test_the_threads_are_those_of_the_workload(images, tmp_path):
         torch.set_num_threads(before)
 
 
-def test_a_batch_in_parts_takes_the_same_steps(images, tmp_path):
+def test_a_batch_in_parts_takes_the_same_steps_and_no_more_images_at_once(
+    images, tmp_path, monkeypatch
+):
+    from models.network import Network
+    from tasks.train.augment import Augmentation
+
     whole = run(tmp_path / "whole", images, RECIPE)
+    at_once = set()
+    for kind, name in ((Augmentation, "__call__"), (Network, "forward")):
+        original = getattr(kind, name)
+
+        def counted(self, images, *others, original=original):
+            at_once.add(len(images))
+            return original(self, images, *others)
+
+        monkeypatch.setattr(kind, name, counted)
     parts = run(tmp_path / "parts", images, RECIPE.model_copy(update={"micro_batch": 5}))
+    assert max(at_once) == 5  # in the validation too
     assert parts.model_files() != whole.model_files()  # sums in another order
-    for by_parts, at_once in zip(parts.history, whole.history, strict=True):
-        assert by_parts["train_loss"] == pytest.approx(at_once["train_loss"], rel=1e-3)
-        assert by_parts["val_loss"] == pytest.approx(at_once["val_loss"], rel=1e-3)
+    for by_parts, undivided in zip(parts.history, whole.history, strict=True):
+        assert by_parts["train_loss"] == pytest.approx(undivided["train_loss"], rel=1e-3)
+        assert by_parts["val_loss"] == pytest.approx(undivided["val_loss"], rel=1e-3)
 
 
 def test_how_it_was_calculated_is_recorded(images, tmp_path):

@@ -61,13 +61,26 @@ def test_a_killed_worker_is_replaced_and_the_training_ends_the_same(two_workers,
     assert trained.model_files() == two_workers.model_files()
 
 
-def test_workers_evaluate_the_batch_statistics_that_are_saved(ray_session, images, tmp_path):
-    config = {
-        "model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8], "depths": [1],
-        "layer_type": "basic",
-    }  # fmt: skip
-    model = Model(family="auto", config=config)
-    recipe = RECIPE.model_copy(update={"freeze_epochs": 1})  # so DDP is made anew
+BATCH_NORMS = {
+    "model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8], "depths": [1],
+    "layer_type": "basic",
+}  # fmt: skip
+MASK_TOKEN = {  # which no gradient reaches
+    "model_type": "dinov2", "patch_size": 4, "hidden_size": 16, "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}  # fmt: skip
+AUTO = [
+    Model(family="auto", config=BATCH_NORMS),
+    Model(family="auto", config=MASK_TOKEN),
+    Model(family="custom", factory="tests.tasks.train.functions:with_an_idle_parameter"),
+]
+
+
+@pytest.mark.parametrize(("model", "frozen"), zip(AUTO, (1, 1, 0), strict=True))
+def test_workers_train_any_network_and_evaluate_what_is_saved(
+    ray_session, images, tmp_path, model, frozen
+):
+    recipe = RECIPE.model_copy(update={"freeze_epochs": frozen})  # so DDP is made anew
     trained = run(tmp_path, images, recipe, model=model, scale=Scale(workers=2))
     loss, _ = validated(trained, images)
     assert trained.facts["val_loss"] == pytest.approx(loss, rel=1e-5)
