@@ -289,7 +289,8 @@ class Train(Section):
             each image, by the inverse of its class's size.
         micro_batch: Images of a worker's part of a batch that go through the network at once, for a
             batch that does not fit into a GPU; all of them when None. The optimizer step is the
-            same, except for rounding and for batch norms, which see a part at a time.
+            same, except for rounding, for batch norms, which see a part at a time, and for random
+            changes other than `flip` and `shift`, which are drawn for a part at a time.
         precision: The precision of the matrix products; `auto` is bf16 where `retrain.hardware`
             finds it faster. Weights and optimizer are always fp32.
         compile: Whether `torch.compile` is used; `auto` is true if a training on a GPU is long
@@ -344,8 +345,9 @@ class Scale(Section):
             into `memory_gb`, else `windows`. `dataloader` is PyTorch's `DataLoader`, which takes
             from disk what does not fit. `stream` is Ray Data, which decodes the images of
             `images.storage: source` for each window; `auto` is `stream` with these.
-        memory_gb: How much of the training images each worker may hold, in 10^9 bytes. With
-            `stream`, up to half as much again is in Ray's object store.
+        memory_gb: How much of the training images each worker may hold, in 10^9 bytes; its
+            processes of `data_cpus` share it. With `stream`, up to half as much again is in Ray's
+            object store.
         data_cpus: Processes of each worker that load images, with `dataloader` and with the loop
             `huggingface`; 0 is the worker itself. With `stream`, the tasks of Ray Data that decode
             images for each worker at a time; 0 is the CPUs that the training leaves.

@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
 from tasks.data.shards import PreparedSplit, open_prepared
 
@@ -30,7 +30,8 @@ class SplitDataset(Dataset["Example"]):
         Args:
             folder: The output of `preprocess`.
             split: `train`, `val` or `test`.
-            memory_gb: Images that fit into it are read once, and stay in memory.
+            memory_gb: Images that fit into it are read once, and stay in memory; of a `DataLoader`
+                that has processes, each has its share of it.
             transform: Called with uint8 images (N, H, W, C); what it returns has N items.
         """
         self._folder, self._name, self._transform = folder, split, transform
@@ -45,8 +46,9 @@ class SplitDataset(Dataset["Example"]):
         """Gives uint8 (n, H, W, C) for int64 (n,)."""
         import numpy as np
 
-        images = self._split.images
-        if len(images) * images.bytes_per_image > self._memory_gb * 1e9:
+        images, loader = self._split.images, get_worker_info()
+        copies = loader.num_workers if loader else 1
+        if copies * len(images) * images.bytes_per_image > self._memory_gb * 1e9:
             return images
         return images.load(np.arange(len(images)))
 

@@ -223,6 +223,7 @@ def _arguments(
         "logging_strategy": "no",  # the history has what is evaluated
         "dataloader_pin_memory": not on_cpu,
         "dataloader_num_workers": data_cpus,
+        "dataloader_persistent_workers": data_cpus > 0,  # they hold the images
         **hyperparameters.arguments,
         "output_dir": str(folder),
         "save_strategy": "no",  # the record says when

@@ -1,8 +1,11 @@
 """The ingest by PyTorch's DataLoader trains on the same batches as the others."""
 
+import numpy as np
 import pytest
+from torch.utils.data import DataLoader, get_worker_info
 
 from retrain.workload import Augment, Scale, Train
+from tasks.train.datasets import SplitDataset
 from tests.tasks.train.helpers import run
 
 HYPERPARAMETERS = Train(epochs=3, batch_size=16, lr=0.01, augment=Augment(shift=1))
@@ -44,6 +47,17 @@ def test_it_resumes_in_the_middle_of_an_epoch(images, in_memory, tmp_path, monke
         with pytest.raises(InterruptedTrainingError):
             run(tmp_path, images, HYPERPARAMETERS, scale=scale, output="interrupted")
     assert run(tmp_path, images, HYPERPARAMETERS, scale=scale).facts == in_memory.facts
+
+
+def in_memory_of_its_process(_):
+    return isinstance(get_worker_info().dataset._images, np.ndarray)
+
+
+@pytest.mark.parametrize(("share", "held"), [(0.9, False), (1.0, True)])
+def test_the_processes_of_a_loader_share_the_memory_for_images(images, share, held):
+    dataset = SplitDataset(images, "train", memory_gb=2 * share * 96 * 64 / 1e9)
+    loader = DataLoader(dataset, num_workers=2, collate_fn=in_memory_of_its_process)
+    assert set(loader) == {held}
 
 
 def test_all_images_or_windows_of_them_can_be_asked_for(images, in_memory, tmp_path):
