@@ -6,6 +6,8 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tasks.train.collective import said_by_first
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -65,23 +67,37 @@ def save(scratch: Path, step: int, state: dict[str, Any], kept: int) -> None:
     partial = folder / "partial"
     torch.save(state, partial)
     partial.replace(folder / f"{step:010d}-{_sha256(partial)}.pt")
-    for old in list(_newest_first(folder))[kept:]:
+    for old in sorted(folder.glob("*.pt"), reverse=True)[kept:]:
         old.unlink()
 
 
 def load(scratch: Path) -> dict[str, Any] | None:
-    """Reads the newest undamaged checkpoint; None if there is none."""
+    """Reads the newest undamaged checkpoint, as the first worker sees it; None if there is none.
+
+    Raises:
+        FileNotFoundError: This worker does not see it.
+    """
     import torch
 
-    for path in _newest_first(scratch / FOLDER):
+    step = said_by_first(newest(scratch))
+    if not step:
+        return None
+    for path in _undamaged(scratch, f"{step:010d}-*.pt"):
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        return state
+    raise FileNotFoundError(f"A worker lacks the checkpoint of step {step}, in {scratch}.")
+
+
+def newest(scratch: Path) -> int:
+    """The step of the newest undamaged checkpoint; 0 if there is none."""
+    return next((int(path.name.split("-")[0]) for path in _undamaged(scratch)), 0)
+
+
+def _undamaged(scratch: Path, pattern: str = "*.pt") -> Iterator[Path]:
+    """Checkpoints whose content is what their name says, the newest first."""
+    for path in sorted((scratch / FOLDER).glob(pattern), reverse=True):
         if path.stem.endswith(_sha256(path)):
-            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-            return state
-    return None
-
-
-def _newest_first(folder: Path) -> Iterator[Path]:
-    yield from sorted(folder.glob("*.pt"), reverse=True)
+            yield path
 
 
 def _sha256(path: Path) -> str:

@@ -25,16 +25,27 @@ def share_statistics(network: "nn.Module") -> None:
             torch.distributed.broadcast(statistic, 0)
 
 
-def broadcast_flag(flag: bool) -> bool:
+def of_all_workers(value: "Tensor") -> "Tensor":
+    """The values (workers,) that all workers have of a scalar, in order of their ranks."""
+    import torch.distributed
+
+    if not torch.distributed.is_initialized():
+        return value[None]
+    found = [torch.empty_like(value) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(found, value)
+    return torch.stack(found)
+
+
+def said_by_first(number: int) -> int:
     """What the first worker says; all workers then do the same."""
     import torch.distributed
 
     if not torch.distributed.is_initialized():
-        return flag
+        return number
     on_gpu = torch.distributed.get_backend() == "nccl"
-    said = torch.tensor(int(flag), device="cuda" if on_gpu else "cpu")
+    said = torch.tensor(number, device="cuda" if on_gpu else "cpu")
     torch.distributed.broadcast(said, 0)
-    return bool(said)
+    return int(said)
 
 
 def wait_for_all() -> None:

@@ -23,6 +23,7 @@ def make_repeatable(device: "torch.device") -> None:
     import torch
 
     if device.type == "cuda":
+        torch.cuda.set_device(device)  # on which workers exchange what is on none
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

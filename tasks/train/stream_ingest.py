@@ -175,8 +175,7 @@ def _dataset(
     from ray.data import ExecutionResources, TaskPoolStrategy, from_items
 
     described = pickle.dumps((job, rank, workers))
-    before = checkpoint.load(job.scratch)
-    items = list(_items(described, before["step"] if before else 0))
+    items = list(_items(described, checkpoint.newest(job.scratch)))
     rows = [dict(zip(ITEM, item, strict=True)) for item in items]
     source = from_items(rows, override_num_blocks=min(len(rows), MOST_TASKS))
     context = source.context

@@ -17,7 +17,7 @@ from models.network import Network
 from retrain.workload import Train
 from tasks.train import checkpoint, folders
 from tasks.train.augment import Augmentation, mean_loss
-from tasks.train.collective import broadcast_flag, share_statistics, sum_over_workers, wait_for_all
+from tasks.train.collective import said_by_first, share_statistics, sum_over_workers, wait_for_all
 from tasks.train.divergence import STEPS_BETWEEN_CHECKS, diverged
 from tasks.train.job import TrainingJob
 from tasks.train.progress import FILE, Meter
@@ -161,7 +161,7 @@ class Record(TrainerCallback):  # type: ignore[misc]  # it has no types
         late = self._trained - self._saved > self._job.checkpoint_seconds
         # On GPUs an exchange waits for all earlier work.
         asks = self._batches.workers == 1 or state.global_step % STEPS_BETWEEN_FLAGS == 0
-        if asks and broadcast_flag(late):
+        if asks and said_by_first(late):
             self._save_now(control, given["optimizer"])
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **given: Any) -> None:
@@ -194,7 +194,7 @@ class Record(TrainerCallback):  # type: ignore[misc]  # it has no types
             control.should_training_stop = True
         over = self.is_over or state.global_step == state.max_steps
         worth = min(checkpoint.WORTH_SECONDS, self._job.checkpoint_seconds)
-        if broadcast_flag(over or monotonic() - self._saved > worth):
+        if said_by_first(over or monotonic() - self._saved > worth):
             self._save_now(control, given["optimizer"])
 
     def finish(self) -> None:

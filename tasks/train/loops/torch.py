@@ -16,7 +16,12 @@ from tasks.train.adapters import add_adapters, merge_adapters
 from tasks.train.augment import Augmentation, mean_loss
 from tasks.train.averaging import averaged
 from tasks.train.balance import class_weights
-from tasks.train.collective import broadcast_flag, share_statistics, sum_over_workers
+from tasks.train.collective import (
+    of_all_workers,
+    said_by_first,
+    share_statistics,
+    sum_over_workers,
+)
 from tasks.train.divergence import STEPS_BETWEEN_CHECKS, diverged
 from tasks.train.ingest import DATALOADER, STREAM, Ingest, sampler
 from tasks.train.job import TrainingJob
@@ -119,7 +124,7 @@ class Training:
     """A training at a step between its first and its last.
 
     What a checkpoint holds are the network, the optimizer, the average of the weights, `step`,
-    `loss_sum`, `history` and `best`; everything else follows from the job.
+    `loss_sum` of each worker, `history` and `best`; everything else follows from the job.
     """
 
     def __init__(self, job: TrainingJob, opened: ExitStack) -> None:
@@ -240,11 +245,12 @@ class Training:
         if self.average:
             self.average.load_state_dict(before["average"])
         self.step = before["step"]
-        self.loss_sum.fill_(before["loss_sum"])
+        self.loss_sum.fill_(before["loss_sums"][self.rank])
         self.history, self.best = list(before["history"]), before["best"]
 
     def _save(self) -> None:
-        """Writes a checkpoint, as the first worker; of a divided network, all are called."""
+        """Writes a checkpoint, as the first worker; all are called."""
+        losses = of_all_workers(self.loss_sum).tolist()
         if self.is_sharded:
             network = sharding.whole_weights(self.network)
             optimizer = sharding.whole_optimizer(self.network, self.optimizer)
@@ -258,7 +264,7 @@ class Training:
             "optimizer": optimizer,
             "average": self.average.state_dict() if self.average else None,
             "step": self.step,
-            "loss_sum": float(self.loss_sum),
+            "loss_sums": losses,
             "history": self.history,
             "best": self.best,
         }
@@ -270,11 +276,11 @@ class Training:
 
     @property
     def _saves_now(self) -> bool:
-        """Whether this worker has a part in writing a checkpoint, if the last one is old."""
+        """Whether the workers write a checkpoint: the last one is old, as the first worker says."""
         late = monotonic() - self.saved > self.job.checkpoint_seconds
-        if not self.is_sharded:
-            return late and self.rank == 0
-        return self.step % STEPS_BETWEEN_FLAGS == 0 and broadcast_flag(late)
+        # On GPUs an exchange waits for all earlier work.
+        asks = self.workers == 1 or self.step % STEPS_BETWEEN_FLAGS == 0
+        return asks and bool(said_by_first(late))
 
     @property
     def is_over(self) -> bool:
@@ -414,7 +420,7 @@ class Training:
         self.loss_sum.zero_()
         worth = min(checkpoint.WORTH_SECONDS, self.job.checkpoint_seconds)
         due = monotonic() - self.saved > worth or self.is_over
-        if broadcast_flag(due) if self.is_sharded else due and self.rank == 0:
+        if said_by_first(due):
             self._save()
 
     def _weights_of(self, network: "torch.nn.Module") -> dict[str, "Tensor"]:

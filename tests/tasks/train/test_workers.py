@@ -10,6 +10,7 @@ from safetensors.torch import load
 
 import models
 from retrain.workload import Augment, Model, Scale, Train
+from tasks.train import checkpoint
 from tests.tasks.train.helpers import killing_a_worker, run, validated, write_prepared
 
 RECIPE = Train(epochs=2, batch_size=16, lr=0.003, augment=Augment(shift=1))
@@ -59,6 +60,10 @@ def test_a_killed_worker_is_replaced_and_the_training_ends_the_same(two_workers,
     assert not [name for name in killed if "DatasetManager" in name or "Preemption" in name]
     assert trained.facts == two_workers.facts
     assert trained.model_files() == two_workers.model_files()
+    losses, undisturbed = (
+        [epoch["train_loss"] for epoch in each.history] for each in (trained, two_workers)
+    )
+    assert losses == undisturbed
 
 
 BATCH_NORMS = {
@@ -119,8 +124,21 @@ def raising_on_the_last_rank(config):
     torch.distributed.all_reduce(torch.zeros(1))
 
 
-def train_with(tmp_path, monkeypatch, error, scale=SCALE):
-    """Trains with the function above."""
+def going_on(config):
+    """A worker's function: the last worker sees one checkpoint more than the others."""
+    import ray.train
+
+    context = ray.train.get_context()
+    is_last = context.get_world_rank() == context.get_world_size() - 1
+    loaded = checkpoint.load(config["job"].scratch / ("last" if is_last else "others"))
+    assert loaded is not None
+    if loaded["step"] != 5:
+        raise config["job"].settings["error"]
+    return {}
+
+
+def train_with(tmp_path, monkeypatch, error, scale=SCALE, work=raising_on_the_last_rank):
+    """Trains with one of the functions above."""
     from tasks.train import step
     from tasks.train.job import TrainingJob
 
@@ -143,9 +161,17 @@ def train_with(tmp_path, monkeypatch, error, scale=SCALE):
         threads=1,
         bounds={},
     )
-    job.scratch.mkdir()
-    monkeypatch.setattr(import_module(step._loop(RECIPE)), "work", raising_on_the_last_rank)
+    job.scratch.mkdir(exist_ok=True)
+    monkeypatch.setattr(import_module(step._loop(RECIPE)), "work", work)
     return step._launch(job, scale)
+
+
+def test_workers_go_on_from_the_step_that_the_first_one_sees(ray_session, tmp_path, monkeypatch):
+    for folder, steps in (("last", (5, 9)), ("others", (5,))):
+        (tmp_path / "scratch" / folder).mkdir(parents=True)
+        for step in steps:
+            checkpoint.save(tmp_path / "scratch" / folder, step, {"step": step}, 2)
+    train_with(tmp_path, monkeypatch, ValueError("another step"), work=going_on)
 
 
 def test_a_verdict_on_one_worker_ends_all_at_once_and_is_not_tried_again(
