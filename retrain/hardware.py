@@ -153,11 +153,13 @@ def _container_limits() -> Iterator[int]:
 
 @cache
 def gpu_memory() -> float:
-    """Bytes of memory of the smallest of the GPUs that PyTorch can use; 0 without any."""
+    """Bytes of memory of the smallest of the GPUs that PyTorch can use; 0 without any.
+
+    A GPU that names no memory of its own shares the machine's.
+    """
     if not gpu_capabilities():
         return 0.0
-    sizes = sorted(float(each) for each in _ask_driver("memory.total"))
-    return sizes[0] * 2**20
+    return min((size * 2**20 for size in _numbers("memory.total")), default=memory())
 
 
 @cache
@@ -167,7 +169,7 @@ def gpu_capabilities() -> tuple[float, ...]:
     hidden = visible in ("", "-1")
     if hidden or version("torch").endswith("+cpu") or not shutil.which("nvidia-smi"):
         return ()
-    found = sorted(float(each) for each in _ask_driver("compute_cap"))
+    found = sorted(_numbers("compute_cap"))
     # Only the driver resolves every form of a GPU's name, so they are counted, not selected.
     return tuple(found if visible is None else found[: len(visible.split(","))])
 
@@ -176,6 +178,19 @@ def gpu_names() -> list[str]:
     """The product name of each GPU that PyTorch can use."""
     count = len(gpu_capabilities())
     return sorted(_ask_driver("name"))[:count] if count else []
+
+
+def _numbers(property_: str) -> list[float]:
+    """A property of each NVIDIA GPU that has it.
+
+    Without a driver or a GPU, `nvidia-smi` prints a sentence in its place, and `[N/A]` for what a
+    GPU does not tell.
+    """
+    found = []
+    for line in _ask_driver(property_):
+        with suppress(ValueError):
+            found.append(float(line))
+    return found
 
 
 def _ask_driver(property_: str) -> list[str]:

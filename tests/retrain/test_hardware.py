@@ -1,6 +1,5 @@
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -48,8 +47,8 @@ def test_a_precision_that_the_user_sets_is_kept(params):
 
 
 @pytest.fixture
-def machine(monkeypatch):
-    """A machine with another CPU and GPUs: what it says of them."""
+def machine(monkeypatch, tmp_path):
+    """A machine with another CPU and GPUs: what it says of them, the latter by `nvidia-smi`."""
 
     def is_one(cpu_flags="", capabilities=None, torch="2.13.0+cu130"):
         real = Path.read_text
@@ -60,15 +59,17 @@ def machine(monkeypatch):
         )  # fmt: skip
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         monkeypatch.setattr(hardware, "version", lambda name: torch)
-        found = None if capabilities is None else "/usr/bin/nvidia-smi"
-        monkeypatch.setattr(shutil, "which", lambda name: found)
-        answer = subprocess.CompletedProcess([], 0, "".join(f"{c}\n" for c in capabilities or ()))
-        monkeypatch.setattr(subprocess, "run", lambda *a, **k: answer)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        if capabilities is not None:
+            driver = tmp_path / "nvidia-smi"
+            says = "".join(f"echo '{each}'\n" for each in capabilities)
+            driver.write_text(f"#!/bin/sh\n{says}")
+            driver.chmod(0o755)
         forget()
 
     def forget():
-        hardware.has_bf16.cache_clear()
-        hardware.gpu_capabilities.cache_clear()
+        for each in (hardware.has_bf16, hardware.gpu_capabilities, hardware.gpu_memory):
+            each.cache_clear()
 
     yield is_one
     forget()
@@ -84,11 +85,23 @@ def machine(monkeypatch):
         ({"capabilities": ["9.0", "7.5"], "cpu_flags": "amx_bf16"}, False),
         ({"capabilities": [], "cpu_flags": "amx_bf16"}, True),
         ({"capabilities": ["7.5"], "cpu_flags": "amx_bf16", "torch": "2.13.0+cpu"}, True),
+        ({"capabilities": ["NVIDIA-SMI has failed because it could not reach the driver."]}, False),
+        ({"capabilities": ["No devices were found"]}, False),
+        ({"capabilities": ["[N/A]", "9.0"]}, True),
     ],
 )
 def test_the_gpu_counts_if_pytorch_can_use_one_and_else_the_cpu(machine, what, expected):
     machine(**what)
     assert hardware.has_bf16() is expected
+
+
+def test_a_gpu_without_memory_of_its_own_has_the_machines(machine):
+    machine(capabilities=["9.0"])
+    assert hardware.gpu_memory() == 9 * 2**20  # this driver answers any question with that
+    machine(capabilities=["9.0", "[N/A]"])
+    hardware.gpu_capabilities()
+    (Path(shutil.which("nvidia-smi"))).write_text("#!/bin/sh\necho '[N/A]'\n")
+    assert hardware.gpu_memory() == hardware.memory()
 
 
 def test_hidden_gpus_do_not_count(machine, monkeypatch):
