@@ -20,7 +20,7 @@ from typing import Any
 
 from flows import train
 from retrain import preflight, tracking
-from retrain.errors import PrunedError, UsageError
+from retrain.errors import DamagedArtifactError, PrunedError, UsageError
 from retrain.messages import message_of
 from retrain.params import origin_of, vary
 from retrain.project import Project
@@ -136,6 +136,8 @@ def _tried(
         chosen = vary(workload, trial.values)
         if found := [*TRAIN.check(chosen, run.context.project)]:
             raise UsageError(" ".join(found))
+        # One that has ended is compared by its result.
+        limits = {epoch: each for epoch, each in limits.items() if epoch < chosen.train.epochs}
         context = TrialContext(name, parent, limits)
         artifact, cached = run.run_trial(TRAIN, chosen, context, *inputs)
         history = _read(artifact, "history.json")
@@ -145,7 +147,9 @@ def _tried(
         status = PRUNED if ended else COMPLETE
     except PrunedError as pruned:
         status, history = PRUNED, list(pruned.history)
-    except ValueError as error:
+    except DamagedArtifactError:  # the images are made again, and the search goes on
+        raise
+    except Exception as error:
         status, reason = FAILED, message_of(error)
     known = [epoch for epoch in history if choice.metric in epoch]
     trial = replace(
@@ -239,11 +243,17 @@ def _metrics(state: RunState) -> dict[str, float]:
     return {name: float(best[name]) for name in sorted(names)}
 
 
+def _found(workload: Workload, best: Trial) -> dict[str, Any]:
+    """The values of the best training that the workload does not have already."""
+    own = {each.name: each.current for each in spaces.parameters(workload)}
+    return {name: value for name, value in best.values.items() if own[name] != value}
+
+
 def _changes(state: RunState, best: Trial) -> dict[str, Any]:
-    """What the best training was changed by: the overrides of the run, and the trial's values."""
+    """What the best training was changed by: the overrides of the run, and what was found."""
     given = origin_of(state.workload).overrides
     kept = {name: value for name, value in given.items() if not name.startswith("tune")}
-    return kept | dict(best.values)
+    return kept | _found(state.workload, best)
 
 
 def _command(state: RunState, best: Trial) -> str:
@@ -338,6 +348,7 @@ def document(run: RunState) -> Document:
     if (report / PATCH).exists():
         result["look"]["patch"] = project.relative(report / PATCH)
     result |= {"best": row(trials[0]), "command": _command(run, trials[0])}
+    search["found"] = _found(run.workload, trials[0])
     return result | {"outcome": f"{run.workload.name}: {standing(result)}."}
 
 
@@ -347,7 +358,9 @@ def standing(document: Document) -> str:
     value = console.number(best["best"][metric])
     first = next(each for each in trials if each["trial"] == 1)
     beside = ""
-    if best["trial"] != 1 and first["best"]:
+    if not document["search"]["found"]:
+        beside = " with the values that are there already"
+    elif best["trial"] != 1 and first["best"]:
         beside = f" (trial 1 has {console.number(first['best'][metric])})"
     return f"trial {best['trial']} of {len(trials)} is the best: {metric} {value}{beside}"
 

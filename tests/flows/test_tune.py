@@ -5,6 +5,7 @@ import shlex
 import signal
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,8 +17,9 @@ from retrain.project import Project
 from retrain.registry import decisions, versions
 from retrain.runs.state import RunState
 from retrain.search.trials import COMPLETE, FAILED, PRUNED, Trial
-from retrain.step import DataVersion
+from retrain.step import REPORT, DataVersion
 from retrain.store import Artifact, RunContext, Store
+from tasks.train.step import TRACKED
 from tests.flows import preloaded
 from tests.flows.conftest import ROOT, until
 
@@ -199,12 +201,65 @@ def test_the_space_of_each_shipped_workload_can_be_searched():
     tune.PIPELINE.check(load_workload(project.params, "vit"), project)
 
 
-def test_a_search_whose_trials_all_failed_fails(tmp_path):
+def tried(tmp_path, training, limits):
+    """How a trial of one epoch ends.
+
+    Args:
+        tmp_path: A folder.
+        training: Makes the output of the training.
+        limits: When a trial is pruned.
+    """
+    workload = load_workload(ROOT / "params.yaml", "vit", {"train.epochs": 1})
+    context = RunContext("run", Project(tmp_path))
+    run = SimpleNamespace(workload=workload, context=context, run_trial=training)
+    return tune._tried(run, Trial(4, {"train.lr": 0.01}), limits, (), "parent")
+
+
+def test_a_trial_that_a_library_ends_has_failed(tmp_path):
+    def training(*_):
+        raise RuntimeError("CUDA out of memory")
+
+    trial = tried(tmp_path, training, {})
+    assert (trial.state, trial.reason) == (FAILED, "CUDA out of memory")
+
+
+def test_a_trial_that_has_finished_all_epochs_is_not_pruned(tmp_path):
+    def training(step, workload, context, *_):
+        assert context.bounds == {}
+        (tmp_path / REPORT).mkdir()
+        history = [{"epoch": 1, "val_accuracy": 0.1, "val_loss": 2.0}]
+        (tmp_path / REPORT / "history.json").write_text(json.dumps(history))
+        (tmp_path / REPORT / TRACKED).write_text('{"run_id": "r"}')
+        return Artifact("train", "key", "digest", tmp_path, {}), False
+
+    assert tried(tmp_path, training, {1: 0.5}).state == COMPLETE
+
+
+def searching(tmp_path):
+    """A run of a search that has prepared its images."""
     workload = load_workload(ROOT / "params.yaml", "vit")
     context = RunContext("run", Project(tmp_path))
     state = RunState("tune", workload, DataVersion("d", True), Store(tmp_path / "store"), context)
     images = Artifact("preprocess", "key", "digest", Path(), {"storage": "pixels"})
     state.artifacts |= {"preprocess": images, "pull": replace(images, step="pull")}
+    return state
+
+
+def test_values_that_are_there_already_are_not_told_as_found(tmp_path):
+    state = searching(tmp_path)
+    own = {each.name: each.current for each in tune.spaces.parameters(state.workload)}
+    [name, *_] = own
+    best = {"epoch": 1, "val_accuracy": 0.5, "val_loss": 0.3}
+    for values, command in ((own, []), (own | {name: 2}, ["--set", f"{name}=2"])):
+        tune._trials(state).write(Trial(1, values, COMPLETE, best, [0.5]))
+        document = tune.document(state)
+        assert shlex.split(document["command"]) == ["retrain", "train", "vit", *command]
+        said = "with the values that are there already" in document["outcome"]
+        assert said == (not command)
+
+
+def test_a_search_whose_trials_all_failed_fails(tmp_path):
+    state = searching(tmp_path)
     trials = tune._trials(state)
     trials.write(Trial(1, {"train.lr": 1}, FAILED, reason="It diverged."))
     with pytest.raises(
