@@ -4,9 +4,9 @@ The architectures are those of `AutoModelForImageClassification`: ResNet, ConvNe
 DeiT, DINOv2, MobileNetV2 and more. Whether one takes images of `images.size` is tried with tensors
 that have shapes but no memory.
 
-A pretrained network keeps its weights but for the last layer, its own dropout, and the mean and the
-standard deviation of its image processor (0.5 without one). Nothing else of the processor counts:
-the project prepares the images, as `images` says. For images of another size than it was made for,
+A pretrained network keeps its weights but for the last layer, its own dropout, and the values of
+pixels that its image processor gives it (from -1 to 1 without one). Nothing else of the processor
+counts: the project prepares the images, as `images` says. For images of another size than it was made for,
 learned position embeddings are interpolated once (bicubic, as `transformers` does); convolutions
 take any size; a network whose other weights depend on the size is refused.
 
@@ -272,9 +272,9 @@ def build(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Net
             architecture = published(settings.pretrained, config)
             fit = fitting.try_pretrained(architecture, shape)
             weights = fitting.load(architecture, where, fit.last)
-            mean, std = fine_tuned.normalisation(where, shape[2])
             classifier = architecture.kind(architecture.config_for(shape, classes))
-        fitting.take_over(weights, classifier, fit, architecture.place)
+            fitting.take_over(weights, classifier, fit, architecture.place)
+            mean, std = fine_tuned.follow_processor(where, classifier, shape[2])
         idle = fit.idle
     for name, parameter in classifier.named_parameters():
         parameter.requires_grad_(name not in idle)

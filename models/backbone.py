@@ -221,7 +221,7 @@ def load(
                 f"model.pretrained: the files of {name} lack weights that its embedding depends "
                 f"on: {min(lacking)}, for example. Take a checkpoint that has them."
             )
-        mean, std = fine_tuned.normalisation(where, channels)
+        mean, std = fine_tuned.follow_processor(where, model, channels)
     backbone = Backbone(model.requires_grad_(False), kind.pooling)
     return EmbeddingNetwork(backbone, None, {}, mean, std).eval()
 

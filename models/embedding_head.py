@@ -4,8 +4,8 @@ The head is linear (`hidden` wide), batch norm, ReLU, dropout, linear. It is tra
 which the step `embed` makes once; what is saved takes images, as any network does. The backbones
 are those of `models.backbone`.
 
-Nothing of the backbone's image processor counts but its mean and standard deviation: the project
-prepares the images, as `images` says.
+Nothing of the backbone's image processor counts but the values of pixels: the project prepares the
+images, as `images` says.
 """
 
 from collections.abc import Iterator, Mapping

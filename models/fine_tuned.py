@@ -42,27 +42,52 @@ def loading(name: str, version: str | None) -> Iterator[dict[str, Any]]:
         raise ValueError(f"model.pretrained: {name} has changed since the run started.")
 
 
-def normalisation(
-    where: Mapping[str, Any], channels: int
+def follow_processor(
+    where: Mapping[str, Any], network: Any, channels: int
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """The mean and the standard deviation that a pretrained network was trained with.
+    """Brings the values of stored pixels to those that a pretrained network was trained with.
 
-    Nothing else of its image processor counts: the project prepares the images.
+    Its image processor rescales and normalises, each channel for itself, which one mean and one
+    standard deviation do as well. Where it turns RGB into BGR, the network's first convolution is
+    turned instead: from then on the network takes RGB, wherever it is saved or exported.
 
     Args:
         where: As `loading` gives it.
+        network: With the pretrained weights; its first convolution may be changed.
         channels: Of the images.
 
     Returns:
-        A value for each channel, for pixels in [0, 1].
+        The mean and the standard deviation for pixels in [0, 1], a value for each channel; 0.5
+        without a processor.
     """
-    given = processor(where)
-    mean, std = given.get("image_mean", HALF), given.get("image_std", HALF)
-    if not given.get("do_normalize", True):
-        mean, std = (0.0,), (1.0,)
+    from transformers import AutoImageProcessor
+
+    if not processor(where):
+        return HALF * channels, HALF * channels
+    own: Any = AutoImageProcessor.from_pretrained(**where, backend="pil")  # with its defaults
+    if getattr(own, "do_flip_channel_order", False):
+        _turn_first_convolution(network)
+    white = 255 * own.rescale_factor if own.do_rescale else 255.0
+    least = 1 if getattr(own, "rescale_offset", False) else 0
+    # EfficientNet's divides by the standard deviation a second time.
+    times = bool(own.do_normalize) + getattr(own, "include_top", False)
+    means = own.image_mean if own.do_normalize else (0.0,)
+    mean = [(each + least) / white for each in means]
+    std = [each**times / white for each in own.image_std]
     if len(mean) != channels:  # one value for all of them
-        mean, std = [mean[0]] * channels, [std[0]] * channels
+        mean = mean[:1] * channels
+    if len(std) != channels:
+        std = std[:1] * channels
     return mean, std
+
+
+def _turn_first_convolution(network: Any) -> None:
+    """Has a network for BGR take RGB."""
+    import torch
+
+    first = next(each for each in network.modules() if isinstance(each, torch.nn.Conv2d))
+    with torch.no_grad():
+        first.weight.copy_(first.weight.flip(1))
 
 
 def processor(where: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Compares how a pretrained network's own image processor prepares images with how it is done here.
 
-Of that processor only the mean and the standard deviation count. A person who is told what else it
+Of that processor only the values of pixels count: their order, scale and normalisation. A person who is told what else it
 has can set `images` accordingly.
 """
 

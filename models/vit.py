@@ -289,7 +289,7 @@ def _fine_tuned(settings: Settings, shape: tuple[int, int, int], classes: int) -
         classifier = ViTForImageClassification.from_pretrained(
             **where, config=config, dtype=torch.float32, ignore_mismatched_sizes=True
         )
-        mean, std = fine_tuned.normalisation(where, config.num_channels)
+        mean, std = fine_tuned.follow_processor(where, classifier, config.num_channels)
     # If the number of classes is equal, the old head is loaded too; but its classes are others.
     head = torch.nn.Linear(config.hidden_size, classes)
     torch.nn.init.trunc_normal_(head.weight, std=config.initializer_range)

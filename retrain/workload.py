@@ -157,11 +157,11 @@ class RandAugment(Section):
 
     Attributes:
         count: How many of them, one after the other.
-        magnitude: How strong they are at most, of 30.
+        magnitude: How strong they are at most, of 30, which itself the library refuses.
     """
 
     count: Annotated[int, Field(ge=1, le=14)] = 2
-    magnitude: Annotated[int, Field(ge=1, le=30)] = 9
+    magnitude: Annotated[int, Field(ge=1, le=29)] = 9
 
 
 class Augment(Section):

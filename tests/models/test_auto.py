@@ -7,6 +7,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 from transformers import (
+    AutoConfig,
+    AutoImageProcessor,
+    AutoModelForImageClassification,
     BeitConfig,
     BeitForImageClassification,
     CLIPTextConfig,
@@ -301,6 +304,33 @@ def test_the_normalisation_is_that_of_the_image_processor(tmp_path):
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
     description = made(Settings(pretrained=str(tmp_path))).description
     assert (description["mean"], description["std"]) == ([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
+
+
+PROCESSORS = {
+    "MobileViT": ("mobilevit", {}),  # BGR from 0 to 1, by the defaults of its class
+    "EfficientNet": ("resnet", {"image_std": [0.4, 0.5, 0.6], "rescale_offset": True}),
+    "ConvNext": ("resnet", {"do_normalize": False, "rescale_factor": 1 / 127.5}),
+    "Bit": ("resnet", {"do_rescale": False, "image_mean": [99, 98, 97], "image_std": [50, 40, 30]}),
+}
+
+
+@pytest.mark.parametrize("kind", PROCESSORS)
+def test_a_network_gets_the_values_of_pixels_that_its_own_processor_makes(tmp_path, kind):
+    architecture, given = PROCESSORS[kind]
+    sizes = {"image_size": 32, "hidden_sizes": [16] * 3, "neck_hidden_sizes": [8] * 7}
+    own = CONFIGS.get(architecture, sizes | {"num_attention_heads": 2})
+    network = AutoModelForImageClassification.from_config(AutoConfig.for_model(architecture, **own))
+    network.eval().save_pretrained(tmp_path)
+    processor = {"image_processor_type": f"{kind}ImageProcessor"} | given
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
+    prepare = AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
+    whole = {"do_resize": False, "do_center_crop": False, "return_tensors": "pt"}
+    taken = prepare([*pixels().numpy()], **whole)["pixel_values"]
+    ours = made(Settings(pretrained=str(tmp_path)), classes=2).eval()
+    with torch.inference_mode():
+        expected = network.base_model(taken).last_hidden_state
+        found = ours.backbone(ours.normalised(pixels())).last_hidden_state
+    assert torch.allclose(found, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_half_precision_weights_are_trained_in_float32(tmp_path):

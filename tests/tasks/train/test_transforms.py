@@ -17,6 +17,7 @@ CHANGES = {
     "crop": Augment(crop=0.3),
     "colours": Augment(color_jitter=ColorJitter(brightness=0.4, saturation=0.4, hue=0.1)),
     "list": Augment(rand_augment=RandAugment()),
+    "all of the list": Augment(rand_augment=RandAugment(count=14, magnitude=29)),
     "erasing": Augment(erasing=0.5),
     "mixup": Augment(mixup=0.4),
     "cutmix": Augment(cutmix=1.0),
@@ -47,6 +48,11 @@ def test_the_seed_and_the_step_decide_the_changes(changes):
     assert once.shape == images.shape
     assert once.min() >= 0
     assert once.max() <= 255.01
+
+
+def test_a_magnitude_that_the_library_refuses_is_refused_before_the_run():
+    with pytest.raises(ValueError, match="less than or equal to 29"):
+        RandAugment(magnitude=30)
 
 
 def test_workers_change_their_images_differently():
