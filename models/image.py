@@ -431,7 +431,9 @@ def _convert(image: "Image.Image", mode: str) -> "Image.Image":
 def _narrow(image: "Image.Image") -> "Image.Image":
     """A grey image of whole numbers up to 65,535, or of floats up to 1, as `L`.
 
-    Pillow's own conversion cuts everything above 255 off.
+    Pillow's own conversion cuts everything above 255 off. What a camera of 12 bits wrote would be
+    all but black, and is refused: which value is white cannot be told from one image, and scaling
+    each by its own largest value would make dark images bright.
     """
     import numpy as np
     from PIL import Image
@@ -440,6 +442,11 @@ def _narrow(image: "Image.Image") -> "Image.Image":
     grey = np.asarray(image).astype(np.float64)
     if not (grey.min() >= 0 and grey.max() <= white):
         raise ValueError(f"values from {grey.min():g} to {grey.max():g}, not from 0 to {white:,}")
+    if 0 < 16 * grey.max() < white:
+        raise ValueError(
+            f"its values end at {grey.max():g}, and white is {white:,}: of 256 greys that leaves 16 "
+            f"or fewer. A camera of 12 bits writes such files; multiply all by {white:,} / 4,095"
+        )
     if "transparency" in image.info:
         grey[grey == image.info["transparency"]] = white
     return Image.fromarray((grey * (255 / white) + 0.5).astype(np.uint8))

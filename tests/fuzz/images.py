@@ -39,7 +39,8 @@ def picture(rng: Random, mode: str = "RGB") -> Image.Image:
     if mode == "F":
         return Image.fromarray((pixels[..., 0] / 255).astype(np.float32))
     if mode in ("I", "I;16"):
-        return Image.fromarray(pixels[..., 0].astype(np.uint16 if mode == "I;16" else np.int32))
+        grey = pixels[..., 0].astype(np.uint16 if mode == "I;16" else np.int32)
+        return Image.fromarray(257 * grey)
     if mode == "LAB":
         return Image.frombytes("LAB", image.size, image.tobytes())
     return image.convert(mode)

@@ -67,8 +67,9 @@ def palette(transparent: bool):
         (encode(Image.new("YCbCr", (4, 4), (76, 85, 255)), "TIFF"), "YCbCr", (254, 0, 0)),
         (encode(Image.new("I;16", (4, 4), 65_535)), "I;16", WHITE),
         (encode(Image.new("I;16", (4, 4), 257 * 80)), "I;16", (80, 80, 80)),
-        (encode(Image.new("I;16", (4, 4), 300)), "I;16", (1, 1, 1)),
-        (encode(Image.new("I;16", (4, 4), 300), transparency=300), "I;16", WHITE),
+        (encode(Image.new("I;16", (4, 4), 0)), "I;16", BLACK),
+        (encode(Image.new("I;16", (4, 4), 4096)), "I;16", (16, 16, 16)),
+        (encode(Image.new("I;16", (4, 4), 9000), transparency=9000), "I;16", WHITE),
         (encode(Image.new("I;16B", (4, 4), 257 * 80), "TIFF"), "I;16B", (80, 80, 80)),
         (encode(Image.new("I", (4, 4), 257 * 80), "TIFF"), "I", (80, 80, 80)),
         (encode(Image.new("I", (4, 4), 257 * 80), "PPM"), "I", (80, 80, 80)),
@@ -96,6 +97,12 @@ def test_sixteen_bit_colours_are_scaled():
 def test_whole_numbers_beyond_sixteen_bits_are_refused(value):
     with pytest.raises(ValueError, match=f"values from {value} to {value}"):
         inspect(encode(Image.new("I", (4, 4), value), "TIFF"))
+
+
+def test_twelve_bits_in_a_file_of_sixteen_are_refused():
+    for format in ("PNG", "TIFF"):
+        with pytest.raises(ValueError, match="end at 4095, and white is 65,535.*camera of 12 bits"):
+            inspect(encode(Image.new("I;16", (4, 4), 4095), format))
 
 
 def test_floats_beyond_one_and_no_numbers_are_refused():
