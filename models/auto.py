@@ -6,9 +6,9 @@ that have shapes but no memory.
 
 A pretrained network keeps its weights but for the last layer, its own dropout, and the values of
 pixels that its image processor gives it (from -1 to 1 without one). Nothing else of the processor
-counts: the project prepares the images, as `images` says. For images of another size than it was made for,
-learned position embeddings are interpolated once (bicubic, as `transformers` does); convolutions
-take any size; a network whose other weights depend on the size is refused.
+counts: the project prepares the images, as `images` says. For images of another size than it was
+made for, learned position embeddings are interpolated once (bicubic, as `transformers` does);
+convolutions take any size; a network whose other weights depend on the size is refused.
 
 Batch norms see the images that go through the network at once: a worker's own, and of these only
 `train.micro_batch`. The statistics that are kept, and evaluated, are the first worker's.

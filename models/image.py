@@ -444,8 +444,8 @@ def _narrow(image: "Image.Image") -> "Image.Image":
         raise ValueError(f"values from {grey.min():g} to {grey.max():g}, not from 0 to {white:,}")
     if 0 < 16 * grey.max() < white:
         raise ValueError(
-            f"its values end at {grey.max():g}, and white is {white:,}: of 256 greys that leaves 16 "
-            f"or fewer. A camera of 12 bits writes such files; multiply all by {white:,} / 4,095"
+            f"its values end at {grey.max():g}, and white is {white:,}: at most 16 of 256 greys "
+            f"are left. A camera of 12 bits writes such files: multiply all by {white:,} / 4,095"
         )
     if "transparency" in image.info:
         grey[grey == image.info["transparency"]] = white

@@ -1,7 +1,7 @@
 """Compares how a pretrained network's own image processor prepares images with how it is done here.
 
-Of that processor only the values of pixels count: their order, scale and normalisation. A person who is told what else it
-has can set `images` accordingly.
+Of that processor only the values of pixels count: their order, scale and normalisation. A person
+who is told what else it has can set `images` accordingly.
 """
 
 from collections.abc import Iterator, Mapping

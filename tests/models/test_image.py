@@ -101,7 +101,7 @@ def test_whole_numbers_beyond_sixteen_bits_are_refused(value):
 
 def test_twelve_bits_in_a_file_of_sixteen_are_refused():
     for format in ("PNG", "TIFF"):
-        with pytest.raises(ValueError, match="end at 4095, and white is 65,535.*camera of 12 bits"):
+        with pytest.raises(ValueError, match=r"end at 4095, .* camera of 12 bits"):
             inspect(encode(Image.new("I;16", (4, 4), 4095), format))
 
 
