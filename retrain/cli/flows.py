@@ -66,13 +66,16 @@ def add_commands(commands: Commands) -> None:
 
 
 def _run(pipeline: "Pipeline", project: Project, options: argparse.Namespace) -> int:
+    from retrain.runs import console
+
     # Hidden at once, because Prefect stores them.
     overrides = hide(dict(parse_override(text) for text in _overrides(pipeline, options)))
     # First, so that a wrong parameter is refused at once.
     workload = load_workload(project.params, options.workload, overrides, as_name=options.as_name)
     pipeline.check(workload, project, options.force)
     promote = _is_to_promote(pipeline, options)
-    dry_run = pipeline.dry_run(project, workload, options.data_rev, promote)
+    with console.shown_on(sys.stderr):  # it may have to read data that is not under DVC
+        dry_run = pipeline.dry_run(project, workload, options.data_rev, promote)
     if options.dry_run:
         preview = pipeline.preview(dry_run, insist=options.run, refresh=options.refresh)
         print_json(preview) if options.json else _show_preview(preview)

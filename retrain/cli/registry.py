@@ -95,7 +95,7 @@ def _status(project: Project, options: argparse.Namespace) -> int:
         _print_images("the champion", shown[0]["champion"])
         _print_images("the last run's model", shown[0]["last_run"])
     if options.workload and (last := shown[0]["last_run"]) and "error" not in last:
-        with console.on_stdout():
+        with console.shown_on(sys.stdout):
             import_module(f"flows.{last['flow']}").PIPELINE.show(last | {"took": last["seconds"]})
     return 0
 

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from time import monotonic
-from typing import Any
+from typing import Any, TextIO
 
 from rich.box import SIMPLE
 from rich.console import Console
@@ -29,6 +30,7 @@ logger = logging.getLogger("retrain")
 logger.setLevel(logging.INFO)  # else it drops these records before Prefect gets them
 
 PLAIN_LINE_SECONDS = 5.0
+BAR_SECONDS = 0.1
 WIDTH = 110  # without a terminal, so that tables in a CI log are not cut at 80
 
 
@@ -109,9 +111,9 @@ def on_screen(log: Path, *, to_stderr: bool) -> Iterator[Console]:
 
 
 @contextmanager
-def on_stdout() -> Iterator[None]:
-    """Prints what is said to standard output."""
-    _screen.console = Console(width=None if sys.stdout.isatty() else WIDTH)
+def shown_on(stream: TextIO) -> Iterator[None]:
+    """Prints what is said to a stream, such as standard output."""
+    _screen.console = Console(file=stream, width=None if stream.isatty() else WIDTH)
     try:
         yield
     finally:
@@ -175,6 +177,33 @@ def unit_progress(step: str, units: int) -> Iterator[Callable[[int], None]]:
         update(done / units, f"{done}/{units} units  {rate:,.0f} images/s")
 
     with _bar(step) as update:
+        yield show
+
+
+@contextmanager
+def byte_progress(name: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Shows how many bytes were read, like `training_progress`.
+
+    Args:
+        name: What is done with them.
+        total: How many there are.
+
+    Yields:
+        A function to call with the number of bytes that were read, by any thread.
+    """
+    began = last = monotonic()
+    done, lock = 0, Lock()
+
+    def show(more: int) -> None:
+        nonlocal done, last
+        with lock:
+            done, now = done + more, monotonic()
+            if now - last >= BAR_SECONDS:
+                last, rate = now, done / (now - began) / 1e6
+                text = f"{done / 1e9:,.2f}/{total / 1e9:,.2f} GB  {rate:,.0f} MB/s"
+                update(done / total, text)
+
+    with _bar(name) as update:
         yield show
 
 

@@ -100,12 +100,6 @@ def _identity(folder: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def copy_file(source: Path, target: Path) -> None:
-    """Copies a file's content, making the folders above the target."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source, target)
-
-
 def link_file(source: Path, target: Path) -> None:
     """Links a file to a second path; copies it only where links are impossible.
 

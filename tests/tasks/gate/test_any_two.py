@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -218,7 +219,7 @@ def test_images_that_changed_meanwhile_are_not_compared(tmp_path):
 
 def test_the_tables_are_shown(tmp_path, capsys):
     found, _ = compared(tmp_path, CLASSES * 20, range(6), (7,))
-    with console.on_stdout():
+    with console.shown_on(sys.stdout):
         any_two.show(found, A, B)
     told = capsys.readouterr().out
     for line in (

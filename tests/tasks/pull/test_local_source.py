@@ -3,6 +3,7 @@
 import logging
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -10,8 +11,8 @@ from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.workload import Data
 from tasks.pull.local_source import LocalSource
-from tasks.pull.step import data_version
-from tests.tasks.pull.pulling import make_files, pulled
+from tasks.pull.step import data_version, pull
+from tests.tasks.pull.pulling import make_files, make_workspace, pulled
 
 
 @pytest.fixture
@@ -114,3 +115,22 @@ def test_an_empty_folder_is_part_of_the_version(project, tmp_path):
     assert version_of(project, tmp_path / "pets") != before
     with pytest.raises(ValueError, match=r"Class folders without an image: fox\. "):
         pulled(project, tmp_path / "pets")
+
+
+def bytes_read():
+    """What this process has read, from a disk or from memory, so far."""
+    return int(Path("/proc/self/io").read_text(encoding="ascii").split()[1])
+
+
+def test_a_run_reads_its_data_once_before_its_first_step_and_once_to_copy_it(project, tmp_path):
+    size = 20_000_000
+    make_files(tmp_path / "pets", "cat/1.png", "dog/1.png")
+    (tmp_path / "pets/dog/2.png").write_bytes(bytes(size))
+    config = Data(path=str(tmp_path / "pets"))
+    before = bytes_read()
+    # The command's dry run, the flow's own, and the run itself.
+    [version] = {data_version(config, project) for _ in range(3)}
+    measured = bytes_read()
+    pull(config, version, make_workspace(tmp_path / "work", project))
+    assert size <= measured - before < 1.1 * size
+    assert size <= bytes_read() - measured < 1.1 * size

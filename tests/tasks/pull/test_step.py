@@ -172,7 +172,7 @@ def test_a_link_in_a_zip_is_refused(project, tmp_path):
     make_zip(tmp_path / "bad.zip", PETS)
     with zipfile.ZipFile(tmp_path / "bad.zip", "a") as archive:
         archive.writestr(member, "../../secret.png")
-    with pytest.raises(ValueError, match="The data's archive has a link, 'cat/link.png'"):
+    with pytest.raises(ValueError, match=r"The data's archive has a link, 'cat/link\.png'"):
         pulled(project, tmp_path / "bad.zip")
 
 
@@ -190,7 +190,7 @@ def test_an_archive_of_more_than_the_disk_has_is_refused_before_it_is_unpacked(
             member = tarfile.TarInfo("cat/1.png")
             member.size = 1 << 60
             archive.addfile(member)
-    with pytest.raises(ValueError, match=r"unpack to more than .* GB, which is 90% of what is free"):
+    with pytest.raises(ValueError, match=r"to more than .* GB, which is 90% of what is free"):
         pulled(project, tmp_path / name)
 
 
