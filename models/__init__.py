@@ -87,6 +87,12 @@ def build(
     return built
 
 
+def rebuild(family: str, description: Mapping[str, Any]) -> "Network":
+    """Makes a network by its description, its weights still to be loaded."""
+    rebuilt: Network = importlib.import_module(f"models.{family}").rebuild(description)
+    return rebuilt
+
+
 def complete(family: str, settings: Mapping[str, Any], trained: "Network") -> "Network":
     """The network that is saved, from what `build` made and a training changed.
 
@@ -139,7 +145,7 @@ def save(
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: value.contiguous().cpu() for name, value in module.state_dict().items()}
+    weights = {name: value.contiguous().cpu() for name, value in _weights_of(module).items()}
     save_file(weights, folder / WEIGHTS)
     model = {"family": family, "settings": dict(settings), "network": module.description}
     _write(folder / MODEL, model)
@@ -149,11 +155,11 @@ def save(
 
 def load(folder: Path) -> Classifier:
     """Reads a network that `save` wrote."""
-    from safetensors.torch import load_file
+    from safetensors.torch import load_model
 
     model = json.loads((folder / MODEL).read_text(encoding="utf-8"))
-    module: Network = importlib.import_module(f"models.{model['family']}").rebuild(model["network"])
-    module.load_state_dict(load_file(folder / WEIGHTS))
+    module = rebuild(model["family"], model["network"])
+    load_model(module, folder / WEIGHTS)
     labels = json.loads((folder / LABELS).read_text(encoding="utf-8"))
     images = json.loads((folder / IMAGES).read_text(encoding="utf-8"))
     return Classifier(module.eval(), tuple(labels), images)
@@ -179,8 +185,7 @@ def take_weights(network: "Network", folder: Path, labels: Sequence[str]) -> Non
     before = json.loads((folder / LABELS).read_text(encoding="utf-8"))
     shared = [name for name in labels if name in before]
     rows, theirs = ([names.index(name) for name in shared] for names in (list(labels), before))
-    weights = network.state_dict()
-    for name, own in weights.items():
+    for name, own in _weights_of(network).items():
         other = saved.get(name)
         if other is None or own.shape[1:] != other.shape[1:]:
             fits = False
@@ -199,6 +204,12 @@ def take_weights(network: "Network", folder: Path, labels: Sequence[str]) -> Non
                 f"train.init: the champion is another network: its {name} is {shape}, and not "
                 f"{tuple(own.shape)}. Leave train.init out to train a new one."
             )
+
+
+def _weights_of(network: "Network") -> dict[str, Any]:
+    """What is saved of a network, by name; a tensor that has several names, under its first."""
+    first = {name for name, _ in (*network.named_parameters(), *network.named_buffers())}
+    return {name: value for name, value in network.state_dict().items() if name in first}
 
 
 def _write(path: Path, value: Any) -> None:

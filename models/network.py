@@ -76,9 +76,9 @@ class Network(nn.Module):
         return parts[-1] if known else None
 
     def layers(self) -> list[nn.Module]:
-        """The layers of the backbone; in a network with stages, these."""
-        lists = (each for each in self.backbone.modules() if isinstance(each, nn.ModuleList))
-        return list(next(lists))
+        """The layers of the backbone; in a network with stages, these; none if it has no list."""
+        lists = (each for each in self.classifier.modules() if isinstance(each, nn.ModuleList))
+        return list(next(lists, ()))
 
     def is_per_class(self, name: str) -> bool:
         """Whether a parameter may have an entry for each class: not one of the backbone."""

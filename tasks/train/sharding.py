@@ -5,30 +5,89 @@ whole of a layer only while it calculates with it. The functions here are called
 the same time.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed.fsdp import FSDPModule
 
     from models.network import Network
+    from tasks.train.job import TrainingJob
 
 
-def shard(network: "Network", workers: int, device: "torch.device") -> None:
-    """Leaves each worker its part of the network's weights.
+def without_memory(job: "TrainingJob", whole: "Network | None") -> "Network":
+    """The first worker's network on every worker, with tensors that have shapes but no memory.
 
     Args:
-        network: Equal on all workers, on their devices.
-        workers: How many there are.
-        device: Of this worker.
+        job: The training.
+        whole: The network, on the first worker; None on the others, which never have all of it.
     """
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    import torch.distributed
 
-    mesh = init_device_mesh(device.type, (workers,))
-    for layer in network.layers():
-        fully_shard(layer, mesh=mesh)
-    fully_shard(network, mesh=mesh)
+    said: list[Any] = [None]
+    if whole is not None:
+        trained = [name for name, each in whole.named_parameters() if each.requires_grad]
+        said = [(whole.description, trained)]
+    torch.distributed.broadcast_object_list(said, 0)
+    description, trained = said[0]
+    with torch.device("meta"):
+        network = job.rebuild(description)
+    for name, each in network.named_parameters():
+        each.requires_grad_(name in trained)
+    return network
+
+
+def shard(
+    network: "Network", whole: "Network | None", device: "torch.device", precision: str
+) -> None:
+    """Divides a network among the workers, and gives each its part of the weights.
+
+    Its matrix products are calculated and its weights exchanged in the precision of the training,
+    gradients in float32. Weights beside those of a batch norm stay in float32: PyTorch's do not
+    take others.
+
+    Args:
+        network: As `without_memory` made it; gets the values of `whole`, on the device.
+        whole: On the CPU of the first worker; None on the others.
+        device: Of this worker.
+        precision: Of the training.
+    """
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.distributed.tensor import DTensor, distribute_tensor
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
+    policy = MixedPrecisionPolicy()
+    if precision == "bf16" and not any(isinstance(each, _BatchNorm) for each in network.modules()):
+        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+    for unit in (*network.layers(), network):
+        fully_shard(unit, mesh=mesh, mp_policy=policy)
+    network.to_empty(device=device)
+    values = dict(_tensors(whole)) if whole is not None else {}
+    with torch.no_grad():
+        for name, own in _tensors(network):
+            # One whole tensor at a time is on the device.
+            value = values.get(name, torch.empty(own.shape, dtype=own.dtype)).to(device)
+            if isinstance(own, DTensor):
+                own.copy_(distribute_tensor(value, mesh, own.placements))
+            else:
+                torch.distributed.broadcast(value, 0)
+                own.copy_(value)
+
+
+def _tensors(network: "Network") -> "Iterator[tuple[str, torch.Tensor]]":
+    """All that has values in a network: also what is not saved with it."""
+    yield from network.named_parameters()
+    yield from network.named_buffers()
+
+
+def exchange_gradients(network: "Network", now: bool) -> None:
+    """Whether the workers exchange gradients in the next backward pass, or add to their own."""
+    cast("FSDPModule", network).set_requires_gradient_sync(now)
 
 
 def whole_weights(network: "Network") -> dict[str, Any]:

@@ -156,14 +156,8 @@ class Training:
         self.steps = self.batches.per_epoch * self.hyperparameters.epochs
 
         torch.manual_seed(self.hyperparameters.seed)
-        self.network = job.build(self.data)
-        if self.hyperparameters.lora:
-            add_adapters(self.network, self.hyperparameters.lora)
-        self.numerics = self._choose_numerics()
-        self.network.to(self.device)
         self.is_sharded = job.strategy == "fsdp"
-        if self.is_sharded:
-            sharding.shard(self.network, self.workers, self.device)
+        self._make_network()
         self.optimizer = make_optimizer(self.network, self.hyperparameters)
         self.unfrozen: list[torch.nn.Parameter] = []  # of the backbone, after `freeze_epochs`
         if self.hyperparameters.freeze_epochs:
@@ -204,10 +198,31 @@ class Training:
             self.job.images, self.batches, self.job.memory_gb, self.job.data_cpus
         )
 
-    def _choose_numerics(self) -> dict[str, Any]:
-        """Decides how the network is calculated."""
+    def _make_network(self) -> None:
+        """Makes the network on the device, and decides how it is calculated."""
+        whole = None if self.is_sharded and self.rank else self.job.build(self.data)
+        flops = device.flops(whole, self.data.shape) if whole else 0.0
+        if self.is_sharded:
+            flops = said_by_first(int(flops))
+            self.network = sharding.without_memory(self.job, whole)
+        else:
+            self.network = cast("Network", whole)
+        if self.hyperparameters.lora:
+            add_adapters(self.network, self.hyperparameters.lora)
+        self.numerics = self._choose_numerics(flops)
+        if self.is_sharded:
+            sharding.shard(self.network, whole, self.device, self.hyperparameters.precision)
+        else:
+            self.network.to(self.device)
+
+    def _choose_numerics(self, flops: float) -> dict[str, Any]:
+        """Decides how the network is calculated.
+
+        Args:
+            flops: Of a forward pass over one image.
+        """
         precision = self.hyperparameters.precision
-        flops = 3 * device.flops(self.network, self.data.shape) * self.batches.share * self.steps
+        flops *= 3 * self.batches.share * self.steps
         threads = device.set_threads(self.device, self.job.threads)
         return {
             "precision": precision,
@@ -377,6 +392,8 @@ class Training:
             x, targets = self.augmentation(images[part], labels[part], self.step, first)
             # Workers exchange their gradients once, with the last part.
             before_last = first + self.at_once < len(images)
+            if self.is_sharded:
+                sharding.exchange_gradients(self.network, not before_last)
             alone = getattr(self.module, "no_sync", nullcontext) if before_last else nullcontext
             with alone():
                 with self.autocast:
