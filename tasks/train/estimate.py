@@ -32,7 +32,7 @@ from retrain.workload import Model, Scale, Train, Workload
 WEIGHT_BYTES, BEST_BYTES, AVERAGE_BYTES, GRADIENT_BYTES = 4, 4, 4, 4
 MOMENT_BYTES = {"adamw": 8, "adam": 8, "sgd": 4}
 AUTOCAST_BYTES = 2  # the copy of the weights in bf16
-BUCKET_BYTES = 4  # the gradients that workers exchange
+BUCKET_BYTES = 4  # the gradients that workers exchange, not divided
 PROCESS_BYTES = 0.7e9  # Python, PyTorch, Ray and transformers; about the same for CUDA on a GPU
 
 # What a training reaches of the speed of NumPy's matrix product in fp32, on a CPU with AMX: a ViT
@@ -59,7 +59,8 @@ class Estimate:
         parameters: How many the network has.
         trained: How many are trained: fewer with adapters, which the network does not count.
         memory: Bytes in each worker, in GPU memory if it trains there. Images that are held in
-            memory (`scale.memory_gb`), and what `train.lora.dropout` keeps, are not included.
+            memory (`scale.memory_gb`), what `train.lora.dropout` keeps, and the layer that a
+            divided network calculates with, are not included.
         flops: FLOPs of a training step, for one image.
         on_gpu: Whether it trains on GPUs.
         precision: Of the matrix products.
@@ -130,23 +131,23 @@ def estimate(
     if lora:
         trained = family.lora_parameters(settings, lora.r, classes)
         held += trained
-    of_held = (
+    is_divided = scale.strategy == "fsdp"
+    divided = (
         WEIGHT_BYTES
         + (AVERAGE_BYTES if hyperparameters.ema else 0)
-        + (0 if on_gpu else BEST_BYTES)
         + (AUTOCAST_BYTES if precision == "bf16" else 0)
-    )
-    of_trained = (
-        GRADIENT_BYTES
-        + MOMENT_BYTES[hyperparameters.optimizer]
-        + (BUCKET_BYTES if workers > 1 else 0)
-    )
+    ) * held + (GRADIENT_BYTES + MOMENT_BYTES[hyperparameters.optimizer]) * trained
+    # The first worker's, which has all of the best epoch's weights. Those that exchange gradients
+    # once a batch add up all of them meanwhile.
+    whole = 0 if on_gpu else BEST_BYTES * held
+    if workers > 1 and (not is_divided or hyperparameters.micro_batch):
+        whole += BUCKET_BYTES * trained
     device = "cuda" if on_gpu else "cpu"
     activations = images * family.activations(settings, shape, device, precision)
     return Estimate(
         parameters=parameters,
         trained=trained,
-        memory=PROCESS_BYTES + of_held * held + of_trained * trained + activations,
+        memory=PROCESS_BYTES + divided / (workers if is_divided else 1) + whole + activations,
         # A backward pass costs two forward passes, one of them for the gradients of the weights.
         flops=(2 if lora else 3) * family.flops(settings, shape),
         on_gpu=on_gpu,

@@ -8,6 +8,7 @@ the same time.
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+import models
 
 if TYPE_CHECKING:
     import torch
@@ -15,6 +16,33 @@ if TYPE_CHECKING:
 
     from models.network import Network
     from tasks.train.job import TrainingJob
+
+
+def faults(family: str, settings: Mapping[str, Any], shape: tuple[int, ...]) -> Iterator[str]:
+    """Finds that a network of the user's own cannot be divided.
+
+    Args:
+        family: Of the network.
+        settings: The family's.
+        shape: Height, width and channels of the images.
+    """
+    import torch
+
+    if family != "custom":
+        return
+    try:
+        network = models.build(family, settings, shape, classes=2)
+    except ValueError:  # the family says it
+        return
+    own = {name for name, _ in network.named_parameters()}
+    for name, _ in network.named_parameters(remove_duplicate=False):
+        if name not in own:
+            yield f"scale.strategy: fsdp cannot divide {name}, which has two names; use ddp."
+    try:
+        with torch.device("meta"):
+            models.rebuild(family, network.description)
+    except ValueError as error:
+        yield f"scale.strategy: fsdp makes a network without memory first; use ddp. {error}"
 
 
 def without_memory(job: "TrainingJob", whole: "Network | None") -> "Network":
@@ -50,7 +78,7 @@ def shard(
 
     Args:
         network: As `without_memory` made it; gets the values of `whole`, on the device.
-        whole: On the CPU of the first worker; None on the others.
+        whole: On the CPU of the first worker, which it leaves; None on the others.
         device: Of this worker.
         precision: Of the training.
     """
@@ -67,11 +95,14 @@ def shard(
     for unit in (*network.layers(), network):
         fully_shard(unit, mesh=mesh, mp_policy=policy)
     network.to_empty(device=device)
-    values = dict(_tensors(whole)) if whole is not None else {}
+    values = {}
+    if whole is not None:
+        values = dict(_tensors(whole))
+        whole.to("meta")
     with torch.no_grad():
         for name, own in _tensors(network):
             # One whole tensor at a time is on the device.
-            value = values.get(name, torch.empty(own.shape, dtype=own.dtype)).to(device)
+            value = values.pop(name, torch.empty(own.shape, dtype=own.dtype)).to(device)
             if isinstance(own, DTensor):
                 own.copy_(distribute_tensor(value, mesh, own.placements))
             else:

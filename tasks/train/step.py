@@ -224,6 +224,9 @@ def check_slowly(workload: Workload, project: Project) -> Iterator[str]:
         if network is not None:
             yield from adapters.faults(network)
     yield from import_module(_loop(workload.train)).slow_faults(workload.train, project.root)
+    if workload.scale.strategy == "fsdp":
+        named = workload.model.family, settings.model_dump()
+        yield from import_module("tasks.train.sharding").faults(*named, shape)
 
 
 def _loop(hyperparameters: Train) -> str:

@@ -115,6 +115,19 @@ def test_with_adapters_only_they_have_gradients_and_optimizer_state():
     assert "trained" not in str(found[0])
 
 
+def test_a_divided_network_takes_each_worker_a_part(machine):
+    machine(gpus=(9.0,) * 4, gpu_memory=80e9)
+    train, shape = Train(precision="fp32", batch_size=4), (32, 32, 3)
+    model = Model(family="vit", patch_size=8, hidden_size=128, layers=4, heads=4)
+    found = {
+        strategy: estimate(model, train, Scale(workers=4, strategy=strategy), shape, 5, Path())
+        for strategy in ("ddp", "fsdp")
+    }
+    # Weights, gradients and moments are 16 bytes; DDP has 4 more for the exchange.
+    saved = (4 + 16 * 3 / 4) * found["ddp"].parameters
+    assert found["ddp"].memory - found["fsdp"].memory == pytest.approx(saved)
+
+
 def test_the_starter_workload_is_not_mentioned(machine):
     assert forecast(workload(), Project(SHIPPED.parent)).says is None
     machine(memory=4e9)

@@ -35,6 +35,21 @@ def make_sequence(num_classes):
     return torch.nn.Sequential(torch.nn.Flatten(), *layers)
 
 
+def make_tied(num_classes):
+    """A network with two names for a weight."""
+    network = make_sequence(num_classes)
+    network.append(torch.nn.Linear(num_classes, num_classes))
+    network.append(torch.nn.Linear(num_classes, num_classes))
+    network[5].weight = network[4].weight
+    return network
+
+
+def make_with_values(num_classes):
+    """A network that cannot be made without memory."""
+    assert float(torch.ones(1)) == 1.0
+    return make_sequence(num_classes)
+
+
 class Job:
     """What the functions use of a training."""
 
@@ -138,3 +153,20 @@ def test_workers_keep_a_part_and_exchange_once_a_batch(
         assert exchanges["reduce_scatter_base", torch.float32] == units
         assert exchanges["allgather_base", exchanged] >= units * PARTS
         assert error < (0.02 if precision == "bf16" else 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("factory", "fault"),
+    [
+        ("make_tied", "cannot divide classifier.5.weight, which has two names; use ddp."),
+        (
+            "make_with_values",
+            "make_with_values failed: RuntimeError: Tensor.item() cannot be called",
+        ),
+    ],
+)
+def test_a_network_that_cannot_be_divided_is_refused_before_the_run(factory, fault):
+    settings = {"factory": f"tests.tasks.train.test_sharding:{factory}"}
+    [found] = sharding.faults("custom", settings, SHAPE)
+    assert fault in found
+    assert list(sharding.faults(*NO_LIST, SHAPE)) == []
