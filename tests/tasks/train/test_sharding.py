@@ -82,13 +82,15 @@ class Exchanges(TorchDispatchMode):
 def gradients(network, precision):
     """Adds up the gradients of a batch that is taken in parts."""
     training = Training.__new__(Training)
-    training.hyperparameters = Train(micro_batch=2, precision=precision)
+    training.hyperparameters = Train(precision=precision)
+    training.step, training.at_once = 0, 2
     training.network = training.module = network
     training.is_sharded = isinstance(network, FSDPModule)
     training.loss_of = torch.nn.functional.cross_entropy
+    training.augmentation = lambda images, labels, step, first: (images, ((labels, 1.0),))
     training.autocast = device.autocast(CPU, training.hyperparameters)
     images = torch.arange(2 * PARTS * 64, dtype=torch.uint8).view(2 * PARTS, *SHAPE)
-    training._backward(images, ((torch.arange(2 * PARTS) % CLASSES, 1.0),))
+    training._backward(images, torch.arange(2 * PARTS) % CLASSES)
     return {
         name: whole(each.grad) for name, each in network.named_parameters() if each.requires_grad
     }
