@@ -19,8 +19,10 @@ from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
 from models import families
 from retrain.errors import UsageError
 from retrain.faults import did_you_mean, shorten, shown, validate
-from retrain.hardware import precision, threads
+from retrain.hardware import Node, precision, threads
+from retrain.project import Project
 from retrain.redaction import hide
+from retrain.servers import ray_cluster
 from retrain.workload import Drift, Evaluate, Section, Train, Workload
 
 S = TypeVar("S", bound=Section)
@@ -69,10 +71,11 @@ def load_workload(
     *,
     as_name: str | None = None,
 ) -> Workload:
-    """Reads one workload; decides `auto` precision and threads for this machine.
+    """Reads one workload; decides `auto` precision and threads for the machines that train.
 
-    The version of pretrained weights is found too: the files of a folder are read, or the Hugging
-    Face hub is asked.
+    The machines of a cluster are asked once (`retrain.servers.ray_cluster.nodes`). The version of
+    pretrained weights is found too: the files of a folder are read, or the Hugging Face hub is
+    asked.
 
     Args:
         params: The file `params.yaml`.
@@ -83,6 +86,7 @@ def load_workload(
 
     Raises:
         UsageError: The file is missing or not YAML, or a name, a key or a value is wrong.
+        ConnectionError: The cluster does not answer.
     """
     workloads = _read(params)
     if (root := str(params.absolute().parent)) not in sys.path:
@@ -178,8 +182,12 @@ def _make(origin: Origin) -> Workload:
     if version := families.pretrained_version(family, settings, origin.root):
         start = workload.model.model_copy(update={"pretrained_version": version})
         workload = workload.model_copy(update={"model": start})
+    nodes: tuple[Node, ...] = ()
+    if workload.scale.workers and ray_cluster.is_remote():
+        nodes = ray_cluster.nodes(Project(origin.root).state)
     workload = _with_numerics(
         workload,
+        nodes,
         families.training_flops(family, settings, shape),
         families.flops(family, settings, shape),
     )
@@ -325,21 +333,26 @@ def _check_name(name: str) -> None:
         )
 
 
-def _with_numerics(workload: Workload, trained: float, evaluated: float) -> Workload:
+def _with_numerics(
+    workload: Workload, nodes: tuple[Node, ...], trained: float, evaluated: float
+) -> Workload:
     """Decides the precisions and the threads that are `auto`; they change the rounding.
 
     Args:
         workload: A valid workload.
+        nodes: The machines of the cluster that may train; none is this one.
         trained: FLOPs of a forward pass of what is trained, over one image.
         evaluated: The same, of the whole network.
     """
     decided: dict[str, Section] = {}
+    scale, flops = workload.scale, trained * workload.train.batch_size
     for name, section in workload:
         if isinstance(section, Train | Evaluate) and section.precision == "auto":
-            flops = trained if isinstance(section, Train) else evaluated
-            chosen = precision(flops * section.batch_size)
+            if isinstance(section, Train):
+                chosen = precision(flops, scale.workers, nodes)
+            else:
+                chosen = precision(evaluated * section.batch_size)
             decided[name] = section.model_copy(update={"precision": chosen})
-    scale = workload.scale
-    count = threads(trained * workload.train.batch_size, scale.workers, scale.threads)
+    count = threads(flops, scale.workers, scale.threads, nodes)
     decided["scale"] = scale.model_copy(update={"threads": count})
     return workload.model_copy(update=decided)

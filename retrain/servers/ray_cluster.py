@@ -3,14 +3,19 @@
 The Ray of `make up` saves a run the 3 to 5 s of starting one, and the time of stopping it.
 """
 
+import json
 import logging
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from retrain import hardware
+from retrain.atomic import write_text
 from retrain.errors import UsageError
+from retrain.hardware import Node
 from retrain.project import Project, find_project
 from retrain.servers import processes, reachable
 from retrain.servers.processes import Service
@@ -20,6 +25,7 @@ from retrain.servers.processes import Service
 MIN_LOGICAL_CPUS = 4
 
 SERVICE = "ray"
+NODES = "cluster.json"
 ANSWER_SECONDS = 2.0
 # Of the project's packages, these are not sent to a cluster's workers.
 NOT_SENT = ("benchmarks", "tests")
@@ -52,6 +58,71 @@ def connect() -> None:
 def is_remote() -> bool:
     """Whether the work runs on the cluster of `RAY_ADDRESS`, not only on this machine."""
     return bool(os.environ.get("RAY_ADDRESS"))
+
+
+def nodes(state: Path) -> tuple[Node, ...]:
+    """The machines of the cluster of `RAY_ADDRESS` that may train.
+
+    They are asked once. A training asks anew if it finds others; see `forget_others`.
+
+    Args:
+        state: The project's folder for the files of runs, where the answer is kept.
+
+    Returns:
+        None for a cluster that has still to grow.
+
+    Raises:
+        ConnectionError: It does not answer within seconds.
+    """
+    file, address = state / NODES, os.environ["RAY_ADDRESS"]
+    kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    if kept.get("address") != address:
+        connect()
+        kept = {"address": address, "nodes": _ask_nodes()}
+        state.mkdir(exist_ok=True)
+        write_text(file, json.dumps(kept))
+    return tuple(
+        Node(each["cores"], tuple(each["gpus"]), each["has_bf16"])
+        for each in kept["nodes"].values()
+    )
+
+
+def forget_others(state: Path) -> None:
+    """Lets the next run ask the machines of the cluster anew, if they are no longer the same."""
+    file = state / NODES
+    if file.exists():
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        if kept["nodes"].keys() != {each["NodeID"] for each in training_nodes()}:
+            file.unlink(missing_ok=True)
+
+
+def training_nodes() -> list[dict[str, Any]]:
+    """The machines on which Ray may start workers, as Ray describes them."""
+    import ray
+
+    return [
+        each
+        for each in ray.nodes()
+        if each["Alive"] and (each["Resources"].get("CPU") or each["Resources"].get("GPU"))
+    ]
+
+
+def _ask_nodes() -> dict[str, dict[str, Any]]:
+    """What each machine of the cluster is, by its identity in Ray."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    there = {each["NodeID"]: int(each["Resources"].get("GPU", 0)) for each in training_nodes()}
+    ask = ray.remote(num_cpus=0)(hardware.this_node)
+    asked = [
+        ask.options(scheduling_strategy=NodeAffinitySchedulingStrategy(name, soft=False)).remote()
+        for name in there
+    ]
+    return {
+        # Ray may have been given fewer GPUs than the machine has.
+        name: asdict(answer) | {"gpus": answer.gpus[:gpus]}
+        for (name, gpus), answer in zip(there.items(), ray.get(asked), strict=True)
+    }
 
 
 def logical_cpus() -> int:

@@ -34,6 +34,7 @@ from retrain.servers import ray_cluster
 from retrain.step import Chosen, Facts, Step, Workspace
 from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train, Workload, flatten
+from tasks.compute.placement import cpus_of_worker, telling_that_it_waits
 from tasks.data.embeddings import prepared_by
 from tasks.data.json_file import write_json
 from tasks.data.raw_dataset import READERS
@@ -337,12 +338,14 @@ def _launch(job: TrainingJob, scale: Scale) -> dict[str, Any]:
     from ray.train import FailureConfig, RunConfig, TrainingFailedError
     from ray.train.torch import TorchConfig
 
-    from tasks.train.trainer import Trainer
+    from tasks.train.trainer import ASKED, Trainer
     from tasks.train.verdict import StopAtVerdict, verdict, waited
 
     streamed = job.ingest == "stream"
     if scale.workers or streamed:
         ray_cluster.connect()
+    if scale.workers and ray_cluster.is_remote():
+        ray_cluster.forget_others(Project(job.root).state)
     os.environ[REPORT_SECONDS] = str(scale.timeout_seconds)
     # Ray Train identifies a run by its name and does nothing if that run has ended. Its files
     # are not needed: the loop has its own checkpoints.
@@ -368,8 +371,11 @@ def _launch(job: TrainingJob, scale: Scale) -> dict[str, Any]:
         ),
         **ingest,
     )
+    waiting = telling_that_it_waits(
+        job.scratch / ASKED, scaling.num_workers, scaling.resources_per_worker or {}
+    )
     try:
-        with _own_interrupt_handler():
+        with _own_interrupt_handler(), waiting:
             return dict(trainer.fit().return_value)
     except TrainingFailedError as error:
         if late := waited(error, scale.timeout_seconds):
@@ -378,7 +384,7 @@ def _launch(job: TrainingJob, scale: Scale) -> dict[str, Any]:
 
 
 def _scaling(scale: Scale) -> "ScalingConfig":
-    """The resources of each worker: a GPU if there are enough, and its share of half of the CPUs.
+    """The resources of each worker: a GPU if there are enough, and a share of half of the CPUs.
 
     Raises:
         UsageError: There are not enough GPUs, and they are required.
@@ -387,10 +393,8 @@ def _scaling(scale: Scale) -> "ScalingConfig":
 
     workers = scale.workers
     if workers:
-        import ray
-
-        resources = ray.cluster_resources()
-        gpus = int(resources.get("GPU", 0))
+        nodes = [each["Resources"] for each in ray_cluster.training_nodes()]
+        gpus = int(sum(each.get("GPU", 0) for each in nodes))
     else:
         import torch
 
@@ -399,15 +403,16 @@ def _scaling(scale: Scale) -> "ScalingConfig":
         raise UsageError(*lacking)
     if not workers:
         return ScalingConfig(num_workers=0)
-    cpus = resources["CPU"] / 2 / workers
     use_gpu = gpus >= workers
     if gpus and not use_gpu:
         console.say(f"Trains on CPUs: there are {gpus} GPUs for {workers} workers.")
     return ScalingConfig(
         num_workers=workers,
         use_gpu=use_gpu,
-        # Whole CPUs if there are enough, else a fraction of one: a worker must not wait forever.
-        resources_per_worker={"CPU": int(cpus) if cpus >= 1 else cpus, "GPU": int(use_gpu)},
+        resources_per_worker={
+            "CPU": cpus_of_worker(nodes, workers, use_gpu),
+            "GPU": int(use_gpu),
+        },
         # GPUs on one node communicate faster; workers on CPUs are faster on separate nodes.
         placement_strategy="PACK" if use_gpu else "SPREAD",
     )

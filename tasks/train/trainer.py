@@ -11,19 +11,38 @@ Each helper of its controller is a process that takes 2 s of a core to start, be
 """
 
 import os
+from pathlib import Path
 from typing import Any
 
 from ray.train.torch import TorchTrainer
+from ray.train.v2._internal.execution.callback import WorkerGroupCallback
 
 from retrain.servers import ray_cluster
 
 NEEDS_DASHBOARD = "PlacementGroupCleanerCallback"
 DIVIDES_DATA = "DatasetsCallback"
+ASKED = "asked"  # in the scratch of a training
 WATCHES_NODES = "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"
 
 
+class Asking(WorkerGroupCallback):  # type: ignore[misc]  # Ray is not typed
+    """Keeps a file while Ray Train has asked for workers that have not started."""
+
+    def __init__(self, file: Path) -> None:
+        """Takes the file."""
+        self._file = file
+
+    def before_worker_group_start(self, _: Any) -> None:
+        """Called again when the workers found no place for a while."""
+        self._file.touch()
+
+    def after_worker_group_start(self, _: Any) -> None:
+        """Called when all workers have started."""
+        self._file.unlink(missing_ok=True)
+
+
 class Trainer(TorchTrainer):  # type: ignore[misc]  # Ray is not typed
-    """`TorchTrainer` with the helpers that are of use."""
+    """`TorchTrainer` with the helpers that are of use, and one that tells whether it waits."""
 
     def fit(self) -> Any:
         """Trains, as `TorchTrainer` does."""
@@ -38,4 +57,5 @@ class Trainer(TorchTrainer):  # type: ignore[misc]  # Ray is not typed
         if not self.datasets:
             without.add(DIVIDES_DATA)
         callbacks = super()._create_default_callbacks()
-        return [each for each in callbacks if type(each).__name__ not in without]
+        used = [each for each in callbacks if type(each).__name__ not in without]
+        return [*used, Asking(self.train_loop_config["job"].scratch / ASKED)]

@@ -29,13 +29,13 @@ def params(tmp_path):
 
 @pytest.mark.parametrize(("has_bf16", "expected"), [(True, "bf16"), (False, "fp32")])
 def test_large_work_is_done_in_what_the_processor_has(params, monkeypatch, has_bf16, expected):
-    monkeypatch.setattr(hardware, "has_bf16", lambda: has_bf16)
+    monkeypatch.setattr(hardware, "has_bf16", lambda *_: has_bf16)
     large = load_workload(params, "large")
     assert (large.train.precision, large.evaluate.precision) == (expected, expected)
 
 
 def test_small_work_is_done_in_fp32_everywhere(params, monkeypatch):
-    monkeypatch.setattr(hardware, "has_bf16", lambda: True)
+    monkeypatch.setattr(hardware, "has_bf16", lambda *_: True)
     small = load_workload(params, "small")
     assert (small.train.precision, small.evaluate.precision) == ("fp32", "fp32")
 
@@ -161,3 +161,29 @@ def test_a_machine_is_described_for_the_record(machine):
     assert told["accelerators"] == ["8.0", "9.0"]  # what this driver answers to any question
     assert told["cores"] >= 1
     assert json.loads(json.dumps(told)) == told
+
+
+LARGE_MACHINE = {"cores": 16, "gpus": [], "has_bf16": True}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "workers", "expected"),
+    [
+        ([LARGE_MACHINE], 2, ("bf16", 8)),
+        ([LARGE_MACHINE, LARGE_MACHINE | {"cores": 8, "has_bf16": False}], 2, ("fp32", 8)),
+        ([LARGE_MACHINE | {"gpus": [9.0]}, LARGE_MACHINE | {"gpus": [7.5]}], 2, ("fp32", None)),
+        ([LARGE_MACHINE | {"gpus": [7.5]}], 2, ("bf16", 8)),  # too few GPUs for the workers
+    ],
+)
+def test_the_machines_of_a_cluster_decide_for_its_workers(
+    params, machine, monkeypatch, nodes, workers, expected
+):
+    machine()
+    here = load_workload(params, "large")
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    kept = {"address": "10.0.0.1:6379", "nodes": dict(enumerate(nodes))}
+    (params.parent / ".retrain").mkdir()
+    (params.parent / ".retrain" / "cluster.json").write_text(json.dumps(kept))
+    large = load_workload(params, "large", {"scale.workers": workers})
+    assert (large.train.precision, large.scale.threads) == expected
+    assert load_workload(params, "large").train == here.train  # in the run's own process

@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from retrain import hardware
 from retrain.servers import ray_cluster
 from retrain.store import list_files
 from tests.tasks.toy_data import png, write_files
@@ -62,7 +63,16 @@ assert "ray" not in sys.modules
 ray_data.RAY_START = 0.0
 run("prepared")
 import ray
+from retrain.servers import ray_cluster
+state = Path(".retrain").absolute()
+asked = ray_cluster.nodes(state)
+ray_cluster.forget_others(state)
+ray_cluster.disconnect()
+assert ray_cluster.nodes(state) == asked
+assert not ray.is_initialized()
+ray_cluster.connect()
 print(json.dumps({
+    "asked": [vars(each) for each in asked],
     "seen": ray_data.map_units(look, [1], seconds=1e6, done=abs)[0],
     "address": ray.get_runtime_context().gcs_address,
 }))
@@ -150,6 +160,9 @@ def test_workers_need_the_libraries_only_and_run_the_code_of_the_driver(cluster,
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["address"] == cluster
+    here = hardware.this_node()
+    asked = {"cores": here.cores, "gpus": [], "has_bf16": here.has_bf16}
+    assert result["asked"] == [asked]
     changed, files = result["seen"]
     assert changed == "today"
     code = ["examples", "flows", "mine.py", "models", "ours", "retrain", "tasks"]

@@ -196,3 +196,27 @@ def test_other_errors_are_tried_as_often_as_configured_by_ray_and_no_more(
         train_with(tmp_path, monkeypatch, ConnectionError("away"), scale)
     assert (tmp_path / "scratch" / "tries-of-0").read_text() == "x"
     assert not is_transient(raised.value)
+
+
+def test_it_is_said_that_workers_find_no_place(ray_session, tmp_path, monkeypatch):
+    import ray
+    from ray.util.placement_group import placement_group, remove_placement_group
+
+    from retrain.runs import console
+    from tasks.compute import placement
+
+    taken = placement_group([{"CPU": ray.cluster_resources()["CPU"]}])
+    ray.get(taken.ready())
+    said = []
+
+    def say(line):
+        if not said:
+            remove_placement_group(taken)
+        said.append(line)
+
+    monkeypatch.setattr(placement, "SECONDS", 1.0)
+    monkeypatch.setattr(console, "say", say)
+    with pytest.raises(ValueError, match=r"^no such thing$"):
+        train_with(tmp_path, monkeypatch, ValueError("no such thing"))
+    assert said[0].startswith("train waits for Ray to start its workers: 2 with 1 CPUs each. Free")
+    assert "Free are 0 of 4 CPUs and 0 of 0 GPUs, in 1 machines." in said[0]
