@@ -271,12 +271,13 @@ def show(document: Document) -> None:
 
 def _in_training(facts: Mapping[str, Any]) -> str:
     """The best epoch of a training, and what was trained, in one line."""
-    others = ("batch_size", "best_epoch", "numerics", "parameters", "start", "weights")
+    others = ("batch_size", "best_epoch", "numerics", "of_equals", "parameters", "start", "weights")
     metrics = [name for name in facts if name not in others]
+    equals = f"; {facts['of_equals']}" if "of_equals" in facts else ""
     values = ", ".join(f"{name} {console.number(facts[name])}" for name in metrics)
     precision = facts["numerics"]["precision"]
     return (
-        f"best epoch {facts['best_epoch']}: {values}; {facts['parameters']:,} parameters, "
+        f"best epoch {facts['best_epoch']}: {values}{equals}; {facts['parameters']:,} parameters, "
         f"{precision}, batches of {facts['batch_size']}"
     )
 

@@ -43,7 +43,7 @@ from tasks.data.embeddings import prepared_by
 from tasks.embed.step import STEP as EMBED
 from tasks.preprocess.step import STEP as PREPROCESS
 from tasks.pull.step import STEP as PULL, data_version, outdated
-from tasks.train.selection import best_so_far, pruned_at, score
+from tasks.train.selection import best_so_far, larger_is_better, pruned_at, score
 from tasks.train.step import STEP as TRAIN, TRACKED
 from tasks.validate.step import STEP as VALIDATE
 
@@ -337,7 +337,7 @@ def document(run: RunState) -> Document:
     search = {
         "key": _key(run),
         "metric": choice.metric,
-        "larger_is_better": choice.larger_is_better,
+        "larger_is_better": larger_is_better(choice),
         "wanted": _wanted(run.workload),
         "parameters": [parameter.name for parameter in spaces.parameters(run.workload)],
     }

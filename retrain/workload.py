@@ -200,20 +200,14 @@ class Best(Section):
     """Which epoch of a training is the best: its weights become the model.
 
     Attributes:
-        metric: A metric of the validation split in the training's history.
+        metric: A metric of the validation split in the training's history; of epochs that have the
+            same, the one with the lowest `val_loss` is the best.
         mode: Whether it should be large or small; `auto` is `min` for a name that ends in `loss`
             or `error`.
     """
 
     metric: Text = "val_accuracy"
     mode: Literal["auto", "max", "min"] = "auto"
-
-    @property
-    def larger_is_better(self) -> bool:
-        """Whether the metric should be large."""
-        if self.mode == "auto":
-            return not self.metric.endswith(("loss", "error"))
-        return self.mode == "max"
 
 
 class Lora(Section):

@@ -143,6 +143,7 @@ def _training(trained: Artifact, scores: Mapping[str, Any]) -> Iterator[str]:
         said += [
             f"{facts['parameters']:,} parameters",
             f"best epoch {facts['best_epoch']}",
+            *([facts["of_equals"]] if "of_equals" in facts else []),
             f"batches of {facts['batch_size']:,}",
             f"trained in {facts['numerics']['precision']}",
         ]

@@ -3,28 +3,27 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from torch.optim.swa_utils import AveragedModel
-
-    Tensors = tuple[Tensor, ...] | list[Tensor]
+    from torch import nn
 
 
-def averaged(network: "nn.Module", decay: float) -> "AveragedModel":
-    """An average of a network's weights over its training, on the network's device.
+def update_average(average: "nn.Module", network: "nn.Module", decay: float, updates: int) -> None:
+    """Takes the weights after a step into their average, without waiting for a GPU.
 
-    The statistics of batch norms are the network's own.
+    The first time the average becomes the weights. The statistics of batch norms are always the
+    network's own.
 
     Args:
-        network: At the start of its training.
-        decay: The part of the average that stays with each update. It is less in the first
-            updates, (1 + n) / (10 + n) after n of them, as in TensorFlow's
-            `ExponentialMovingAverage`.
+        average: Another network like it; changed in place.
+        network: After a step.
+        decay: The part of the average that stays. It is less in the first updates,
+            (1 + n) / (10 + n) after n of them, as in TensorFlow's `ExponentialMovingAverage`.
+        updates: How many there were before this one.
     """
-    from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+    import torch
 
-    def update(averages: "Tensors", values: "Tensors", updates: "Tensor | int") -> None:
-        count = int(updates)
-        now = min(decay, (1 + count) / (10 + count))
-        get_ema_multi_avg_fn(now)(averages, values, updates)  # type: ignore[no-untyped-call]
-
-    return AveragedModel(network, multi_avg_fn=update)
+    kept = min(decay, (1 + updates) / (10 + updates)) if updates else 0.0
+    with torch.no_grad():
+        averages, weights = tuple(average.parameters()), tuple(network.parameters())
+        torch._foreach_lerp_(averages, weights, 1 - kept)
+        for averaged, current in zip(average.buffers(), network.buffers(), strict=True):
+            averaged.copy_(current)

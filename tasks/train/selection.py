@@ -24,6 +24,27 @@ def is_better(epoch: Epoch, best: Epoch | None, choice: Best) -> bool:
     return best is None or score(epoch, choice) > score(best, choice)
 
 
+def larger_is_better(choice: Best) -> bool:
+    """Whether the metric should be large."""
+    if choice.mode == "auto":
+        return not choice.metric.endswith(("loss", "error"))
+    return choice.mode == "max"
+
+
+def of_equals(history: Sequence[Epoch], best: Epoch, choice: Best) -> str | None:
+    """What the best epoch is among those with the same metric; None if there is no other.
+
+    Args:
+        history: All epochs.
+        best: The best of them.
+        choice: The metric.
+    """
+    count = sum(each.get(choice.metric) == best[choice.metric] for each in history)
+    by_loss = choice.metric != "val_loss" and "val_loss" in best
+    which = "the lowest val_loss" if by_loss else "the first"
+    return f"{which} of {count} epochs with this {choice.metric}" if count > 1 else None
+
+
 def stops_early(history: Sequence[Epoch], choice: Best, rule: EarlyStopping | None) -> bool:
     """Whether a training ends now because it no longer gets better.
 
@@ -70,7 +91,7 @@ def pruned_at(history: Sequence[Epoch], choice: Best, bounds: Mapping[int, float
 def _signed(epoch: Epoch, choice: Best) -> float:
     """The metric, or its opposite, so that the larger is the better one."""
     value = float(epoch[choice.metric])
-    return value if choice.larger_is_better else -value
+    return value if larger_is_better(choice) else -value
 
 
 def score(epoch: Epoch, choice: Best) -> tuple[float, float]:

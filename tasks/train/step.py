@@ -45,7 +45,7 @@ from tasks.train.estimate import estimate, forecast, notice
 from tasks.train.ingest import DATALOADER, STREAM
 from tasks.train.job import TrainingJob
 from tasks.train.progress import FILE, followed
-from tasks.train.selection import stops_early
+from tasks.train.selection import of_equals, stops_early
 
 if TYPE_CHECKING:
     from ray.train import ScalingConfig
@@ -96,8 +96,9 @@ def train(
     Returns:
         `weights` (SHA-256 of the weights' file), `parameters` (how many), `numerics` (`precision`,
         `attention`, whether `compiled`, and CPU `threads`), `batch_size` (over all workers, as it
-        was), `best_epoch`, `start` (SHA-256 of the weights it started from, if not new), and the
-        metric by which it is the best, with `val_accuracy` and `val_loss` where the loop has them.
+        was), `best_epoch`, `of_equals` (why that one, if others have the same metric), `start`
+        (SHA-256 of the weights it started from, if not new), and the metric by which it is the
+        best, with `val_accuracy` and `val_loss` where the loop has them.
 
     Raises:
         PrunedError: The training is a trial of a search, which ends it.
@@ -161,6 +162,7 @@ def train(
     best = result["best"]
     chosen = hyperparameters.best.metric
     metrics = {name: best[name] for name in sorted({chosen, *VALIDATION} & best.keys())}
+    equals = of_equals(history, best, hyperparameters.best)
     weights = (job.output / models.WEIGHTS).read_bytes()
     return {
         "weights": hashlib.sha256(weights).hexdigest(),
@@ -168,6 +170,7 @@ def train(
         "numerics": result["numerics"],
         "batch_size": batch_size,
         "best_epoch": best["epoch"],
+        **({"of_equals": equals} if equals else {}),
         **({"start": start.weights} if start.registered else {}),
         **metrics,
     }

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, nullcontext
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -14,7 +15,7 @@ from tasks.data.shards import PreparedSplit, open_prepared
 from tasks.train import checkpoint, device, sharding
 from tasks.train.adapters import add_adapters, merge_adapters
 from tasks.train.augment import Augmentation, mean_loss
-from tasks.train.averaging import averaged
+from tasks.train.averaging import update_average
 from tasks.train.balance import class_weights
 from tasks.train.collective import (
     of_all_workers,
@@ -163,8 +164,7 @@ class Training:
         if self.hyperparameters.freeze_epochs:
             backbone = self.network.backbone.parameters()
             self.unfrozen = [each for each in backbone if each.requires_grad]
-        decay = self.hyperparameters.ema
-        self.average = averaged(self.network, decay) if decay else None
+        self.average = deepcopy(self.network) if self.hyperparameters.ema else None
         self.step = 0
         self.loss_sum = torch.zeros((), device=self.device)
         self.history: list[dict[str, Any]] = []
@@ -373,8 +373,8 @@ class Training:
         self.lr = learning_rate(self.step, self.steps, self.hyperparameters, self.losses)
         set_learning_rate(self.optimizer, self.lr)
         self.optimizer.step()
-        if self.average:
-            self.average.update_parameters(self.network)
+        if self.average and (decay := self.hyperparameters.ema):
+            update_average(self.average, self.network, decay, self.step)
         self.step += 1
         return norm
 
@@ -409,7 +409,7 @@ class Training:
         Raises:
             ValueError: The training diverged.
         """
-        network = self.average.module if self.average else self.network
+        network = self.average or self.network
         share_statistics(network)
         with self.autocast:
             val_loss, val_accuracy = validate(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import models
 from retrain.project import Project
@@ -20,6 +21,7 @@ from retrain.workload import (
     Workload,
 )
 from tasks.data.shards import open_prepared
+from tasks.train.averaging import update_average
 from tasks.train.step import check
 from tests.tasks.train.helpers import SMALL, run, validated, write_prepared
 
@@ -135,6 +137,25 @@ def test_the_average_is_what_is_evaluated_and_kept(images, tmp_path):
     trained = run(tmp_path, images, hyperparameters)
     loss, _ = validated(trained, images)
     assert trained.facts["val_loss"] == pytest.approx(loss, rel=1e-5)
+
+
+class Waiting(TorchDispatchMode):
+    """Finds what reads a number of a tensor, for which a GPU is waited."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        assert function is not torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+def test_the_average_waits_for_no_gpu_and_begins_as_the_weights():
+    average, network = torch.nn.BatchNorm2d(3), torch.nn.BatchNorm2d(3)
+    for updates, (weight, expected) in enumerate(((5.0, 5.0), (16.0, 5 + 11 * 9 / 11))):
+        network.weight.data.fill_(weight)
+        network.num_batches_tracked += 1
+        with Waiting():
+            update_average(average, network, 0.9, updates)
+        assert average.weight.tolist() == pytest.approx([expected] * 3)
+    assert average.num_batches_tracked == 2
 
 
 def test_a_training_ends_early_says_so_and_is_then_over(images, tmp_path, steps, caplog):

@@ -1,7 +1,7 @@
 import pytest
 
 from retrain.workload import Best, EarlyStopping
-from tasks.train.selection import is_better, stops_early
+from tasks.train.selection import is_better, of_equals, stops_early
 
 
 def epochs(*accuracies, losses=None):
@@ -24,6 +24,9 @@ def chosen(history, best):
 def test_the_best_epoch_has_the_highest_accuracy_then_the_lowest_loss_then_is_the_first():
     history = epochs(0.5, 0.8, 0.8, 0.8, 0.7, losses=[0.1, 0.5, 0.4, 0.4, 0.2])
     assert chosen(history, Best()) == 2
+    said = "the lowest val_loss of 3 epochs with this val_accuracy"
+    assert of_equals(history, history[2], Best()) == said
+    assert of_equals(history, history[0], Best()) is None
 
 
 @pytest.mark.parametrize(
