@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from retrain.locks import locked
+
 COMPLETE = 1  # SQLite's `user_version` of a database that was created here; neither tool uses it
 LOCK_SECONDS = 30.0  # to wait for another process that writes
 _JOURNALS = ("-journal", "-wal", "-shm")
@@ -34,11 +36,9 @@ def created(path: Path, tables: Sequence[str], create: Callable[[Path], None]) -
     if _has_rows(path, tables):
         yield
         return
-    from filelock import FileLock
-
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.with_name(f".{path.name}.lock")
-    with FileLock(lock):
+    with locked(lock):
         try:
             if not _is_complete(path) and not _has_rows(path, tables):
                 _replace(path, create)

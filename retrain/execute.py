@@ -43,7 +43,8 @@ def get_or_run(
     """Takes a step's output from the store, or runs the step and publishes it there.
 
     The step begins when its inputs have been found undamaged, so nothing that is in its scratch was
-    made from damaged ones; should they be changed later, that is never used again.
+    made from damaged ones; should they be changed later, that is never used again. The caller holds
+    the key's lock: its wait for another run does not count as time of the step.
 
     Args:
         store: Where the output is kept.
@@ -64,38 +65,37 @@ def get_or_run(
         PrunedError: From the step, as the trial of a search. Its scratch is kept.
         ValueError: From the step. The store is unchanged.
     """
-    with store.lock(step.name, plan.key):
-        store.hold(context.run, step.name, plan.key)
-        store.clear(step.name, plan.key)
-        if not refresh and (found := store.find(step.name, plan.key)):
-            # Of a run that was killed when it had published its output, or refreshed it.
-            shutil.rmtree(store.scratch(step.name, plan.key))
-            return found, True
-        partial = store.partial(step.name, plan.key)
-        # The step itself checks what it looks up; all of that output may be far more.
-        read = [each for each in inputs if each.step not in step.looked_up]
-        try:
-            with _checked(read, check) as state:
-                partial.mkdir()
-                scratch, is_stale = store.scratch_from(step.name, plan.key, state)
-                workspace = Workspace(
-                    partial,
-                    scratch,
-                    plan.key,
-                    workload.name,
-                    context.project,
-                    refresh or is_stale,
-                    context.trial,
-                    workload,
-                )
-                _run(step, plan, workload, inputs, workspace, context)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-        store.discard(step.name, plan.key)
-        partial.rename(store.folder(step.name, plan.key))
-        shutil.rmtree(scratch)
-        artifact = store.find(step.name, plan.key)
+    store.hold(context.run, step.name, plan.key)
+    store.clear(step.name, plan.key)
+    if not refresh and (found := store.find(step.name, plan.key)):
+        # Of a run that was killed when it had published its output, or refreshed it.
+        shutil.rmtree(store.scratch(step.name, plan.key))
+        return found, True
+    partial = store.partial(step.name, plan.key)
+    # The step itself checks what it looks up; all of that output may be far more.
+    read = [each for each in inputs if each.step not in step.looked_up]
+    try:
+        with _checked(read, check) as state:
+            partial.mkdir(parents=True)
+            scratch, is_stale = store.scratch_from(step.name, plan.key, state)
+            workspace = Workspace(
+                partial,
+                scratch,
+                plan.key,
+                workload.name,
+                context.project,
+                refresh or is_stale,
+                context.trial,
+                workload,
+            )
+            _run(step, plan, workload, inputs, workspace, context)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    store.discard(step.name, plan.key)
+    partial.rename(store.folder(step.name, plan.key))
+    shutil.rmtree(scratch)
+    artifact = store.find(step.name, plan.key)
     assert artifact is not None
     return artifact, False
 

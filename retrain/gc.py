@@ -12,6 +12,7 @@ from typing import Any
 
 from retrain import roots, tracking
 from retrain.errors import UsageError
+from retrain.locks import locked
 from retrain.params import workload_names
 from retrain.project import Project
 from retrain.registry import lineage, versions
@@ -152,7 +153,7 @@ def _logs(project: Project, keep: int, dry_run: bool) -> Iterator[Garbage]:
 
 def _searches(project: Project, keep: int, dry_run: bool) -> Iterator[Garbage]:
     """The trials of searches that none of the last runs made, and no process works at."""
-    from filelock import FileLock, Timeout
+    from filelock import Timeout
 
     kept = {
         document["search"]["key"]
@@ -165,7 +166,7 @@ def _searches(project: Project, keep: int, dry_run: bool) -> Iterator[Garbage]:
             continue
         with suppress(Timeout), ExitStack() as stack:
             for lock in folder.rglob("*.lock"):
-                stack.enter_context(FileLock(lock, timeout=0))
+                stack.enter_context(locked(lock, wait=False))
             files = [path for path in folder.rglob("*") if path.suffix != ".lock"]
             if not _is_recent(max((path.stat().st_mtime for path in files), default=0)):
                 yield Garbage("search", project.relative(folder), size_of(folder))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import time
 
+from retrain.locks import locked
 from retrain.project import Project
 from retrain.store import ROOTS, write_json
 
@@ -80,10 +81,8 @@ def _is_old(file: Path) -> bool:
 
 @contextmanager
 def _locked(project: Project) -> Iterator[Path]:
-    from filelock import FileLock
-
     project.state.mkdir(parents=True, exist_ok=True)
-    with FileLock(project.state / ".roots.lock"):
+    with locked(project.state / ".roots.lock"):
         file = _file(project)
         file.parent.mkdir(parents=True, exist_ok=True)
         yield file

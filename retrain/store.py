@@ -9,14 +9,17 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 from retrain import atomic
+from retrain.locks import locked
 from retrain.project import Project
+from retrain.runs import console
 from retrain.step import REPORT, Plan, TrialContext, digest_of
 
 MANIFEST = "manifest.json"
@@ -167,23 +170,43 @@ class Store:
         return self.root / step / f".{key}.partial"
 
     @contextmanager
-    def lock(self, step: str, key: str, *, wait: bool = True) -> Iterator[None]:
+    def lock(
+        self, step: str, key: str, *, wait: bool = True, run: str | None = None
+    ) -> Iterator[None]:
         """Holds the lock of a key, so that only one of two runs makes the artifact.
 
         Args:
             step: The step of the key.
             key: The key to lock.
-            wait: Whether to wait until another process releases it.
+            wait: Whether to wait until another process releases it, which a line says.
+            run: The id of the run that is going to make the artifact, for that line.
 
         Raises:
             filelock.Timeout: Another process holds it, and `wait` is false.
+            ValueError: The file system has no locks.
         """
-        from filelock import FileLock
+        from filelock import Timeout
 
         path = self.lock_file(step, key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path, timeout=-1 if wait else 0):
-            yield
+        with ExitStack() as held:
+            try:
+                held.enter_context(locked(path, wait=False))
+            except Timeout:
+                if not wait:
+                    raise
+                with suppress(FileNotFoundError):
+                    holder = path.read_text(encoding="utf-8") or "another command"
+                    console.say(f"{step} waits for {holder}, which has the same to make.")
+                held.enter_context(locked(path))
+            if run:
+                now = datetime.now(UTC).isoformat(timespec="seconds")
+                path.write_text(f"run {run[:8]} since {now}", encoding="utf-8")
+            try:
+                yield
+            finally:
+                if run:
+                    os.truncate(path, 0)
 
     def find_digest(self, step: str, digest: str) -> Artifact | None:
         """An artifact of a step with a digest, whatever its key is; None if there is none."""
@@ -231,9 +254,8 @@ class Store:
         return folder, is_stale
 
     def forget(self, step: str, key: str) -> None:
-        """Removes a key's scratch, so that the step starts from nothing."""
-        with self.lock(step, key):
-            shutil.rmtree(self.scratch(step, key))
+        """Removes a key's scratch, so that the step starts anew; the caller holds its lock."""
+        shutil.rmtree(self.scratch(step, key))
 
     def last_plan(self, workload: str, step: str) -> Path:
         """The file that keeps the last plan of a step."""
@@ -242,12 +264,10 @@ class Store:
     @contextmanager
     def holding(self, run: str) -> Iterator[None]:
         """Protects the artifacts that a run uses and makes from `retrain gc` while it lasts."""
-        from filelock import FileLock
-
         held = self._held_by(run)
         held.parent.mkdir(parents=True, exist_ok=True)
         lock = held.with_suffix(".lock")
-        with FileLock(lock):
+        with locked(lock):
             held.touch()
             try:
                 yield
@@ -270,12 +290,12 @@ class Store:
 
     def held(self) -> set[tuple[str, str]]:
         """The step and the key of all artifacts that runs in progress need."""
-        from filelock import FileLock, Timeout
+        from filelock import Timeout
 
         needed: set[tuple[str, str]] = set()
         for lock in (self.root / _HOLDS).glob("*.lock"):
             try:
-                with FileLock(lock, timeout=0):  # free: its run was killed
+                with locked(lock, wait=False):  # free: its run was killed
                     self._release(lock)
             except Timeout:
                 try:
@@ -289,9 +309,9 @@ class Store:
         """The runs that were killed while they held artifacts, until `held` forgets them."""
         killed: set[str] = set()
         for lock in (self.root / _HOLDS).glob("*.lock"):
-            from filelock import FileLock, Timeout
+            from filelock import Timeout
 
-            with suppress(Timeout), FileLock(lock, timeout=0):
+            with suppress(Timeout), locked(lock, wait=False):
                 killed.add(lock.stem.rpartition("-")[0])
         return killed - {"dvc"}
 

@@ -3,9 +3,10 @@
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from retrain.locks import locked
 from retrain.project import Project
 
 # Hooks of the clone, such as those of pre-commit or DVC, are not for a copy.
@@ -25,16 +26,17 @@ def checked_out(project: Project, commit: str) -> Iterator[Project]:
     Raises:
         ValueError: There is no such commit here; or another process has a commit checked out.
     """
-    from filelock import FileLock, Timeout
+    from filelock import Timeout
 
     folder = project.state / "worktrees"
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder.with_suffix(".lock"), timeout=0)
+    held = ExitStack()
     try:
-        lock.acquire()
+        held.enter_context(locked(folder.with_suffix(".lock"), wait=False))
     except Timeout:
         raise ValueError("A version is being reproduced in this clone: wait for its end.") from None
-    try:
+    with held:
+        held.callback(_clear, project, folder)
         _clear(project, folder)
         try:
             project.git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}")
@@ -45,9 +47,6 @@ def checked_out(project: Project, commit: str) -> Iterator[Project]:
         place = folder / secrets.token_hex(4)
         project.git(*ADD, str(place), commit)
         yield Project(place / project.git("rev-parse", "--show-prefix"))
-    finally:
-        _clear(project, folder)
-        lock.release()
 
 
 def _clear(project: Project, folder: Path) -> None:

@@ -156,9 +156,10 @@ class Build:
         """Takes a step's output from the store, or makes it there."""
         began = time.monotonic()
         now = plan(step, self.workload, inputs)
-        made, cached = get_or_run(
-            self.store, step, now, self.workload, inputs, self.context, self._check
-        )
+        with self.store.lock(step.name, now.key, run=self.context.run):
+            made, cached = get_or_run(
+                self.store, step, now, self.workload, inputs, self.context, self._check
+            )
         roots.add(self.project, [(step.name, now.key)])
         maker = f"from run {made.provenance['run'][:8]} of {made.provenance['time']}"
         why = maker if cached else "not in the store"

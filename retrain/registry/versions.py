@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrain import tracking
 from retrain.errors import UsageError
+from retrain.locks import locked
 from retrain.project import Project
 from retrain.registry import ledger, sqlite_reader
 from retrain.registry.ledger import LONGEST_REASON
@@ -133,10 +134,8 @@ def lock(project: Project) -> Iterator[None]:
 
     It only spares work: other clones may use the same registry, and the ledger keeps them apart.
     """
-    from filelock import FileLock
-
     project.state.mkdir(parents=True, exist_ok=True)
-    with FileLock(project.state / ".registry.lock"):
+    with locked(project.state / ".registry.lock"):
         yield
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrain import tracking
+from retrain.locks import locked
 from retrain.project import Project
 from retrain.runs import console
 from retrain.store import Store
@@ -31,13 +32,12 @@ MESSAGE = "Its process was ended from outside."
 @contextmanager
 def marked(project: Project) -> Iterator[None]:
     """Marks the flow runs of the block, so that they are ended if this process is killed."""
-    from filelock import FileLock
     from prefect import tags
 
     name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     mark = _folder(project) / f"{name}.lock"
     mark.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(mark), tags(name):
+    with locked(mark), tags(name):
         yield
         mark.unlink()  # it stays after an error, which may have kept Prefect from its last word
 
@@ -74,10 +74,10 @@ def _free_marks(project: Project, stack: ExitStack) -> list[Path]:
     """The marks of processes that have ended; they stay locked as long as the stack is open."""
     free = []
     for mark in sorted(_folder(project).glob("*.lock")):
-        from filelock import FileLock, Timeout
+        from filelock import Timeout
 
         with suppress(Timeout):
-            stack.enter_context(FileLock(mark, timeout=0))
+            stack.enter_context(locked(mark, wait=False))
             free.append(mark)
     return free
 

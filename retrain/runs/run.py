@@ -1,7 +1,7 @@
 """Runs a flow: calls its steps as Prefect tasks and records the outcome of each."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, replace
 from time import monotonic
 
@@ -150,23 +150,27 @@ class Run:
 
         from retrain.caching import CACHED, as_task
 
+        store, hours = self.state.store, step.limit(workload)
         refresh = self.refresh and (step.name, now.key) not in self._made
-        if refresh and step.cached:
-            self.state.store.forget(step.name, now.key)
-        hours = step.limit(workload)
         trial = context.trial.name if context.trial else None
-        task = as_task(step, self.state.store, self._verifier.check, hours, trial)
-        try:
-            # Quoted, so that Prefect does not search the arguments for futures.
-            ended = task(
-                plan=quote(now),
-                workload=quote(workload),
-                inputs=quote(inputs),
-                context=quote(context),
-                refresh=refresh,
-            )
-        except TaskRunTimeoutError:
-            raise StepTimeoutError(timeout_message(step.name, hours)) from None
+        task = as_task(step, store, self._verifier.check, hours, trial)
+        with ExitStack() as held:
+            if step.cached:
+                # Before the task, whose time is limited.
+                held.enter_context(store.lock(step.name, now.key, run=context.run))
+                if refresh:
+                    store.forget(step.name, now.key)
+            try:
+                # Quoted, so that Prefect does not search the arguments for futures.
+                ended = task(
+                    plan=quote(now),
+                    workload=quote(workload),
+                    inputs=quote(inputs),
+                    context=quote(context),
+                    refresh=refresh,
+                )
+            except TaskRunTimeoutError:
+                raise StepTimeoutError(timeout_message(step.name, hours)) from None
         result = ended.result()
         if isinstance(result, PrunedError):
             raise result

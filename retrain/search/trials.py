@@ -12,6 +12,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from retrain.locks import locked
 from retrain.step import Plan, digest_of
 from retrain.store import write_json
 from retrain.workload import Tune
@@ -141,9 +142,7 @@ class Trials:
         Raises:
             filelock.Timeout: Another process holds it, and `wait` is false.
         """
-        from filelock import FileLock
-
-        with FileLock(self._file(number).with_suffix(".lock"), timeout=-1 if wait else 0):
+        with locked(self._file(number).with_suffix(".lock"), wait=wait):
             yield
 
     def forget(self) -> None:

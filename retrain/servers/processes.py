@@ -10,15 +10,15 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic, sleep
 from urllib.parse import urlsplit
 
 import psutil
-from filelock import FileLock
 
+from retrain.locks import locked
 from retrain.project import Project
 from retrain.store import write_json
 
@@ -80,10 +80,10 @@ class Program:
     stateless: bool = False
 
 
-def lock(project: Project) -> FileLock:
+def lock(project: Project) -> AbstractContextManager[None]:
     """The lock to hold while services are started or stopped."""
     project.state.mkdir(parents=True, exist_ok=True)
-    return FileLock(project.state / "services.lock")
+    return locked(project.state / "services.lock")
 
 
 def read_services(project: Project) -> list[Service]:

@@ -100,7 +100,8 @@ def test_a_gpu_without_memory_of_its_own_has_the_machines(machine):
     assert hardware.gpu_memory() == 9 * 2**20  # this driver answers any question with that
     machine(capabilities=["9.0", "[N/A]"])
     hardware.gpu_capabilities()
-    (Path(shutil.which("nvidia-smi"))).write_text("#!/bin/sh\necho '[N/A]'\n")
+    driver = Path(shutil.which("nvidia-smi"))
+    driver.write_text("#!/bin/sh\necho '[N/A]'\n", encoding="utf-8")
     assert hardware.gpu_memory() == hardware.memory()
 
 

@@ -1,3 +1,5 @@
+import errno
+import fcntl
 import json
 import subprocess
 import sys
@@ -35,7 +37,8 @@ def with_lr(lr: float) -> Workload:
 def make_toy(store, context, workload=WORKLOAD, step=STEP, refresh=False):
     now = plan(STEP, workload, [DATA])
     check = Verifier(store).check
-    made, _ = get_or_run(store, step, now, workload, [DATA], context, check, refresh=refresh)
+    with store.lock(step.name, now.key):
+        made, _ = get_or_run(store, step, now, workload, [DATA], context, check, refresh=refresh)
     return made
 
 
@@ -225,3 +228,14 @@ def test_what_a_run_takes_is_held_until_it_ends_or_is_killed(store, context):
     assert store.killed_runs() == {"run-3"}
     assert store.held() == set()
     assert list((store.root / ".holds").iterdir()) == []
+
+
+def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    store = Store(tmp_path / "store")
+    with pytest.raises(ValueError, match=r"toy is on \S+ \(/.*\), where files cannot be locked"):
+        store.lock("toy", "key").__enter__()
+    assert not list((tmp_path / "store").rglob("*.lock.*"))

@@ -4,8 +4,10 @@ import base64
 import json
 import logging
 import multiprocessing
+import re
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
 from time import monotonic, sleep
 
 import pytest
@@ -16,7 +18,7 @@ from retrain.errors import PrunedError, RejectedDataError
 from retrain.project import Project
 from retrain.runs.run import Run
 from retrain.runs.state import RunState
-from retrain.step import DataVersion, Step, TrialContext
+from retrain.step import DataVersion, Step, TrialContext, plan
 from retrain.store import RunContext, Store
 from retrain.workload import Data, Model, Train, Workload
 
@@ -94,6 +96,28 @@ def test_a_second_run_takes_everything_from_the_store_and_asks_again(run_toy):
     assert [cached for _, cached, _ in outcomes(after)] == [True, True, False]
     assert before.context.run[:8] in after.state.outcomes[0].why
     assert after.state.artifacts["asks"].facts == {"asked": True}
+
+
+def test_a_wait_for_another_run_is_said_and_is_not_time_of_the_step(run_toy, tmp_path, caplog):
+    store, slow = Store(tmp_path / "store"), replace(FIRST, hours=1 / 3600)
+    now, held = plan(slow, WORKLOAD.model_copy(update={"train": Train(epochs=10)}), [DATA]), Event()
+
+    def other_run():
+        with store.lock("first", now.key, run="0123456789"):
+            held.set()
+            sleep(2)
+
+    other = Thread(target=other_run)
+    other.start()
+    held.wait()
+    with caplog.at_level(logging.INFO, logger="retrain"):
+        run = run_toy(steps=[slow])
+    other.join()
+    assert outcomes(run) == [("first", False, "first run")]
+    [said] = [line for line in caplog.messages if "waits" in line]
+    assert re.fullmatch(
+        r"first waits for run 01234567 since \S+, which has the same to make\.", said
+    )
 
 
 def test_a_changed_parameter_runs_the_step_and_is_named(run_toy):

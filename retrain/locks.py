@@ -1,0 +1,53 @@
+"""Locks on files, which keep processes of one machine or of several apart.
+
+The system releases a lock when the process that holds it ends in any way.
+"""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+# What a file system answers that cannot lock.
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Holds the lock of a file, which is created; its folder exists.
+
+    Args:
+        path: The file. A process that holds the lock may write to it, and delete it.
+        wait: Whether to wait until another process releases it.
+
+    Raises:
+        filelock.Timeout: Another process holds it, and `wait` is false.
+        ValueError: The file system has no locks.
+    """
+    from filelock import FileLock
+
+    # A soft lock, a file that is there, would outlive a process that is killed.
+    lock = FileLock(path, timeout=-1 if wait else 0, fallback_to_soft=False)
+    try:
+        lock.acquire()
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        raise ValueError(
+            f"{path.parent} is on {_file_system(path)}, where files cannot be locked, and two runs "
+            "would destroy each other's work. Use a local disk, or mount NFS with its locks "
+            "(NFS 4, without nolock)."
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _file_system(path: Path) -> str:
+    """The file system of a path, and where it is mounted: `nfs4 (/mnt/team)`."""
+    import psutil
+
+    mounts = {Path(each.mountpoint): each.fstype for each in psutil.disk_partitions(all=True)}
+    place = next((each for each in path.resolve().parents if each in mounts), None)
+    return f"{mounts[place]} ({place})" if place else "a file system"
