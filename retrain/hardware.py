@@ -174,11 +174,22 @@ def _cpu() -> str:
 def memory() -> float:
     """Bytes of memory that processes may use: the machine's, or the limit of the container."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return float(min([machine, *_container_limits()]))
+    return float(min([machine, *(limit for limit, _ in _container_limits())]))
 
 
-def _container_limits() -> Iterator[int]:
-    """The limits of memory of this process's control groups, in both versions of them."""
+def free_memory() -> float:
+    """Bytes of memory that no process uses now, of the machine or within the container's limit."""
+    import psutil
+
+    left = [limit - used for limit, used in _container_limits()]
+    return float(min([psutil.virtual_memory().available, *left]))
+
+
+def _container_limits() -> Iterator[tuple[int, int]]:
+    """The limits of memory of this process's control groups, and what is used, in both versions.
+
+    Files that the system keeps in memory, and lets go of, do not count as used.
+    """
     try:
         groups = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:  # no Linux
@@ -190,22 +201,28 @@ def _container_limits() -> Iterator[int]:
             # In a container its own group may be shown as the root.
             folder = Path(root, name.lstrip("/"))
             for each in (folder, *folder.parents):
-                for file in ("memory.max", "memory.limit_in_bytes"):
+                for file, usage, kept in (
+                    ("memory.max", "memory.current", "inactive_file"),
+                    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+                ):
                     with suppress(OSError, ValueError):  # `max` is no limit
-                        yield int((each / file).read_text(encoding="utf-8"))
+                        limit = int((each / file).read_text(encoding="utf-8"))
+                        used = int((each / usage).read_text(encoding="utf-8"))
+                        statistics = (each / "memory.stat").read_text(encoding="utf-8").split()
+                        yield limit, used - int(statistics[statistics.index(kept) + 1])
                 if each == root:
                     break
 
 
 @cache
-def gpu_memory() -> float:
-    """Bytes of memory of the smallest of the GPUs that PyTorch can use; 0 without any.
+def free_gpu_memory() -> float:
+    """Bytes of free memory of the fullest of the GPUs that PyTorch can use; 0 without any.
 
     A GPU that names no memory of its own shares the machine's.
     """
     if not gpu_capabilities():
         return 0.0
-    return min((size * 2**20 for size in _numbers("memory.total")), default=memory())
+    return min((size * 2**20 for size in _numbers("memory.free")), default=free_memory())
 
 
 @cache

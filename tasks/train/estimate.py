@@ -20,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from time import perf_counter
 
-from retrain.hardware import gpu_capabilities, gpu_memory, memory
+from retrain.hardware import free_gpu_memory, free_memory, gpu_capabilities
 from retrain.project import Project
 from retrain.servers import ray_cluster
 from retrain.step import Forecast
@@ -86,8 +86,8 @@ class Estimate:
 
     @property
     def available(self) -> float:
-        """Bytes of memory that each worker can have on this machine."""
-        return gpu_memory() if self.on_gpu else memory() / self.workers
+        """Bytes of memory that each worker can have on this machine, beside what runs there now."""
+        return free_gpu_memory() if self.on_gpu else free_memory() / self.workers
 
     def __str__(self) -> str:
         trained = f" ({_count(self.trained)} trained)" if self.trained < self.parameters else ""
@@ -176,8 +176,9 @@ def forecast(workload: Workload, project: Project) -> Forecast:
             smaller = f"scale.workers, {smaller}"
             where += f" for each of {found.workers} workers"
         excess = (
-            f"train: the training takes {found}, and {where} {_bytes(found.available)}. Make "
-            f"{smaller}images.size or the model smaller; --force tries it as it is."
+            f"train: the training takes {found}, and {where} {_bytes(found.available)} free. Wait "
+            f"for what else runs there, or make {smaller}images.size or the model smaller; --force "
+            "tries it as it is."
         )
     thousand = 1000 * train.epochs
     if found.flops * thousand < MANY_FLOPS and not _is_large(found):

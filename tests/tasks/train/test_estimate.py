@@ -32,9 +32,9 @@ def machine(monkeypatch):
 
     def is_one(memory=16e9, gpus=(), gpu_memory=0.0):
         monkeypatch.delenv("RAY_ADDRESS", raising=False)
-        monkeypatch.setattr(module, "memory", lambda: memory)
+        monkeypatch.setattr(module, "free_memory", lambda: memory)
         monkeypatch.setattr(module, "gpu_capabilities", lambda: gpus)
-        monkeypatch.setattr(module, "gpu_memory", lambda: gpu_memory)
+        monkeypatch.setattr(module, "free_gpu_memory", lambda: gpu_memory)
         monkeypatch.setattr(module, "_cpu_flops", lambda: 200e9)
 
     is_one()
@@ -147,7 +147,10 @@ def test_what_does_not_fit_into_the_machine_is_refused(machine):
     said = forecast(workload(**VIT_B16), Project(SHIPPED.parent)).excess
     assert said is not None
     assert "about 86 million parameters" in said
-    assert "this machine has 2.0 GB. Make train.micro_batch" in said
+    assert (
+        "this machine has 2.0 GB free. Wait for"
+        in said
+    )
     assert "--force" in said
     machine(memory=5e9)
     parts = VIT_B16 | {"train.micro_batch": 4}
@@ -159,7 +162,7 @@ def test_each_worker_takes_its_part_of_the_memory(machine):
     many = {"scale.workers": 64, "train.batch_size": 64}
     said = forecast(workload(**many), Project(SHIPPED.parent)).excess
     assert said is not None
-    assert "this machine has for each of 64 workers 250 MB. Make scale.workers" in said
+    assert "this machine has for each of 64 workers 250 MB free." in said
 
 
 def test_on_gpus_their_memory_counts(machine):
@@ -168,7 +171,7 @@ def test_on_gpus_their_memory_counts(machine):
     assert said.excess is None
     machine(memory=100e9, gpus=(9.0,), gpu_memory=2e9)
     excess = forecast(workload(**VIT_B16), Project(SHIPPED.parent)).excess
-    assert excess is not None and "each GPU has 2.0 GB" in excess
+    assert excess is not None and "each GPU has 2.0 GB free" in excess
 
 
 def test_a_cluster_is_not_judged_by_this_machine(machine, monkeypatch):
@@ -208,7 +211,14 @@ def test_memory_is_that_of_the_machine_or_of_the_container(tmp_path, monkeypatch
     (tmp_path / "team" / "job").mkdir(parents=True)
     (tmp_path / "team" / "job" / "memory.max").write_text("max\n")
     (tmp_path / "team" / "memory.max").write_text("90000000\n")
+    (tmp_path / "team" / "memory.current").write_text("50000000\n")
+    (tmp_path / "team" / "memory.stat").write_text("file 40000000\ninactive_file 30000000\n")
     assert hardware.memory() == 90e6
-    (tmp_path / "memory").mkdir()  # version 1, seen from inside the container
-    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("80000000\n")
+    assert hardware.free_memory() == 70e6
+    version1 = tmp_path / "memory"  # seen from inside the container
+    version1.mkdir()
+    (version1 / "memory.limit_in_bytes").write_text("80000000\n")
+    (version1 / "memory.usage_in_bytes").write_text("60000000\n")
+    (version1 / "memory.stat").write_text("total_inactive_file 0\n")
     assert hardware.memory() == 80e6
+    assert hardware.free_memory() == 20e6
