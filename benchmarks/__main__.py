@@ -37,6 +37,7 @@ WITH_DATA = {
     "prepare": ("--cifar", "test.parquet"),
     "plan": ("--cifar", "test.parquet"),
     "precision": ("--data", "."),
+    "near_duplicates": ("--data", "."),
 }
 
 

@@ -1,28 +1,36 @@
-"""Finds images that look the same, by fingerprints of 63 bits that are compared in bulk.
+"""Finds images that look the same: by fingerprints, compared in bulk, and then by their pixels.
 
-The fingerprint is the perceptual hash of C. Zauner, Implementation and Benchmarking of Perceptual
-Image Hash Functions (2010), section 3.2.1, with the sign of each coefficient for its comparison
-with the median: the discrete cosine transform of the grey image, its 8 x 8 lowest frequencies
-without the mean. The package ImageHash takes 70 to 430 µs for an image of 32 x 32 that is read and
-inspected in 35; this takes 3.
+The fingerprint has 63 bits: it is the perceptual hash of C. Zauner, Implementation and
+Benchmarking of Perceptual Image Hash Functions (2010), section 3.2.1, with the sign of each
+coefficient for its comparison with the median: the discrete cosine transform of the grey image, its
+8 x 8 lowest frequencies without the mean. The package ImageHash takes 70 to 430 µs for an image of
+32 x 32 that is read and inspected in 35; this takes 3.
 
-Of the JPEGs of CIFAR-10, a copy that is saved again (quality 75 or 90), enlarged or made smaller by
-a quarter differs in at most 3 bits in 99 % of cases, at quality 50 in 96 %. Of pairs of others, one
-in ten million does not differ more.
+Of pairs of different photos, one in ten million differs in 3 bits or less; of handwritten digits,
+which are strokes on an empty page, seventy-five in a million do. So the thumbnails of such a pair
+are compared too, after one's brightness and contrast were brought to the other's. `python -m
+benchmarks.near_duplicates` says how many copies are found, and how many others.
 """
 
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    # Gives uint8 (n, THUMBNAIL) for the indices of images, int64 (n,).
+    Thumbnails = Callable[[NDArray[np.int64]], NDArray[np.uint8]]
+
+THUMBNAIL = 16 * 16  # grey pixels
+LARGEST = 32  # difference of two thumbnails of images that look the same, of 255
 BITS = 3  # by which the fingerprints of images that look the same may differ
 SIDE = 8  # the frequencies in each direction
-NEIGHBOURS = 16  # with which a fingerprint is compared in each order
+NEIGHBOURS = 16  # with which a fingerprint is compared in each order, and an image with one
+_PAIRS = 2**14  # of thumbnails that are compared at a time
 _PIXELS = 32  # of a side that are enough
 # Of a side that are averaged to so few. With 128, one in a hundred copies of a photo that were made
 # smaller by a quarter is missed, with 32 half of them; with 256 none, and of 12 million pixels it
@@ -52,8 +60,10 @@ def shrink(pixels: "NDArray[np.uint8]") -> "NDArray[np.uint8]":
     return np.asarray(image).reshape(image.height, image.width, channels)
 
 
-def fingerprints(images: "Sequence[NDArray[np.uint8]]") -> "NDArray[np.int64]":
-    """The fingerprint of each image; 0 for one in a single colour.
+def fingerprints(
+    images: "Sequence[NDArray[np.uint8]]",
+) -> "tuple[NDArray[np.int64], NDArray[np.uint8]]":
+    """The fingerprint of each image, 0 for one in a single colour; and its thumbnail.
 
     Images of one shape are computed together, which takes a tenth of the time.
 
@@ -61,63 +71,123 @@ def fingerprints(images: "Sequence[NDArray[np.uint8]]") -> "NDArray[np.int64]":
         images: uint8 (H, W, C), of any sizes.
 
     Returns:
-        int64 (N,), not negative.
+        int64 (N,), not negative; and uint8 (N, THUMBNAIL).
     """
     import numpy as np
 
-    found = np.empty(len(images), np.int64)
+    found, thumbnails = (
+        np.empty(len(images), np.int64),
+        np.empty((len(images), THUMBNAIL), np.uint8),
+    )
     alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for number, image in enumerate(images):
         alike[image.shape].append(number)
     for numbers in alike.values():
-        found[numbers] = _of_one_shape(np.stack([images[number] for number in numbers]))
-    return found
+        grey = _grey(np.stack([images[number] for number in numbers]))
+        found[numbers], thumbnails[numbers] = _fingerprints(grey), _thumbnails(grey)
+    return found, thumbnails
 
 
-def near_duplicates(prints: "NDArray[np.int64]", ranks: "NDArray[np.int64]") -> "NDArray[np.int64]":
+def near_duplicates(
+    prints: "NDArray[np.int64]", ranks: "NDArray[np.int64]", thumbnails: "Thumbnails"
+) -> "NDArray[np.int64]":
     """For each image, one of a higher rank that looks the same.
 
     Args:
         prints: int64 (N,), their fingerprints; 0 looks like nothing.
         ranks: int64 (N,), of the images' splits.
+        thumbnails: Of the images.
 
     Returns:
         int64 (N,), the index of the image found, or -1.
     """
     import numpy as np
 
-    # Of equal fingerprints of one rank, the first stands for all.
-    order = np.lexsort((ranks, prints))
-    is_new = np.ones(len(order), bool)
-    is_new[1:] = np.diff(prints[order]) | np.diff(ranks[order])
-    first = order[is_new]
-    rank = ranks[first]
-    found = np.full(len(first), -1)
-    for one, other in _pairs(prints[first]):
-        differ = rank[one] != rank[other]
-        one, other = one[differ], other[differ]
-        lower = np.where(rank[one] < rank[other], one, other)
-        found[lower] = first[one + other - lower]
-    result = np.full(len(prints), -1)
-    result[order] = found[np.cumsum(is_new) - 1]
-    return result
+    found = np.full(len(prints), -1)
+    for one, other in _alike(prints, ranks, thumbnails, across=True):
+        found[one] = other
+    return found
 
 
-def look_alikes(prints: "NDArray[np.int64]") -> "NDArray[np.int64]":
+def look_alikes(prints: "NDArray[np.int64]", thumbnails: "Thumbnails") -> "NDArray[np.int64]":
     """Pairs of images that look the same, enough of them to connect all that do.
 
     Args:
         prints: int64 (N,), their fingerprints; 0 looks like nothing.
+        thumbnails: Of the images.
 
     Returns:
         int64 (2, P), the indices of the images.
     """
     import numpy as np
 
-    different, first, which = np.unique(prints, return_index=True, return_inverse=True)
-    equal = np.flatnonzero(prints != 0)
-    near = [first[np.stack(pair)] for pair in _pairs(different)]
-    return np.concatenate([np.stack([equal, first[which[equal]]]), *near], axis=1)
+    pairs = _alike(prints, np.zeros_like(prints), thumbnails, across=False)
+    return np.concatenate([np.empty((2, 0), np.int64), *map(np.stack, pairs)], axis=1)
+
+
+def _alike(
+    prints: "NDArray[np.int64]",
+    ranks: "NDArray[np.int64]",
+    thumbnails: "Thumbnails",
+    across: bool,
+) -> "Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]":
+    """The indices of images that look the same, of a part of the pairs at a time.
+
+    Images of one fingerprint and one rank are a group. Each is compared with the first few of its
+    own group and of those whose fingerprints are near, until one looks the same.
+
+    Args:
+        prints: As above.
+        ranks: As above.
+        thumbnails: As above.
+        across: Whether only those are wanted where the second image has the higher rank.
+    """
+    import numpy as np
+
+    order = np.lexsort((ranks, prints))
+    order = order[prints[order] != 0]
+    is_new = np.ones(len(order), bool)
+    is_new[1:] = (np.diff(prints[order]) != 0) | (np.diff(ranks[order]) != 0)
+    starts = np.flatnonzero(is_new)
+    sizes, rank = np.diff(np.append(starts, len(order))), ranks[order[starts]]
+
+    def of_groups(mine: "NDArray[np.int64]", theirs: "NDArray[np.int64]") -> Any:
+        if across:
+            wanted = rank[mine] < rank[theirs]
+            mine, theirs = mine[wanted], theirs[wanted]
+        count = sizes[mine]
+        nth = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+        one, group = order[np.repeat(starts[mine], count) + nth], np.repeat(theirs, count)
+        for place in range(NEIGHBOURS):
+            left = sizes[group] > place
+            one, group = one[left], group[left]
+            other = order[starts[group] + place]
+            same = _look_the_same(one, other, thumbnails)
+            yield one[same], other[same]
+            one, group = one[~same], group[~same]
+
+    groups = np.arange(len(starts))
+    yield from of_groups(groups, groups)
+    for one, other in _pairs(prints[order[starts]]):
+        yield from of_groups(one, other)
+        yield from of_groups(other, one)
+
+
+def _look_the_same(
+    one: "NDArray[np.int64]", other: "NDArray[np.int64]", thumbnails: "Thumbnails"
+) -> "NDArray[np.bool_]":
+    """Whether the thumbnails of pairs agree, but for their brightness and contrast."""
+    import numpy as np
+
+    same = np.empty(len(one), bool)
+    for first in range(0, len(one), _PAIRS):
+        part = slice(first, first + _PAIRS)
+        pair = np.stack([thumbnails(one[part]), thumbnails(other[part])]).astype(np.float32)
+        pair -= pair.mean(axis=2, keepdims=True)
+        contrast = pair.std(axis=2, keepdims=True).clip(1)
+        a, b = pair * (contrast.mean(axis=0) / contrast)
+        same[part] = np.abs(a - b).max(axis=1) <= LARGEST
+    return same
 
 
 def _pairs(
@@ -139,22 +209,46 @@ def _pairs(
         for distance in range(1, NEIGHBOURS + 1):
             one, other = by[:-distance], by[distance:]
             same = np.bitwise_count(bits[one] ^ bits[other]) <= BITS
-            same &= (bits[one] != 0) & (bits[other] != 0)
             yield one[same], other[same]
 
 
-def _of_one_shape(images: "NDArray[np.uint8]") -> "NDArray[np.int64]":
-    """The fingerprints of images (N, H, W, C)."""
+def _grey(images: "NDArray[np.uint8]") -> "NDArray[np.float32]":
+    """Images (N, H, W, C) as grey ones (N, H, W)."""
     import numpy as np
 
-    number, height, width, channels = images.shape
-    grey = np.zeros((number, height, width), np.float32)
-    for channel, share in enumerate(_LUMA if channels == 3 else (1,)):
+    grey = np.zeros(images.shape[:3], np.float32)
+    for channel, share in enumerate(_LUMA if images.shape[3] == 3 else (1,)):
         grey += images[..., channel] * np.float32(share)
-    waves = _waves(height) @ grey @ _waves(width).T
+    return grey
+
+
+def _fingerprints(grey: "NDArray[np.float32]") -> "NDArray[np.int64]":
+    """The fingerprints of images (N, H, W)."""
+    import numpy as np
+
+    waves = _waves(grey.shape[1]) @ grey @ _waves(grey.shape[2]).T
     bits = waves.reshape(-1, SIDE * SIDE) > _FLAT
     bits[:, 0] = False  # the mean
     return np.packbits(bits, axis=1).view(">i8")[:, 0].astype(np.int64)
+
+
+def _thumbnails(grey: "NDArray[np.float32]") -> "NDArray[np.uint8]":
+    """The thumbnails of images (N, H, W)."""
+    import numpy as np
+
+    small = _scaling(grey.shape[1]) @ grey @ _scaling(grey.shape[2]).T
+    return (small + 0.5).clip(0, 255).astype(np.uint8).reshape(-1, THUMBNAIL)
+
+
+@lru_cache
+def _scaling(length: int) -> "NDArray[np.float32]":
+    """The weights of an axis's pixels in each of a thumbnail, float32 (16, length)."""
+    import numpy as np
+    from PIL import Image
+
+    one = Image.fromarray(np.eye(length, dtype=np.float32))
+    side = math.isqrt(THUMBNAIL)
+    return np.asarray(one.resize((length, side), Image.Resampling.BICUBIC))
 
 
 @lru_cache

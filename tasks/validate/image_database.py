@@ -1,5 +1,7 @@
 """Keeps the results of the scan in a database on disk, because they may not fit into memory.
 
+The images' thumbnails are in a file beside it.
+
 The tables that Great Expectations checks are `images` (a row per image), `classes` and `splits`
 (how many accepted images each has); `bad` names the images that failed, and by which rule.
 """
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from tasks.data.image_table import property_types
 from tasks.data.raw_dataset import SPLITS
-from tasks.validate.fingerprint import look_alikes, near_duplicates
+from tasks.validate.fingerprint import THUMBNAIL, look_alikes, near_duplicates
 from tasks.validate.splits import assign_splits
 
 if TYPE_CHECKING:
@@ -24,9 +26,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from retrain.workload import Checks, Split
+    from tasks.validate.fingerprint import Thumbnails
 
 # Of the tables that are added.
-COLUMNS = ("split", "label", "error", "pixels", "fingerprint", *property_types())
+_KEPT = ("split", "label", "error", "pixels", "fingerprint", *property_types())
+COLUMNS = (*_KEPT, "thumbnail")
 BATCH = 1024  # rows that are Python objects at a time
 
 _SQL_TYPES = {int: "INTEGER", float: "REAL", str: "TEXT"}
@@ -80,6 +84,7 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
         self._database.execute("PRAGMA journal_mode = OFF")
         self._database.execute("PRAGMA synchronous = OFF")
         self._database.executescript(_TABLES)
+        self._thumbnails = path.with_suffix(".thumbnails").open("wb")
 
     def __exit__(
         self,
@@ -88,6 +93,7 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
         traceback: TracebackType | None,
     ) -> None:
         """Closes the database."""
+        self._thumbnails.close()
         self._database.close()
 
     def add(
@@ -100,24 +106,35 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
         """Adds images.
 
         Args:
-            first: The number of the first one; they are numbered in order.
+            first: The number of the first one; they are numbered in order, and added in it.
             images: With the `COLUMNS`.
             groups: The group of each; None for one that is in none.
             times: When each was taken.
         """
         rows = (
             row
-            for batch in images.select(COLUMNS).to_batches(BATCH)
+            for batch in images.select(_KEPT).to_batches(BATCH)
             for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
         )
         members = (group and _code(group) for group in groups)
         numbered = zip(count(first), members, times, rows, strict=False)
         with self._database:
             self._database.executemany(
-                f"INSERT INTO images (image, member, time, {', '.join(COLUMNS)})"
-                f" VALUES (?, ?, ?{', ?' * len(COLUMNS)})",
+                f"INSERT INTO images (image, member, time, {', '.join(_KEPT)})"
+                f" VALUES (?, ?, ?{', ?' * len(_KEPT)})",
                 ((number, member, time, *row) for number, member, time, row in numbered),
             )
+        nothing = bytes(THUMBNAIL)  # of an image that does not decode
+        for batch in images["thumbnail"].chunks:
+            self._thumbnails.writelines(each or nothing for each in batch.to_pylist())
+
+    def _thumbnails_of(self, numbers: "NDArray[np.int64]") -> "Thumbnails":
+        """What gives the thumbnails of images, by their places among the numbers of all."""
+        import numpy as np
+
+        self._thumbnails.flush()
+        every = np.memmap(self._thumbnails.name, np.uint8, "r").reshape(-1, THUMBNAIL)
+        return lambda places: every[numbers[places]]
 
     def has_groups(self) -> bool:
         """Whether there is an image that is in a group."""
@@ -146,7 +163,7 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
         numbers, ties, has_group, groups, prints = rows.T
         pairs = [_equal(ties), np.flatnonzero(has_group)[_equal(groups[has_group == 1])]]
         if near_duplicates:
-            pairs.append(look_alikes(prints))
+            pairs.append(look_alikes(prints, self._thumbnails_of(numbers)))
         names = _connect(np.concatenate(pairs, axis=1), np.where(has_group, groups, ties))
         with self._database:
             self._database.executemany(
@@ -253,7 +270,7 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
         )
         rows = ((image, fingerprint, SPLITS.index(split)) for image, fingerprint, split in found)
         numbers, prints, ranks = np.fromiter(rows, np.dtype((np.int64, 3))).T
-        others = near_duplicates(prints, ranks)
+        others = near_duplicates(prints, ranks, self._thumbnails_of(numbers))
         places = np.flatnonzero(others >= 0)
         with self._database:
             self._database.executemany(

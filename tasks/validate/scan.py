@@ -21,7 +21,7 @@ from tasks.compute.ray_data import map_units
 from tasks.data import image_table
 from tasks.data.pixels import digest
 from tasks.data.raw_dataset import RawDataset, RawImage, Unit
-from tasks.validate.fingerprint import fingerprints, shrink
+from tasks.validate.fingerprint import THUMBNAIL, fingerprints, shrink
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,8 +40,8 @@ class ScanTask:
         unit: The images it reads.
         path: The file about its images: the columns of `tasks.data.image_table`, the split from
             the data's names; `error`, why an image does not decode; and if it does, `fingerprint`
-            (`tasks/validate/fingerprint.py`); `taken`, the time in its EXIF data, if that is asked
-            for.
+            and `thumbnail` (`tasks/validate/fingerprint.py`); `taken`, the time in its EXIF data,
+            if that is asked for.
     """
 
     number: int
@@ -89,6 +89,7 @@ def schema() -> "pa.Schema":
             *image_table.schema(),
             pa.field("error", pa.string()),
             pa.field("fingerprint", pa.int64()),
+            pa.field("thumbnail", pa.binary(THUMBNAIL)),
             pa.field("taken", pa.string()),
         ]
     )
@@ -105,7 +106,7 @@ def _inspect(source: RawDataset, with_times: bool, task: ScanTask) -> None:
 
 
 def _rows(unit: int, images: Iterable[RawImage], with_times: bool) -> list[dict[str, object]]:
-    rows, decoded, thumbnails = [], [], []
+    rows, decoded, shrunk = [], [], []
     for image in images:
         row: dict[str, object] = {
             "unit": unit,
@@ -128,9 +129,9 @@ def _rows(unit: int, images: Iterable[RawImage], with_times: bool) -> list[dict[
         if with_times:
             row["taken"] = _taken(image.data)
         decoded.append(row)
-        thumbnails.append(shrink(pixels))
-    for row, fingerprint in zip(decoded, fingerprints(thumbnails).tolist(), strict=True):
-        row["fingerprint"] = fingerprint
+        shrunk.append(shrink(pixels))
+    for row, fingerprint, thumbnail in zip(decoded, *fingerprints(shrunk), strict=True):
+        row["fingerprint"], row["thumbnail"] = int(fingerprint), thumbnail.tobytes()
     return rows
 
 

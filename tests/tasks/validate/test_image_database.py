@@ -27,6 +27,7 @@ def table(splits, *, contents=None, fingerprints=None, labels="a", error=None):
             "mode": ["L"] * count,
             "pixels": [None if error else str(content) for content in contents],
             "fingerprint": list(range(1, count + 1)) if fingerprints is None else fingerprints,
+            "thumbnail": [None] * count,
         }
     )
 

@@ -32,6 +32,7 @@ def divide(tmp_path):
                 "mode": ["L"] * size,
                 "pixels": [f"{each:x}" for each in (range(size) if pixels is None else pixels)],
                 "fingerprint": prints or [0] * size,
+                "thumbnail": [None] * size,
             }
         ).take(pa.array(order))
         told = {"groups": groups, "times": times}
