@@ -166,7 +166,7 @@ def _alike(
             yield one[same], other[same]
             one, group = one[~same], group[~same]
 
-    groups = np.arange(len(starts))
+    groups = np.flatnonzero(sizes > 1)
     yield from of_groups(groups, groups)
     for one, other in _pairs(prints[order[starts]]):
         yield from of_groups(one, other)
