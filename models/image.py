@@ -46,6 +46,30 @@ class ImageProperties:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A part of an image, of any size of it.
+
+    Attributes:
+        area: Its share of the area.
+        ratio: Width to height, both in pixels. A part that would not fit is made smaller.
+        x: Where it is in its free space, from 0 (left) to before 1 (right).
+        y: The same, from 0 (top).
+    """
+
+    area: float
+    ratio: float
+    x: float
+    y: float
+
+    def box(self, width: int, height: int) -> tuple[int, int, int, int]:
+        """Its left, top, right and bottom in an image of a size, in pixels."""
+        across = min((self.area * width * height * self.ratio) ** 0.5, width, self.ratio * height)
+        w, h = max(1, round(across)), max(1, round(across / self.ratio))
+        left, top = int(self.x * (width - w + 1)), int(self.y * (height - h + 1))
+        return left, top, left + w, top + h
+
+
+@dataclass(frozen=True)
 class _Decoded:
     """A decoded image, as it is stored.
 
@@ -124,7 +148,30 @@ def to_array(data: bytes, size: int, channels: int, resize: str) -> "NDArray[np.
     Raises:
         ValueError: It does not decode; the message says why.
     """
-    return _scale(_decode(data, least=2 * size), size, channels, resize)
+    found = _decode(data, least=2 * size)
+    return _scale(found, size, channels, _box(found.width, found.height, resize))
+
+
+def cut_array(data: bytes, size: int, channels: int, part: Part) -> "NDArray[np.uint8]":
+    """Decodes an image, cuts a part out of it, and brings that to the size that the model takes.
+
+    It is done as `to_array` does it, with the part in place of the whole.
+
+    Args:
+        data: The encoded image.
+        size: Height and width in pixels.
+        channels: 1 or 3.
+        part: Of the image as it is stored, before it is turned the right way up.
+
+    Returns:
+        uint8 (size, size, channels).
+
+    Raises:
+        ValueError: It does not decode; the message says why.
+    """
+    shorter = (part.area * min(part.ratio, 1 / part.ratio)) ** 0.5  # side, of the image's, or more
+    found = _decode(data, least=2 * size / shorter)
+    return _scale(found, size, channels, part.box(found.width, found.height))
 
 
 def to_arrays(
@@ -154,7 +201,8 @@ def to_arrays(
         if isinstance(pixels, np.ndarray) and _may_join(found, size):
             alike[pixels.shape][number] = pixels
         else:
-            arrays[number] = _scale(found, size, channels, resize)
+            box = _box(found.width, found.height, resize)
+            arrays[number] = _scale(found, size, channels, box)
     for some in alike.values():
         arrays[list(some)] = _scale_joined(np.stack(list(some.values())), size, channels, resize)
     return arrays
@@ -178,7 +226,7 @@ def to_jpeg(pixels: "NDArray[np.uint8]") -> bytes:
     return encoded
 
 
-def _decode(data: bytes, least: int | None) -> _Decoded:
+def _decode(data: bytes, least: float | None) -> _Decoded:
     """Decodes the first picture of an encoded image.
 
     Plain JPEGs are left to libjpeg-turbo without Pillow around it, which gives the same pixels in
@@ -201,7 +249,7 @@ def _decode(data: bytes, least: int | None) -> _Decoded:
     return _Decoded(image, image.width, image.height)
 
 
-def _decode_jpeg(data: bytes, least: int | None) -> _Decoded:
+def _decode_jpeg(data: bytes, least: float | None) -> _Decoded:
     """Decodes a JPEG, reduced as far as `least` allows.
 
     Raises:
@@ -257,24 +305,37 @@ def _decode_any(data: bytes) -> "Image.Image":
     return image
 
 
-def _scale(found: _Decoded, size: int, channels: int, resize: str) -> "NDArray[np.uint8]":
-    """Brings a decoded image to the size wanted, the right way up."""
+def _scale(
+    found: _Decoded, size: int, channels: int, box: tuple[int, int, int, int]
+) -> "NDArray[np.uint8]":
+    """Brings a part of a decoded image to the size wanted, the right way up.
+
+    Args:
+        found: The image.
+        size: Height and width wanted.
+        channels: 1 or 3, as wanted.
+        box: The part's left, top, right and bottom before the image was reduced.
+    """
     import numpy as np
     from PIL import Image
 
-    stored = found.stored
+    stored, is_as_wanted = found.stored, box == (0, 0, size, size)
     if (
         isinstance(stored, np.ndarray)
         and stored.shape == (size, size, channels)
         and found.orientation == 1
+        and is_as_wanted
     ):
         return stored  # to make a Pillow image of it and back takes as long as decoding it
     image = _convert(_flatten(found.image), "L" if channels == 1 else "RGB")
-    if image.size != (size, size):
+    if not (image.size == (size, size) and is_as_wanted):
         by = found.reduction
-        left, top, right, bottom = _box(found.width, found.height, resize)
-        box = (left / by, top / by, right / by, bottom / by)
-        image = image.resize((size, size), Image.Resampling[RESAMPLING.upper()], box=box)
+        left, top, right, bottom = box
+        image = image.resize(
+            (size, size),
+            Image.Resampling[RESAMPLING.upper()],
+            box=(left / by, top / by, right / by, bottom / by),
+        )
     image = _upright(image, found.orientation)
     return np.asarray(image).reshape(size, size, channels)
 

@@ -120,12 +120,15 @@ class Images(Section):
             `auto` is `pixels` up to 100 GB. With `source` they are not stored: the training decodes
             them from the data as it goes (`scale.ingest: stream`). The other splits are always
             stored as pixels.
+        margin: The images of the training split are stored larger by this many pixels in height
+            and width, for `train.augment.crop` to cut from.
     """
 
     size: Annotated[int, Field(ge=1, le=4096)] = 224
     channels: Literal[1, 3] = 3
     resize: Literal["crop", "stretch"] = "crop"
     storage: Literal["auto", "pixels", "jpeg", "source"] = "auto"
+    margin: Annotated[int, Field(ge=0, le=4096)] = 0
 
 
 class Model(BaseModel):
@@ -165,13 +168,14 @@ class RandAugment(Section):
 
 
 class Augment(Section):
-    """Random changes of the training images, drawn anew for each epoch, in this order.
+    """Random changes of the training images, drawn anew for each epoch; the crop comes first.
 
     Attributes:
         flip: Mirror half of the images left to right.
         shift: Move by up to this many pixels in both directions, filling with the edge.
-        crop: Cut out a part and scale it to the whole: at least this share of the area, with sides
-            of 3:4 to 4:3. 0.08 is usual for large images.
+        crop: Cut out a part and scale it to `images.size`: at least this share of the area, with
+            sides of 3:4 to 4:3. 0.08 is usual for large images. It is cut out of the original where
+            images are streamed, and else out of the prepared image with its `images.margin`.
         color_jitter: Change the colours.
         rand_augment: Make changes from a list.
         erasing: How often a rectangle is blackened (Zhong et al., 2020).
@@ -532,6 +536,11 @@ class Workload(Section):
                 "images have no colours to change."
             )
         source, ingest = self.images.storage == "source", self.scale.ingest
+        if self.images.margin and (source or self.train.augment.crop is None):
+            yield (
+                "images.margin: is for train.augment.crop on prepared images; leave it out, as "
+                f"{'images.storage is source' if source else 'there is no crop'}."
+            )
         if source and ingest not in ("auto", "stream"):
             yield f"scale.ingest: {ingest} needs prepared images; images.storage is source."
         if ingest == "stream" and not source:

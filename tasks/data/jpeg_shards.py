@@ -20,18 +20,22 @@ class JpegShards:
 
     decodes = True
 
-    def __init__(self, paths: Sequence[Path], shape: tuple[int, int, int]) -> None:
+    def __init__(self, paths: Sequence[Path], channels: int) -> None:
         """Opens the shards.
 
         Args:
             paths: The `.jpegs` files, at least one, in row order.
-            shape: Height, width and channels of every image.
+            channels: Of every image.
         """
         import numpy as np
+        import simplejpeg
 
         self._paths = paths
         self._ends = np.cumsum([len(np.load(_ends_of(path), mmap_mode="r")) for path in paths])
-        self.shape = shape
+        with paths[0].open("rb") as file:
+            first = file.read(int(np.load(_ends_of(paths[0]), mmap_mode="r")[0]))
+        height, width, _, _ = simplejpeg.decode_jpeg_header(first)
+        self.shape = (height, width, channels)
         self.bytes_per_image: float = sum(path.stat().st_size for path in paths) / len(self)
 
     def __len__(self) -> int:

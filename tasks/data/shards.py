@@ -4,7 +4,8 @@
 
 - `labels.json`: the class names by index
 - `images.json`: `size`, `channels` and `resize`: the form of every image
-- `<split>/images-00000.npy` and on: uint8 (N, H, W, C) each, one after the other in row order
+- `<split>/images-00000.npy` and on: uint8 (N, H, W, C) each, one after the other in row order;
+  those of the training split are larger by `images.margin`
 - or, of the training split, `images-00000.jpegs`, the same images as JPEG files one after the
   other, and `images-00000.ends.npy`, int64 (N,), where each of them ends
 - or, of the training split, only `source.json`: its images are decoded from the raw data
@@ -218,8 +219,11 @@ class Prepared:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of every image as stored: height, width and channels, or the length of an embedding."""
-        return self.split("train").images.shape
+        """What a network takes: height, width and channels, or the length of an embedding.
+
+        The images of the training split may have a margin around it.
+        """
+        return self.split("val").images.shape
 
     def split(self, name: str) -> PreparedSplit:
         """Opens `train`, `val` or `test`."""
@@ -238,8 +242,7 @@ class Prepared:
         if (folder / SOURCE).exists():
             opened = import_module(SOURCE_MODULE).SourceImages(folder, self.images, self.pulled)
         elif jpegs := sorted(folder.glob(f"images-*{JPEGS}")):
-            size, channels = self.images["size"], self.images["channels"]
-            opened = import_module(JPEG_MODULE).JpegShards(jpegs, (size, size, channels))
+            opened = import_module(JPEG_MODULE).JpegShards(jpegs, self.images["channels"])
         else:
             opened = Shards(sorted(folder.glob(f"images-*{PIXELS}")))
         return opened

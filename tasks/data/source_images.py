@@ -10,10 +10,11 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.image import to_arrays
+from models.image import Part, cut_array, to_arrays
 from tasks.data.raw_dataset import SECONDS_PER_BYTE, SECONDS_PER_IMAGE, RawDataset, open_format
 from tasks.data.shards import ROWS, SOURCE
 
@@ -113,6 +114,30 @@ class SourceImages:
                 some = []
         if some:
             yield to_arrays(some, size, channels, resize)
+
+    def cut(
+        self, rows: "NDArray[np.int64]", parts: "NDArray[np.float64]"
+    ) -> "Iterator[NDArray[np.uint8]]":
+        """Reads images and cuts parts out of them.
+
+        Args:
+            rows: int64 (n,), row indices of the split, from 0, ascending; one may be repeated.
+            parts: float64 (n, 4), the values of a `Part` for each.
+
+        Yields:
+            uint8 (1, H, W, C), for each of the rows.
+
+        Raises:
+            ValueError: An image is no longer what was checked.
+        """
+        import numpy as np
+
+        size, _, channels = self.shape
+        unique, counts = np.unique(rows, return_counts=True)
+        left = iter(parts.tolist())
+        for data, count in zip(self._read(unique), counts.tolist(), strict=True):
+            for part in islice(left, count):
+                yield cut_array(data, size, channels, Part(*part))[None]
 
     def _read(self, rows: "NDArray[np.int64]") -> Iterator[bytes]:
         """The encoded images, a unit of the data at a time."""

@@ -124,7 +124,8 @@ def preprocess(
         }
         write_json(workspace.folder / "train" / SOURCE, described)
     write_json(workspace.folder / LABELS, labels)
-    write_json(workspace.folder / IMAGES, images.model_dump(exclude={"storage"}))
+    form = images.model_dump(include={"size", "channels", "resize"})
+    write_json(workspace.folder / IMAGES, form)
     return {
         "rows": rows,
         "classes": labels,
@@ -137,8 +138,13 @@ def _storage(images: "Images", train_rows: int) -> str:
     """How the training split is stored: `pixels`, `jpeg` or `source`."""
     if images.storage != "auto":
         return images.storage
-    size = train_rows * images.size**2 * images.channels
+    size = train_rows * _side(images, "train") ** 2 * images.channels
     return "jpeg" if size > MAX_PIXEL_BYTES else "pixels"
+
+
+def _side(images: "Images", split: str) -> int:
+    """Height and width of the stored images of a split: only training crops at random."""
+    return images.size + (images.margin if split == "train" else 0)
 
 
 def _plan(
@@ -188,16 +194,17 @@ def _write_shards(source: RawDataset, images: "Images", validated: Path, task: S
             files[split] = stack.enter_context(aside.open("wb", buffering=WRITE_BYTES))
         for split, path in task.shards.items():
             if path.suffix == PIXELS:
-                shape = (task.rows[split], images.size, images.size, images.channels)
+                side = _side(images, split)
+                shape = (task.rows[split], side, side, images.channels)
                 _write_header(files[split], "|u1", shape)
         read = ((splits.get((raw.file, raw.row), ""), raw.data) for raw in source.read(task.unit))
-        for some in _in_groups(each for each in read if each[0] in files):
-            encoded = [data for _, data in some]
-            arrays = to_arrays(encoded, images.size, images.channels, images.resize)
-            for (split, _), array in zip(some, arrays, strict=True):
-                file = files[split]
-                file.write(to_jpeg(array) if task.shards[split].suffix == JPEGS else array.data)
-                ends[split].append(file.tell())
+        for group in _in_groups(each for each in read if each[0] in files):
+            for split in {split: None for split, _ in group}:
+                encoded = [data for one, data in group if one == split]
+                side, file = _side(images, split), files[split]
+                for array in to_arrays(encoded, side, images.channels, images.resize):
+                    file.write(to_jpeg(array) if task.shards[split].suffix == JPEGS else array.data)
+                    ends[split].append(file.tell())
         # The shards get their names at the end of the block, because these mark them as finished.
         for split, path in task.shards.items():
             for ends_path in _ends_of(path):

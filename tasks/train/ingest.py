@@ -140,7 +140,8 @@ class Ingest:
         """Reads the images of a window in the order in which they are on disk."""
         import numpy as np
 
-        order = np.argsort(rows, axis=None)
+        # Each of an image's places in a window gets the part that was drawn for it.
+        order = np.argsort(rows, axis=None, kind="stable")
         places = np.empty(rows.size, np.int64)
         places[order] = np.arange(rows.size)
         return self._split.images.load(rows.reshape(-1)[order]), places.reshape(rows.shape), rows

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # A separate stream of random numbers for each use.
-SHUFFLE, AUGMENT, NETWORK = range(3)
+SHUFFLE, AUGMENT, NETWORK, CROP = range(4)
 
 
 @dataclass(frozen=True)

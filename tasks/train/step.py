@@ -11,6 +11,7 @@
 import hashlib
 import json
 import logging
+import math
 import os
 import shutil
 import signal
@@ -141,6 +142,8 @@ def train(
         )
     _say_what_it_takes(model, hyperparameters, scale, images, workspace.project)
     _say_how_images_differ(settings, images, workspace.project)
+    if hyperparameters.augment.crop and job.ingest != "stream":
+        _say_what_is_enlarged(hyperparameters.augment.crop, images)
     with _tracked(workspace, params, images.digest) as run:
         log = partial(tracking.log_epochs, workspace.project, run.run_id)
         try:
@@ -194,6 +197,19 @@ def _say_how_images_differ(settings: dict[str, Any], images: Artifact, project: 
             version, prepared = settings.get("pretrained_version"), open_prepared(images.folder)
             if line := processing.difference(name, version, prepared.images):
                 console.say(line)
+
+
+def _say_what_is_enlarged(crop: float, images: Artifact) -> None:
+    """Says that the smallest parts of prepared images have less pixels than the network takes."""
+    prepared = open_prepared(images.folder)
+    stored, size = prepared.split("train").images.shape[0], prepared.images["size"]
+    side = round(stored * crop**0.5)
+    if side < size:
+        console.say(
+            f"train.augment.crop {crop:g} enlarges parts of {side} to {size} pixels: images are "
+            f"prepared with {stored}. If yours are larger, images.margin="
+            f"{math.ceil(size / crop**0.5) - size} or images.storage=source keeps their detail."
+        )
 
 
 def check(workload: Workload, project: Project) -> Iterator[str]:

@@ -15,6 +15,7 @@ import pickle
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from functools import lru_cache, partial
+from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +23,7 @@ from tasks.compute.ray_data import BLOCK_SECONDS, connect
 from tasks.data.shards import PreparedSplit, open_prepared
 from tasks.data.source_images import SourceImages
 from tasks.train import checkpoint
+from tasks.train.augment import CROPPING
 from tasks.train.ingest import cuts, sampler
 from tasks.train.job import TrainingJob
 from tasks.train.sampler import BatchSampler
@@ -215,10 +217,15 @@ def _decode(described: bytes, items: "dict[str, NDArray[np.int64]]") -> Iterator
     images, _, _ = _opened(described)
     columns = [items[name].tolist() for name in ITEM]
     for epoch, begin, end, first, last in zip(*columns, strict=True):
-        rows = _window(described, epoch, begin, end)[first:last]
-        unique, counts = np.unique(rows, return_counts=True)
+        rows, parts = _window(described, epoch, begin, end)
+        if parts is None:
+            unique, counts = np.unique(rows[first:last], return_counts=True)
+            decoded = images.decode(unique)
+        else:
+            unique, counts = rows[first:last], np.ones(last - first, np.int64)
+            decoded = images.cut(unique, parts[first:last])
         done = 0
-        for some in _larger(images.decode(unique)):
+        for some in _larger(decoded):
             times = counts[done : done + len(some)]
             yield {
                 "image": np.repeat(some, times, axis=0),
@@ -253,9 +260,21 @@ def _opened(described: bytes) -> tuple[SourceImages, BatchSampler, int]:
 
 
 @lru_cache(maxsize=2)
-def _window(described: bytes, epoch: int, begin: int, end: int) -> "NDArray[np.int64]":
-    """int64 (rows,), the rows of a worker in a window, ascending."""
+def _window(
+    described: bytes, epoch: int, begin: int, end: int
+) -> "tuple[NDArray[np.int64], NDArray[np.float64] | None]":
+    """The rows of a worker in a window, int64 (rows,), ascending.
+
+    And the parts that are cut out of them, float64 (rows, 4); None without `augment.crop`.
+    """
     import numpy as np
 
     _, batches, _ = _opened(described)
-    return np.sort(batches.epoch(epoch)[begin:end], axis=None)
+    rows = batches.epoch(epoch)[begin:end].reshape(-1)
+    order = np.argsort(rows, kind="stable")
+    least = pickle.loads(described)[0].hyperparameters.augment.crop
+    if least is None:
+        return rows[order], None
+    draw = import_module(CROPPING).draw_parts
+    steps = range(epoch * batches.per_epoch + begin, epoch * batches.per_epoch + end)
+    return rows[order], np.concatenate([draw(least, batches, step) for step in steps])[order]

@@ -37,19 +37,22 @@ class LabelledNetwork(nn.Module):
         loss_sum: The losses of the steps since the last evaluation.
     """
 
-    def __init__(self, network: Network, hyperparameters: Train, batches: BatchSampler) -> None:
+    def __init__(
+        self, network: Network, hyperparameters: Train, batches: BatchSampler, size: int
+    ) -> None:
         """Wraps a network.
 
         Args:
             network: Takes uint8 images.
             hyperparameters: The augmentation and the label smoothing.
             batches: Which worker this is, and how many images it takes at once.
+            size: Height and width of the images that the network takes.
         """
         super().__init__()
         self.network = network
         self.calls, self.parts = 0, 1
         self._smoothing = hyperparameters.label_smoothing
-        self._augmentation = Augmentation(hyperparameters.augment, batches)
+        self._augmentation = Augmentation(hyperparameters.augment, batches, size)
         self.loss_sum = torch.zeros(())  # no buffer, which DDP would share
 
     def forward(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:

@@ -1,10 +1,9 @@
-"""Crops, recolours and erases training images with kornia, a batch at a time on its device.
+"""Recolours and erases training images with kornia, a batch at a time on its device.
 
 The parameters of the changes are drawn on the CPU, so they are the same on every device.
 """
 
 import warnings
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from retrain.workload import Augment
@@ -12,18 +11,6 @@ from retrain.workload import Augment
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
-
-# The sides of a crop, as Szegedy et al. (2015) draw it: width / height.
-RATIO = (3 / 4, 4 / 3)
-
-
-@lru_cache(maxsize=1)
-def _crop(share: float, height: int, width: int) -> "Module":
-    """The change that cuts out at least a share of the area and scales it to a size."""
-    from kornia.augmentation import RandomResizedCrop
-
-    crop: Module = RandomResizedCrop((height, width), (share, 1.0), RATIO)
-    return crop
 
 
 class Transforms:
@@ -40,21 +27,20 @@ class Transforms:
             from kornia import augmentation
             from kornia.augmentation.auto import RandAugment
 
-        self._crop = changes.crop
-        self._after: list[Module] = []
+        self._transforms: list[Module] = []
         if jitter := changes.color_jitter:
             strengths = (jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue)
-            self._after.append(augmentation.ColorJitter(*strengths, p=1.0))
+            self._transforms.append(augmentation.ColorJitter(*strengths, p=1.0))
         if chosen := changes.rand_augment:
-            self._after.append(RandAugment(chosen.count, chosen.magnitude))
+            self._transforms.append(RandAugment(chosen.count, chosen.magnitude))
         if changes.erasing:
-            self._after.append(augmentation.RandomErasing(p=changes.erasing))
+            self._transforms.append(augmentation.RandomErasing(p=changes.erasing))
 
     def __call__(self, images: "Tensor", seed: int) -> "Tensor":
         """Changes images.
 
         Args:
-            images: uint8 (N, H, W, C).
+            images: uint8 or float32 (N, H, W, C), 0 to 255.
             seed: Decides the changes.
 
         Returns:
@@ -62,17 +48,13 @@ class Transforms:
         """
         import torch
 
-        transforms = list(self._after)
-        if self._crop is not None:
-            height, width = images.shape[1:3]
-            transforms.insert(0, _crop(self._crop, height, width))
         generator = torch.default_generator
         before = generator.get_state()
         generator.manual_seed(seed)
         try:
             pixels = images.permute(0, 3, 1, 2).float() / 255
             with torch.no_grad():
-                for transform in transforms:
+                for transform in self._transforms:
                     pixels = transform(pixels)
         finally:
             generator.set_state(before)  # the network draws its own numbers from it

@@ -10,10 +10,12 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from models.image import (
     FORMATS,
     ImageProperties,
+    Part,
     _decode,
     _Decoded,
     _may_join,
     _scale_joined,
+    cut_array,
     inspect,
     to_array,
     to_arrays,
@@ -194,6 +196,30 @@ def test_crop_takes_the_middle_and_stretch_takes_all():
     stretched = to_array(encode(wide), 12, 3, "stretch")
     assert stretched.shape == (12, 12, 3)
     assert [tuple(stretched[6, x]) for x in (1, 6, 10)] == [RED, GREEN, BLUE]
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_a_part_of_a_large_image_has_the_detail_that_the_prepared_image_lost(kind):
+    board = 255 * (np.indices((480, 640)).sum(0) // 2 % 2).astype(np.uint8)
+    data = encode(Image.fromarray(board), kind)
+    assert to_array(data, 32, 1, "crop").std() < 5
+    found = cut_array(data, 32, 1, Part(area=32 * 32 / (480 * 640), ratio=1, x=0.5, y=0.25))
+    left, top, right, bottom = 304, 112, 336, 144
+    assert np.abs(found[..., 0] - board[top:bottom, left:right].astype(int)).mean() < 8
+
+
+def test_a_part_has_its_area_and_its_sides_and_fits():
+    random = np.random.default_rng(0)
+    for width, height in ((300, 200), (20, 900), (7, 7)):
+        for area, ratio, x, y in random.random((200, 4)):
+            ratio = 0.75 + ratio / 2
+            left, top, right, bottom = Part(area, ratio, x, y).box(width, height)
+            assert 0 <= left < right <= width
+            assert 0 <= top < bottom <= height
+            wanted = (area * width * height) ** 0.5
+            if wanted * max(ratio, 1 / ratio) < min(width, height):
+                assert abs(right - left - wanted * ratio**0.5) <= 1
+                assert abs(bottom - top - wanted / ratio**0.5) <= 1
 
 
 def test_crop_is_scaling_the_shorter_side_and_cutting_the_middle_out():

@@ -65,6 +65,11 @@ def test_a_bound_on_time_or_size_is_above_zero(name):
             {"data": {"path": "x", "time": "(?:p)"}},
             "data.time: (?:p) is a regular expression without",
         ),
+        ({"images": {"margin": 32}}, "images.margin: is for train.augment.crop on prepared images"),
+        (
+            {"images": {"margin": 32, "storage": "source"}, "train": {"augment": {"crop": 0.5}}},
+            "images.margin: is for train.augment.crop on prepared images",
+        ),
         ({"checks": {"min_side": 9, "max_side": 8}}, "checks.min_side is larger than"),
         (
             {"train": {"augment": {"shift": 224}}},

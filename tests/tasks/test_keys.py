@@ -258,7 +258,9 @@ def test_dvc_knows_the_modules_of_each_stage():
     workloads += [load_workload(ROOT / "params.yaml", name) for name in names]
     trainer = workload.train.model_copy(update={"loop": "huggingface"})
     workloads.append(workload.model_copy(update={"train": trainer}))
-    changes = workload.train.model_copy(update={"augment": Augment(crop=0.5, mixup=0.2)})
+    changes = workload.train.model_copy(
+        update={"augment": Augment(crop=0.5, erasing=0.1, mixup=0.2)}
+    )
     workloads.append(workload.model_copy(update={"train": changes}))
     loader = workload.scale.model_copy(update={"ingest": "dataloader"})
     workloads.append(workload.model_copy(update={"scale": loader}))

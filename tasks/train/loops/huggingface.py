@@ -169,7 +169,7 @@ def _train(job: TrainingJob, data: Prepared, network: "Network", on_cpu: bool) -
         rank=context.get_world_rank(),
         workers=workers,
     )
-    labelled = LabelledNetwork(network, job.hyperparameters, batches)
+    labelled = LabelledNetwork(network, job.hyperparameters, batches, data.images["size"])
     record = Record(job, labelled, batches)
     trainer = prepare_trainer(
         NetworkTrainer(

@@ -174,7 +174,10 @@ class Training:
 
         self.module = self._wrap()
         self.loss_of = self._choose_loss(images.labels)
-        self.augmentation = Augmentation(self.hyperparameters.augment, self.batches)
+        changes = self.hyperparameters.augment
+        if job.ingest == "stream":  # parts of the originals arrive
+            changes = changes.model_copy(update={"crop": None})
+        self.augmentation = Augmentation(changes, self.batches, self.data.images["size"])
         self.autocast = device.autocast(self.device, self.hyperparameters)
         self.generator = device.generator(self.device)
         self.meter = Meter(

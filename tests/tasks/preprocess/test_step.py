@@ -67,6 +67,21 @@ def test_images_come_out_as_the_model_will_see_them_when_it_serves(tmp_path):
     assert sorted(seen) == sorted(files)
 
 
+@pytest.mark.parametrize("storage", ["pixels", "jpeg"])
+def test_with_a_margin_only_the_training_images_are_larger(tmp_path, storage):
+    files = write_digits(tmp_path / "data")
+    facts, folder = run(tmp_path, "folders", Images(size=6, margin=2, storage=storage))
+    prepared = open_prepared(folder)
+    assert prepared.shape == tuple(facts["shape"]) == (6, 6, 3)
+    assert prepared.images == {"size": 6, "channels": 3, "resize": "crop"}
+    for name, size in (("train", 8), ("val", 6), ("test", 6)):
+        split = prepared.split(name)
+        assert split.images.shape == (size, size, 3)
+        arrays = split.images[np.arange(len(split))].astype(int)
+        wanted = [to_array(files[row.file], size, 3, "crop") for row in split.rows.itertuples()]
+        assert np.abs(arrays - wanted).mean() <= (3 if name == "train" and storage == "jpeg" else 0)
+
+
 def jpeg(number: int, width: int, height: int) -> bytes:
     pixels = np.random.default_rng(number).integers(0, 256, (height, width, 3), np.uint8)
     return to_jpeg(pixels)

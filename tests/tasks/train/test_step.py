@@ -129,9 +129,12 @@ def test_a_pretrained_folder_is_below_the_project(images, tmp_path, caplog):
         json.dumps(processor | {"image_mean": [0.5], "image_std": [0.5]})
     )
     model = Model(family="vit", pretrained="starting-points/tiny")
-    trained = run(tmp_path, images, RECIPE.model_copy(update={"epochs": 1}), model=model)
+    recipe = RECIPE.model_copy(update={"epochs": 1, "augment": Augment(crop=0.25)})
+    trained = run(tmp_path, images, recipe, model=model)
     assert str(tmp_path).encode() not in b"".join(trained.model_files().values())
     assert "image processor has resize stretch (here crop). Images" in caplog.text
+    assert "crop 0.25 enlarges parts of 4 to 8 pixels" in caplog.text
+    assert "images.margin=8 or images.storage=source keeps" in caplog.text
 
 
 def test_the_threads_are_those_of_the_workload(images, tmp_path):

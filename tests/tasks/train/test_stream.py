@@ -131,6 +131,29 @@ def test_it_goes_on_at_the_step_where_it_was(folders, prepared, tmp_path, monkey
     assert resumed.model_files() == prepared.model_files()
 
 
+def test_parts_of_originals_are_the_same_after_an_interruption(folders, tmp_path, monkeypatch):
+    from tasks.train.loops import torch as torch_loop
+
+    learning_rate, ends = torch_loop.learning_rate, [11]
+
+    def failing(now, *others):
+        if now in ends:  # within a window
+            ends.clear()
+            raise InterruptedTrainingError
+        return learning_rate(now, *others)
+
+    monkeypatch.setattr(torch_loop, "learning_rate", failing)
+    scale = STREAM.model_copy(update={"checkpoint_seconds": 1e-9})
+    changes = {"augment": Augment(crop=0.3, shift=1), "balance": "sampling"}  # draws images twice
+    recipe, pulled = RECIPE.model_copy(update=changes), folders.pulled
+    with pytest.raises(InterruptedTrainingError):
+        run(tmp_path, folders.source, recipe, scale=scale, pulled=pulled, output="half")
+    resumed = run(tmp_path, folders.source, recipe, scale=scale, pulled=pulled)
+    whole = run(tmp_path / "whole", folders.source, recipe, scale=scale, pulled=pulled)
+    assert resumed.model_files() == whole.model_files()
+    assert resumed.history[0]["train_loss"] == whole.history[0]["train_loss"]
+
+
 # On a Ray with two CPUs, as many as two workers and their tasks could take alone.
 PROGRAM = """
 import sys

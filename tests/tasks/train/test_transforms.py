@@ -36,13 +36,13 @@ def test_the_seed_and_the_step_decide_the_changes(changes):
     random = np.random.default_rng(0)
     images = torch.from_numpy(random.integers(0, 256, (32, 16, 16, 3), np.uint8))
     before = torch.get_rng_state()
-    once, targets = Augmentation(changes, SAMPLER)(images, LABELS, 7)
+    once, targets = Augmentation(changes, SAMPLER, 16)(images, LABELS, 7)
     assert torch.equal(torch.get_rng_state(), before)  # which the network draws from
     torch.rand(3)
-    again, same = Augmentation(changes, SAMPLER)(images, LABELS, 7)
+    again, same = Augmentation(changes, SAMPLER, 16)(images, LABELS, 7)
     assert torch.equal(once, again)
     assert [share for _, share in targets] == [share for _, share in same]
-    other, _ = Augmentation(changes, SAMPLER)(images, LABELS, 8)
+    other, _ = Augmentation(changes, SAMPLER, 16)(images, LABELS, 8)
     assert not torch.equal(once, other)
     assert not torch.equal(once, images)
     assert once.shape == images.shape
@@ -57,21 +57,23 @@ def test_a_magnitude_that_the_library_refuses_is_refused_before_the_run():
 
 def test_workers_change_their_images_differently():
     one, two = (
-        Augmentation(CHANGES["colours"], BatchSampler(64, 64, 0, rank, 2))(pictures(), LABELS, 0)[0]
+        Augmentation(CHANGES["colours"], BatchSampler(64, 64, 0, rank, 2), 16)(
+            pictures(), LABELS, 0
+        )[0]
         for rank in range(2)
     )
     assert not torch.allclose(one, two, atol=1)
 
 
 def test_a_crop_of_an_even_image_is_the_image():
-    changed, _ = Augmentation(CHANGES["crop"], SAMPLER)(pictures(), LABELS, 0)
+    changed, _ = Augmentation(CHANGES["crop"], SAMPLER, 16)(pictures(), LABELS, 0)
     assert torch.allclose(changed, pictures().float(), atol=1e-3)
 
 
 def test_a_crop_is_a_part_of_the_image_scaled_to_the_whole():
     ramp = torch.arange(16, dtype=torch.uint8)[None, :, None, None] * 10
     images = ramp.expand(32, 16, 16, 1).contiguous()
-    changed, _ = Augmentation(Augment(crop=0.3), SAMPLER)(images, LABELS, 0)
+    changed, _ = Augmentation(Augment(crop=0.3), SAMPLER, 16)(images, LABELS, 0)
     heights = changed[:, -1, 8, 0] - changed[:, 0, 8, 0]
     assert (changed[:, 1:] >= changed[:, :-1] - 1e-3).all()
     assert heights.max() <= 150.1
@@ -79,8 +81,18 @@ def test_a_crop_is_a_part_of_the_image_scaled_to_the_whole():
     assert heights.min() > 150 * 0.3
 
 
+def test_a_crop_of_an_image_with_a_margin_has_the_detail_of_the_larger_one():
+    stripes = torch.tensor([0, 0, 255, 255], dtype=torch.uint8).repeat(16)[None, None, :, None]
+    images = stripes.expand(32, 64, 64, 1)
+    changed, _ = Augmentation(Augment(crop=1 / 16), SAMPLER, 16)(images, LABELS, 0)
+    assert changed.shape == (32, 16, 16, 1)
+    contrast = changed[:, 8].std(1)
+    assert contrast.max() > 80  # of a small part
+    assert contrast.min() < 20  # of one in which a stripe is less than a pixel wide
+
+
 def test_erasing_blackens_a_rectangle_of_some_images():
-    changed, _ = Augmentation(Augment(erasing=0.5), SAMPLER)(pictures(), LABELS, 0)
+    changed, _ = Augmentation(Augment(erasing=0.5), SAMPLER, 16)(pictures(), LABELS, 0)
     erased = (changed[..., 0] == 0).flatten(1)
     assert 6 < erased.any(1).sum() < 26
     assert not erased.all(1).any()
