@@ -38,9 +38,9 @@ def inside(folder: Path, name: str) -> Path:
     return folder / path
 
 
-def each(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+def each(function: Callable[[T], R], items: Iterable[T], threads: int = THREADS) -> list[R]:
     """Calls a function with each item, in threads; the results in the items' order."""
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(function, items))
 
 

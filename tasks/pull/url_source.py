@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ from urllib.parse import urlsplit
 from retrain.errors import UsageError
 from retrain.redaction import redact, reveal
 from retrain.step import digest_of
-from tasks.pull.transfer import inside, reaching
+from tasks.pull.transfer import each, inside, reaching
+
+AT_ONCE = 64  # files: small ones mostly wait for an answer
 
 # The names that file systems use for a mark of a file's content, and for the time of its last
 # change, in lower case without `-` and `_`.
@@ -41,12 +44,16 @@ class UrlSource:
             )
 
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
-        """Downloads the files."""
+        """Downloads the files, except those that a killed run has downloaded."""
+        downloads = scratch / "url"
+        downloads.mkdir(exist_ok=True)
         with self._open() as (file_system, files):
-            targets = {info["name"]: inside(folder, name) for name, info in files.items()}
-            for target in targets.values():
-                target.parent.mkdir(parents=True, exist_ok=True)
-            file_system.get(list(targets), [str(target) for target in targets.values()])
+            targets = {name: inside(folder, name) for name in files}
+            kept = {name: downloads / digest_of(name) for name in files}
+            each(lambda name: _download(file_system, files[name], kept[name]), files, AT_ONCE)
+        for name, target in targets.items():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(kept[name], target)
         if self.digest() != digest:
             raise ValueError(f"{self.url} has changed since the run started: run it again.")
 
@@ -99,6 +106,35 @@ def _list_remote(file_system: Any, root: str, url: str) -> dict[str, dict[str, A
         # Of this machine's file systems: links are listed as `other`, as pipes and devices are.
         and (info["type"] == "file" or file_system.isfile(info["name"]))
     }
+
+
+def _download(file_system: Any, info: Mapping[str, Any], target: Path) -> None:
+    """Downloads a file unless it is there; over HTTP, only what a killed run has not got of it."""
+    if target.exists():
+        return
+    partial, size = target.with_suffix(".partial"), info["size"]
+    if not size or "http" not in file_system.protocol:
+        file_system.get_file(info["name"], str(partial))
+    elif not partial.exists() or partial.stat().st_size < size:
+        _append(file_system, info["name"], partial, size)
+    partial.replace(target)
+
+
+def _append(file_system: Any, url: str, partial: Path, whole: int) -> None:
+    """Downloads the rest of a file over HTTP, or all of it where the server knows no ranges."""
+    from fsspec.callbacks import Callback
+
+    def answered(size: int | None, value: int, **_: Any) -> None:
+        if size == whole and not value:  # before the first byte
+            file.seek(0)
+            file.truncate()
+
+    with partial.open("ab") as file:
+        headers = {"Range": f"bytes={file.tell()}-", "Accept-Encoding": "identity"}
+        file_system.get_file(url, file, headers=headers, callback=Callback(hooks={"": answered}))
+    if (came := partial.stat().st_size) != whole:
+        partial.unlink()
+        raise OSError(f"{came:,} bytes came instead of {whole:,}")
 
 
 def _is_hidden(part: str) -> bool:

@@ -1,7 +1,12 @@
 """URLs, on a real server."""
 
 import os
+import signal
+import subprocess
+import sys
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
+from pathlib import Path
+from threading import Event
 
 import fsspec
 import pytest
@@ -12,7 +17,32 @@ from retrain.project import Project
 from retrain.workload import Data
 from tasks.pull.step import data_version
 from tasks.pull.url_source import UrlSource
-from tests.tasks.pull.pulling import make_files, pulled, serving
+from tests.flows.conftest import until
+from tests.tasks.pull.pulling import make_files, pulled, read_files, serving
+
+ROOT = Path(__file__).parents[3]
+FETCH = """
+import sys
+from pathlib import Path
+from tasks.pull.url_source import UrlSource
+
+source, folder = UrlSource(sys.argv[1]), Path(sys.argv[2])
+source.fetch(source.digest(), folder / "killed", folder)
+"""
+# Ends like a killed process before it fetches the third file.
+KILLED = """
+import os, signal
+from tasks.pull import url_source
+
+download, url_source.AT_ONCE = url_source._download, 1
+
+def killed(file_system, info, target):
+    if info["name"].endswith("dog/2.png"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    download(file_system, info, target)
+
+url_source._download = killed
+"""
 
 
 @pytest.fixture
@@ -182,3 +212,56 @@ def test_only_regular_files_of_a_file_url_are_data(project, tmp_path):
     (tmp_path / "pets/dog/2.png").symlink_to(tmp_path / "pets/dog/1.png")
     _, files, _ = pulled(project, f"file://{tmp_path}/pets")
     assert set(files) == {"cat/1.png", "dog/1.png", "dog/2.png"}
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_download_that_was_killed_goes_on_where_it_was(tmp_path, ranges):
+    body = os.urandom(1_000_000)
+    sent: list[str | None] = []  # the range that was asked for, of each download
+    killed = Event()
+
+    class Slow(Answer):
+        def do_GET(self):
+            asked = self.headers["Range"] if self.command == "GET" else None
+            start = int(asked[6:-1]) if asked and ranges else 0
+            self.send_response(206 if start else 200)
+            self.send_header("ETag", "1")
+            self.send_header("Content-Length", str(len(body) - start))
+            self.end_headers()
+            if self.command == "GET":
+                sent.append(asked)
+                self.wfile.write(body[start : len(body) // 2 if len(sent) == 1 else None])
+                if len(sent) == 1:
+                    killed.wait()
+
+        do_HEAD = do_GET  # noqa: N815
+
+    with serving(Slow) as url:
+        process = subprocess.Popen(
+            [sys.executable, "-c", FETCH, f"{url}/a.parquet", tmp_path], cwd=ROOT
+        )
+        until(lambda: any(each.stat().st_size for each in tmp_path.rglob("*.partial")))
+        process.kill()
+        process.wait()
+        killed.set()
+        there = next(tmp_path.rglob("*.partial")).stat().st_size
+        source = UrlSource(f"{url}/a.parquet")
+        source.fetch(source.digest(), tmp_path / "whole", tmp_path)
+    assert (tmp_path / "whole/a.parquet").read_bytes() == body
+    assert 0 < there <= len(body) // 2
+    assert sent[1] == f"bytes={there}-"
+
+
+def test_files_that_a_killed_download_has_fetched_are_not_fetched_again(tmp_path):
+    make_files(tmp_path / "pets", "cat/1.png", "dog/1.png", "dog/2.png")
+    url, killed = f"file://{tmp_path}/pets", tmp_path / "scratch"
+    killed.mkdir()
+    program = FETCH.replace("source,", KILLED + "\nsource,", 1)
+    done = subprocess.run([sys.executable, "-c", program, url, killed], cwd=ROOT)
+    assert done.returncode == -signal.SIGKILL
+    before = {path.name: path.stat().st_ino for path in (killed / "url").iterdir()}
+    source, folder = UrlSource(url), tmp_path / "whole"
+    source.fetch(source.digest(), folder, killed)
+    assert read_files(folder) == read_files(tmp_path / "pets")
+    assert {path.stat().st_ino for path in folder.rglob("*.png")} >= set(before.values())
+    assert len(before) == 2
