@@ -4,6 +4,7 @@ The facts are those of the image as it comes in, before it is resized, and do no
 model.
 """
 
+import hashlib
 from typing import TYPE_CHECKING
 
 from models.image import inspect
@@ -16,21 +17,29 @@ SAMPLE = 1000  # images, about; a sample shows a shift of 0.1 between two distri
 WITH_FEATURES = 500  # of the sample; each has thousands of bytes of features
 
 
-def is_sampled(sha256: str, total: int) -> bool:
+def lot(path: str, sha256: str | None) -> str:
+    """What decides whether an image of an input belongs to its sample, as a digest does.
+
+    Copies of an image have lots of their own: else all of them would be in the sample, or none.
+    """
+    return hashlib.sha256(f"{path}\0{sha256}".encode()).hexdigest()
+
+
+def is_sampled(digest: str, total: int) -> bool:
     """Whether an image belongs to the sample of a number of images.
 
-    Its content decides, by the end of the digest.
+    The end of its digest decides, or of its lot where there may be copies of it.
     """
-    return _is_among(SAMPLE, sha256, total)
+    return _is_among(SAMPLE, digest, total)
 
 
-def has_features(sha256: str, total: int) -> bool:
+def has_features(digest: str, total: int) -> bool:
     """Whether the features of an image are kept; it is one of the sample then."""
-    return _is_among(WITH_FEATURES, sha256, total)
+    return _is_among(WITH_FEATURES, digest, total)
 
 
-def _is_among(size: int, sha256: str, total: int) -> bool:
-    return int(sha256[-8:], 16) * total < size << 32
+def _is_among(size: int, digest: str, total: int) -> bool:
+    return int(digest[-8:], 16) * total < size << 32
 
 
 def measure(data: bytes) -> dict[str, float] | None:

@@ -9,7 +9,9 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from math import log2
 from pathlib import Path
+from zlib import crc32
 
 from retrain.errors import UsageError
 from retrain.workload import Data
@@ -44,16 +46,38 @@ class Source:
     def units(self) -> list[Unit]:
         """The images in units that are worth a task each, in order of the files' names and rows.
 
+        Most units end where the name of a file says so, so that the units before and after an image
+        that is added, or taken away, stay the same.
+
         Raises:
             ValueError: A file cannot be read.
         """
         units: list[Unit] = []
+        some: list[Unit] = []
+        size = Unit(0, 0)
+        for part in filter(lambda part: part.rows, self._smallest_parts()):
+            some.append(part)
+            size = Unit(size.rows + part.rows, size.bytes + part.bytes)
+            if size.tasks >= 1 or (size.tasks >= 0.5 and _may_end(part)):
+                units.append(join(some))
+                some, size = [], Unit(0, 0)
+        return [*units, join(some)] if some else units
+
+    def _smallest_parts(self) -> Iterator[Unit]:
+        """Single files of images, or pieces of other files."""
         for part in self.reader.parts():
-            if units and units[-1].tasks < 1:
-                units[-1] = join([units[-1], part])
-            else:
-                units.append(part)
-        return [unit for unit in units if unit.rows]
+            if part.pieces:
+                yield part
+            for name in part.files.split("\0")[:-1]:
+                yield Unit(1, part.bytes // part.rows, files=f"{name}\0")
+
+
+def _may_end(part: Unit) -> bool:
+    """Whether a unit may end after a part, by its name: some four parts of a task's images do."""
+    name = part.files or repr(part.pieces)
+    # The size of a file is the mean of some, so it counts no more exactly than by powers of two.
+    share = 2.0 ** round(log2(4 * part.tasks))
+    return crc32(os.fsencode(name)) < share * (1 << 32)
 
 
 @dataclass(frozen=True, slots=True)

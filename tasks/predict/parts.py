@@ -1,7 +1,7 @@
 """Classifies the units of an input and writes a file for each, which a killed run leaves behind."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+ROWS = "rows"  # of a part's metadata: of how many images its sample is
+
+
 @dataclass(frozen=True)
 class Job:
     """What classifies which images; cheap to send to a worker of Ray.
@@ -25,7 +28,7 @@ class Job:
         model: The version's name for people.
         package: Its folder.
         source: The images.
-        rows: How many there are.
+        rows: How many there are, of which the sample is a part.
         only_sample: Whether only those of the sample are classified, for which simple facts are
             recorded too (`tasks/data/image_facts.py`).
     """
@@ -43,12 +46,14 @@ class Job:
                 yield image
 
     def is_sampled(self, image: Image) -> bool:
-        """Whether an image belongs to the sample."""
-        return image.sha256 is not None and image_facts.is_sampled(image.sha256, self.rows)
+        """Whether an image belongs to the sample; of copies of an image, as many as of others."""
+        lot = image_facts.lot(image.path, image.sha256)
+        return image.sha256 is not None and image_facts.is_sampled(lot, self.rows)
 
     def has_features(self, image: Image) -> bool:
         """Whether the features of an image are wanted, too."""
-        return image.sha256 is not None and image_facts.has_features(image.sha256, self.rows)
+        lot = image_facts.lot(image.path, image.sha256)
+        return image.sha256 is not None and image_facts.has_features(lot, self.rows)
 
 
 @dataclass(frozen=True)
@@ -132,9 +137,16 @@ class Worker:
 
         if not part.file.exists():
             return False
-        images = ((image.path, image.sha256) for image in self._job.images(part.unit))
         try:
-            return all(now == before for now, before in zip_longest(images, _images_of(part.file)))
+            there = _images_of(part.file)
+            before = replace(self._job, rows=_rows_of(part.file))
+            return all(
+                image is not None
+                and (image.path, image.sha256) == was
+                and self._job.is_sampled(image) <= before.is_sampled(image)
+                and self._job.has_features(image) <= before.has_features(image)
+                for image, was in zip_longest(self._job.images(part.unit), there)
+            )
         except (OSError, pa.ArrowInvalid):  # the file is damaged
             return False
 
@@ -142,9 +154,10 @@ class Worker:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
+        schema = schema_of_parts().with_metadata({ROWS: str(self._job.rows)})
         with (
             atomic.replacing(part.file) as aside,
-            pq.ParquetWriter(aside, schema_of_parts(), write_page_checksum=True) as writer,
+            pq.ParquetWriter(aside, schema, write_page_checksum=True) as writer,
         ):
             for images in portions(self._job.images(part.unit)):
                 answers = _answers(images, [*map(self._job.has_features, images)], process)
@@ -156,6 +169,13 @@ class Worker:
                     column = pa.array([each.get(name) for each in facts], pa.float64())
                     answers = answers.append_column(name, column)
                 writer.write_batch(answers)
+
+
+def _rows_of(file: Path) -> int:
+    """Of how many images the sample in a part was."""
+    import pyarrow.parquet as pq
+
+    return int(pq.read_schema(file).metadata[ROWS.encode()])
 
 
 def _images_of(file: Path) -> Iterator[tuple[str, str | None]]:

@@ -39,7 +39,7 @@ ROWS, UNIT = 50, 20  # three units
 BAD = {"10.png": b"", "25.png": b"no image", "26.png": png(pixels(1)[0])[:40]}
 UNREADABLE = "30.png"  # no process may read so much as its first byte
 
-# Classifies with one worker, and ends like a killed process before it writes the third unit.
+# Classifies with one worker, and ends like a killed process when it has written two units.
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -56,7 +56,7 @@ raw_dataset.WORTH_ROWS = int(sys.argv[4])
 write = Worker._write
 
 def killed(self, part, process):
-    if part.file.name.startswith("000002"):
+    if len([*store.rglob("*.parquet")]) == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     write(self, part, process)
 
@@ -195,14 +195,33 @@ def test_a_killed_run_goes_on_and_the_file_is_the_same(toy, folder, first, tmp_p
         capture_output=True,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-    [whole, damaged] = sorted(store.rglob("*.parquet"))
+    parts = {path.stem: path for path in store.rglob("*.parquet")}
+    [damaged, _] = (parts[module._digest_of_unit(unit)] for unit in source(folder).units()[:2])
     data = bytearray(damaged.read_bytes())
     data[100] ^= 1  # in a page
     damaged.write_bytes(data)
     again, _ = predict(toy.older, source(folder), tmp_path / "out.parquet", Store(store))
     assert again.reused == 1
     assert (tmp_path / "out.parquet").read_bytes() == first[1].read_bytes()
-    assert not whole.exists()
+    assert not any(path.exists() for path in parts.values())
+
+
+def test_a_killed_run_goes_on_after_a_file_was_added_or_taken_away(toy, folder, first, tmp_path):
+    store, copy = tmp_path / "store", tmp_path / "images"
+    shutil.copytree(folder, copy, symlinks=True)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, toy.project.root, copy, store, str(UNIT)],
+        cwd=ROOT,
+        env=os.environ | {"LOKY_MAX_CPU_COUNT": "1"},
+    )
+    assert done.returncode == -signal.SIGKILL
+    (copy / "00a.png").write_bytes(png(pixels(1)[0]))
+    again, _ = predict(toy.older, source(copy), tmp_path / "more.parquet", Store(store))
+    assert (again.rows, again.reused) == (ROWS + 1, 1)
+    (copy / "00a.png").unlink()
+    again, _ = predict(toy.older, source(copy), tmp_path / "out.parquet", Store(store))
+    assert again.reused == 2
+    assert (tmp_path / "out.parquet").read_bytes() == first[1].read_bytes()
 
 
 def test_a_finished_unit_is_not_used_for_other_images_of_the_same_size(
@@ -214,6 +233,7 @@ def test_a_finished_unit_is_not_used_for_other_images_of_the_same_size(
     unit = opened.units()[0]
     table = pq.read_table(first[1]).slice(0, unit.rows)
     part = Part(unit, tmp_path / "part.parquet")
+    table = table.replace_schema_metadata({"rows": str(ROWS)})
     pq.write_table(table, part.file, write_page_checksum=True)
     worker = Worker(Job("toy version 2", toy.older.package, opened, ROWS), "cpu")
     assert worker(part) is True
@@ -247,9 +267,9 @@ def test_a_sample_is_decided_by_the_images_and_nothing_else_is_classified(
     table = pq.read_table(first[1])
     rows = table.filter(
         [
-            label is not None and image_facts.is_sampled(sha256, ROWS)
-            for label, sha256 in zip(
-                *(table[n].to_pylist() for n in ("label", "sha256")), strict=True
+            label is not None and image_facts.is_sampled(image_facts.lot(path, sha256), ROWS)
+            for label, path, sha256 in zip(
+                *(table[n].to_pylist() for n in ("label", "path", "sha256")), strict=True
             )
         ]
     )
@@ -263,7 +283,8 @@ def test_a_sample_is_decided_by_the_images_and_nothing_else_is_classified(
     network = Observed(models.load(toy.model).module)
     inverted = torch.from_numpy(255 - pixels(ROWS)[place])
     _, expected = network.answer(inverted, "fp32")
-    kept = [image_facts.has_features(sha256, ROWS) for sha256 in rows["sha256"].to_pylist()]
+    named = zip(rows["path"].to_pylist(), rows["sha256"].to_pylist(), strict=True)
+    kept = [image_facts.has_features(image_facts.lot(*each), ROWS) for each in named]
     assert 1 < sum(kept) < len(kept)
     for given, wanted, is_kept in zip(found["features"].to_pylist(), expected, kept, strict=True):
         assert (given is not None) == is_kept
