@@ -434,8 +434,8 @@ class Drift(Section):
     """When what comes in has drifted from the test split, for the flows `predict` and `drift`.
 
     Attributes:
-        threshold: The largest score without a drift. With a score of 1, the two differ as much as
-            one in a hundred pairs of samples of the test split does.
+        threshold: The largest score without a drift. Where nothing has changed, the score is above
+            1 in at most 5 of 100 checks.
     """
 
     threshold: Annotated[float, Field(gt=0)] = 1.5

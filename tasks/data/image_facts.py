@@ -66,11 +66,13 @@ def measure(data: bytes) -> dict[str, float] | None:
 def schema() -> "pa.Schema":
     """The columns of a sample: the label and the confidence of a model's answer, and the facts.
 
-    And `features`, what the last layer of the model takes: of `WITH_FEATURES` images, null for the
+    And the digest of the image, which an old reference does not have, so that it is null there. And
+    `features`, what the last layer of the model takes: of `WITH_FEATURES` images, null for the
     others, and for a model that cannot tell them.
     """
     import pyarrow as pa
 
     facts = dict.fromkeys(FACTS, pa.float64())
     features = {"features": pa.list_(pa.float32())}
-    return pa.schema({"label": pa.string(), "confidence": pa.float32(), **facts, **features})
+    said = {"label": pa.string(), "confidence": pa.float32()}
+    return pa.schema({"sha256": pa.string(), **said, **facts, **features})

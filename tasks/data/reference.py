@@ -88,7 +88,8 @@ def make_reference(source: RawDataset, validated: Path, evaluated: Path) -> "pa.
         assert answer["sha256"] == image.sha256, image.path
         if facts := measure(image.data):
             said = {"label": answer["prediction"], "confidence": answer["confidence"]}
-            measured.append(said | facts | {"features": features.get(image.sha256)})
+            of_image = {"sha256": image.sha256, "features": features.get(image.sha256)}
+            measured.append(of_image | said | facts)
     return pa.Table.from_pylist(measured, schema())
 
 

@@ -1,27 +1,32 @@
-"""How far what comes in is from a reference, by the spread of the reference itself.
+"""How far what comes in is from a reference, and how far chance alone may put it.
 
 Each feature has a distance from 0 to 1: of labels the total variation distance of their shares, of
-numbers the Kolmogorov-Smirnov statistic, of embeddings that of `tasks.drift.embedding`. Its
-yardstick is the distance between two samples of the reference, as large as the two samples: the
-99th percentile of so many pairs, drawn with replacement. The score is the distance in yardsticks:
-with a score of 1, the two differ as much as one in a hundred pairs of samples of the reference
-does.
+numbers the Kolmogorov-Smirnov statistic, of embeddings that of `tasks.drift.embedding`.
+
+What chance does comes from the two samples themselves (a permutation test): the images of both are
+divided at random into two samples of the same sizes, again and again. Where nothing has changed,
+each division is as likely as the real one, whatever the feature is like: constant but for a few
+images, or of a thousand labels. The median of their distances is what is usual. The yardstick is
+the distance that so few of them exceed that in at most 5 of 100 checks any of the features exceeds
+its own (Bonferroni); and it is further than what is usual by what one image can do at least. The
+score is how much further than usual the two samples are, where the yardstick has a score of 1.
+`python -m benchmarks.drift` counts false alarms, and what is found.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tasks.data.image_facts import FACTS
-from tasks.drift.embedding import spread
+from tasks.drift.embedding import energy
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
-PAIRS = 500
-PERCENTILE = 99
+DIVISIONS = 1000
+LEVEL = 0.05  # the probability that any feature exceeds its yardstick though nothing has changed
 NUMBERS = ("confidence", *FACTS)
 
 
@@ -35,14 +40,16 @@ class Feature:
         reference: Its mean there; None for labels and embeddings.
         incoming: Its mean in what comes in; None as above.
         distance: From 0 to 1; None if it is not compared, because a sample has no embeddings.
-        yardstick: That of two samples of the reference; None as above.
-        score: The distance in yardsticks; None as above.
+        usual: The distance where nothing has changed, in the median; None as above.
+        yardstick: The distance that is seldom exceeded then; None as above.
+        score: From 0, which is as usual, or closer; 1 is the yardstick. None as above.
     """
 
     feature: str
     reference: float | None
     incoming: float | None
     distance: float | None
+    usual: float | None
     yardstick: float | None
     score: float | None
 
@@ -53,24 +60,31 @@ def compare(reference: "pa.Table", incoming: "pa.Table", seed: int = 0) -> list[
     Args:
         reference: At least one image.
         incoming: At least one image.
-        seed: Of the pairs that are drawn.
+        seed: Of the divisions that are drawn.
 
     Returns:
         The features: labels first, the embedding last.
     """
     import numpy as np
 
-    names = sorted({*reference["label"].to_pylist(), *incoming["label"].to_pylist()})
-    place = {name: index for index, name in enumerate(names)}
-    labels = [
-        np.array([place[name] for name in table["label"].to_pylist()])
-        for table in (reference, incoming)
-    ]
-    found = [_feature("label", labels, lambda a, b: _total_variation(a, b, len(names)), seed)]
+    tables = (reference, incoming)
+    embeddings = [table["features"].drop_null().to_numpy() for table in tables]
+    has_embeddings = all(map(len, embeddings))
+    level = LEVEL / (1 + len(NUMBERS) + has_embeddings)
+    sizes = [*map(len, tables)]
+    is_incoming = _divisions(sizes, seed)
+    labels = np.concatenate([table["label"].to_numpy() for table in tables])
+    found = [_feature("label", _total_variation(labels, is_incoming), level, min(sizes))]
     for name in NUMBERS:
-        numbers = [table[name].to_numpy().astype(np.float64) for table in (reference, incoming)]
-        found.append(_feature(name, numbers, _kolmogorov_smirnov, seed))
-    return [*found, _embedding(reference, incoming, seed)]
+        values = [table[name].to_numpy().astype(np.float64) for table in tables]
+        distances = _kolmogorov_smirnov(np.concatenate(values), is_incoming)
+        means = [float(each.mean()) for each in values]
+        found.append(_feature(name, distances, level, min(sizes), *means))
+    if not has_embeddings:
+        return [*found, Feature("embedding", *[None] * 6)]
+    sizes = [*map(len, embeddings)]
+    distances = energy(np.stack([*np.concatenate(embeddings)]), _divisions(sizes, seed))
+    return [*found, _feature("embedding", distances, level, min(sizes))]
 
 
 def shares(reference: "pa.Table", incoming: "pa.Table") -> list[dict[str, str | float]]:
@@ -86,75 +100,86 @@ def shares(reference: "pa.Table", incoming: "pa.Table") -> list[dict[str, str | 
     ]
 
 
-def _feature(
-    name: str,
-    samples: "Sequence[NDArray[np.float64]]",
-    distance: "Callable[[NDArray[np.float64], NDArray[np.float64]], float]",
-    seed: int,
-) -> Feature:
-    import numpy as np
+def _divisions(sizes: Sequence[int], seed: int) -> "NDArray[np.bool_]":
+    """Which images belong to what comes in: as it is, and in divisions at random.
 
-    reference, incoming = samples
-    rng = np.random.default_rng(seed)
-    pairs = [
-        distance(*(rng.choice(reference, size=len(each)) for each in (reference, incoming)))
-        for _ in range(PAIRS)
-    ]
-    yardstick = _yardstick(pairs, len(reference), len(incoming))
-    found = distance(reference, incoming)
-    is_number = name != "label"
-    return Feature(
-        feature=name,
-        reference=float(reference.mean()) if is_number else None,
-        incoming=float(incoming.mean()) if is_number else None,
-        distance=found,
-        yardstick=yardstick,
-        score=found / yardstick,
-    )
+    Args:
+        sizes: How many images the reference has, and what comes in.
+        seed: Of the divisions.
 
-
-def _embedding(reference: "pa.Table", incoming: "pa.Table", seed: int) -> Feature:
-    """The feature `embedding`, of those images that have one."""
-    import numpy as np
-
-    tables = (reference, incoming)
-    samples = [table["features"].drop_null().to_numpy() for table in tables]
-    if not all(map(len, samples)):
-        return Feature("embedding", None, None, None, None, None)
-    one, other = map(np.stack, samples)
-    found = spread(one, other, PAIRS, seed)
-    yardstick = _yardstick(found.pairs, len(one), len(other))
-    score = found.distance / yardstick
-    return Feature("embedding", None, None, found.distance, yardstick, score)
-
-
-def _yardstick(
-    pairs: "Sequence[float] | NDArray[np.float64]", reference: int, incoming: int
-) -> float:
-    """The distance that few pairs of samples of the reference exceed.
-
-    Where all of the reference is the same, a single image would differ infinitely: so the yardstick
-    is at least what one image of the smaller sample can change.
+    Returns:
+        Bool (1 + DIVISIONS, images).
     """
     import numpy as np
 
-    return max(float(np.percentile(pairs, PERCENTILE)), 1 / min(reference, incoming))
+    is_incoming = np.tile(np.arange(sum(sizes)) >= sizes[0], (1 + DIVISIONS, 1))
+    is_incoming[1:] = np.random.default_rng(seed).permuted(is_incoming[1:], axis=1)
+    return is_incoming
 
 
-def _total_variation(one: "NDArray[np.float64]", other: "NDArray[np.float64]", count: int) -> float:
-    """Half of the summed differences of the shares of numbered labels."""
+def _feature(
+    name: str,
+    distances: "NDArray[np.float64]",
+    level: float,
+    smaller: int,
+    reference: float | None = None,
+    incoming: float | None = None,
+) -> Feature:
+    """A feature from its distances, the real one first, of which the share `level` may be larger.
+
+    Args:
+        name: Its name.
+        distances: (1 + DIVISIONS,).
+        level: The share.
+        smaller: How many images the smaller sample has.
+        reference: Its mean there.
+        incoming: Its mean in what comes in.
+    """
     import numpy as np
 
-    shares = [np.bincount(each, minlength=count) / len(each) for each in (one, other)]
-    return float(np.abs(shares[0] - shares[1]).sum() / 2)
+    found, usual = float(distances[0]), float(np.median(distances))
+    seldom = float(np.quantile(distances, 1 - level, method="inverted_cdf"))
+    reach = max(seldom - usual, 1 / smaller)
+    score = max(0.0, found - usual) / reach
+    return Feature(name, reference, incoming, found, usual, usual + reach, score)
 
 
-def _kolmogorov_smirnov(one: "NDArray[np.float64]", other: "NDArray[np.float64]") -> float:
-    """The largest difference of the two distribution functions."""
+def _total_variation(
+    labels: "NDArray[np.object_]", is_incoming: "NDArray[np.bool_]"
+) -> "NDArray[np.float64]":
+    """Half of the summed differences of the shares of labels, for each division."""
     import numpy as np
 
-    values = np.concatenate([one, other])
-    below = [
-        np.searchsorted(np.sort(each), values, side="right") / len(each) for each in (one, other)
-    ]
-    return float(np.abs(below[0] - below[1]).max())
+    order = np.argsort(labels, kind="stable")
+    starts = np.flatnonzero(np.append(True, labels[order][1:] != labels[order][:-1]))
+    steps, whole = _steps(is_incoming[:, order])
+    differences = np.add.reduceat(steps, starts, axis=1)
+    distances: NDArray[np.float64] = np.abs(differences).sum(axis=1) / (2 * whole)
+    return distances
+
+
+def _kolmogorov_smirnov(
+    values: "NDArray[np.float64]", is_incoming: "NDArray[np.bool_]"
+) -> "NDArray[np.float64]":
+    """The largest difference of the two distribution functions, for each division."""
+    import numpy as np
+
+    order = np.argsort(values, kind="stable")
+    ends = np.flatnonzero(np.append(np.diff(values[order]) > 0, True))
+    steps, whole = _steps(is_incoming[:, order])
+    differences = steps.cumsum(axis=1)[:, ends]
+    distances: NDArray[np.float64] = np.abs(differences).max(axis=1) / whole
+    return distances
+
+
+def _steps(is_incoming: "NDArray[np.bool_]") -> "tuple[NDArray[np.int64], int]":
+    """What each image adds to a difference of two shares, in whole numbers: so ties stay ties.
+
+    Returns:
+        That, and the number that stands for a difference of 1.
+    """
+    import numpy as np
+
+    images, incoming = is_incoming.shape[1], int(is_incoming[0].sum())
+    steps = np.where(is_incoming, images - incoming, -incoming)
+    return steps, (images - incoming) * incoming

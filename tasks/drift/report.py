@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 EVENT = "retrain.drift"
 TEST_SPLIT = "the test split"
+MANY_COPIES = 0.05  # of the sample, of which people are told
 
 
 def report(
@@ -56,6 +57,7 @@ def report(
         "score": worst["score"],
         "feature": worst["feature"],
         "drifted": worst["score"] > threshold,
+        "copies": len(incoming) - len(incoming["sha256"].unique()),
         "features": features,
         "labels": shares(reference, incoming),
         "file": project.relative(folder / f"{run}.json"),
@@ -70,14 +72,19 @@ def report(
 
 
 def sentence(drift: Mapping[str, Any]) -> str:
-    """The result in one sentence."""
+    """The result in one sentence, and another one if there are many copies of images."""
     score = f"{drift['score']:.1f}" if drift["score"] < 100 else "more than 100"
-    what = f"{drift['feature']} is {score} times"
     verdict = "Drift" if drift["drifted"] else "No drift"
-    return (
-        f"{verdict}: {what} as far from {drift['reference']} as its own samples are from each "
-        f"other (drift.threshold {drift['threshold']:g})."
+    said = (
+        f"{verdict}: {drift['feature']} is furthest from {drift['reference']}, with a score of "
+        f"{score}; chance alone seldom exceeds 1 (drift.threshold {drift['threshold']:g})."
     )
+    if drift["copies"] > MANY_COPIES * drift["images"]:
+        said += (
+            f" {drift['copies']:,} of the {drift['images']:,} images are copies of others, byte by "
+            "byte: is a camera stuck, or something sent twice?"
+        )
+    return said
 
 
 def show(drift: Mapping[str, Any]) -> None:
@@ -86,13 +93,14 @@ def show(drift: Mapping[str, Any]) -> None:
 
     number = console.number
     console.say_table(
-        ["feature", "reference", "incoming", "distance", "yardstick", "score"],
+        ["feature", "reference", "incoming", "distance", "usual", "yardstick", "score"],
         [
             [
                 each["feature"],
                 number(each["reference"]),
                 number(each["incoming"]),
                 number(each["distance"]),
+                number(each["usual"]),
                 number(each["yardstick"]),
                 "not compared" if each["score"] is None else f"{each['score']:.2f}",
             ]

@@ -35,7 +35,7 @@ def test_one_that_was_kept_before_there_were_features_has_none(tmp_path):
     pq.write_table(Table.from_pylist([row]), kept)
     found = find_reference(Project(tmp_path), VERSION)
     assert found.schema == schema()
-    assert found.to_pylist() == [row | {"features": None}]
+    assert found.to_pylist() == [{"sha256": None} | row | {"features": None}]
 
 
 def test_the_features_of_a_network_whose_last_layer_is_not_known_are_none(tmp_path):
@@ -68,7 +68,8 @@ def test_two_processes_may_be_the_first_to_ask_for_one_in_mlflow(tmp_path):
     templates.place_mlflow_database(tmp_path)
     project = Project(tmp_path)
     run_id = tracking.start_run(project, "toy", "key", {}, "digest").run_id
-    row = {"label": "ant", "confidence": 0.5, **dict.fromkeys(FACTS, 1.0), "features": [1.0, 2.0]}
+    row = {"sha256": "0" * 64, "label": "ant", "confidence": 0.5, **dict.fromkeys(FACTS, 1.0)}
+    row["features"] = [1.0, 2.0]
     keep_reference(project, replace(VERSION, run_id=run_id), Table.from_pylist([row], schema()))
     assert run_two(FIND, tmp_path, run_id) == ["", ""]
     assert find_of(tmp_path, run_id).to_pylist() == [row]

@@ -1,11 +1,14 @@
-"""Distances between two samples, in units of those between samples of the reference."""
+"""Distances between two samples, in units of what chance puts between them."""
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.data.image_facts import is_sampled, measure, schema
+from retrain.project import Project
+from tasks.data.image_facts import is_sampled, lot, measure, schema
 from tasks.drift.compare import compare, shares
+from tasks.drift.report import TEST_SPLIT, report, sentence
+from tests.tasks.data.test_reference import VERSION
 from tests.tasks.toy_data import png
 
 NAMES = ("label", "confidence", "side", "aspect", "brightness", "contrast", "embedding")
@@ -20,6 +23,7 @@ def embeddings(rng: np.random.Generator, rows: int) -> np.ndarray:
 def draw(seed: int, rows: int = 400, **changed) -> pa.Table:
     rng = np.random.default_rng(seed)
     columns = {
+        "sha256": [f"{seed}-{row}" for row in range(rows)],
         "label": rng.choice(["ant", "bee", "cat"], rows, p=[0.5, 0.3, 0.2]),
         "confidence": rng.uniform(0.5, 1, rows),
         "side": np.full(rows, 8.0),
@@ -42,6 +46,27 @@ def test_a_sample_is_not_far_from_itself_nor_from_another_of_the_same_images():
         found = scores(reference, draw(seed, rows=300))
         assert max(found.values()) < 1.5, found
     assert scores(reference, draw(1)) == scores(reference, draw(1))
+
+
+def test_two_images_of_a_thousand_that_are_unlike_a_constant_are_no_drift():
+    sides = np.full(1000, 8.0)
+    sides[:2] = 16.0
+    few = scores(draw(0, 1000), draw(1, 1000, side=sides))
+    sides[:50] = 16.0
+    many = scores(draw(0, 1000), draw(1, 1000, side=sides))
+    assert few["side"] <= 1 < 1.5 < many["side"]
+
+
+def test_a_thousand_classes_are_no_drift_unless_their_shares_differ():
+    def labels(seed, shares):
+        names = [f"class {number}" for number in range(1000)]
+        return np.random.default_rng(seed).choice(names, 1000, p=shares / shares.sum())
+
+    equal, others = np.ones(1000), np.repeat([3.0, 1.0], 500)
+    reference = draw(0, 1000, label=labels(0, equal))
+    for seed in range(1, 4):
+        assert scores(reference, draw(seed, 1000, label=labels(seed, equal)))["label"] <= 1
+    assert scores(reference, draw(4, 1000, label=labels(4, others)))["label"] > 1.5
 
 
 @pytest.mark.parametrize(
@@ -97,6 +122,21 @@ def test_the_facts_of_an_image_are_those_before_it_is_resized():
     assert facts["brightness"] == pytest.approx(0.5, abs=0.1)
     assert facts["contrast"] == pytest.approx(12**-0.5, abs=0.05)
     assert measure(b"no image") is None
+
+
+def test_copies_of_an_image_are_in_the_sample_as_often_as_other_images():
+    stuck = [is_sampled(lot(f"{number}.png", "00" * 32), 10_000) for number in range(5000)]
+    assert 400 < sum(stuck) < 600
+
+
+def test_many_copies_of_an_image_are_told(tmp_path):
+    for copies, said in ((10, ""), (200, "200 of the 400 images are copies of others")):
+        digests = [*["00" * 32] * copies, *(f"{row:064}" for row in range(400 - copies))]
+        found = report(
+            Project(tmp_path), VERSION, draw(0), draw(1, sha256=digests),
+            place="photos", against=TEST_SPLIT, threshold=1.5, run="run",
+        )  # fmt: skip
+        assert (said in sentence(found)) and ("copies" in sentence(found)) == bool(said)
 
 
 def test_the_sample_does_not_follow_the_splits_which_the_digests_beginning_decides():
