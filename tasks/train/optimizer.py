@@ -43,7 +43,11 @@ def make_optimizer(network: "Network", hyperparameters: Train) -> "torch.optim.O
     ]
     if hyperparameters.optimizer == "sgd":
         momentum = hyperparameters.momentum
-        return torch.optim.SGD(settings, lr, momentum, nesterov=momentum > 0, fused=True)
+        from torch.distributed.tensor import DTensor
+
+        # PyTorch has no fused step of SGD for the parts of a divided network.
+        divided = any(isinstance(each, DTensor) for each in network.parameters())
+        return torch.optim.SGD(settings, lr, momentum, nesterov=momentum > 0, fused=not divided)
     kind = torch.optim.Adam if hyperparameters.optimizer == "adam" else torch.optim.AdamW
     return kind(settings, lr, fused=True)
 

@@ -445,9 +445,10 @@ class Training:
 
     def _weights_of(self, network: "torch.nn.Module") -> dict[str, "Tensor"]:
         """A copy of a network's state on the CPU; of a divided one, for the first worker."""
-        if self.is_sharded:
-            return sharding.whole_weights(self.network)
-        return {name: value.cpu().clone() for name, value in network.state_dict().items()}
+        divided = self.is_sharded
+        state = sharding.whole_weights(self.network) if divided else network.state_dict()
+        # On a CPU, what is not divided (the statistics of a batch norm) is the network's own.
+        return {name: value.cpu().clone() for name, value in state.items()}
 
     def finish(self) -> dict[str, Any]:
         """Saves the network with the best epoch's weights, as `models.save` does.

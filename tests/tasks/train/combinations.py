@@ -271,7 +271,11 @@ def train_all(jobs: Sequence[TrainingJob], loop: str, workers: int) -> list[str 
     with tempfile.TemporaryDirectory() as storage:
         trainer = Trainer(
             _work_all,
-            train_loop_config={"jobs": list(jobs), "loop": f"tasks.train.loops.{loop}"},
+            train_loop_config={
+                "job": jobs[0],
+                "jobs": list(jobs),
+                "loop": f"tasks.train.loops.{loop}",
+            },
             torch_config=TorchConfig(backend="gloo", timeout_s=60),
             scaling_config=scaling,
             run_config=RunConfig(name="combinations", storage_path=storage),

@@ -147,10 +147,7 @@ def test_what_does_not_fit_into_the_machine_is_refused(machine):
     said = forecast(workload(**VIT_B16), Project(SHIPPED.parent)).excess
     assert said is not None
     assert "about 86 million parameters" in said
-    assert (
-        "this machine has 2.0 GB free. Wait for"
-        in said
-    )
+    assert "this machine has 2.0 GB free. Wait for" in said
     assert "--force" in said
     machine(memory=5e9)
     parts = VIT_B16 | {"train.micro_batch": 4}
