@@ -126,9 +126,9 @@ class Place:
         sizes = {"patch_size": 8, "hidden_size": 16, "layers": 2, "heads": 2}
         self.families: dict[str, dict[str, Any]] = {
             "vit": {"family": "vit", **sizes},
-            "vit, pretrained": {"family": "vit", "pretrained": str(root / "vit")},
-            "auto: ResNet": {"family": "auto", "config": config},
-            "auto: DINOv2, pretrained": {"family": "auto", "pretrained": str(root / "dinov2")},
+            "pretrained vit": {"family": "vit", "pretrained": str(root / "vit")},
+            "auto (ResNet)": {"family": "auto", "config": config},
+            "auto (pretrained DINOv2)": {"family": "auto", "pretrained": str(root / "dinov2")},
             "embedding_head": {"family": "embedding_head", "pretrained": str(root / "clip")},
             "custom": {"family": "custom", "factory": "examples.ported:build_model"},
         }
@@ -369,34 +369,37 @@ def document(refused: Mapping[Combination, str | None]) -> str:
     Args:
         refused: Of each combination, why it is refused; None for those that are trained.
     """
-    families = list(dict.fromkeys(each.family for each in refused))
-    columns = [(loop, sharing) for loop, sharing in product(LOOPS, SHARINGS)
-               if any(refused[each] is None for each in refused
-                      if (each.loop, each.sharing) == (loop, sharing))]  # fmt: skip
-    heads = [f"`{loop}`, {sharing}" for loop, sharing in columns]
     plain = {each: why for each, why in refused.items() if each.recipe == "plain"}
+    trained = {(each.family, each.loop, each.sharing) for each, why in plain.items() if not why}
+    trains = {(loop, sharing) for _, loop, sharing in trained}
+    columns = [each for each in product(LOOPS, SHARINGS) if each in trains]
+
+    def networks(family: str, loop: str, sharing: str) -> list[tuple[str, str | None]]:
+        return [
+            (each.ingest, why)
+            for each, why in plain.items()
+            if (each.family, each.loop, each.sharing) == (family, loop, sharing)
+        ]
+
+    def recipes(recipe: str, loop: str, sharing: str) -> list[tuple[str, str | None]]:
+        return [
+            (each.family, why)
+            for each, why in refused.items()
+            if (each.recipe, each.loop, each.sharing) == (recipe, loop, sharing)
+            and (each.family, loop, sharing) in trained
+            and each.ingest != "stream"
+        ]
+
+    families = list(dict.fromkeys(each.family for each in refused))
     lines = [
         HEAD,
         "## Networks and the ways of images\n",
-        *_table(
-            "network", families, heads,
-            lambda family, column: [
-                (each.ingest, why) for each, why in plain.items()
-                if each.family == family and (each.loop, each.sharing) == columns[column]
-            ],
-        ),
+        *_table("network", families, columns, networks),
         "\n## Recipes\n",
-        *_table(
-            "recipe", list(RECIPES), heads,
-            lambda recipe, column: [
-                (each.family, why) for each, why in refused.items()
-                if each.recipe == recipe and (each.loop, each.sharing) == columns[column]
-                and each.ingest != "stream"
-            ],
-        ),
+        *_table("recipe", list(RECIPES), columns, recipes),
         "\n## What a refusal says\n",
         *(f"- {why}" for why in sorted({why for why in refused.values() if why})),
-    ]  # fmt: skip
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -407,8 +410,9 @@ and a recipe is either refused before a run starts, or trained by a test, in sma
 the saved network is loaded, and its loss compared with what the training said. This page is written
 by `python -m tests.tasks.train.combinations`, from what is refused and what was trained.
 
-A tick is for all rows of the kind, `no` for none. `stream` is tried with each network, and with
-each recipe. Grey images have fewer augmentations, `torch.compile` needs a compiler, and NCCL a GPU
+In the first table a tick is for all ways of images that the loop has, in the second for all networks
+that the first one has in that column; `no` is for none. `stream` is tried with each network, and
+with each recipe. Grey images have fewer augmentations, `torch.compile` needs a compiler, and NCCL a GPU
 for each worker: these are refused as well where they cannot be had.
 """
 
@@ -416,22 +420,21 @@ for each worker: these are refused as well where they cannot be had.
 def _table(
     name: str,
     rows: Sequence[str],
-    heads: Sequence[str],
-    cases: Callable[[str, int], list[tuple[str, str | None]]],
+    columns: Sequence[tuple[str, str]],
+    cases: Callable[[str, str, str], list[tuple[str, str | None]]],
 ) -> Iterator[str]:
     """A table in Markdown, of which cases are trained.
 
     Args:
         name: Of the first column.
         rows: The first cell of each row.
-        heads: Of the other columns.
-        cases: The cases of a row and a column, each with why it is refused.
+        columns: The loop and the sharing of each of the others.
+        cases: The cases of a row, a loop and a sharing, each with why it is refused.
     """
-    yield f"| {name} | {' | '.join(heads)} |"
-    yield "|---" * (1 + len(heads)) + "|"
+    yield f"| {name} | {' | '.join(f'`{loop}`, {sharing}' for loop, sharing in columns)} |"
+    yield "|---" * (1 + len(columns)) + "|"
     for row in rows:
-        cells = [_cell(cases(row, column)) for column in range(len(heads))]
-        yield f"| {row} | {' | '.join(cells)} |"
+        yield f"| {row} | {' | '.join(_cell(cases(row, *column)) for column in columns)} |"
 
 
 def _cell(cases: Sequence[tuple[str, str | None]]) -> str:
