@@ -410,10 +410,10 @@ and a recipe is either refused before a run starts, or trained by a test, in sma
 the saved network is loaded, and its loss compared with what the training said. This page is written
 by `python -m tests.tasks.train.combinations`, from what is refused and what was trained.
 
-In the first table a tick is for all ways of images that the loop has, in the second for all networks
-that the first one has in that column; `no` is for none. `stream` is tried with each network, and
-with each recipe. Grey images have fewer augmentations, `torch.compile` needs a compiler, and NCCL a GPU
-for each worker: these are refused as well where they cannot be had.
+In the first table a tick is for all ways of images that the loop has, in the second for all
+networks that the first one has in that column; `no` is for none. `stream` is tried with each
+network, and with each recipe. Grey images have fewer augmentations, `torch.compile` needs a
+compiler, and NCCL a GPU for each worker: these are refused as well where they cannot be had.
 """
 
 
