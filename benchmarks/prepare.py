@@ -103,7 +103,7 @@ def write_data(root: Path, cifar: Path, photos: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(image)
     random = np.random.default_rng(0)
-    scenes = [_scene(encoded, random) for _ in range(24)]
+    scenes = [scene(encoded, random) for _ in range(24)]
     for number in range(photos):
         first, second = (scenes[index] for index in random.choice(len(scenes), 2, replace=False))
         photo = Image.blend(first, second, random.uniform(0.2, 0.8))
@@ -113,7 +113,7 @@ def write_data(root: Path, cifar: Path, photos: int) -> None:
         path.write_bytes(simplejpeg.encode_jpeg(pixels, quality=85, colorsubsampling="420"))
 
 
-def _scene(encoded: Sequence[bytes], random: np.random.Generator) -> Image.Image:
+def scene(encoded: Sequence[bytes], random: np.random.Generator) -> Image.Image:
     """A collage of 15 x 10 of the images, scaled up, with some noise: 1,500 x 1,000."""
     collage = Image.new("RGB", (480, 320))
     for number, index in enumerate(random.integers(0, len(encoded), 150)):
