@@ -490,6 +490,7 @@ STEP = Step(
     reports_with=(
         "models.cost",
         "models.processing",
+        "tasks.compute.placement",
         "tasks.data.json_file",
         "tasks.train.estimate",
         "tasks.train.progress",
