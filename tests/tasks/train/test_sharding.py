@@ -1,5 +1,6 @@
 """A network that is divided between two processes, without Ray."""
 
+import json
 import multiprocessing
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
@@ -11,9 +12,12 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import models
+from retrain.params import load_workload
+from retrain.project import Project
 from retrain.workload import Train
 from tasks.train import device, sharding
 from tasks.train.loops.torch import Training
+from tasks.train.step import check_slowly
 
 SHAPE, CLASSES, CPU = (8, 8, 1), 3, torch.device("cpu")
 VIT = ("vit", {"patch_size": 4, "hidden_size": 16, "layers": 2, "heads": 2})
@@ -167,8 +171,18 @@ def test_workers_keep_a_part_and_exchange_once_a_batch(
         ),
     ],
 )
-def test_a_network_that_cannot_be_divided_is_refused_before_the_run(factory, fault):
-    settings = {"factory": f"tests.tasks.train.test_sharding:{factory}"}
-    [found] = sharding.faults("custom", settings, SHAPE)
-    assert fault in found
-    assert list(sharding.faults(*NO_LIST, SHAPE)) == []
+def test_a_network_that_cannot_be_divided_is_refused_before_the_run(tmp_path, factory, fault):
+    def found(factory):
+        tree = {
+            "data": {"path": "data"},
+            "images": {"size": 8, "channels": 1},
+            "model": {"family": "custom", "factory": f"{__name__}:{factory}"},
+            "scale": {"workers": 2, "strategy": "fsdp"},
+        }
+        (tmp_path / "params.yaml").write_text(json.dumps({"workloads": {"own": tree}}))
+        workload = load_workload(tmp_path / "params.yaml", "own")
+        return list(check_slowly(workload, Project(tmp_path)))
+
+    [said] = found(factory)
+    assert fault in said
+    assert found("make_sequence") == []
