@@ -3,6 +3,7 @@
 The batches are those of the other ways, in the same order.
 """
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +35,11 @@ class _Rows(Sampler[list[int]]):
         yield from self._batches.epoch(self._epoch)[self._first :].tolist()
 
 
+def _ignore_ctrl_c(_: int) -> None:
+    """Leaves Ctrl-C to the training, which still needs images until it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 class DataLoaderIngest:
     """One worker's part of the batches of the training split."""
 
@@ -55,6 +61,7 @@ class DataLoaderIngest:
                 batch_sampler=self._rows,
                 num_workers=processes,
                 persistent_workers=processes > 0,
+                worker_init_fn=_ignore_ctrl_c,
             ),
             add_dist_sampler=False,  # the rows are one worker's already
         )

@@ -5,7 +5,7 @@
   `transforms.py` and `mixing.py`
 - `optimizer.py`, `averaging.py`, `device.py` and `collective.py` train the network
 - `validation.py` and `selection.py` find the best epoch
-- `checkpoint.py` and `progress.py` keep and show how far it is
+- `checkpoint.py` and `progress.py` keep and show how far it is, `interrupt.py` ends it at Ctrl-C
 """
 
 import hashlib
@@ -14,13 +14,11 @@ import logging
 import math
 import os
 import shutil
-import signal
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
 from dataclasses import asdict
 from functools import partial
 from importlib import import_module
-from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any
 
 import models
@@ -44,6 +42,7 @@ from tasks.train import adapters
 from tasks.train.augment import TRANSFORMS, modules_for
 from tasks.train.estimate import estimate, forecast, notice
 from tasks.train.ingest import DATALOADER, STREAM
+from tasks.train.interrupt import asking_at_ctrl_c
 from tasks.train.job import TrainingJob
 from tasks.train.progress import FILE, followed
 from tasks.train.selection import of_equals, stops_early
@@ -59,6 +58,7 @@ logger = logging.getLogger(__name__)
 REPORT_SECONDS = "RAY_TRAIN_COLLECTIVE_TIMEOUT_S"
 
 MODEL = "model"
+OWN_LOOP = "tasks.train.loops.torch"
 TRACKED = "mlflow.json"  # the training's run in MLflow
 VALIDATION = ("val_accuracy", "val_loss")  # metrics of the best epoch that are facts
 SCALE = (
@@ -351,6 +351,7 @@ def _launch(job: TrainingJob, scale: Scale) -> dict[str, Any]:
         What the first of them returned.
 
     Raises:
+        KeyboardInterrupt: At Ctrl-C.
         ValueError: As the loop does.
         TimeoutError: Workers waited too long for another one.
     """
@@ -394,7 +395,8 @@ def _launch(job: TrainingJob, scale: Scale) -> dict[str, Any]:
         job.scratch / ASKED, scaling.num_workers, scaling.resources_per_worker or {}
     )
     try:
-        with _own_interrupt_handler(), waiting:
+        listens = _loop(job.hyperparameters) == OWN_LOOP
+        with asking_at_ctrl_c(job.scratch, listens=listens), waiting:
             return dict(trainer.fit().return_value)
     except TrainingFailedError as error:
         if late := waited(error, scale.timeout_seconds):
@@ -435,23 +437,6 @@ def _scaling(scale: Scale) -> "ScalingConfig":
         # GPUs on one node communicate faster; workers on CPUs are faster on separate nodes.
         placement_strategy="PACK" if use_gpu else "SPREAD",
     )
-
-
-@contextmanager
-def _own_interrupt_handler() -> Iterator[None]:
-    """Restores the handler of Ctrl-C; Ray Train leaves its own, which exits with code 0."""
-    if current_thread() is not main_thread():
-        yield
-        return
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    except SystemExit as error:
-        if error.code:  # Ray's exit after SIGTERM
-            raise
-        raise KeyboardInterrupt from None
-    finally:
-        signal.signal(signal.SIGINT, handler)
 
 
 def _chosen(workload: Workload, images: Artifact, pulled: Artifact, start: "Start") -> Chosen:

@@ -50,6 +50,9 @@ class Trainer(TorchTrainer):  # type: ignore[misc]  # Ray is not typed
             os.environ.setdefault(WATCHES_NODES, "0")
         return super().fit()
 
+    def _register_sigint_handler(self, controller: Any) -> None:
+        """Leaves Ctrl-C to the step: Ray's own handler exits with code 0."""
+
     def _create_default_callbacks(self) -> list[Any]:
         without = set()
         if not ray_cluster.is_remote():  # a cluster of the user's may have a dashboard

@@ -146,7 +146,7 @@ def test_sigterm_ends_a_run_as_ctrl_c_does_and_people_are_notified(run, clone, w
 
 
 @pytest.mark.parametrize("run", [command], indirect=True, ids=["command"])
-def test_ctrl_c_ends_a_run_at_once(run, clone):
+def test_ctrl_c_ends_a_run_after_its_step_and_says_how_to_go_on(run, clone):
     process, others, output = run()
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.1)
@@ -157,6 +157,9 @@ def test_ctrl_c_ends_a_run_at_once(run, clone):
     assert monotonic() - began < 20
     assert gone(others, 5)
     assert state(clone) == "CRASHED"
+    step = max(int(path.name.split("-")[0]) for path in scratch(clone))
+    said = f"train ended at step {step}. The same command goes on from there."
+    assert said in output.read_text()
 
 
 @pytest.mark.parametrize("run", [fork], indirect=True, ids=["fork"])

@@ -25,6 +25,7 @@ from tasks.train.collective import (
 )
 from tasks.train.divergence import STEPS_BETWEEN_CHECKS, diverged
 from tasks.train.ingest import DATALOADER, STREAM, Ingest, sampler
+from tasks.train.interrupt import is_asked
 from tasks.train.job import TrainingJob
 from tasks.train.optimizer import (
     clip_gradients,
@@ -88,7 +89,7 @@ def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
 
     Returns:
         `history` (one mapping for each epoch), `best` (the best of them), `parameters` (how many)
-        and `numerics` (how it was calculated).
+        and `numerics` (how it was calculated); nothing if it was asked to end.
 
     Raises:
         PrunedError: The training is a trial of a search, which ends it.
@@ -100,6 +101,8 @@ def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
             training = Training(config["job"], opened)
             while not training.is_over:
                 training.train_epoch()
+                if training.is_interrupted:
+                    return {}
                 training.end_epoch()
             training.job.check_pruned(training.history)
             return training.finish()
@@ -189,6 +192,7 @@ class Training:
             float(self.loss_sum),
         )
         self.saved = self.ended = monotonic()
+        self.is_interrupted = False
 
     def _open_ingest(self, images: PreparedSplit, opened: ExitStack) -> Any:
         """What gives the batches of each epoch."""
@@ -294,11 +298,11 @@ class Training:
 
     @property
     def _saves_now(self) -> bool:
-        """Whether the workers write a checkpoint: the last one is old, as the first worker says."""
+        """Whether the first worker finds the last checkpoint old, or is asked to end."""
         late = monotonic() - self.saved > self.job.checkpoint_seconds
         # On GPUs an exchange waits for all earlier work.
         asks = self.workers == 1 or self.step % STEPS_BETWEEN_FLAGS == 0
-        return asks and bool(said_by_first(late))
+        return asks and bool(said_by_first(late or is_asked(self.job.scratch)))
 
     @property
     def is_over(self) -> bool:
@@ -334,7 +338,7 @@ class Training:
         return module
 
     def train_epoch(self) -> None:
-        """Trains for the rest of an epoch.
+        """Trains for the rest of an epoch, or until it is asked to end.
 
         Raises:
             ValueError: The training diverged.
@@ -361,6 +365,9 @@ class Training:
                     self.meter.tick(self.step, self.loss_sum, self.history)
                 if self.step < end and self._saves_now:
                     self._save()
+                    self.is_interrupted = bool(said_by_first(is_asked(self.job.scratch)))
+                    if self.is_interrupted:
+                        return
         self.speed = (self.step - first) * self.batch / (monotonic() - began)
         self.meter.pause(float(self.loss_sum))
 

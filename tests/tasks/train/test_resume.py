@@ -1,5 +1,7 @@
 """A training that is interrupted goes on where it was and ends with the same bits."""
 
+import multiprocessing
+import os
 import signal
 import subprocess
 import sys
@@ -62,6 +64,33 @@ def test_it_goes_on_from_the_last_checkpoint(interrupted, undisturbed, images, s
     assert [epoch["train_loss"] for epoch in resumed.history] == [
         epoch["train_loss"] for epoch in undisturbed.history
     ]
+
+
+@pytest.mark.parametrize("ingest", ["auto", "dataloader"])
+def test_ctrl_c_leaves_a_checkpoint_from_which_it_goes_on(
+    undisturbed, images, tmp_path, monkeypatch, steps, caplog, ingest
+):
+    from tasks.train.loops import torch as torch_loop
+
+    recorded = torch_loop.learning_rate
+
+    def interrupted(step, *others):
+        if step == PER_EPOCH - 1:  # the last of its epoch, so that the next one is begun
+            for each in (os.getpid(), *(child.pid for child in multiprocessing.active_children())):
+                os.kill(each, signal.SIGINT)  # as a terminal sends it
+        return recorded(step, *others)
+
+    scale = Scale(ingest=ingest, data_cpus=int(ingest == "dataloader"))
+    with monkeypatch.context() as patched:
+        patched.setattr(torch_loop, "learning_rate", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, images, RECIPE, model=DROPOUT, scale=scale, output="interrupted")
+    said = f"train ended at step {PER_EPOCH + 1}. The same command goes on from there."
+    assert said in caplog.messages
+    steps.clear()
+    resumed = run(tmp_path, images, RECIPE, model=DROPOUT, scale=scale)
+    assert steps == list(range(PER_EPOCH + 1, 4 * PER_EPOCH))
+    assert resumed.facts == undisturbed.facts
 
 
 @pytest.mark.parametrize("stopped_at", [7, 8, 9, 15, 17])

@@ -1,5 +1,8 @@
 """Two workers on Ray: the same training as in one process, also when a worker is killed."""
 
+import os
+import signal
+import threading
 import time
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +14,7 @@ from safetensors.torch import load
 import models
 from retrain.workload import Augment, Model, Scale, Train
 from tasks.train import checkpoint
+from tasks.train.progress import FILE
 from tests.tasks.train.helpers import killing_a_worker, run, validated, write_prepared
 
 RECIPE = Train(epochs=2, batch_size=16, lr=0.003, augment=Augment(shift=1))
@@ -64,6 +68,25 @@ def test_a_killed_worker_is_replaced_and_the_training_ends_the_same(two_workers,
         [epoch["train_loss"] for epoch in each.history] for each in (trained, two_workers)
     )
     assert losses == undisturbed
+
+
+def test_ctrl_c_leaves_a_checkpoint_of_all_workers(two_workers, many, tmp_path, caplog):
+    seldom = SCALE.model_copy(update={"checkpoint_seconds": 3600.0})
+    progress = tmp_path / "scratch" / FILE
+
+    def interrupt():
+        while not progress.exists():  # after the first steps
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, many, RECIPE, scale=seldom, output="interrupted")
+    step = checkpoint.newest(tmp_path / "scratch")
+    assert 0 < step < STEPS
+    assert f"train ended at step {step}. The same command goes on from there." in caplog.messages
+    trained = run(tmp_path, many, RECIPE, scale=seldom)
+    assert trained.facts == two_workers.facts
 
 
 BATCH_NORMS = {
