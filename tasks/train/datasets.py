@@ -52,6 +52,11 @@ class SplitDataset(Dataset["Example"]):
             return images
         return images.load(np.arange(len(images)))
 
+    def loaded(self) -> "SplitDataset":
+        """Reads what fits into memory now: the processes of a `DataLoader`, forks, then share it."""
+        assert self._images is not None
+        return self
+
     def __getstate__(self) -> dict[str, Any]:
         opened = ("_split", "_images")
         return {name: value for name, value in vars(self).items() if name not in opened}

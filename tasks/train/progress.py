@@ -84,11 +84,14 @@ class Meter:
     def write(self, step: int, loss: float, history: Sequence[Epoch]) -> None:
         """Writes the progress of the training."""
         done, took = step - self._first, monotonic() - self._began
+        speed = self._images_per_second
+        if not speed and history:  # of a training that was over, or too short to be measured
+            speed = history[-1]["images_per_second"]
         progress = {
             "epoch": min(step * self._epochs // self._steps + 1, self._epochs),
             "epochs": self._epochs,
             "fraction": step / self._steps,
-            "images_per_second": self._images_per_second,
+            "images_per_second": speed,
             "loss": loss,
             "seconds_left": took / done * (self._steps - step) if done else 0.0,
         }

@@ -80,6 +80,10 @@ class LabelledNetwork(nn.Module):
 class NetworkTrainer(Trainer):  # type: ignore[misc]  # it has no types
     """A Trainer of a labelled network."""
 
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        """The weights, without biases and norms; the Trainer's own finds not all norms."""
+        return [name for name, each in model.named_parameters() if each.ndim > 1]
+
     def evaluate(self, *arguments: Any, **named: Any) -> dict[str, float]:
         """Evaluates the first worker's statistics of batch norms, which are what is saved."""
         share_statistics(self.model.network)

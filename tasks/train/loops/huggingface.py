@@ -72,6 +72,12 @@ def faults(workload: Workload) -> Iterator[str]:
             f"train.schedule: {NAME} has {' and '.join(SCHEDULES)}; others by "
             "train.arguments.lr_scheduler_type."
         )
+    workers, parts = max(workload.scale.workers, 1), hyperparameters.micro_batch or 1
+    if hyperparameters.batch_size % (workers * parts):
+        yield (
+            f"train.batch_size: {NAME} takes equal parts only; {hyperparameters.batch_size} is no "
+            f"multiple of {workers * parts}, micro_batch times the workers."
+        )
     for name in hyperparameters.arguments:
         if name in KEYS:
             yield f"train.arguments.{name}: set {KEYS[name]} instead."
@@ -176,8 +182,8 @@ def _train(job: TrainingJob, data: Prepared, network: "Network", on_cpu: bool) -
             labelled,
             arguments,
             data_collator=_collate,
-            train_dataset=SplitDataset(job.images, "train", memory_gb=job.memory_gb),
-            eval_dataset=SplitDataset(job.images, "val", memory_gb=job.memory_gb),
+            train_dataset=SplitDataset(job.images, "train", job.memory_gb).loaded(),
+            eval_dataset=SplitDataset(job.images, "val", job.memory_gb).loaded(),
             compute_metrics=_metrics,
             preprocess_logits_for_metrics=_classes_and_losses,
             callbacks=[record],
@@ -223,7 +229,6 @@ def _arguments(
         "logging_strategy": "no",  # the history has what is evaluated
         "dataloader_pin_memory": not on_cpu,
         "dataloader_num_workers": data_cpus,
-        "dataloader_persistent_workers": data_cpus > 0,  # they hold the images
         **hyperparameters.arguments,
         "output_dir": str(folder),
         "save_strategy": "no",  # the record says when

@@ -53,10 +53,14 @@ def in_memory_of_its_process(_):
     return isinstance(get_worker_info().dataset._images, np.ndarray)
 
 
-@pytest.mark.parametrize(("share", "held"), [(0.9, False), (1.0, True)])
-def test_the_processes_of_a_loader_share_the_memory_for_images(images, share, held):
-    dataset = SplitDataset(images, "train", memory_gb=2 * share * 96 * 64 / 1e9)
-    loader = DataLoader(dataset, num_workers=2, collate_fn=in_memory_of_its_process)
+@pytest.mark.parametrize(
+    ("memory", "loaded", "held"), [(1.0, True, True), (1.9, False, False), (2.0, False, True)]
+)
+def test_the_processes_of_a_loader_share_the_memory_for_images(images, memory, loaded, held):
+    dataset = SplitDataset(images, "train", memory * 96 * 64 / 1e9)
+    loader = DataLoader(
+        dataset.loaded() if loaded else dataset, num_workers=2, collate_fn=in_memory_of_its_process
+    )
     assert set(loader) == {held}
 
 

@@ -61,7 +61,7 @@ def test_it_learns_and_the_best_epoch_is_the_model(trained, images):
 
 
 def test_the_same_training_gives_the_same_bytes(trained, images, tmp_path):
-    again = run(tmp_path, images, BASE, model=DROPOUT)
+    again = run(tmp_path, images, BASE, model=DROPOUT, scale=Scale(data_cpus=2))
     assert again.facts == trained.facts
     assert again.model_files() == trained.model_files()
 
@@ -127,6 +127,15 @@ def test_it_ends_early_and_is_then_over(images, tmp_path, calls):
     assert again.facts == trained.facts
 
 
+def test_norms_and_biases_do_not_decay():
+    from tasks.train.trainer_record import NetworkTrainer
+
+    network = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
+    network.bn1 = torch.nn.BatchNorm2d(2)
+    trainer = object.__new__(NetworkTrainer)
+    assert trainer.get_decay_parameter_names(network) == ["0.weight"]
+
+
 def test_a_training_that_diverges_says_so(images, tmp_path):
     with pytest.raises(ValueError, match=r"diverged .* Lower train\.lr"):
         run(tmp_path, images, having(lr=1e30))
@@ -146,6 +155,11 @@ def workload(scale=None, **changes):
     ("changes", "fault"),
     [
         ({"ema": 0.9}, "train.ema: the loop huggingface does not use it."),
+        (
+            {"batch_size": 32, "micro_batch": 12},
+            "train.batch_size: the loop huggingface takes equal parts only; 32 is no multiple of "
+            "12, micro_batch times the workers.",
+        ),
         (
             {"scale": Scale(workers=2, strategy="fsdp")},
             "scale.strategy: the loop huggingface has ddp.",
