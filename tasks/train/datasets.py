@@ -53,7 +53,7 @@ class SplitDataset(Dataset["Example"]):
         return images.load(np.arange(len(images)))
 
     def loaded(self) -> "SplitDataset":
-        """Reads what fits into memory now: the processes of a `DataLoader`, forks, then share it."""
+        """Reads what fits into memory now, which a `DataLoader` shares with its processes."""
         assert self._images is not None
         return self
 
