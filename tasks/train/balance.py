@@ -1,10 +1,39 @@
 """Makes up for classes that have few images."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+from retrain.workload import Train
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
+    import torch
     from numpy.typing import NDArray
+    from torch import Tensor
+
+
+def loss_function(
+    hyperparameters: Train, labels: "NDArray[np.int64]", classes: int, device: "torch.device"
+) -> "Callable[[Tensor, Tensor], Tensor]":
+    """The mean cross-entropy of a batch; with weights for the classes, if configured.
+
+    Args:
+        hyperparameters: The weights and the label smoothing.
+        labels: int64 (rows,), of the training split.
+        classes: How many there are.
+        device: Where it is computed.
+    """
+    import torch
+
+    smoothing = hyperparameters.label_smoothing
+    if hyperparameters.balance != "loss":
+        return partial(torch.nn.functional.cross_entropy, label_smoothing=smoothing)
+    weights = torch.tensor(class_weights(labels, classes), dtype=torch.float32, device=device)
+    summed = torch.nn.CrossEntropyLoss(weights, reduction="sum", label_smoothing=smoothing)
+    # PyTorch's own mean divides by the weights of the batch, or of a part of it.
+    return lambda logits, labels: summed(logits, labels) / len(labels)
 
 
 def class_weights(labels: "NDArray[np.int64]", classes: int) -> "NDArray[np.float64]":

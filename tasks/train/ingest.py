@@ -7,6 +7,9 @@ is read.
 """
 
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tasks.compute.prefetch import prefetch
@@ -83,6 +86,32 @@ def sampler(job: TrainingJob, data: Prepared, rank: int, workers: int) -> BatchS
         workers=workers,
         windows=windows(split.images, job.ingest, job.memory_gb, chosen.batch_size),
         chances=chances,
+    )
+
+
+def open_ingest(
+    job: TrainingJob,
+    images: PreparedSplit,
+    batches: BatchSampler,
+    device: "torch.device",
+    opened: ExitStack,
+) -> Any:
+    """What gives a worker the batches of each epoch, as `Ingest` does.
+
+    Args:
+        job: The training.
+        images: Its split.
+        batches: Which images make up each batch.
+        device: Where the batches are needed.
+        opened: Gets what is to be closed after the training.
+    """
+    if job.ingest == "stream":
+        arriving = import_module(STREAM).arriving(images, batches.rank)
+        images = replace(images, images=opened.enter_context(closing(arriving)))
+    if job.ingest != "dataloader":
+        return Ingest(images, batches, device)
+    return import_module(DATALOADER).DataLoaderIngest(
+        job.images, batches, job.memory_gb, job.data_cpus
     )
 
 

@@ -3,20 +3,17 @@
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, nullcontext
 from copy import deepcopy
-from dataclasses import replace
-from functools import partial
-from importlib import import_module
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
 from retrain.workload import Train, Workload
-from tasks.data.shards import PreparedSplit, open_prepared
+from tasks.data.shards import open_prepared
 from tasks.train import checkpoint, device, sharding
 from tasks.train.adapters import add_adapters, merge_adapters
 from tasks.train.augment import Augmentation, mean_loss
 from tasks.train.averaging import update_average
-from tasks.train.balance import class_weights
+from tasks.train.balance import loss_function
 from tasks.train.collective import (
     of_all_workers,
     said_by_first,
@@ -24,7 +21,7 @@ from tasks.train.collective import (
     sum_over_workers,
 )
 from tasks.train.divergence import STEPS_BETWEEN_CHECKS, diverged
-from tasks.train.ingest import DATALOADER, STREAM, Ingest, sampler
+from tasks.train.ingest import open_ingest, sampler
 from tasks.train.interrupt import is_asked
 from tasks.train.job import TrainingJob
 from tasks.train.optimizer import (
@@ -38,11 +35,7 @@ from tasks.train.selection import Epoch, is_better, stops_early
 from tasks.train.validation import validate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy as np
     import torch
-    from numpy.typing import NDArray
     from torch import Tensor
 
     from models.network import Network
@@ -154,7 +147,7 @@ class Training:
         self.data = open_prepared(job.images)
         images, self.val = self.data.split("train"), self.data.split("val")
         self.batches = sampler(job, self.data, self.rank, self.workers)
-        self.ingest = self._open_ingest(images, opened)
+        self.ingest = open_ingest(job, images, self.batches, self.device, opened)
         self.batch = self.batches.share * self.workers  # images of a step
         self.at_once = self.hyperparameters.micro_batch or self.batches.share  # of a worker
         self.steps = self.batches.per_epoch * self.hyperparameters.epochs
@@ -176,7 +169,9 @@ class Training:
             self._go_on(before)
 
         self.module = self._wrap()
-        self.loss_of = self._choose_loss(images.labels)
+        self.loss_of = loss_function(
+            self.hyperparameters, images.labels, len(self.data.labels), self.device
+        )
         changes = self.hyperparameters.augment
         if job.ingest == "stream":  # parts of the originals arrive
             changes = changes.model_copy(update={"crop": None})
@@ -193,17 +188,6 @@ class Training:
         )
         self.saved = self.ended = monotonic()
         self.is_interrupted = False
-
-    def _open_ingest(self, images: PreparedSplit, opened: ExitStack) -> Any:
-        """What gives the batches of each epoch."""
-        if self.job.ingest == "stream":
-            arriving = import_module(STREAM).arriving(images, self.rank)
-            images = replace(images, images=opened.enter_context(closing(arriving)))
-        if self.job.ingest != "dataloader":
-            return Ingest(images, self.batches, self.device)
-        return import_module(DATALOADER).DataLoaderIngest(
-            self.job.images, self.batches, self.job.memory_gb, self.job.data_cpus
-        )
 
     def _make_network(self) -> None:
         """Makes the network on the device, and decides how it is calculated."""
@@ -237,24 +221,6 @@ class Training:
             "compiled": device.is_compiled(self.hyperparameters, self.device, flops),
             "threads": threads,
         }
-
-    def _choose_loss(self, labels: "NDArray[np.int64]") -> "Callable[[Tensor, Tensor], Tensor]":
-        """The mean cross-entropy of a batch; with weights for the classes, if configured.
-
-        Args:
-            labels: int64 (rows,), of the training split.
-        """
-        import torch
-
-        smoothing = self.hyperparameters.label_smoothing
-        if self.hyperparameters.balance != "loss":
-            return partial(torch.nn.functional.cross_entropy, label_smoothing=smoothing)
-        weights = torch.tensor(class_weights(labels, len(self.data.labels)), dtype=torch.float32)
-        summed = torch.nn.CrossEntropyLoss(
-            weights.to(self.device), reduction="sum", label_smoothing=smoothing
-        )
-        # PyTorch's own mean divides by the weights of the batch, or of a part of it.
-        return lambda logits, labels: summed(logits, labels) / len(labels)
 
     def _go_on(self, before: Mapping[str, Any]) -> None:
         """Takes the state of a checkpoint over."""
