@@ -478,6 +478,7 @@ STEP = Step(
         "tasks.compute.placement",
         "tasks.data.json_file",
         "tasks.train.estimate",
+        "tasks.train.interrupt",
         "tasks.train.progress",
     ),
     check=check,
