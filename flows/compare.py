@@ -18,7 +18,6 @@ from retrain import atomic, preflight
 from retrain.errors import UsageError
 from retrain.params import load_section
 from retrain.project import Project, find_project
-from retrain.redaction import guard_logs
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console, lost
 from retrain.runs.pipeline import flow_without_steps
@@ -98,7 +97,6 @@ def run(
     from prefect import runtime
 
     began = monotonic()
-    guard_logs()
     project = find_project()
     models = find_two(project, a, b)
     if data is not None:

@@ -15,7 +15,6 @@ from flows import predict
 from retrain import preflight
 from retrain.params import load_drift
 from retrain.project import Project, find_project
-from retrain.redaction import guard_logs
 from retrain.registry.versions import CHAMPION, ModelVersion
 from retrain.runs import console, lost
 from retrain.runs.pipeline import flow_without_steps
@@ -60,7 +59,6 @@ def run(
     from prefect import runtime
 
     began = monotonic()
-    guard_logs()
     project = find_project()
     model = predict.find_model(project, workload, str(version))
     for place in filter(None, (input, reference)):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from flows import predict
 from retrain.project import Project, find_project
-from retrain.redaction import guard_logs
 from tasks.promote.export import FORMATS, Exported, export as write
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ def run(model: str, to: str, form: str = DEFAULT_FORMAT) -> dict[str, Any]:
     Returns:
         What was written, as `retrain export --json` prints it.
     """
-    guard_logs()
     return asdict(export_version(find_project(), model, to, form))
 
 

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from retrain import atomic, preflight
 from retrain.errors import UsageError
+from retrain.logins import has_login, refused
 from retrain.params import load_drift
 from retrain.project import Project, find_project
-from retrain.redaction import guard_logs
 from retrain.registry import versions
 from retrain.registry.versions import CHAMPION, ModelVersion
 from retrain.runs import console, lost, records
@@ -98,8 +98,10 @@ def check_input(project: Project, place: str, option: str = "--input") -> None:
         option: What the user gave it as.
 
     Raises:
-        UsageError: There is nothing, or a device, a pipe or a socket.
+        UsageError: There is nothing, or a device, a pipe or a socket; or a URL has a login.
     """
+    if has_login(place):
+        raise UsageError(refused(option))
     if "://" in place:
         return
     path = _path(project, place)
@@ -213,7 +215,6 @@ def run(
     from prefect import runtime
 
     began = monotonic()
-    guard_logs()
     project = find_project()
     model = find_model(project, workload, str(version))
     check_input(project, input)

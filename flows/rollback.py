@@ -10,7 +10,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from retrain.project import Project, find_project
-from retrain.redaction import guard_logs
 from retrain.registry import decisions
 from retrain.runs import records
 from tasks.promote.rollback import Rollback, roll_back
@@ -50,7 +49,6 @@ def run(workload: str, reason: str, to: int | None = None) -> dict[str, Any]:
     """
     from prefect.artifacts import create_markdown_artifact
 
-    guard_logs()
     done = go_back(find_project(), workload, reason, to)
     key = f"{workload.lower().replace('_', '-')}-rollback"
     text = f"# {done.outcome}" + (f"\n\n{done.says}" if done.says else "")

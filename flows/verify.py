@@ -10,7 +10,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from retrain.project import find_project
-from retrain.redaction import guard_logs
 from tasks.promote.repair import DamagedPackage, damaged_packages
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ def run(repair: bool = False) -> list[dict[str, Any]]:
     Returns:
         Those that had changed.
     """
-    guard_logs()
     return [asdict(each) for each in damaged_packages(find_project(), repair)]
 
 

@@ -1,4 +1,4 @@
-"""What a person is told about an error: a few lines, without secrets, and what to do."""
+"""What a person is told about an error: a few lines, and what to do."""
 
 import errno
 import os
@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from retrain.errors import UsageError
-from retrain.redaction import redact
 
 MAX_LINES = 16
 MAX_LIBRARY_LINES = 3  # of an error that a library raises
@@ -20,12 +19,12 @@ _READ_ONLY = ("Read-only file system", "attempt to write a readonly database")
 
 
 def message_of(error: BaseException) -> str:
-    """The message of an error for a person, without secrets.
+    """The message of an error for a person.
 
     An error of the machine (a full disk, a missing package) is explained. The text of a library is
     cut to a few lines; the traceback in the log has all of it.
     """
-    return redact(_explained(error) or _shortened(error))
+    return _explained(error) or _shortened(error)
 
 
 def _explained(error: BaseException) -> str | None:

@@ -21,7 +21,6 @@ from retrain.errors import UsageError
 from retrain.faults import did_you_mean, shorten, shown, validate
 from retrain.hardware import Node, precision, threads
 from retrain.project import Project
-from retrain.redaction import hide
 from retrain.servers import ray_cluster
 from retrain.workload import Drift, Evaluate, Section, Train, Workload
 
@@ -163,7 +162,7 @@ def _make(origin: Origin) -> Workload:
     _check_extent(tree, name)
     if "name" in tree:
         raise UsageError(f"workload {name}: name: no such key; its key in params.yaml names it.")
-    workload = validate(Workload, {"name": origin.name} | hide(tree), name)
+    workload = validate(Workload, {"name": origin.name} | tree, name)
     family = workload.model.family
     if family not in families.FAMILIES:
         hint = did_you_mean(family, families.FAMILIES)

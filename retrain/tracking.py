@@ -12,8 +12,8 @@ from urllib.parse import urlparse
 from urllib.request import url2pathname
 
 from retrain import databases
+from retrain.logins import without_login
 from retrain.project import Project
-from retrain.redaction import redact
 from retrain.servers import reachable
 
 if TYPE_CHECKING:
@@ -119,8 +119,8 @@ def start_run(
         return TrackedRun(run_id, experiment_id)
     except MlflowException as error:
         raise ConnectionError(
-            f"MLflow at {redact(project.tracking_uri)} cannot be used: "
-            f"{redact(str(error).splitlines()[0])}"
+            f"MLflow at {without_login(project.tracking_uri)} cannot be used: "
+            f"{str(error).splitlines()[0]}"
         ) from error
 
 

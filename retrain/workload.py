@@ -16,6 +16,8 @@ from pydantic import (
     model_validator,
 )
 
+from retrain.logins import has_login, refused
+
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 # Text that names a file, a column or a class; control characters in it are a mistake.
 Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")]
@@ -50,8 +52,8 @@ class Data(Section):
 
     Attributes:
         path: A path under the project's `data/` (versioned by DVC); or any other folder, file or
-            fsspec URL; or a data set on the Hugging Face hub (`format: hub`). A password in a URL
-            is hidden (`retrain.redaction`).
+            fsspec URL; or a data set on the Hugging Face hub (`format: hub`). A URL has no
+            login in it (`retrain.logins`).
         format: `folders` is a folder per class, with or without a folder per split above it;
             `webdataset` tar files with an image and its class for each name.
         image_column: The Parquet column with the image: a struct of `bytes` and `path`, or bytes;
@@ -520,6 +522,8 @@ class Workload(Section):
         """A sentence for each of the values that are valid alone but not together."""
         if self.data.path.strip() in ("", "."):
             yield "data.path: names no data; an example is data/digits."
+        if has_login(self.data.path):
+            yield refused("data.path")
         if self.data.split.val + self.data.split.test >= 1:
             yield "data.split: val and test together leave nothing to train on."
         for name, value in (("group", self.data.group), ("time", self.data.time)):

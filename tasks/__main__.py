@@ -28,7 +28,6 @@ from retrain.execute import get_or_run, run_uncached
 from retrain.messages import message_of
 from retrain.params import load_workload
 from retrain.project import Project, find_project
-from retrain.redaction import redact
 from retrain.runs import console
 from retrain.step import Input, Step, plan
 from retrain.store import (
@@ -264,7 +263,7 @@ def main() -> int:
                 build.show()
     except Exception as error:
         if not isinstance(error, ValueError | ConnectionError):
-            print(redact(traceback.format_exc()), file=sys.stderr)
+            traceback.print_exc()
         print(f"{options.step}: {message_of(error)}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     return 0

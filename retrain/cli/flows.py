@@ -16,7 +16,6 @@ from retrain import preflight, roots
 from retrain.cli.command import Commands, print_json
 from retrain.params import load_workload, parse_override
 from retrain.project import Project
-from retrain.redaction import hide, redact
 from retrain.runs import lost
 
 if TYPE_CHECKING:
@@ -68,8 +67,7 @@ def add_commands(commands: Commands) -> None:
 def _run(pipeline: "Pipeline", project: Project, options: argparse.Namespace) -> int:
     from retrain.runs import console
 
-    # Hidden at once, because Prefect stores them.
-    overrides = hide(dict(parse_override(text) for text in _overrides(pipeline, options)))
+    overrides = dict(parse_override(text) for text in _overrides(pipeline, options))
     # First, so that a wrong parameter is refused at once.
     workload = load_workload(project.params, options.workload, overrides, as_name=options.as_name)
     pipeline.check(workload, project, options.force)
@@ -178,7 +176,7 @@ def run_on_screen(
             with lost.marked(project):
                 document = run()
         except Exception as error:
-            print(redact(traceback.format_exc()), file=sys.stderr)  # into the log file
+            traceback.print_exc()  # into the log file
             _send_logs()
             error.add_note(f"More is in {log}")
             raise

@@ -19,7 +19,6 @@ from retrain.cli.command import Commands, Parser, print_json
 from retrain.errors import UsageError
 from retrain.messages import message_of
 from retrain.project import find_project
-from retrain.redaction import redact
 
 # In the order of `retrain --help`.
 GROUPS = (flows, predict, registry, lineage, runs, store, servers)
@@ -62,7 +61,7 @@ def _keep(error: Exception) -> None:
     log = find_project().logs / f"{time.strftime('%Y%m%d-%H%M%S')}-error.log"
     with suppress(OSError):  # a full disk, or one that is read-only
         log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_text(redact("".join(traceback.format_exception(error))), encoding="utf-8")
+        log.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
         error.add_note(f"More is in {log}")
 
 
@@ -86,7 +85,7 @@ def _refuse(arguments: Sequence[str], error: Exception | str, code: int) -> int:
     """Says why a command did not succeed; returns the exit code."""
     message = error if isinstance(error, str) else message_of(error)
     if "--debug" in arguments and isinstance(error, Exception):
-        print(redact("".join(traceback.format_exception(error))), file=sys.stderr, end="")
+        traceback.print_exception(error)
     print(f"retrain: {message}", file=sys.stderr)
     for note in getattr(error, "__notes__", ()) if code == 1 else ():
         print(note, file=sys.stderr)

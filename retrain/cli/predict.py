@@ -10,7 +10,6 @@ from flows import compare, drift, predict
 from retrain.cli.command import Commands, print_json
 from retrain.cli.flows import run_on_screen
 from retrain.project import Project
-from retrain.redaction import hide
 from retrain.registry.versions import CHAMPION
 
 IMPORTS = [partial(import_module, name) for name in ("mlflow", "torch", "pyarrow.parquet")]
@@ -136,4 +135,4 @@ def _compare(project: Project, options: argparse.Namespace) -> int:
 
 def _place(text: str) -> str:
     """A place as it is meant here: the flow runs in the project's folder, and Prefect stores it."""
-    return str(hide(text)) if "://" in text else str(Path.cwd() / text)
+    return text if "://" in text else str(Path.cwd() / text)

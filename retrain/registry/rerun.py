@@ -12,16 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from retrain import tracking
-from retrain.errors import UsageError
-from retrain.params import load_workload, parse_yaml
+from retrain.params import parse_yaml
 from retrain.project import Project
-from retrain.redaction import HIDDEN, redact, reveal
 from retrain.registry import packages, versions
 from retrain.registry.lineage import Lineage
 from retrain.registry.versions import CHAMPION, Candidate
@@ -110,11 +107,6 @@ def _prepare(project: Project, copy: Copy, record: Lineage) -> dict[str, str]:
         if value and (place := _place(project, copy, value)) != value:
             moved[f"{section}.{key}"] = place
             parameters[section] = parameters[section] | {key: place}
-    path = parameters["data"]["path"]
-    if HIDDEN in path:  # in the place of a password, which this clone's own parameters may have
-        with suppress(UsageError):
-            load_workload(project.params, record.entry or record.model)
-        parameters["data"] = parameters["data"] | {"path": reveal(path)}
     text = json.dumps({"workloads": {record.model: parameters}}, ensure_ascii=False, indent=1)
     copy.params.write_text(text, encoding="utf-8")
     if tracked:
@@ -214,7 +206,7 @@ def _run(project: Project, copy: Copy, steps: Sequence[str], name: str) -> None:
     ) as process:
         assert process.stderr
         try:
-            said = redact(process.stderr.read())
+            said = process.stderr.read()
             code = process.wait()
         except BaseException:
             process.terminate()

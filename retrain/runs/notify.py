@@ -14,8 +14,6 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from retrain.redaction import redact
-
 if TYPE_CHECKING:
     from prefect import Flow
     from prefect.client.schemas.objects import FlowRun, State
@@ -89,7 +87,7 @@ def _message(state: "State[Any]") -> str | None:
 
 def _post(url: str, text: str, failures: list[str]) -> None:
     """Posts a text, and adds to the list why that failed, without the URL that errors may hold."""
-    content = json.dumps({"text": redact(text)}).encode()
+    content = json.dumps({"text": text}).encode()
     headers = {"Content-Type": "application/json"}
     try:
         if not url.startswith(("http://", "https://")):

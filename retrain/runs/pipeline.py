@@ -15,7 +15,6 @@ from retrain import preflight, roots
 from retrain.errors import UsageError
 from retrain.params import load_workload
 from retrain.project import Project, find_project
-from retrain.redaction import guard_logs
 from retrain.runs import console, lost, records
 from retrain.runs.dry_run import DryRun, StepHasToRunError
 from retrain.runs.notify import notify, run_name
@@ -251,7 +250,6 @@ class Pipeline:
         from prefect import runtime
         from prefect.states import Completed
 
-        guard_logs()
         project = find_project()
         config = load_workload(project.params, workload, overrides, as_name=as_name)
         run_id = str(runtime.flow_run.id)

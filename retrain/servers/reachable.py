@@ -9,10 +9,15 @@ from threading import Thread
 from urllib.parse import urlsplit
 
 from retrain.errors import UsageError
-from retrain.redaction import redact
+from retrain.logins import has_login, without_login
 
 SECONDS = 5.0
 PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433, "ray": 10001}
+# Where the login of a server belongs, by the variable with its URL.
+LOGINS = {
+    "MLFLOW_TRACKING_URI": "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
+    "PREFECT_API_URL": "PREFECT_API_AUTH_STRING",
+}
 # The preface of a connection of HTTP/2, which gRPC uses: a server sends its settings back.
 _HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 
@@ -29,16 +34,22 @@ def check(name: str, address: str, probe: str = "") -> None:
 
     Raises:
         ConnectionError: It does not answer within seconds.
-        UsageError: The driver of a database is not installed, or there is none for its URL.
+        UsageError: The driver of a database is not installed, or there is none for its URL; or the
+            URL of another server has a login.
     """
     scheme = urlsplit(address).scheme.partition("+")[0] if "://" in address else "ray"
+    if name in LOGINS and scheme in ("http", "https") and has_login(address):
+        raise UsageError(
+            f"{name}: the URL has a login, which would stand in messages and logs. It belongs into "
+            f"{LOGINS[name]}."
+        )
     if scheme in ("postgresql", "mysql", "mssql"):
         _check_driver(name, address)
     if address in _answered:
         return
     if fault := _fault(scheme, address, probe):
         raise ConnectionError(
-            f"{name}: nothing answers at {redact(address)} ({redact(fault)}). Start that server, "
+            f"{name}: nothing answers at {without_login(address)} ({fault}). Start that server, "
             f"or correct {name}."
         )
     _answered.add(address)
@@ -80,9 +91,7 @@ def _ask(scheme: str, address: str, probe: str) -> str | None:
 
     if scheme in ("http", "https"):
         try:
-            url = urlsplit(address)
-            bare = url._replace(netloc=url.netloc.rpartition("@")[2]).geturl()
-            with urllib.request.urlopen(bare.rstrip("/") + probe, timeout=SECONDS):
+            with urllib.request.urlopen(address.rstrip("/") + probe, timeout=SECONDS):
                 return None
         except urllib.error.HTTPError:  # an answer; what it means is for the library
             return None
@@ -106,7 +115,8 @@ def _check_driver(name: str, url: str) -> None:
         make_url(url).get_dialect().import_dbapi()
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"{name}: the package {error.name} is needed for {redact(url)} and is not installed."
+            f"{name}: the package {error.name} is needed for {without_login(url)}, and is not "
+            "installed."
         ) from None
     except (ArgumentError, NoSuchModuleError) as error:
-        raise UsageError(f"{name}: {redact(url)} cannot be used: {error}") from None
+        raise UsageError(f"{name}: {without_login(url)} cannot be used: {error}") from None

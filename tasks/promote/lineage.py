@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from retrain.params import origin_of
-from retrain.redaction import hide
 from retrain.registry.lineage import Images, Lineage, Made, digests_of_images
 from retrain.step import DataVersion, Workspace
 from retrain.store import Artifact, Store
@@ -74,7 +73,7 @@ def _asked_for(workload: Workload | None) -> dict[str, Any]:
     origin = origin_of(workload)
     return {
         "entry": origin.entry,
-        "overrides": hide(dict(origin.overrides)),
+        "overrides": dict(origin.overrides),
         "parameters": workload.model_dump(mode="json", exclude={"name"}),
     }
 

@@ -11,8 +11,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from retrain.errors import UsageError
+from retrain.logins import without_login
 from retrain.project import Project
-from retrain.redaction import redact
 from tasks.pull.transfer import each, inside, link_file, reaching, walk_folder
 
 MD5 = "[0-9a-f]{32}"
@@ -188,4 +188,4 @@ def _default_remote(repo: Any) -> tuple[Any, str]:
     except (ConfigError, RemoteMissingDepsError) as error:
         raise UsageError(f"The data is not in DVC's cache, and to fetch it: {error}") from error
     name = repo.config["core"]["remote"]
-    return remote, f"The DVC remote {name!r} ({redact(repo.config['remote'][name]['url'])})"
+    return remote, f"The DVC remote {name!r} ({without_login(repo.config['remote'][name]['url'])})"

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
-from retrain.redaction import redact
-
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -52,7 +50,7 @@ def reaching(fault: str) -> Iterator[None]:
     except ValueError:
         raise
     except Exception as error:
-        reason = redact(" ".join(str(error).split())) or type(error).__name__
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise ConnectionError(f"{fault} ({reason})") from error
 
 

@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from retrain.errors import UsageError
-from retrain.redaction import redact, reveal
 from retrain.step import digest_of
 from tasks.pull.transfer import each, inside, reaching
 
@@ -28,7 +27,7 @@ class UrlSource:
     """A file, or a folder where the protocol knows folders, at a URL of any fsspec protocol.
 
     Attributes:
-        url: `https://…`, `s3://…`, `gs://…`, `file://…`; a password in it is hidden.
+        url: `https://…`, `s3://…`, `gs://…`, `file://…`, without a login.
     """
 
     url: str
@@ -62,15 +61,14 @@ class UrlSource:
         """The file system, and its information on each file, by the file's name in the folder."""
         from fsspec.core import url_to_fs
 
-        url = reveal(self.url)
         try:
-            file_system, root = url_to_fs(url, **_storage_options(url))
+            file_system, root = url_to_fs(self.url, **_storage_options(self.url))
         except (ImportError, ValueError) as error:
-            raise UsageError(f"data.path {self.url}: {redact(str(error))}") from error
+            raise UsageError(f"data.path {self.url}: {error}") from error
         with reaching(f"{self.url} cannot be read. Is it reachable?"):
             try:
                 file_system.invalidate_cache()
-                yield file_system, _list_remote(file_system, root, url)
+                yield file_system, _list_remote(file_system, root, self.url)
             except FileNotFoundError as error:
                 # Over HTTP every failure comes as this one, with the server's answer as its cause.
                 answer = error.__cause__
