@@ -205,12 +205,10 @@ def load(
     with fine_tuned.loading(name, version) as where:
         published, _ = PreTrainedConfig.get_config_dict(**where)
         kind = _kind(name, published)
-        try:
+        with fine_tuned.weights(f"model.pretrained: {name}"):
             model, found = kind.model.from_pretrained(
                 **where, **kind.options, dtype=torch.float32, output_loading_info=True
             )
-        except RuntimeError as error:
-            raise ValueError(f"model.pretrained: {name}: {first_line(error)}.") from error
         channels = _number(model.config, "num_channels", 3)
         side = _number(model.config, "image_size", 224)
         tried = _try(name, kind, model.config, shape or (side, side, channels))

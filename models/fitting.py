@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import isqrt
 from typing import TYPE_CHECKING, Any
 
+from models import fine_tuned
 from models.architecture import Architecture, first_line, vision_config
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def load(
     """
     import torch
 
-    try:
+    with fine_tuned.weights(architecture.place):
         network, found = architecture.kind.from_pretrained(
             **where,
             config=architecture.config_for(None, 2),
@@ -172,8 +173,6 @@ def load(
             ignore_mismatched_sizes=True,  # of the last layer
             output_loading_info=True,
         )
-    except RuntimeError as error:
-        raise ValueError(f"{architecture.place}: {first_line(error)}") from error
     sizes = {name: each.numel() for name, each in network.named_parameters()}
     missing = {*found["missing_keys"], *(each[0] for each in found["mismatched_keys"])}
     absent = sum(size for name, size in sizes.items() if name in missing - last)

@@ -1,5 +1,7 @@
 """The head on embeddings: each shape of backbone, what is refused, what is saved."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -177,6 +179,16 @@ def test_a_pooler_that_is_not_in_the_file_is_never_used(folders, images):
     found = [backbone.load(str(folder), None).embed(images, "fp32") for _ in range(2)]
     assert torch.equal(*found)
     assert not any("pooler" in name for name in backbone.load(str(folder), None).state_dict())
+
+
+def test_weights_of_another_size_are_named(folders, tmp_path):
+    shutil.copytree(folders / "vit", tmp_path / "vit")
+    config = json.loads((tmp_path / "vit" / "config.json").read_text())
+    config["intermediate_size"] += 1
+    (tmp_path / "vit" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"vit: its \S+ .*do not fit its config\.$") as error:
+        backbone.load(str(tmp_path / "vit"), None)
+    assert "mlp.fc1.weight" in str(error.value) and "above" not in str(error.value)
 
 
 def test_a_network_whose_embedding_depends_on_missing_weights_is_refused(tmp_path):
