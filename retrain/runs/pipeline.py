@@ -264,6 +264,7 @@ class Pipeline:
             dry_run = self.dry_run(project, config, data_rev, promote)
             if not run and (same := self.unchanged(dry_run)):
                 roots.add(project, ())
+                console.logger.info(same["outcome"])
                 return Completed(name="Skipped", message=same["outcome"], data=same)
             first = dry_run.has_to_run  # what is cached needs no check, which imports libraries
         self.check_slowly(first, config, project)
@@ -278,6 +279,7 @@ class Pipeline:
         with steps.hold_artifacts(), records.recording(state, self.document):
             steps.follow(lambda run: self.order(run, version))
         document = self.document(state)
+        console.logger.info(document["outcome"])  # for who watches a deployment
         self.publish(document)
         self.wait(project, document)
         return document

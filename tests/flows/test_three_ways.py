@@ -147,16 +147,18 @@ def last_flow_run(api):
 
 def test_a_deployment_trains_the_same_model_and_skips_what_has_not_changed(clone, first, servers):
     deployment = ("prefect", "deployment", "run", "train/vit")
-    clone.run(*deployment, "--param", "refresh=true", "--watch", **servers)
+    watched = clone.run(*deployment, "--param", "refresh=true", "--watch", COLUMNS="500", **servers)
     last = json.loads(clone.retrain("status", "--json").stdout)[0]["last_run"]
     assert last["run"] != first["run"]
     assert not any(step["cached"] for step in last["steps"])
     assert last["model"] == first["model"]
     assert last["decision"]["verdict"] == "champion already"
+    assert last["outcome"] in watched.stdout
 
-    clone.run(*deployment, "--watch", **servers)
+    watched = clone.run(*deployment, "--watch", COLUMNS="500", **servers)
     state = last_flow_run(servers["PREFECT_API_URL"])["state"]
     assert (state["type"], state["name"]) == ("COMPLETED", "Skipped")
+    assert state["message"] in watched.stdout
     assert state["message"].startswith(f"Nothing changed since run {last['run'][:8]} of ")
     assert json.loads(clone.retrain("status", "--json").stdout)[0]["last_run"] == last
 
