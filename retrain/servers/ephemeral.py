@@ -6,6 +6,7 @@ that the steps need. On two cores that saved 2 s of a run, and 11 s of a first r
 """
 
 import atexit
+import gc
 import os
 import socket
 import subprocess
@@ -45,11 +46,14 @@ def start_ephemeral_server(project: Project, meanwhile: Iterable[Callable[[], ob
     os.environ["PREFECT_API_URL"] = f"http://{HOST}:{port}/api"
     atexit.register(_stop, process)  # first to be registered, last to be called
     with console.running("starting"):
+        gc.disable()  # a sixth of the time of the imports, which leave nothing to collect
         for call in meanwhile:
             if _is_up(port):
                 break
             with suppress(Exception):
                 call()
+        gc.enable()
+        gc.freeze()
         deadline = monotonic() + START_SECONDS
         while not _is_up(port):
             if process.poll() is not None or monotonic() > deadline:
