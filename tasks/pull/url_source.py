@@ -128,7 +128,11 @@ def _append(file_system: Any, url: str, partial: Path, whole: int) -> None:
             file.truncate()
 
     with partial.open("ab") as file:
-        headers = {"Range": f"bytes={file.tell()}-", "Accept-Encoding": "identity"}
+        # With those of fsspec's configuration, which may have a login.
+        headers = file_system.kwargs.get("headers", {}) | {
+            "Range": f"bytes={file.tell()}-",
+            "Accept-Encoding": "identity",
+        }
         file_system.get_file(url, file, headers=headers, callback=Callback(hooks={"": answered}))
     if (came := partial.stat().st_size) != whole:
         partial.unlink()

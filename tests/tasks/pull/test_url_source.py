@@ -127,6 +127,26 @@ def test_what_a_server_says_nothing_of_is_versioned_by_its_bytes(project):
         assert version_of(project, f"{url}/a.zip") != first
 
 
+def test_a_login_comes_from_the_configuration_of_fsspec(project, tmp_path, monkeypatch):
+    make_files(tmp_path, "train.parquet")
+
+    class Closed(SimpleHTTPRequestHandler):
+        def __init__(self, *arguments):
+            super().__init__(*arguments, directory=str(tmp_path))
+
+        def do_GET(self):
+            if self.headers["X-Token"] == "geheim" and "Basic" in self.headers["Authorization"]:
+                super().do_GET()
+            else:
+                self.send_error(401)
+
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login ann password geheim\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
+    monkeypatch.setitem(fsspec.config.conf, "http", {"headers": {"X-Token": "geheim"}})
+    with serving(Closed) as url:
+        assert pulled(project, f"{url}/train.parquet")[1] == {"train.parquet": "train.parquet"}
+
+
 def test_an_etag_counts_and_the_time_then_does_not(project):
     class Tagged(Answer):
         headers_sent = {"ETag": "1", "Last-Modified": "Sat, 21 Nov 2026 00:00:00 GMT"}  # noqa: RUF012
