@@ -38,6 +38,7 @@ WITH_DATA = {
     "plan": ("--cifar", "test.parquet"),
     "precision": ("--data", "."),
     "near_duplicates": ("--data", "."),
+    "crop": ("--data", "."),
 }
 
 
