@@ -5,6 +5,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from models import fine_tuned
+
 # Keys of a config that the images decide.
 DECIDED = ("id2label", "image_size", "label2id", "num_channels", "num_labels")
 # Of a published config: about its last layer, or about a use that is not this one.
@@ -46,7 +48,7 @@ class Architecture:
         try:
             config = self.kind.config_class.from_dict(dict(self.config) | {"num_labels": classes})
         except (StrictDataclassError, TypeError, ValueError, KeyError, AttributeError) as error:
-            raise ValueError(f"{self.place}: {first_line(error)}") from error
+            raise ValueError(f"{self.place}: {fine_tuned.first_line(error)}") from error
         if shape is not None:
             vision, size = vision_config(config), shape[0]
             if hasattr(vision, "image_size"):
@@ -166,9 +168,3 @@ def _hint(name: str, known: Collection[str]) -> str:
 def vision_config(config: Any) -> Any:
     """The part of a config that is about images; that of CLIP has another one about text."""
     return getattr(config, "vision_config", config)
-
-
-def first_line(error: Exception) -> str:
-    """The beginning of an error's message; the name of its class if there is none."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:2]).removesuffix(".")[:200] or type(error).__name__

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from models import fine_tuned
-from models.architecture import first_line
 from models.network import NOT_KEPT, Network, inference, prefer_attention
 
 # The part for images of networks that have another one for text.
@@ -251,7 +250,7 @@ def check(name: str, published: Mapping[str, Any], shape: tuple[int, int, int]) 
     try:
         config = kind.model.config_class.from_dict(dict(own))
     except Exception as error:  # each type of network has checks of its own
-        raise ValueError(f"model.pretrained: {name}: {first_line(error)}.") from error
+        raise ValueError(f"model.pretrained: {name}: {fine_tuned.first_line(error)}.") from error
     _try(name, kind, config, shape)
 
 
@@ -306,7 +305,7 @@ def _try(name: str, kind: _Kind, config: Any, shape: tuple[int, int, int]) -> An
     except Exception as error:
         raise ValueError(
             f"model.pretrained: {name} gives no embedding of images of {height} x {width} pixels "
-            f"and {channels} channels ({first_line(error)})."
+            f"and {channels} channels ({fine_tuned.first_line(error)})."
         ) from error
     return model
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from models import pretrained
-from models.architecture import first_line
 
 _MISFIT = re.compile(r"\| *(\x1b\S*)?(MISMATCH|CONVERSION)")  # a row of the report
 HALF = (0.5,)  # mean and standard deviation for pixels in [0, 1]
@@ -160,6 +159,12 @@ def weights(place: str) -> Iterator[None]:
         logger.removeHandler(kept)
         logger.setLevel(level)
         logger.propagate = propagates
+
+
+def first_line(error: Exception) -> str:
+    """The beginning of an error's message; the name of its class if there is none."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2]).removesuffix(".")[:200] or type(error).__name__
 
 
 def _is_out_of_reach(error: OSError) -> bool:

@@ -10,7 +10,7 @@ from math import isqrt
 from typing import TYPE_CHECKING, Any
 
 from models import fine_tuned
-from models.architecture import Architecture, first_line, vision_config
+from models.architecture import Architecture, vision_config
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -126,7 +126,7 @@ def _try(architecture: Architecture, shape: tuple[int, int, int], what: str) -> 
     except Exception as error:
         raise ValueError(
             f"{architecture.place}: {what} cannot take images of {height} x {width} pixels and "
-            f"{channels} channels ({first_line(error)})."
+            f"{channels} channels ({fine_tuned.first_line(error)})."
         ) from error
     return network
 
