@@ -50,7 +50,6 @@ def telling_that_it_waits(asked: Path, workers: int, each: Mapping[str, float]) 
         workers: How many.
         each: The resources of each.
     """
-    asked.unlink(missing_ok=True)  # of a try that was interrupted
     over = Event()
     # In the context of the run, so that Prefect assigns the lines to it.
     thread = Thread(

@@ -371,6 +371,7 @@ def _launch(job: TrainingJob, scale: Scale) -> dict[str, Any]:
     # are not needed: the loop has its own checkpoints.
     storage = job.scratch / "ray"
     shutil.rmtree(storage, ignore_errors=True)
+    storage.mkdir()
     scaling = _scaling(scale)
     ingest: dict[str, Any] = {}
     if streamed:
@@ -392,7 +393,7 @@ def _launch(job: TrainingJob, scale: Scale) -> dict[str, Any]:
         **ingest,
     )
     waiting = telling_that_it_waits(
-        job.scratch / ASKED, scaling.num_workers, scaling.resources_per_worker or {}
+        storage / ASKED, scaling.num_workers, scaling.resources_per_worker or {}
     )
     try:
         listens = _loop(job.hyperparameters) == OWN_LOOP

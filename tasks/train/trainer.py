@@ -21,7 +21,7 @@ from retrain.servers import ray_cluster
 
 NEEDS_DASHBOARD = "PlacementGroupCleanerCallback"
 DIVIDES_DATA = "DatasetsCallback"
-ASKED = "asked"  # in the scratch of a training
+ASKED = "asked"  # in the storage of a training
 WATCHES_NODES = "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"
 
 
@@ -61,4 +61,4 @@ class Trainer(TorchTrainer):  # type: ignore[misc]  # Ray is not typed
             without.add(DIVIDES_DATA)
         callbacks = super()._create_default_callbacks()
         used = [each for each in callbacks if type(each).__name__ not in without]
-        return [*used, Asking(self.train_loop_config["job"].scratch / ASKED)]
+        return [*used, Asking(Path(self.run_config.storage_path, ASKED))]
