@@ -1,7 +1,7 @@
 """The training function of `single_gpu.py`, ported: on any number of workers, with resume.
 
 train: {function: examples.ported:train, best: {metric: val_accuracy}}
-model: {family: custom, factory: examples.ported:build_model}
+model: {family: custom, factory: examples.network:build_model}
 """
 
 import tempfile
@@ -13,19 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-
-def build_model(num_classes, width=16, channels=3):
-    """Two convolutions and a linear layer."""
-    return nn.Sequential(
-        nn.Conv2d(channels, width, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(width, 2 * width, 3, padding=1),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(2),
-        nn.Flatten(),
-        nn.Linear(8 * width, num_classes),
-    )
+from examples.network import build_model
 
 
 def train(config):

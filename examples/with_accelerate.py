@@ -1,7 +1,7 @@
 """A training function with Accelerate, which finds the workers of Ray Train by itself.
 
 train: {function: examples.with_accelerate:train, best: {metric: val_accuracy}}
-model: {family: custom, factory: examples.ported:build_model}
+model: {family: custom, factory: examples.network:build_model}
 """
 
 import tempfile
@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from torch import nn
 from torch.utils.data import DataLoader
 
-from examples.ported import build_model
+from examples.network import build_model
 
 
 def train(config):

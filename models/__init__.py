@@ -17,8 +17,8 @@ A family's module has:
   finds, which may take seconds.
 - `sized(settings, root)`: with the sizes of the pretrained network; None if they are not known.
 - `build(settings, shape, classes)`: a new network; `torch.manual_seed` decides its weights.
-- `rebuild(description)`: a network as it was saved, its weights still to be loaded. It needs
-  nothing but the description.
+- `rebuild(description, files)`: a network as it was saved, its weights still to be loaded. It
+  needs nothing but the description and the files of the network, by the names they are saved under.
 
 A family that trains a part of its network, on embeddings, has two more:
 
@@ -37,6 +37,7 @@ them itself, and returns float32 logits (N, classes). Its `description` is a JSO
 
 import importlib
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,7 @@ WEIGHTS = "model.safetensors"
 MODEL = "model.json"
 LABELS = "labels.json"
 IMAGES = "images.json"
+FILES = "files"  # the folder of those that the network is made with
 
 
 @dataclass(frozen=True)
@@ -87,9 +89,9 @@ def build(
     return built
 
 
-def rebuild(family: str, description: Mapping[str, Any]) -> "Network":
-    """Makes a network by its description, its weights still to be loaded."""
-    rebuilt: Network = importlib.import_module(f"models.{family}").rebuild(description)
+def rebuild(family: str, description: Mapping[str, Any], files: Mapping[str, Path]) -> "Network":
+    """Makes a network by its description and its files, its weights still to be loaded."""
+    rebuilt: Network = importlib.import_module(f"models.{family}").rebuild(description, files)
     return rebuilt
 
 
@@ -147,6 +149,9 @@ def save(
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: value.contiguous().cpu() for name, value in _weights_of(module).items()}
     save_file(weights, folder / WEIGHTS)
+    for name, path in module.files.items():
+        (folder / FILES).mkdir(exist_ok=True)
+        shutil.copyfile(path, folder / FILES / name)
     model = {"family": family, "settings": dict(settings), "network": module.description}
     _write(folder / MODEL, model)
     _write(folder / LABELS, list(labels))
@@ -158,7 +163,8 @@ def load(folder: Path) -> Classifier:
     from safetensors.torch import load_model
 
     model = json.loads((folder / MODEL).read_text(encoding="utf-8"))
-    module = rebuild(model["family"], model["network"])
+    files = {path.name: path for path in (folder / FILES).glob("*")}
+    module = rebuild(model["family"], model["network"], files)
     load_model(module, folder / WEIGHTS)
     labels = json.loads((folder / LABELS).read_text(encoding="utf-8"))
     images = json.loads((folder / IMAGES).read_text(encoding="utf-8"))

@@ -281,7 +281,7 @@ def build(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Net
     return wrap(classifier, mean, std, architectures=[architecture.kind.__name__])
 
 
-def rebuild(description: Mapping[str, Any]) -> "Network":
+def rebuild(description: Mapping[str, Any], files: Mapping[str, Path]) -> "Network":
     """Makes a network as it was saved, its weights still to be loaded."""
     from models.network import wrap
 

@@ -1,17 +1,21 @@
 """The family `custom`: a network that a function of the user's makes.
 
-The function is called as `factory(num_classes=…, **arguments)`. It returns a `torch.nn.Module` that
-takes float32 pixels (N, C, H, W), normalised with `mean` and `std`, and returns logits (N, classes)
-or something that has them as `logits`.
+The function is called as `factory(num_classes=…, **arguments, **files)`, with the path of each of
+the files. It returns a `torch.nn.Module` that takes float32 pixels (N, C, H, W), normalised with
+`mean` and `std`, and returns logits (N, classes) or something that has them as `logits`.
+
+A network that is loaded gets all its weights from where it was saved. So if the function has a
+parameter `pretrained`, it is False then.
 """
 
 from collections.abc import Iterator, Mapping
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from models import user_code
+from models import pretrained, user_code
 
 if TYPE_CHECKING:
     from models.network import Network
@@ -26,6 +30,9 @@ class Settings(BaseModel):
     Attributes:
         factory: The function that makes it: `package.module:name`, below the project's folder.
         arguments: What it takes beside `num_classes`.
+        files: Files that it reads, by the name of the argument that is the path; a relative path
+            starts at the project's folder. A copy of them is saved with the network.
+        pretrained_version: Their digest. It is found when the workload is read.
         mean: Of each channel, for pixels in [0, 1]; one value is for all.
         std: Of each channel; one value is for all.
     """
@@ -34,6 +41,8 @@ class Settings(BaseModel):
 
     factory: Annotated[str, Field(pattern=user_code.PATTERN, max_length=1000)]
     arguments: dict[str, Any] = {}
+    files: dict[str, Annotated[str, Field(min_length=1, max_length=4096)]] = {}
+    pretrained_version: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
     mean: list[float] = list(HALF)
     std: list[Annotated[float, Field(gt=0)]] = list(HALF)
 
@@ -44,33 +53,61 @@ def flops(settings: Settings, shape: tuple[int, int, int]) -> float:
 
 
 def faults(settings: Settings, shape: tuple[int, int, int]) -> list[str]:
-    """A sentence for each setting that does not fit the images."""
-    return [
+    """A sentence for each setting that does not fit the images, or another one."""
+    found = [
         f"model.{name}: {len(values)} values for images of {shape[2]} channels."
         for name, values in (("mean", settings.mean), ("std", settings.std))
         if len(values) not in (1, shape[2])
     ]
+    twice = {"num_classes", "pretrained", *settings.arguments} & settings.files.keys()
+    return found + [f"model.files.{name}: is an argument already." for name in sorted(twice)]
 
 
 def pretrained_version(settings: Settings, root: Path) -> str | None:
-    """None: weights that the function loads are its own affair."""
-    return None
+    """The digest of the files; what else the function loads is its own affair."""
+    if not settings.files or settings.pretrained_version:
+        return settings.pretrained_version
+    try:
+        return pretrained.digest_of(_paths(settings, root))
+    except OSError:
+        return None  # `pretrained_faults` says why
 
 
 def pretrained_faults(settings: Settings, shape: tuple[int, int, int], root: Path) -> Iterator[str]:
-    """None."""
-    return iter(())
+    """A sentence for each of the files that there is not, or one if they are others."""
+    missing = [name for name, path in _paths(settings, root).items() if not path.is_file()]
+    yield from (f"model.files.{name}: no file {settings.files[name]}." for name in missing)
+    if not missing:
+        try:
+            files(settings, root)
+        except (ValueError, OSError) as error:
+            yield str(error)
 
 
 def library_faults(settings: Settings, shape: tuple[int, int, int], root: Path) -> Iterator[str]:
-    """What is wrong with the function, or with the network that it makes."""
-    classes = 2
-    try:
-        user_code.find(settings.factory, KEY, root)
-        network = build(settings, shape, classes)
-        _check_output(settings, network, shape, classes)
-    except ValueError as error:
-        yield str(error)
+    """None: `tasks/train/rehearsal.py` tries the function."""
+    return iter(())
+
+
+def files(settings: Settings, root: Path) -> dict[str, Path]:
+    """The paths of the files, by the names of the arguments.
+
+    Args:
+        settings: Of the network.
+        root: Where a relative path starts.
+
+    Raises:
+        ValueError: Their content is not what it was when the workload was read.
+        OSError: One cannot be read.
+    """
+    found, version = _paths(settings, root), settings.pretrained_version
+    if version and pretrained.digest_of(found) != version:
+        raise ValueError(f"model.files: their content is not model.pretrained_version {version}.")
+    return found
+
+
+def _paths(settings: Settings, root: Path) -> dict[str, Path]:
+    return {name: (root / Path(path).expanduser()) for name, path in settings.files.items()}
 
 
 def sized(settings: Settings, root: Path) -> Settings | None:
@@ -78,22 +115,29 @@ def sized(settings: Settings, root: Path) -> Settings | None:
     return None
 
 
-def build(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Network":
+def build(
+    settings: Settings, shape: tuple[int, ...], classes: int, *, loaded: bool = False
+) -> "Network":
     """Calls the function.
 
     Args:
-        settings: Of the network.
+        settings: Of the network; relative paths start in the working directory.
         shape: Height, width and channels of the images.
         classes: How many there are.
+        loaded: Whether all its weights are still to be loaded.
 
     Raises:
-        ValueError: It cannot be imported, fails, or returns no module.
+        ValueError: It cannot be imported, fails, or returns no module; or its files have changed.
     """
     from models.network import Network
 
+    paths = files(settings, Path().absolute())
     arguments = settings.arguments | {"num_classes": classes}
-    config = {"factory": settings.factory, "arguments": arguments}
-    return Network(_make(settings.factory, arguments), config, *normalisation(settings, shape[2]))
+    stored = {name: f"{name}{path.suffix}" for name, path in paths.items()}
+    config = {"factory": settings.factory, "arguments": arguments, "files": stored}
+    made = _make(settings.factory, arguments | paths, loaded)
+    saved = {stored[name]: path for name, path in paths.items()}
+    return Network(made, config, *normalisation(settings, shape[2]), saved)
 
 
 def normalisation(settings: Settings, channels: int) -> tuple[list[float], list[float]]:
@@ -104,19 +148,27 @@ def normalisation(settings: Settings, channels: int) -> tuple[list[float], list[
     return mean, std
 
 
-def rebuild(description: Mapping[str, Any]) -> "Network":
-    """Makes a network as it was saved, its weights still to be loaded."""
+def rebuild(description: Mapping[str, Any], files: Mapping[str, Path]) -> "Network":
+    """Makes a network as it was saved, its weights still to be loaded.
+
+    Raises:
+        ValueError: The function cannot be imported, fails, or returns no module.
+    """
     from models.network import Network
 
     config = description["config"]
-    made = _make(config["factory"], config["arguments"])
-    return Network(made, config, description["mean"], description["std"])
+    # Packages of older versions of this project have no files.
+    paths = {name: files[stored] for name, stored in config.get("files", {}).items()}
+    made = _make(config["factory"], config["arguments"] | paths, True)
+    return Network(made, config, description["mean"], description["std"], files)
 
 
-def _make(factory: str, arguments: Mapping[str, Any]) -> Any:
+def _make(factory: str, arguments: Mapping[str, Any], loaded: bool) -> Any:
     import torch
 
     function = user_code.find(factory, KEY)
+    if loaded and "pretrained" in {*arguments, *signature(function).parameters}:
+        arguments = {**arguments, "pretrained": False}
     try:
         made = function(**arguments)
     except Exception as error:
@@ -126,24 +178,3 @@ def _make(factory: str, arguments: Mapping[str, Any]) -> Any:
             f"{KEY}: {factory} returned a {type(made).__name__}, not a torch.nn.Module."
         )
     return made
-
-
-def _check_output(
-    settings: Settings, network: "Network", shape: tuple[int, int, int], classes: int
-) -> None:
-    """Tries the network on a black image."""
-    import torch
-
-    try:
-        with torch.inference_mode():
-            found = tuple(network.eval()(torch.zeros((1, *shape), dtype=torch.uint8)).shape)
-    except Exception as error:
-        raise ValueError(
-            f"{KEY}: the network of {settings.factory} failed on an image of "
-            f"{shape[0]} x {shape[1]} pixels and {shape[2]} channels: {user_code.said_by(error)}."
-        ) from error
-    if found != (1, classes):
-        raise ValueError(
-            f"{KEY}: the network of {settings.factory} returns {found} for one image and {classes} "
-            f"classes, not (1, {classes})."
-        )

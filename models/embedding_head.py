@@ -160,7 +160,7 @@ def complete(settings: Settings, trained: "Network") -> "Network":
     return EmbeddingNetwork(empty.backbone, trained.head.cpu(), sizes, mean, std)
 
 
-def rebuild(description: Mapping[str, Any]) -> "Network":
+def rebuild(description: Mapping[str, Any], files: Mapping[str, Path]) -> "Network":
     """Makes a network as it was saved, its weights still to be loaded."""
     from models import backbone
 

@@ -4,6 +4,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +25,8 @@ class Network(nn.Module):
     """An image classifier that takes images as they are stored.
 
     Attributes:
-        description: All that `rebuild` needs, except for the weights.
+        description: All that `rebuild` needs, except for the weights and the files.
+        files: Those that it is made with, beside the weights, by the names to save them under.
     """
 
     mean: Tensor
@@ -36,6 +38,7 @@ class Network(nn.Module):
         config: Mapping[str, Any],
         mean: Sequence[float],
         std: Sequence[float],
+        files: Mapping[str, Path] | None = None,
     ) -> None:
         """Wraps a classifier.
 
@@ -45,6 +48,7 @@ class Network(nn.Module):
             config: All that rebuilds the classifier, except for its weights; JSON-able.
             mean: Of each channel; subtracted from pixels in [0, 1].
             std: Of each channel; the difference is divided by it.
+            files: As the attribute; none if None.
         """
         super().__init__()
         self.classifier = classifier
@@ -53,6 +57,7 @@ class Network(nn.Module):
             "mean": list(mean),
             "std": list(std),
         }
+        self.files = dict(files or {})
         self.register_buffer("mean", in_stored_units(mean), persistent=False)
         self.register_buffer("std", in_stored_units(std), persistent=False)
 

@@ -134,9 +134,19 @@ def read_config(name: str, version: str, root: Path) -> dict[str, Any] | None:
 
 
 def _digest(folder: Path) -> str:
-    files = sorted({path for pattern in READ for path in folder.glob(pattern) if path.is_file()})
-    contents: Mapping[str, str] = {
-        path.name: _sha256(path, path.stat().st_size, path.stat().st_mtime_ns) for path in files
+    files = {path for pattern in READ for path in folder.glob(pattern) if path.is_file()}
+    return digest_of({path.name: path for path in files})
+
+
+def digest_of(files: Mapping[str, Path]) -> str:
+    """SHA-256 (hex) over the names and the content of files.
+
+    Raises:
+        OSError: One cannot be read.
+    """
+    contents = {
+        name: _sha256(path, path.stat().st_size, path.stat().st_mtime_ns)
+        for name, path in sorted(files.items())
     }
     return hashlib.sha256(json.dumps(contents).encode()).hexdigest()
 

@@ -2,10 +2,12 @@
 
 import importlib
 import sys
+import sysconfig
 import traceback
 from pathlib import Path
 from typing import Any
 
+LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 # `package.module:name`
 PATTERN = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
 
@@ -42,8 +44,10 @@ def find(named: str, key: str, root: Path | None = None) -> Any:
 def said_by(error: BaseException) -> str:
     """An error in one line: its class, its message, and the place in the user's code."""
     frames = traceback.extract_tb(error.__traceback__)
+    # Below it, there may be frames of libraries.
+    own = [each for each in frames if not each.filename.startswith(("<", *LIBRARIES))] or frames
     message = (str(error).splitlines() or [""])[0]
-    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     return (
         f"{type(error).__name__}: {message}{place}" if message else f"{type(error).__name__}{place}"
     )

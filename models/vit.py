@@ -258,7 +258,7 @@ def build(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Net
     return wrap(ViTForImageClassification(config), half, half)
 
 
-def rebuild(description: Mapping[str, Any]) -> "Network":
+def rebuild(description: Mapping[str, Any], files: Mapping[str, Path]) -> "Network":
     """Makes a network as it was saved, its weights still to be loaded."""
     from transformers import ViTConfig, ViTForImageClassification
 

@@ -22,7 +22,7 @@ from retrain.faults import did_you_mean, shorten, shown, validate
 from retrain.hardware import Node, precision, threads
 from retrain.project import Project
 from retrain.servers import ray_cluster
-from retrain.workload import Drift, Evaluate, Section, Train, Workload
+from retrain.workload import Drift, Section, Workload
 
 S = TypeVar("S", bound=Section)
 
@@ -343,15 +343,16 @@ def _with_numerics(
         trained: FLOPs of a forward pass of what is trained, over one image.
         evaluated: The same, of the whole network.
     """
-    decided: dict[str, Section] = {}
-    scale, flops = workload.scale, trained * workload.train.batch_size
-    for name, section in workload:
-        if isinstance(section, Train | Evaluate) and section.precision == "auto":
-            if isinstance(section, Train):
-                chosen = precision(flops, scale.workers, nodes)
-            else:
-                chosen = precision(evaluated * section.batch_size)
-            decided[name] = section.model_copy(update={"precision": chosen})
+    train, evaluate, scale = workload.train, workload.evaluate, workload.scale
+    flops = trained * train.batch_size
+    if train.precision == "auto":
+        # Nobody knows whether a function follows another one.
+        chosen = "fp32" if train.function else precision(flops, scale.workers, nodes)
+        train = train.model_copy(update={"precision": chosen})
+    if evaluate.precision == "auto":
+        whole = trained == evaluated
+        follows = train.precision if whole else precision(evaluated * evaluate.batch_size)
+        evaluate = evaluate.model_copy(update={"precision": follows})
     count = threads(flops, scale.workers, scale.threads, nodes)
-    decided["scale"] = scale.model_copy(update={"threads": count})
-    return workload.model_copy(update=decided)
+    scale = scale.model_copy(update={"threads": count})
+    return workload.model_copy(update={"train": train, "evaluate": evaluate, "scale": scale})

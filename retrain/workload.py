@@ -202,6 +202,10 @@ class Augment(Section):
         return self.rand_augment is not None or bool(jitter and (jitter.saturation or jitter.hue))
 
 
+# What a function of the user's gets of the section `train`; it may follow the other keys, or not.
+PASSED_ON = ("epochs", "batch_size", "lr", "weight_decay", "precision", "seed")
+
+
 class Best(Section):
     """Which epoch of a training is the best: its weights become the model.
 
@@ -292,7 +296,8 @@ class Train(Section):
             same, except for rounding, for batch norms, which see a part at a time, and for random
             changes other than `flip` and `shift`, which are drawn for a part at a time.
         precision: The precision of the matrix products; `auto` is bf16 where `retrain.hardware`
-            finds it faster. Weights and optimizer are always fp32.
+            finds it faster, and fp32 for a function of the user's. Weights and optimizer are always
+            fp32.
         compile: Whether `torch.compile` is used; `auto` is true if a training on a GPU is long
             enough.
     """
@@ -377,7 +382,8 @@ class Evaluate(Section):
 
     Attributes:
         batch_size: Images per forward pass.
-        precision: As in `train`.
+        precision: `auto` is that of the training; of a head on embeddings, which does not train
+            the encoder, what `retrain.hardware` finds faster.
     """
 
     batch_size: Annotated[int, Field(ge=1, le=1 << 16)] = 256

@@ -3,8 +3,8 @@
     python -I -B answer.py MODULE...
 
 It imports libraries, of which the modules are some, before it is told which package it is for: that
-takes most of its start. A line of JSON comes in with the `package`, its `classes`, and the `folder`
-to run in; then record batches with the columns `image` and `with_features`, as an Arrow stream.
+takes most of its start. A line of JSON comes in with the `package`, its `classes`, the `folder` to
+run in, and whether it is `alone`, without the libraries that its requirements lack; then record batches with the columns `image` and `with_features`, as an Arrow stream.
 Batches with `label`, `probabilities`, `error` and `features` go out as another. An image that the
 package refuses has an error in the place of a label. The features are null where nobody asked for
 them, and where the package, if it is old, cannot tell them. Each batch has metadata: the `seconds`
@@ -14,9 +14,12 @@ what an editable installation adds to it is removed here.
 
 import json
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from operator import itemgetter
 from pathlib import Path
 from time import perf_counter
@@ -45,7 +48,13 @@ def main(libraries: Sequence[str]) -> None:
         os.chdir(told["folder"])
         # To warn of other versions, it would look for half a second at all that is installed;
         # `served.other_versions` tells of them.
-        model = mlflow.pyfunc.load_model(package, suppress_warnings=True)
+        lacking = _hide_what_it_lacks(Path(package)) if told["alone"] else set()
+        try:
+            model = mlflow.pyfunc.load_model(package, suppress_warnings=True)
+        except Exception as error:
+            if named := [name for name in lacking if f"No module named {name!r}" in str(error)]:
+                raise ValueError(f"the package's requirements lack {named[0]}: {error}") from error
+            raise
         for name, module in list(sys.modules.items()):
             if name.split(".")[0] in PACKAGES:
                 assert Path(str(module.__file__)).is_relative_to(package), (
@@ -123,6 +132,64 @@ def _remove_the_project() -> None:
         for finder in sys.meta_path
         if not str(getattr(finder, "__module__", "")).startswith("__editable__")
     ]
+
+
+class _Without:
+    """Finds what another finder finds, without some packages."""
+
+    def __init__(self, finder: Any, names: Collection[str]) -> None:
+        self._finder, self._names = finder, names
+
+    def find_spec(self, name: str, *where: Any) -> Any:
+        lacks = name.partition(".")[0] in self._names
+        return None if lacks else self._finder.find_spec(name, *where)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._finder, name)
+
+
+def _hide_what_it_lacks(package: Path) -> set[str]:
+    """Lets Python find no library that would not be installed with a package's requirements.
+
+    What is imported already stays: the libraries that this program needs.
+
+    Returns:
+        The names of the packages that are not found any more.
+    """
+    lines = (package / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    with_them = _installed_with(lines)
+    own = {each.name.partition(".")[0] for each in (package / "code").iterdir()}
+    lacking = {
+        name
+        for name, distributions in packages_distributions().items()
+        if name not in own and with_them.isdisjoint(map(_normalised, distributions))
+    }
+    sys.meta_path[:] = [_Without(finder, lacking) for finder in sys.meta_path]
+    return lacking
+
+
+def _installed_with(lines: Iterable[str]) -> set[str]:
+    """The normalised names of the distributions of requirements, and of what they require."""
+    from packaging.requirements import Requirement
+
+    waiting = [(line, "") for line in lines]
+    seen, names = set(waiting), set()
+    while waiting:
+        line, extra = waiting.pop()
+        each = Requirement(line)
+        if each.marker and not each.marker.evaluate({"extra": extra}):
+            continue
+        names.add(_normalised(each.name))
+        with suppress(PackageNotFoundError):
+            theirs = requires(each.name) or ()
+            more = {(line, wanted) for line in theirs for wanted in ("", *each.extras)} - seen
+            waiting += more
+            seen |= more
+    return names
+
+
+def _normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 if __name__ == "__main__":

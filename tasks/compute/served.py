@@ -127,13 +127,16 @@ class PackageProcess:
         close: Ends the process.
     """
 
-    def __init__(self, package: Path, folder: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self, package: Path, folder: Path, environment: dict[str, str], alone: bool = False
+    ) -> None:
         """Starts it.
 
         Args:
             package: A folder as `mlflow.pyfunc.save_model` writes it.
             folder: Where it runs.
             environment: Variables that it gets besides those of this process.
+            alone: Without the libraries that the package's requirements lack.
         """
         import pyarrow as pa
 
@@ -142,7 +145,8 @@ class PackageProcess:
         self.close = self._program.close
         self._stdin, self._stdout = self._program.process.stdin, self._program.process.stdout
         assert self._stdin
-        told = {"package": str(package), "classes": self.classes, "folder": str(folder)}
+        places = {"package": str(package), "folder": str(folder)}
+        told = places | {"classes": self.classes, "alone": alone}
         with suppress(BrokenPipeError):  # it has ended; `classify` says why
             self._stdin.write(json.dumps(told).encode() + b"\n")
             self._stdin.flush()
@@ -219,14 +223,15 @@ def _end(process: "subprocess.Popen[bytes]", errors: IO[bytes]) -> None:
     errors.close()
 
 
-def first_process(package: Path, folder: Path) -> PackageProcess:
+def first_process(package: Path, folder: Path, alone: bool) -> PackageProcess:
     """A process for a few images: the one that was started ahead, if there is one.
 
     Args:
         package: A folder as `mlflow.pyfunc.save_model` writes it.
         folder: Where it runs.
+        alone: Without the libraries that the package's requirements lack.
     """
-    return PackageProcess(package, folder, _environments(1)[0])
+    return PackageProcess(package, folder, _environments(1)[0], alone)
 
 
 def ask(

@@ -51,10 +51,16 @@ def package_digest(model: Path, precision: str, code: Mapping[str, str]) -> str:
 def checksums(model: Path) -> dict[str, str]:
     """The SHA-256 (hex) of the files of a folder that `models.save` wrote, by name."""
     found = {}
-    for name in FILES:
+    for name in _names(model):
         with (model / name).open("rb") as file:
             found[name] = hashlib.file_digest(file, "sha256").hexdigest()
     return found
+
+
+def _names(model: Path) -> list[str]:
+    """The files of a saved model, and those that its network is made with."""
+    made_with = sorted(path.name for path in (model / models.FILES).glob("*"))
+    return [*FILES, *(f"{models.FILES}/{name}" for name in made_with)]
 
 
 def size_of(model: Path) -> int:
@@ -65,7 +71,7 @@ def size_of(model: Path) -> int:
     Args:
         model: A folder that `models.save` wrote.
     """
-    return sum((model / name).stat().st_size for name in FILES)
+    return sum((model / name).stat().st_size for name in _names(model))
 
 
 def classes_digest(names: Iterable[str]) -> str:

@@ -136,7 +136,11 @@ def keep(project: Project, run_id: str, package_digest: str, example: Example) -
 
 
 def check_version(
-    project: Project, version: ModelVersion, scratch: Path, bound: float | None = None
+    project: Project,
+    version: ModelVersion,
+    scratch: Path,
+    bound: float | None = None,
+    alone: bool = False,
 ) -> Latency:
     """Checks that a version, as the registry holds it, can be served, and measures how fast it is.
 
@@ -148,6 +152,8 @@ def check_version(
         version: Of the model.
         scratch: A folder for temporary files.
         bound: As for `measure`; what is slower is measured twice, and is no error.
+        alone: Whether it has to do without the libraries that its requirements lack; those of older
+            versions of this project may lack some.
 
     Raises:
         ValueError: It cannot; the message says why.
@@ -158,7 +164,7 @@ def check_version(
         example = example_for(project, version, scratch)
         try:
             check_files(folder, version, example)
-            return check_answers(folder, example, Path(place), bound)
+            return check_answers(folder, example, Path(place), bound, alone)
         except ValueError as error:
             raise ValueError(f"{name} cannot be served: {error}") from error
 
@@ -181,7 +187,7 @@ def check_before_promotion(
     if version.broken:
         raise ValueError(f"{version.broken} ({how})")
     try:
-        return check_version(project, version, scratch, bound)
+        return check_version(project, version, scratch, bound, alone=True)
     except ValueError as error:
         versions.mark_broken(project, version, str(error))
         raise ValueError(f"{error} ({how})") from error
@@ -238,7 +244,11 @@ def is_file_with(path: Path, sha256: str) -> bool:
 
 
 def check_answers(
-    folder: Path, example: Example | None, scratch: Path, bound: float | None = None
+    folder: Path,
+    example: Example | None,
+    scratch: Path,
+    bound: float | None = None,
+    alone: bool = False,
 ) -> Latency:
     """Loads a package in a fresh process, compares its answers with those expected, and times it.
 
@@ -250,6 +260,7 @@ def check_answers(
         example: What it has to answer; if None, it has to answer at all.
         scratch: Where the process runs.
         bound: As for `measure`.
+        alone: As for `check_version`.
 
     Raises:
         ValueError: It does not load or answer; or the answers differ: the message says where and
@@ -257,7 +268,7 @@ def check_answers(
     """
     serving = json.loads((folder / package.SERVING).read_text(encoding="utf-8"))
     tolerance = TOLERANCE[serving["precision"]]
-    with closing(first_process(folder, scratch)) as process:
+    with closing(first_process(folder, scratch, alone)) as process:
         if example is None:
             return measure(process, [gradient(folder / package.MODEL)], bound)
         served = serve(example.images, process)

@@ -9,16 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import models
-from retrain.code import source_of
+from retrain.code import libraries_of, source_of
 from tasks.data import package
 from tasks.data.json_file import write_json
-
-# The libraries that the served model imports. Without the list, MLflow would load the model to find
-# them.
-REQUIREMENTS = (
-    "mlflow", "numpy", "pandas", "pillow", "pydantic", "safetensors", "simplejpeg", "torch",
-    "transformers",
-)  # fmt: skip
 
 
 def write_package(model: Path, precision: str, images: Mapping[str, int], folder: Path) -> None:
@@ -51,7 +44,8 @@ def write_package(model: Path, precision: str, images: Mapping[str, int], folder
         serving, classes = (
             Path(place) / Path(file).name for file in (package.SERVING, package.CLASSES)
         )
-        _copy_code(package.code_of(model), code)
+        modules = package.code_of(model)
+        _copy_code(modules, code)
         write_json(serving, {"precision": precision, "files": package.checksums(model)})
         write_json(classes, dict(images))
         mlflow.pyfunc.save_model(
@@ -61,9 +55,10 @@ def write_package(model: Path, precision: str, images: Mapping[str, int], folder
             code_paths=sorted(map(str, code.iterdir())),
             signature=signature,
             input_example=pd.DataFrame({"image": [gradient(model)]}),
-            # The package index has no versions with a local part (`+cpu`).
+            # Without them, MLflow would load the model to find what it imports. The package index
+            # has no versions with a local part (`+cpu`).
             pip_requirements=[
-                f"{name}=={installed(name).partition('+')[0]}" for name in REQUIREMENTS
+                f"{name}=={installed(name).partition('+')[0]}" for name in libraries_of(modules)
             ],
         )
 

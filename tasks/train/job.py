@@ -86,10 +86,10 @@ class TrainingJob:
             models.take_weights(network, self.start, data.labels)
         return network
 
-    def rebuild(self, description: Mapping[str, Any]) -> "Network":
+    def rebuild(self, description: Mapping[str, Any], files: Mapping[str, Path]) -> "Network":
         """Makes the network of a description anew; its weights are still to be loaded."""
         with chdir(self.root):
-            return models.rebuild(self.family, description)
+            return models.rebuild(self.family, description, files)
 
     def save(self, network: "Network", data: "Prepared") -> None:
         """Writes the trained network to the output, as `models.save` does.

@@ -40,7 +40,7 @@ def faults(family: str, settings: Mapping[str, Any], shape: tuple[int, ...]) -> 
             yield f"scale.strategy: fsdp cannot divide {name}, which has two names; use ddp."
     try:
         with torch.device("meta"):
-            models.rebuild(family, network.description)
+            models.rebuild(family, network.description, network.files)
     except ValueError as error:
         yield f"scale.strategy: fsdp makes a network without memory first; use ddp. {error}"
 
@@ -57,11 +57,11 @@ def without_memory(job: "TrainingJob", whole: "Network | None") -> "Network":
     said: list[Any] = [None]
     if whole is not None:
         trained = [name for name, each in whole.named_parameters() if each.requires_grad]
-        said = [(whole.description, trained)]
+        said = [(whole.description, whole.files, trained)]
     torch.distributed.broadcast_object_list(said, 0)
-    description, trained = said[0]
+    description, files, trained = said[0]
     with torch.device("meta"):
-        network = job.rebuild(description)
+        network = job.rebuild(description, files)
     for name, each in network.named_parameters():
         each.requires_grad_(name in trained)
     return network

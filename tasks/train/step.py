@@ -38,7 +38,7 @@ from tasks.data.embeddings import prepared_by
 from tasks.data.json_file import write_json
 from tasks.data.raw_dataset import READERS
 from tasks.data.shards import JPEG_MODULE, SOURCE_MODULE, open_prepared
-from tasks.train import adapters
+from tasks.train import adapters, rehearsal
 from tasks.train.augment import TRANSFORMS, modules_for
 from tasks.train.estimate import estimate, forecast, notice
 from tasks.train.ingest import DATALOADER, STREAM
@@ -243,6 +243,7 @@ def check_slowly(workload: Workload, project: Project) -> Iterator[str]:
         network = family.without_memory(settings, shape, project.root)
         if network is not None:
             yield from adapters.faults(network)
+    yield from rehearsal.faults(workload.model, shape, project.root)
     yield from import_module(_loop(workload.train)).slow_faults(workload.train, project.root)
     if workload.scale.strategy == "fsdp":
         named = workload.model.family, settings.model_dump()
@@ -481,6 +482,7 @@ STEP = Step(
         "tasks.train.estimate",
         "tasks.train.interrupt",
         "tasks.train.progress",
+        "tasks.train.rehearsal",
     ),
     check=check,
     check_slowly=check_slowly,

@@ -292,7 +292,7 @@ def test_a_distilled_network_answers_with_both_of_its_heads(tmp_path):
     assert type(network.classifier) is DeiTForImageClassificationWithTeacher
     assert answers(network, pixels()).shape == (6, 4)
     assert Observed(network).answer(pixels(), "fp32")[1].shape == (6, 16)
-    again = auto.rebuild(json.loads(json.dumps(network.description)))
+    again = auto.rebuild(json.loads(json.dumps(network.description)), {})
     again.load_state_dict(network.state_dict())
     assert torch.equal(answers(again.eval(), pixels()), answers(network, pixels()))
 

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 LEAST = {
     "auto": {"config": {"model_type": "vit"}},
     "embedding_head": {"pretrained": "owner/name"},
-    "custom": {"factory": "examples.ported:build_model"},
+    "custom": {"factory": "examples.network:build_model"},
     "vit": {},
 }
 

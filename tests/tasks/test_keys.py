@@ -184,10 +184,12 @@ def test_a_function_of_the_user_s_counts_and_so_does_that_of_its_network():
     other = {"function": "examples.with_accelerate:train"}
     other = custom.model_copy(update={"train": custom.train.model_copy(update=other)})
     train, other_train = (step_plan("train", each, FACTS).code.keys() for each in (custom, other))
-    assert {"examples.ported", "tasks.train.loops.function", "models.custom"} <= train
+    assert {"examples.network", "examples.ported", "models.custom"} <= train
     assert "tasks.train.loops.torch" not in train
     assert other_train - train == {"examples.with_accelerate"}
-    assert "examples.ported" in step_plan("evaluate", custom, FACTS).code
+    code = step_plan("evaluate", custom, FACTS).code
+    assert "examples.network" in code
+    assert "examples.ported" not in code
 
 
 def test_the_libraries_that_only_a_user_s_code_imports_count():
@@ -197,7 +199,7 @@ def test_the_libraries_that_only_a_user_s_code_imports_count():
     own = {"numpy", "safetensors", "torch", "transformers"}
     assert step_plan("train", custom, FACTS).libraries.keys() == own | {"ray"}
     assert step_plan("train", other, FACTS).libraries.keys() == own | {"accelerate", "ray"}
-    assert "ray" in step_plan("evaluate", custom, FACTS).libraries  # the network's module has it
+    assert "ray" not in step_plan("evaluate", custom, FACTS).libraries  # nor the network's module
     vit = load_workload(ROOT / "params.yaml", "vit")
     assert step_plan("train", vit, FACTS).libraries.keys() == own
 
@@ -274,7 +276,7 @@ def test_dvc_knows_the_modules_of_each_stage():
                     tracked = each.data == data
                     modules |= set(step_plan(name, each, facts, tracked).code)
         modules -= {"models.auto", "models.custom", "models.embedding_head"}  # of the family
-        modules -= {"examples.ported"}  # of the folder examples
+        modules -= {"examples.network", "examples.ported"}  # of the folder examples
         files = {module.replace(".", "/") for module in modules}
         files = {f"{each}/__init__.py" if each == "models" else f"{each}.py" for each in files}
         family = "models/${item.model.family}.py"

@@ -3,6 +3,7 @@
 `docs/port-your-loop.md` says what the function gets and what it has to do.
 """
 
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, contextmanager
@@ -14,7 +15,7 @@ from typing import Any
 from models import custom, user_code
 from retrain.errors import PrunedError
 from retrain.runs.console import Progress
-from retrain.workload import Train, Workload
+from retrain.workload import PASSED_ON, Train, Workload
 from tasks.data.json_file import write_json
 from tasks.data.shards import Prepared, open_prepared
 from tasks.train.device import known_to_accelerate, set_threads
@@ -28,13 +29,13 @@ METRICS = None  # any that the function reports
 NO_METRICS = {"checkpoint", "epoch", "seconds"}  # of an entry of the history
 STRATEGIES = ("ddp",)  # or what the function does itself
 INGESTS = ("auto", "dataloader")
-# What the function gets of the section `train`; it may do what the other keys say, or not.
-PASSED_ON = ("epochs", "batch_size", "lr", "weight_decay", "precision", "seed")
 USED = (*PASSED_ON, "function", "arguments", "best", "loop")
 
 # Of files that may hold weights.
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
-WRAPPED = "module."  # before the names of a network that was saved inside DDP
+# What is in the names of a network that was saved inside DDP, `torch.compile` or a wrapper for
+# activation checkpointing.
+WRAPPED = re.compile(r"^((module|_orig_mod)\.)+|\b(_orig_mod|_checkpoint_wrapped_module)\.")
 
 
 def faults(workload: Workload) -> Iterator[str]:
@@ -91,7 +92,7 @@ def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
         "best": best,
         "parameters": parameters,
         "numerics": {
-            "precision": job.hyperparameters.precision,
+            "told_precision": job.hyperparameters.precision,
             "threads": threads,
         },
     }
@@ -110,8 +111,10 @@ def _call(job: TrainingJob, data: Prepared) -> None:
         function(_config(job, data))
     except (ReportError, PrunedError):
         raise
-    except (OSError, RuntimeError, MemoryError):
-        raise  # of the machine or of another worker, perhaps: Ray Train tries again
+    except (OSError, RuntimeError, MemoryError) as error:
+        if not isinstance(error, FileNotFoundError):
+            raise  # of the machine or of another worker, perhaps: Ray Train tries again
+        raise ValueError(f"{KEY}: {named} failed: {user_code.said_by(error)}.") from error
     except Exception as error:
         raise ValueError(f"{KEY}: {named} failed: {user_code.said_by(error)}.") from error
 
@@ -127,6 +130,7 @@ def _config(job: TrainingJob, data: Prepared) -> dict[str, Any]:
     return (
         job.hyperparameters.model_dump(include=set(PASSED_ON))
         | {"classes": list(data.labels), "shape": data.shape}
+        | {"files": custom.files(settings, job.root)}
         | {
             split: SplitDataset(job.images, split, job.memory_gb, pixels)
             for split in ("train", "val")
@@ -196,7 +200,7 @@ def _show(job: TrainingJob, images: int, history: list[dict[str, Any]]) -> None:
     epochs, done = job.hyperparameters.epochs, len(history)
     took = history[-1]["seconds"]
     progress = Progress(
-        epoch=min(done + 1, epochs),
+        epoch=min(done, epochs),  # whose loss it is
         epochs=epochs,
         fraction=min(done / epochs, 1.0),
         images_per_second=images / took,
@@ -239,18 +243,33 @@ def _save(job: TrainingJob, data: Prepared, checkpoint: Path) -> int:
     Raises:
         ValueError: No file of the checkpoint has the weights of the network.
     """
-    network = job.build(data)
-    expected = {name: value.shape for name, value in network.classifier.state_dict().items()}
+    settings = custom.Settings.model_validate(job.settings)
+    network = custom.build(settings, data.shape, len(data.labels), loaded=True)
+    own = {_plain(name): value for name, value in network.classifier.state_dict().items()}
     for path in sorted(path for path in checkpoint.rglob("*") if path.suffix in SUFFIXES):
         for weights in _state_dicts(path):
-            if {name: value.shape for name, value in weights.items()} == expected:
-                network.classifier.load_state_dict(weights)
+            if _fit(weights, own):
+                for name, value in weights.items():
+                    own[name].copy_(value)
                 job.save(network, data)
                 return sum(each.numel() for each in network.parameters())
     factory = job.settings["factory"]
     raise ValueError(
         f"{KEY}: no file of the best report's checkpoint has the state_dict of the network that "
         f"model.factory makes ({factory}). Files are read that end in {', '.join(SUFFIXES)}."
+    )
+
+
+def _plain(name: str) -> str:
+    return WRAPPED.sub("", name)
+
+
+def _fit(weights: Mapping[str, Any], own: Mapping[str, Any]) -> bool:
+    """Whether weights are all of a network's; of tied ones, one is enough."""
+    shapes = {name: value.shape for name, value in own.items()}
+    given = {own[name].data_ptr() for name in weights.keys() & own.keys()}
+    return all(value.shape == shapes.get(name) for name, value in weights.items()) and all(
+        name in weights or value.data_ptr() in given for name, value in own.items()
     )
 
 
@@ -269,4 +288,4 @@ def _state_dicts(path: Path) -> Iterator[dict[str, Any]]:
     held = [content, *content.values()] if isinstance(content, Mapping) else []
     for each in held:
         if isinstance(each, Mapping) and all(torch.is_tensor(value) for value in each.values()):
-            yield {str(name).removeprefix(WRAPPED): value for name, value in each.items()}
+            yield {_plain(str(name)): value for name, value in each.items()}

@@ -53,13 +53,13 @@ def test_every_file_of_a_model_and_its_precision_and_code_count(model):
 
 
 def test_the_module_that_makes_a_custom_network_is_code_of_its_package(tmp_path):
-    settings = {"factory": "examples.ported:build_model", "arguments": {"channels": 1}}
+    settings = {"factory": "examples.network:build_model", "arguments": {"channels": 1}}
     network = models.build("custom", settings, (8, 8, 1), 2)
     images = {"size": 8, "channels": 1, "resize": "crop"}
     models.save(
         network, tmp_path, family="custom", settings=settings, labels=("a", "b"), images=images
     )
-    assert {"examples.ported", "models.custom", "models.serving"} <= code_of(tmp_path).keys()
+    assert {"examples.network", "models.custom", "models.serving"} <= code_of(tmp_path).keys()
 
 
 def test_the_order_of_the_names_is_not_in_the_digest_of_the_classes():

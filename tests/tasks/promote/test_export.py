@@ -240,7 +240,7 @@ def test_each_architecture_of_transformers_answers_as_it_was_saved(tmp_path, fam
 
 
 def test_a_network_that_transformers_does_not_have_is_refused(tmp_path):
-    settings = {"factory": "examples.ported:build_model", "arguments": {"channels": 3}}
+    settings = {"factory": "examples.network:build_model", "arguments": {"channels": 3}}
     model = saved(tmp_path / "model", "custom", settings)
     (tmp_path / "folder").mkdir()
     with pytest.raises(ValueError, match="of the family custom is no image classifier"):
@@ -261,7 +261,7 @@ def test_without_the_libraries_onnx_is_one_sentence(project, version, tmp_path, 
     [
         ("vit", VIT, 1),
         ("auto", {"config": RESNET}, 3),
-        ("custom", {"factory": "examples.ported:build_model", "arguments": {"channels": 3}}, 3),
+        ("custom", {"factory": "examples.network:build_model", "arguments": {"channels": 3}}, 3),
     ],
     ids=["vit", "resnet", "custom"],
 )

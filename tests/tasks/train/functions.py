@@ -2,13 +2,18 @@
 
 import tempfile
 import time
+import urllib.error
+import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import ray.train
 import torch
 from accelerate import Accelerator
+from safetensors.torch import save_model
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
-from examples import ported, with_accelerate
+from examples import network, ported, with_accelerate
 
 
 class Unexpected:
@@ -20,9 +25,64 @@ def no_module(num_classes):
 
 
 def with_an_idle_parameter(num_classes):
-    network = ported.build_model(num_classes, channels=1)
-    network.idle = torch.nn.Parameter(torch.ones(3))
-    return network
+    made = network.build_model(num_classes, channels=1)
+    made.idle = torch.nn.Parameter(torch.ones(3))
+    return made
+
+
+class Tied(torch.nn.Module):
+    """Two layers with one weight, of images of 8 x 8."""
+
+    def __init__(self, num_classes):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
+        self.second.weight = self.first.weight
+        self.last = torch.nn.Linear(64, num_classes)
+
+    def forward(self, pixels):
+        return self.last(self.second(torch.relu(self.first(pixels.flatten(1)))))
+
+
+def tied(num_classes):
+    return Tied(num_classes)
+
+
+def pretrained_network(num_classes, weights, vocabulary=None, pretrained=True):
+    """Reads its weights from a file, unless it gets others."""
+    made = network.build_model(num_classes, channels=1)
+    if vocabulary is not None:
+        made[-1].bias.data.fill_(float(Path(vocabulary).read_text(encoding="utf-8")))
+    if pretrained:
+        made[0].load_state_dict(torch.load(weights, weights_only=True))
+    return made
+
+
+def always_pretrained(num_classes, weights):
+    return pretrained_network(num_classes, weights)
+
+
+def downloads(num_classes):
+    """As `torch.hub.load_state_dict_from_url`; the port is one where nothing listens."""
+    with suppress(urllib.error.URLError), urllib.request.urlopen("http://127.0.0.1:9"):
+        pass
+    if (Path("cache") / "weights.pt").exists():
+        return network.build_model(num_classes, channels=1)
+    raise RuntimeError("there are no weights")
+
+
+class Forgets(torch.nn.Module):
+    """Half of its weights are no parameters."""
+
+    def __init__(self, num_classes):
+        super().__init__()
+        self.weights = torch.rand(64, num_classes)
+
+    def forward(self, pixels):
+        return pixels.flatten(1) @ self.weights
+
+
+def forgets(num_classes):
+    return Forgets(num_classes)
 
 
 def report(metrics, weights=None):
@@ -36,7 +96,7 @@ def report(metrics, weights=None):
 
 
 def weights_of(config):
-    return ported.build_model(len(config["classes"]), channels=1).state_dict()
+    return network.build_model(len(config["classes"]), channels=1).state_dict()
 
 
 def never_reports(config):
@@ -62,6 +122,36 @@ def reports_another_network(config):
 
 def raises(config):
     return config["learning_rate"]
+
+
+def reports_wrapped(config):
+    """One of the networks as they are inside `torch.compile` and other wrappers."""
+    made = network.build_model(len(config["classes"]), channels=1)
+    for value in made.parameters():
+        torch.nn.init.constant_(value, 7)
+    made[0] = checkpoint_wrapper(made[0])
+    made[3] = torch.compile(made[3])
+    names = torch.compile(made).state_dict()
+    assert "_orig_mod.3._orig_mod.weight" in names
+    report({"val_accuracy": 0.5}, {f"module.{name}": value for name, value in names.items()})
+
+
+def reports_tied(config):
+    """A file of safetensors, which has tied weights once."""
+    made = tied(len(config["classes"]))
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(made, str(Path(folder, "model.safetensors")))
+        checkpoint = ray.train.Checkpoint.from_directory(folder)
+        ray.train.report({"val_accuracy": 0.5}, checkpoint=checkpoint)
+
+
+def reports_pretrained(config):
+    made = pretrained_network(len(config["classes"]), **config["files"])
+    report({"val_accuracy": 0.5}, made.state_dict())
+
+
+def reads_a_file(config):
+    torch.load("gone.pt")
 
 
 def reports_three(config):

@@ -22,7 +22,7 @@ from tasks.train.step import check, check_slowly
 from tests.tasks.train.helpers import run
 
 ROOT = Path(__file__).parents[3]
-FACTORY = "examples.ported:build_model"
+FACTORY = "examples.network:build_model"
 MODEL = Model(family="custom", factory=FACTORY, arguments={"channels": 1}, mean=[0.4], std=[0.2])
 BASE = Train(epochs=4, batch_size=16, lr=0.01)
 
@@ -139,6 +139,10 @@ def test_a_damaged_checkpoint_is_passed_over(images, tmp_path):
         ("reports_another_metric", r"never reported val_accuracy, .* It reported accuracy\.$"),
         ("reports_another_network", r"has the state_dict of the network that model\.factory makes"),
         ("raises", r"raises failed: KeyError: 'learning_rate' \(functions\.py, line \d+\)"),
+        (
+            "reads_a_file",
+            r"reads_a_file failed: FileNotFoundError: .* 'gone.pt' \(functions.py",
+        ),
     ],
 )
 def test_what_it_does_wrong_is_said_in_one_line(images, tmp_path, name, said):
@@ -146,6 +150,67 @@ def test_what_it_does_wrong_is_said_in_one_line(images, tmp_path, name, said):
         run(tmp_path, images, with_function(name), model=MODEL)
     assert "\n" not in str(raised.value)
     assert str(raised.value).startswith("train.function")
+
+
+def test_the_names_of_wrappers_are_taken_from_its_weights(images, tmp_path):
+    trained = run(tmp_path, images, with_function("reports_wrapped"), model=MODEL)
+    weights = load(trained.model_files()[models.WEIGHTS])
+    assert all((value == 7).all() for value in weights.values())
+
+
+def test_tied_weights_are_saved_and_loaded(images, tmp_path):
+    tied = Model(family="custom", factory="tests.tasks.train.functions:tied")
+    trained = run(tmp_path, images, with_function("reports_tied"), model=tied)
+    module = models.load(trained.folder / "model").module.classifier
+    assert module.second.weight is module.first.weight
+    assert trained.facts["parameters"] == 64 * 64 + 2 * 64 + 64 * 3 + 3
+
+
+def pretrained_weights(folder):
+    """A file with weights of the first layer, and one with a number."""
+    first = torch.nn.Conv2d(1, 16, 3)
+    torch.nn.init.constant_(first.weight, 5)
+    (folder / "weights").mkdir()
+    torch.save(first.state_dict(), folder / "weights" / "mine.pt")
+    (folder / "weights" / "bias.txt").write_text("0.5")
+
+
+FILES = {
+    "factory": "tests.tasks.train.functions:pretrained_network",
+    "files": {"weights": "weights/mine.pt", "vocabulary": "weights/bias.txt"},
+    "arguments": {},
+}
+
+
+def test_the_files_of_a_factory_are_read_and_travel_with_the_network(images, tmp_path):
+    pretrained_weights(tmp_path)
+    settings = workload(tmp_path, model=FILES).model
+    trained = run(tmp_path, images, with_function("reports_pretrained"), model=settings)
+    moved = trained.folder.rename(tmp_path / "elsewhere") / "model"
+    assert {path.name for path in (moved / models.FILES).iterdir()} == {
+        "weights.pt", "vocabulary.txt",
+    }  # fmt: skip
+    shutil.rmtree(tmp_path / "weights")
+    (moved / models.FILES / "weights.pt").write_bytes(b"is not read")
+    network = models.load(moved).module.classifier
+    assert (network[0].weight == 5).all()
+    assert (network[-1].bias == 0.5).all()
+
+
+def test_the_content_of_its_files_is_in_the_key(tmp_path):
+    pretrained_weights(tmp_path)
+    before = workload(tmp_path, model=FILES)
+    assert list(check(before, Project(tmp_path))) == []
+    (tmp_path / "weights" / "bias.txt").write_text("0.25")
+    now = workload(tmp_path, model=FILES)
+    assert now.flat()["model.pretrained_version"] != before.flat()["model.pretrained_version"]
+    [changed] = check(before, Project(tmp_path))
+    assert changed.startswith("model.files: their content is not model.pretrained_version")
+    (tmp_path / "weights" / "bias.txt").unlink()
+    gone = workload(tmp_path, model=FILES)
+    assert list(check(gone, Project(tmp_path))) == [
+        "model.files.vocabulary: no file weights/bias.txt."
+    ]
 
 
 def test_another_metric_can_be_the_best(images, tmp_path):
@@ -195,20 +260,64 @@ def test_what_is_not_there_is_found_before_anything_runs(tmp_path, changes, faul
     ("changes", "fault"),
     [
         ({"train": {"function": "examples.ported:run"}}, "examples.ported has no function run."),
-        ({"model": {"factory": "examples.ported:make"}}, "examples.ported has no function make."),
+        ({"model": {"factory": "examples.network:make"}}, "examples.network has no function make."),
         ({"model": {"arguments": {"depth": 1}}}, "TypeError: build_model() got an unexpected"),
         ({"model": {"arguments": {}}}, "failed on an image of 8 x 8 pixels and 1 channels"),
         (
             {"model": {"factory": "tests.tasks.train.functions:no_module", "arguments": {}}},
             "returned a Unexpected, not a torch.nn.Module.",
         ),
+        (
+            {"model": FILES | {"factory": "tests.tasks.train.functions:always_pretrained"}},
+            "unexpected keyword argument 'vocabulary'",
+        ),
+        (
+            {
+                "model": {
+                    "factory": "tests.tasks.train.functions:always_pretrained",
+                    "arguments": {"weights": "weights/mine.pt"},
+                }
+            },
+            "on another machine: tests.tasks.train.functions:always_pretrained failed: File",
+        ),
+        (
+            {
+                "model": {
+                    "factory": "tests.tasks.train.functions:always_pretrained",
+                    "arguments": {"weights": "{folder}/weights/mine.pt"},
+                }
+            },
+            "on another machine: the function reads {folder}/weights/mine.pt. All weights are in",
+        ),
+        (
+            {"model": {"factory": "tests.tasks.train.functions:downloads", "arguments": {}}},
+            "cannot be loaded on another machine: the function looks for the server 127.0.0.1.",
+        ),
+        (
+            {"model": {"factory": "tests.tasks.train.functions:forgets", "arguments": {}}},
+            "gives other answers after it was saved and loaded",
+        ),
     ],
 )
 def test_code_that_cannot_be_used_is_found_before_the_training(tmp_path, changes, fault):
+    pretrained_weights(tmp_path)
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "weights.pt").touch()
+    changes = json.loads(json.dumps(changes).replace("{folder}", str(tmp_path)))
     assert list(check(workload(tmp_path, **changes), Project(tmp_path))) == []
     [found] = check_slowly(workload(tmp_path, **changes), Project(tmp_path))
-    assert fault in found
-    assert list(check_slowly(workload(tmp_path), Project(tmp_path))) == []
+    assert fault.replace("{folder}", str(tmp_path)) in found
+    assert "\n" not in found
+
+
+@pytest.mark.parametrize(
+    "model",
+    [{}, FILES, {"factory": "tests.tasks.train.functions:tied", "arguments": {}}],
+    ids=["plain", "files", "tied"],
+)
+def test_code_that_can_be_used_is_not_refused(tmp_path, model):
+    pretrained_weights(tmp_path)
+    assert list(check_slowly(workload(tmp_path, model=model), Project(tmp_path))) == []
 
 
 @pytest.fixture

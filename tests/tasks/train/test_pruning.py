@@ -74,7 +74,7 @@ def test_the_trainer_of_transformers_ends_too(images, tmp_path):
     assert run(tmp_path, images, recipe).facts == run(tmp_path / "whole", images, recipe).facts
 
 
-PORTED = Model(family="custom", factory="examples.ported:build_model", arguments={"channels": 1})
+PORTED = Model(family="custom", factory="examples.network:build_model", arguments={"channels": 1})
 
 
 @pytest.mark.parametrize("workers", [0, 2])

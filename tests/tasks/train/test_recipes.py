@@ -197,7 +197,7 @@ def test_weighted_classes_are_recognised_more_often(tmp_path):
     assert recalls["sampling"] > recalls["none"]
 
 
-CUSTOM = Model(family="custom", factory="examples.ported:build_model", arguments={})
+CUSTOM = Model(family="custom", factory="examples.network:build_model", arguments={})
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,8 @@ class Job:
         torch.manual_seed(0)
         return models.build(self.family, self.settings, SHAPE, CLASSES)
 
-    def rebuild(self, description):
-        return models.rebuild(self.family, description)
+    def rebuild(self, description, files):
+        return models.rebuild(self.family, description, files)
 
 
 class Exchanges(TorchDispatchMode):
