@@ -4,12 +4,13 @@
 
 It imports libraries, of which the modules are some, before it is told which package it is for: that
 takes most of its start. A line of JSON comes in with the `package`, its `classes`, the `folder` to
-run in, and whether it is `alone`, without the libraries that its requirements lack; then record batches with the columns `image` and `with_features`, as an Arrow stream.
-Batches with `label`, `probabilities`, `error` and `features` go out as another. An image that the
-package refuses has an error in the place of a label. The features are null where nobody asked for
-them, and where the package, if it is old, cannot tell them. Each batch has metadata: the `seconds`
-that the package took for it, its `threads` and its `device`. `-I` keeps this clone off `sys.path`;
-what an editable installation adds to it is removed here.
+run in, and whether it is `alone`, without the libraries that its requirements lack; then record
+batches with the columns `image` and `with_features`, as an Arrow stream. Batches with `label`,
+`probabilities`, `error` and `features` go out as another. An image that the package refuses has an
+error in the place of a label. The features are null where nobody asked for them, and where the
+package, if it is old, cannot tell them. Each batch has metadata: the `seconds` that the package
+took for it, its `threads` and its `device`. `-I` keeps this clone off `sys.path`; what an editable
+installation adds to it is removed here.
 """
 
 import json

@@ -1,7 +1,9 @@
 """Writes a registered version in a form that others can load without this project."""
 
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -100,7 +102,8 @@ def export(project: Project, version: ModelVersion, folder: Path, form: str) -> 
         example = example_for(project, version, scratch)
         check_files(found, version, example)
         model = found / package.MODEL
-        module.write(model, written)
+        with _importing_from(found / package.CODE):
+            module.write(model, written)
         exported = _compared(module, version, written, example, form, folder)
         images = package.images_of(model)
         serving = json.loads((found / package.SERVING).read_text(encoding="utf-8"))
@@ -109,6 +112,16 @@ def export(project: Project, version: ModelVersion, folder: Path, form: str) -> 
         (written / README).write_text(text, encoding="utf-8")
         written.replace(folder)
     return exported
+
+
+@contextmanager
+def _importing_from(folder: Path) -> Iterator[None]:
+    """Lets a package's modules of a user's be imported; the project may have others by now."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
 
 
 def _compared(

@@ -5,13 +5,14 @@ import shutil
 
 import pytest
 
+import models
 from retrain import tracking
 from retrain.registry import packages, versions
 from tasks.data.raw_dataset import open_raw_dataset
 from tasks.promote import check, package as packaging
 from tasks.promote.rollback import roll_back
 from tests.tasks.promote.conftest import COLUMNS, COMPARE, ROWS, history, train
-from tests.tasks.toy_model import pixels, png, write_data, write_model, write_scores
+from tests.tasks.toy_model import IMAGES, LABELS, pixels, png, write_data, write_model, write_scores
 
 pytestmark = pytest.mark.usefixtures("few_calls")
 
@@ -97,6 +98,32 @@ def test_the_check_runs_the_code_of_the_package_and_not_the_projects(
     example = check.example_of(folder, asked, scores.folder)
     with pytest.raises(ValueError, match="where the evaluation says"):
         check.check_answers(folder, example, tmp_path)
+
+
+def write_custom(folder, factory):
+    """The package of a network that a function makes; gives its requirements, by name."""
+    settings = {"factory": factory, "arguments": {}}
+    network = models.build("custom", settings, (8, 8, 1), len(LABELS))
+    made = {"settings": settings, "labels": LABELS, "images": IMAGES}
+    models.save(network, folder / "model", family="custom", **made)
+    packaging.write_package(folder / "model", "fp32", {}, folder / "package")
+    lines = (folder / "package" / "requirements.txt").read_text().splitlines()
+    return dict(line.split("==") for line in lines)
+
+
+def test_the_requirements_of_a_package_are_what_its_modules_import(tmp_path):
+    ours = {"huggingface-hub", "mlflow", "numpy", "pandas", "pillow", "pydantic", "safetensors",
+            "simplejpeg", "torch"}  # fmt: skip
+    assert write_custom(tmp_path / "1", "examples.network:build_model").keys() == ours
+    assert write_custom(tmp_path / "2", "examples.ported:build_model").keys() == ours | {"ray"}
+
+
+def test_a_package_whose_requirements_lack_a_library_is_not_served(tmp_path, python):
+    write_custom(tmp_path, "tests.tasks.promote.networks:by_import")
+    folder = tmp_path / "package"
+    check.check_answers(folder, None, tmp_path)
+    with pytest.raises(ValueError, match="the package's requirements lack kornia: "):
+        check.check_answers(folder, None, tmp_path, None, True)
 
 
 def test_an_example_of_large_images_is_short(tmp_path, monkeypatch):

@@ -20,8 +20,10 @@ from retrain.registry import model_card, packages, versions
 from tasks.data.package import images_of
 from tasks.promote import check, huggingface, onnx_file
 from tasks.promote.export import export
-from tests.tasks.promote.conftest import ROWS
-from tests.tasks.toy_model import LABELS
+from tests.tasks.promote.conftest import COMPARE, ROWS
+from tests.tasks.toy_model import IMAGES, LABELS, model_in, write_report
+
+ROOT = Path(__file__).parents[3]
 
 # Classifies the files in a folder as the README shows it, and prints labels and probabilities.
 PROGRAM = """
@@ -185,6 +187,30 @@ def test_few_images_may_be_decoded_otherwise(
     done = export(project, version, tmp_path / "toy", "huggingface")
     assert (done.compared, done.same) == (ROWS, ROWS - turned)
     assert done.comparison in (tmp_path / "toy" / "README.md").read_text()
+
+
+def test_a_network_of_ones_own_is_exported_with_the_module_of_its_package(
+    project, run, tmp_path, monkeypatch
+):
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    settings = {"factory": "examples.network:build_model", "arguments": {"channels": 1}}
+    folder = project.root / "custom"
+    network = models.build("custom", settings, (8, 8, 1), len(LABELS))
+    made = {"settings": settings, "labels": LABELS, "images": IMAGES}
+    models.save(network, folder / "model", family="custom", **made)
+    trained = model_in(folder)
+    write_report(trained, project)
+    run(trained, "first", intent=COMPARE)
+    version = versions.get(project, "toy", 1)
+    # As in the command: the project's folder is not where modules are imported from.
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(ROOT))])
+    for name in ("examples", "examples.network"):
+        monkeypatch.delitem(sys.modules, name)
+    done = export(project, version, tmp_path / "onnx", "onnx")
+    assert (done.compared, done.same) == (ROWS, ROWS)
+    with pytest.raises(ValueError, match="use --format onnx"):
+        export(project, version, tmp_path / "huggingface", "huggingface")
 
 
 def test_a_package_that_has_changed_is_not_exported(project, version, tmp_path):
