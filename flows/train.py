@@ -227,6 +227,7 @@ def document(run: RunState) -> Document:
     result = base | {
         "training": facts.get("train"),
         "images": facts.get("evaluate", {}).get("images"),
+        "precision": facts.get("evaluate", {}).get("precision"),
         "metrics": facts.get("evaluate", {}).get("metrics"),
         "champion": champion,
         "decision": decision,
@@ -261,7 +262,8 @@ def standing(document: Document) -> str:
 def show(document: Document) -> None:
     """Shows the best epoch, the metrics, the rules, the verdict, and where the results are."""
     if training := document.get("training"):  # not in the records of older versions
-        console.say(_in_training(training))
+        answers = f"; evaluated in {each}" if (each := document.get("precision")) else ""
+        console.say(f"{_in_training(training)}{answers}")
     outcome.show(document)
     if document["data"]["quarantined"]:
         console.say(f"{document['data']['quarantined']} images were set aside by the checks.")
@@ -275,7 +277,8 @@ def _in_training(facts: Mapping[str, Any]) -> str:
     metrics = [name for name in facts if name not in others]
     equals = f"; {facts['of_equals']}" if "of_equals" in facts else ""
     values = ", ".join(f"{name} {console.number(facts[name])}" for name in metrics)
-    precision = facts["numerics"]["precision"]
+    told = facts["numerics"].get("told_precision")
+    precision = f"told {told}" if told else facts["numerics"]["precision"]
     return (
         f"best epoch {facts['best_epoch']}: {values}{equals}; {facts['parameters']:,} parameters, "
         f"{precision}, batches of {facts['batch_size']}"

@@ -68,6 +68,12 @@ def libraries_of(modules: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({each for name in outside for each in _distributions(name)}))
 
 
+def names_in(requirements: Path) -> set[str]:
+    """The normalised names of the distributions in a file such as `requirements.lock`."""
+    lines = requirements.read_text(encoding="utf-8").splitlines()
+    return {_normalised(re.split(r"[^\w.-]", line, maxsplit=1)[0]) for line in lines}
+
+
 @cache
 def _distributions(package: str) -> tuple[str, ...]:
     """The normalised names of the distributions that have a package."""

@@ -18,6 +18,7 @@ from retrain.runs import console
 from retrain.runs.records import cell
 from retrain.step import DataVersion
 from retrain.store import MANIFEST, Artifact
+from retrain.workload import PASSED_ON
 from tasks.data.metrics import METRICS
 from tasks.data.package import images_of
 from tasks.data.raw_dataset import SPLITS
@@ -145,7 +146,7 @@ def _training(trained: Artifact, scores: Mapping[str, Any]) -> Iterator[str]:
             f"best epoch {facts['best_epoch']}",
             *([facts["of_equals"]] if "of_equals" in facts else []),
             f"batches of {facts['batch_size']:,}",
-            f"trained in {facts['numerics']['precision']}",
+            _precision(facts["numerics"]),
         ]
     if start := facts.get("start"):
         said.append(f"starting from the weights `{start[:8]}` of an earlier version")
@@ -180,8 +181,27 @@ def _parameters(manifest: Path) -> str:
     if not manifest.exists():
         return ""
     config = json.loads(manifest.read_text(encoding="utf-8"))["plan"]["config"]
-    given = [(name, json.dumps(value)) for name, value in config.items() if value is not None]
+    function = config.get("train.function")
+    given = [
+        (name, json.dumps(value))
+        for name, value in config.items()
+        if value is not None and not (function and _is_ignored(name))
+    ]
     return ", ".join(f"`{name}` {cell(value)}" for name, value in given)
+
+
+def _is_ignored(name: str) -> bool:
+    """Whether a function of the user's never sees a parameter."""
+    section, _, key = name.partition(".")
+    known = (*PASSED_ON, "function", "arguments", "best")
+    return section == "train" and key.split(".")[0] not in known
+
+
+def _precision(numerics: Mapping[str, Any]) -> str:
+    """How the network was trained; a function of the user's may do as it is told, or not."""
+    if told := numerics.get("told_precision"):
+        return f"by a function that was told to train in {told}"
+    return f"trained in {numerics['precision']}"
 
 
 def _interval(share: float, rows: int) -> str:

@@ -100,20 +100,24 @@ def promote(
             if decision.facts["passed"] and intent.promote:
                 start_ahead()  # for the check
             made = (pulled, validated, trained, scores)
-            text = card.describe(name, version, validated.facts, trained, scores, decision.facts)
-            registered = _register(data, version, *made, text, workspace)
+            registered = _register(data, version, *made, workspace)
         registered = _to_judge(rules, intent, registered)
         ruled = _decide(rules, version, decision, intent, registered, project)
         passed = ruled.action in ("promoted", "waiting")
-        if passed and not decisions.is_entered(project, registered, ruled):
-            found = check_before_promotion(
-                project, registered, workspace.folder, rules.max_latency_ms
-            )
-            registered = versions.note_latency(project, registered, found)
-            source = open_raw_dataset(data, pulled)
-            sampled = make_reference(source, validated.folder, scores.folder)
-            keep_reference(project, registered, sampled)
-            ruled = _decide(rules, version, decision, intent, registered, project)
+        if not decisions.is_entered(project, registered, ruled):
+            if tracking.is_active(project, registered.run_id):
+                known = (validated.facts, trained, scores, decision.facts)
+                text = card.describe(name, version, *known)
+                card.keep(project, registered.run_id, scores.facts["package"], text)
+            if passed:
+                found = check_before_promotion(
+                    project, registered, workspace.folder, rules.max_latency_ms
+                )
+                registered = versions.note_latency(project, registered, found)
+                source = open_raw_dataset(data, pulled)
+                sampled = make_reference(source, validated.folder, scores.folder)
+                keep_reference(project, registered, sampled)
+                ruled = _decide(rules, version, decision, intent, registered, project)
         return _facts(decisions.apply(project, registered, ruled), ruled)
 
 
@@ -242,7 +246,6 @@ def _register(
     validated: Artifact,
     trained: Artifact,
     scores: Artifact,
-    text: str,
     workspace: Workspace,
 ) -> ModelVersion:
     """Packages a model and registers it, with its lineage and an example of what it has to answer.
@@ -254,7 +257,6 @@ def _register(
         validated: Which of it is used.
         trained: The model.
         scores: Its evaluation.
-        text: Its card (Markdown).
         workspace: The step's workspace.
     """
     project, classes = workspace.project, validated.facts["classes"]
@@ -278,7 +280,6 @@ def _register(
         images = sample(open_raw_dataset(data, pulled), validated.folder)
         example = example_of(written, images, scores.folder)
         keep(project, run_id, scores.facts["package"], example)
-        card.keep(project, run_id, scores.facts["package"], text)
         history = lineage_of(data, version, pulled, validated, trained, scores, run_id, workspace)
         candidate = Candidate(
             name=workspace.workload,

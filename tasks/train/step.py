@@ -19,12 +19,14 @@ from contextlib import chdir, contextmanager
 from dataclasses import asdict
 from functools import partial
 from importlib import import_module
+from importlib.metadata import version as installed
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import models
 from models import processing, user_code
 from retrain import tracking
-from retrain.code import libraries_of, source_of
+from retrain.code import libraries_of, names_in, source_of
 from retrain.errors import PrunedError, UsageError
 from retrain.hardware import find_compiler, gpu_capabilities
 from retrain.project import Project
@@ -131,7 +133,8 @@ def train(
     )
     if start.registered:
         console.say(f"train starts from the weights of version {start.registered.version.version}.")
-    params = flatten({"model": model.model_dump(), "train": hyperparameters.model_dump()})
+    used = hyperparameters.model_dump(include=set(import_module(_loop(hyperparameters)).USED))
+    params = flatten({"model": model.model_dump(), "train": used})
     params |= {f"scale.{name}": getattr(scale, name) for name in SCALE}
     workers = max(scale.workers, 1)
     batch_size = hyperparameters.batch_size // workers * workers
@@ -244,10 +247,33 @@ def check_slowly(workload: Workload, project: Project) -> Iterator[str]:
         if network is not None:
             yield from adapters.faults(network)
     yield from rehearsal.faults(workload.model, shape, project.root)
+    _say_what_is_not_locked(workload, project.root / "requirements.lock")
     yield from import_module(_loop(workload.train)).slow_faults(workload.train, project.root)
     if workload.scale.strategy == "fsdp":
         named = workload.model.family, settings.model_dump()
-        yield from import_module("tasks.train.sharding").faults(*named, shape)
+        with chdir(project.root):
+            yield from [*import_module("tasks.train.sharding").faults(*named, shape)]
+
+
+def _say_what_is_not_locked(workload: Workload, lock: Path) -> None:
+    """Names the libraries of the user's modules that other machines would not have."""
+    if not lock.exists():
+        return
+    known = names_in(lock)
+    for name in libraries_of(_modules_of_the_user(workload)):
+        if name not in known:
+            console.say(
+                f"{name} {installed(name)} is not in requirements.lock: add it, so that it is "
+                "installed wherever this runs."
+            )
+
+
+def _modules_of_the_user(workload: Workload) -> list[str]:
+    """The modules of the functions that the workload names."""
+    _, *modules = models.modules_of(workload.model.family, workload.model.model_dump())
+    if function := workload.train.function:
+        modules.append(user_code.module_of(function))
+    return modules
 
 
 def _loop(hyperparameters: Train) -> str:
@@ -442,11 +468,8 @@ def _scaling(scale: Scale) -> "ScalingConfig":
 
 
 def _chosen(workload: Workload, images: Artifact, pulled: Artifact, start: "Start") -> Chosen:
-    settings = workload.model.model_dump(exclude={"family"})
-    own, *users = models.modules_of(workload.model.family, settings)
-    if function := workload.train.function:
-        users.append(user_code.module_of(function))
-    modules = (_loop(workload.train), own, *users)
+    users = _modules_of_the_user(workload)
+    modules = (_loop(workload.train), f"models.{workload.model.family}", *users)
     if workload.scale.ingest == "dataloader":
         modules += (DATALOADER,)
     libraries = libraries_of(users)

@@ -98,6 +98,24 @@ def test_the_card_says_what_is_known(trained, tmp_path):
     assert "bf16, a probability" not in text
 
 
+def test_of_a_function_it_says_what_that_was_told(trained, tmp_path):
+    config = {"train.function": "mine:train", "train.lr": 0.1, "train.ema": 0.9}
+    config |= {
+        "train.best.metric": "val_accuracy",
+        "train.augment.flip": False,
+        "model.family": "x",
+    }
+    (tmp_path / "manifest.json").write_text(json.dumps({"plan": {"config": config}}))
+    numerics = {"told_precision": "bf16", "threads": 1}
+    told = replace(trained, facts=trained.facts | {"numerics": numerics})
+    text = described(told, scores(tmp_path / "scores", ("ant", 80, 0.9)))
+    assert text.endswith(
+        '`train.function` "mine:train", `train.lr` 0.1, `train.best.metric` "val_accuracy", '
+        '`model.family` "x"\n'
+    )
+    assert "batches of 64, by a function that was told to train in bf16." in text
+
+
 def test_the_worst_classes_come_first_and_a_name_breaks_no_table(trained, tmp_path):
     rows = [(f"c{n}", 50, n / 10) for n in range(9, 1, -1)]
     rows += [("none", 0, 0.0), ("a|b\n`c`", 50, 0.1)]
@@ -128,6 +146,19 @@ def test_it_is_kept_with_the_run_and_is_the_description_of_the_version(project, 
     assert shown.endswith(text)
     assert not list(packages.download(project, version).rglob("*.md"))
     assert model_card.read(project, replace(version, package_digest="older")) is None
+
+
+def test_it_has_the_last_decision_of_the_gate(project, run, tmp_path):
+    trained = train(project)
+    run(trained, "cannot tell")
+    version = versions.get(project, "toy", 1)
+    assert "Cannot tell." in model_card.read(project, version)
+    run(trained, "first", intent=COMPARE)
+    text = model_card.read(project, version)
+    assert "First." in text
+    assert "Cannot tell." not in text
+    shown = tracking.client(project).get_model_version("toy", "1").description
+    assert shown.endswith(text)
 
 
 def test_the_description_is_as_long_as_mlflow_s_column(project):
