@@ -130,7 +130,7 @@ class Place:
             "auto (ResNet)": {"family": "auto", "config": config},
             "auto (pretrained DINOv2)": {"family": "auto", "pretrained": str(root / "dinov2")},
             "embedding_head": {"family": "embedding_head", "pretrained": str(root / "clip")},
-            "custom": {"family": "custom", "factory": "examples.ported:build_model"},
+            "custom": {"family": "custom", "factory": "examples.network:build_model"},
         }
         self._write_files()
         self.workloads: dict[str, Workload] = {}
