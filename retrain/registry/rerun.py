@@ -107,6 +107,11 @@ def _prepare(project: Project, copy: Copy, record: Lineage) -> dict[str, str]:
         if value and (place := _place(project, copy, value)) != value:
             moved[f"{section}.{key}"] = place
             parameters[section] = parameters[section] | {key: place}
+    for name, value in parameters["model"].get("files", {}).items():
+        if (place := _place(project, copy, value)) != value:
+            moved[f"model.files.{name}"] = place
+            files = parameters["model"]["files"] | {name: place}
+            parameters["model"] = parameters["model"] | {"files": files}
     text = json.dumps({"workloads": {record.model: parameters}}, ensure_ascii=False, indent=1)
     copy.params.write_text(text, encoding="utf-8")
     if tracked:

@@ -40,6 +40,17 @@ def test_small_work_is_done_in_fp32_everywhere(params, monkeypatch):
     assert (small.train.precision, small.evaluate.precision) == ("fp32", "fp32")
 
 
+def test_inference_follows_the_training_and_a_function_is_told_fp32(params, monkeypatch):
+    monkeypatch.setattr(hardware, "has_bf16", lambda: True)
+    for changes, expected in (
+        ({"evaluate.batch_size": 65536}, "fp32"),  # it would be large work
+        ({"train.precision": "bf16"}, "bf16"),
+        ({"model": {"family": "custom", "factory": "a:b"}, "train.function": "a:c"}, "fp32"),
+    ):
+        chosen = load_workload(params, "small", changes)
+        assert (chosen.train.precision, chosen.evaluate.precision) == (expected, expected)
+
+
 def test_a_precision_that_the_user_sets_is_kept(params):
     overrides = {"train.precision": "bf16", "evaluate.precision": "fp32"}
     workload = load_workload(params, "small", overrides)

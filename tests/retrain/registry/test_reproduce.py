@@ -6,6 +6,7 @@ import pytest
 
 from retrain import hardware
 from retrain.errors import UsageError
+from retrain.params import parse_yaml
 from retrain.project import Project
 from retrain.registry import decisions, packages, reproduce as module, rerun, versions
 from retrain.registry.lineage import Made
@@ -160,3 +161,10 @@ def test_a_copy_is_told_the_place_that_only_the_clone_has(tmp_path):
         str(tmp_path / "beside"): str(tmp_path / "beside"),
     }.items():
         assert rerun._place(clone, copy, value) == expected
+    (tmp_path / "clone" / "mine.pt").touch()
+    files = {"model": {"files": {"weights": "mine.pt"}}, "data": {"path": "photos"}}
+    data = {"tracked": False, "path": "photos"}
+    moved = rerun._prepare(clone, copy, record("run", parameters=files, data=data))
+    assert moved["model.files.weights"] == f"{tmp_path}/clone/mine.pt"
+    tree = parse_yaml(copy.params.read_text())["workloads"]["vit"]
+    assert tree["model"]["files"] == {"weights": f"{tmp_path}/clone/mine.pt"}

@@ -53,6 +53,15 @@ def test_it_learns_and_its_best_report_is_the_model(trained, images):
     assert hits == pytest.approx(max(accuracies))
 
 
+def test_the_progress_names_the_epoch_whose_loss_it_shows(images, tmp_path):
+    hyperparameters = with_function("stops_once", arguments={"lost": str(tmp_path / "lost")})
+    with pytest.raises(RuntimeError, match="the connection was lost"):
+        run(tmp_path, images, hyperparameters, model=MODEL)
+    shown = json.loads((tmp_path / "scratch" / "progress.json").read_text())
+    assert (shown["progress"]["epoch"], shown["progress"]["fraction"]) == (2, 0.5)
+    assert shown["progress"]["loss"] == shown["history"][-1]["loss"]
+
+
 def test_its_reports_are_in_mlflow(trained):
     client = tracking.client(trained.project)
     logged = client.get_metric_history(trained.run_id, "val_accuracy")
