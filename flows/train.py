@@ -309,6 +309,8 @@ def markdown(document: Document) -> str:
         "",
         records.data_in_markdown(document),
         "",
+        f"Evaluated in {document['precision']}.",
+        "",
         "| metric | challenger | champion |",
         "|---|---|---|",
         *(

@@ -211,7 +211,7 @@ def test_a_version_that_was_deleted_is_registered_again_by_a_run(project, run, p
 def test_of_two_people_the_first_decides(project, pair, monkeypatch):
     original = check.check_version
 
-    def meanwhile(*arguments):
+    def meanwhile(*arguments, **_):
         monkeypatch.setattr(check, "check_version", original)
         monkeypatch.setattr(module.versions, "lock", lambda _: nullcontext())  # another machine
         review(project, "toy", "reject", "no")
