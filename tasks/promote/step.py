@@ -6,6 +6,7 @@ and one that a kill interrupted is completed.
 
 import json
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -95,20 +96,21 @@ def promote(
             assert champion is not None
             assert Registered(project, champion).package  # raises an error if it is damaged
             return _facts(champion)
-        registered = versions.find_version(project, name, scores.facts["package"])
+        describe = partial(
+            card.describe, name, version, validated.facts, trained, scores, decision.facts
+        )
+        registered = known = versions.find_version(project, name, scores.facts["package"])
         if registered is None:
             if decision.facts["passed"] and intent.promote:
                 start_ahead()  # for the check
             made = (pulled, validated, trained, scores)
-            registered = _register(data, version, *made, workspace)
+            registered = _register(data, version, *made, describe(), workspace)
         registered = _to_judge(rules, intent, registered)
         ruled = _decide(rules, version, decision, intent, registered, project)
         passed = ruled.action in ("promoted", "waiting")
         if not decisions.is_entered(project, registered, ruled):
-            if tracking.is_active(project, registered.run_id):
-                known = (validated.facts, trained, scores, decision.facts)
-                text = card.describe(name, version, *known)
-                card.keep(project, registered.run_id, scores.facts["package"], text)
+            if known and tracking.is_active(project, known.run_id):
+                card.keep(project, known.run_id, scores.facts["package"], describe())
             if passed:
                 found = check_before_promotion(
                     project, registered, workspace.folder, rules.max_latency_ms
@@ -246,6 +248,7 @@ def _register(
     validated: Artifact,
     trained: Artifact,
     scores: Artifact,
+    text: str,
     workspace: Workspace,
 ) -> ModelVersion:
     """Packages a model and registers it, with its lineage and an example of what it has to answer.
@@ -257,6 +260,7 @@ def _register(
         validated: Which of it is used.
         trained: The model.
         scores: Its evaluation.
+        text: Its card (Markdown).
         workspace: The step's workspace.
     """
     project, classes = workspace.project, validated.facts["classes"]
@@ -280,6 +284,7 @@ def _register(
         images = sample(open_raw_dataset(data, pulled), validated.folder)
         example = example_of(written, images, scores.folder)
         keep(project, run_id, scores.facts["package"], example)
+        card.keep(project, run_id, scores.facts["package"], text)
         history = lineage_of(data, version, pulled, validated, trained, scores, run_id, workspace)
         candidate = Candidate(
             name=workspace.workload,
