@@ -29,7 +29,9 @@ CLASSES = 2
 CODE = {".py", ".pyc", ".so"}
 INSTALLED = ("site-packages", "dist-packages")
 # Of the system and of Python, which other machines have, too.
-SYSTEM = ("/dev", "/etc", "/lib", "/lib64", "/proc", "/sys", "/usr", sys.prefix, sys.base_prefix)
+SYSTEM = tuple(
+    map(os.path.realpath, ("/dev", "/etc", "/proc", "/sys", "/usr", sys.prefix, sys.base_prefix))
+)
 TOLERANCE = 1e-4  # of a logit
 
 _watched = threading.local()
