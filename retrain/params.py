@@ -355,4 +355,5 @@ def _with_numerics(
         evaluate = evaluate.model_copy(update={"precision": follows})
     count = threads(flops, scale.workers, scale.threads, nodes)
     scale = scale.model_copy(update={"threads": count})
-    return workload.model_copy(update={"train": train, "evaluate": evaluate, "scale": scale})
+    decided = {type(each).__name__.lower(): each for each in (train, evaluate, scale)}
+    return workload.model_copy(update=decided)
