@@ -9,6 +9,8 @@ import pytest
 from tests import warm_python
 from tests.flows.conftest import copy_clone, ran
 
+pytestmark = pytest.mark.slow
+
 SPARE = 150_000  # bytes: more than the check before a run writes, and less than a training does
 
 

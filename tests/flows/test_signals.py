@@ -21,6 +21,8 @@ from tests.flows import preloaded
 from tests.flows.conftest import make_clone, until
 from tests.soak import processes
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory):

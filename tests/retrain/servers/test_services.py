@@ -23,6 +23,8 @@ from retrain.project import Project
 from retrain.servers import processes, ray_cluster, services
 from tests import templates, warm_python
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 WARM = sys.executable  # before a project has another one
 

@@ -22,6 +22,8 @@ from retrain.servers import ray_cluster
 from retrain.store import list_files
 from tests.tasks.toy_data import png, write_files
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 TOKEN = secrets.token_hex(32)
 # Runs in a clone whose code differs from what is anywhere else: `prepared` is made by the cluster

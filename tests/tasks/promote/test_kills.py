@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 MOVES = "set_registered_model_alias champion"
 NAMES = ("first", "better", "approved", "rolled back")
 

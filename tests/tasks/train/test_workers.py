@@ -17,6 +17,8 @@ from tasks.train import checkpoint
 from tasks.train.progress import FILE
 from tests.tasks.train.helpers import killing_a_worker, run, validated, write_prepared
 
+pytestmark = pytest.mark.slow
+
 RECIPE = Train(epochs=2, batch_size=16, lr=0.003, augment=Augment(shift=1))
 STEPS = 300
 # Memory for a fifth of the images.
