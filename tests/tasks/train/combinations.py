@@ -450,7 +450,7 @@ def _cell(cases: Sequence[tuple[str, str | None]]) -> str:
 
 
 def main() -> int:
-    """Trains what is not refused, and writes the page."""
+    """Trains what is not refused, and writes the page if nothing failed."""
     from retrain.servers import ray_cluster
 
     with tempfile.TemporaryDirectory() as root:
@@ -460,7 +460,8 @@ def main() -> int:
         failed = train_small(place, [each for each, why in refused.items() if why is None])
     for each, fault in failed.items():
         print(each, fault, sep="\n", file=sys.stderr)
-    TABLE.write_text(document(refused), encoding="utf-8")
+    if not failed:
+        TABLE.write_text(document(refused), encoding="utf-8")
     return 1 if failed else 0
 
 
