@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any, TextIO
 
@@ -148,6 +148,26 @@ def ended(step: str, cached: bool, why: str, seconds: float) -> None:
 
 def _line(step: str, cached: bool, why: str, seconds: float) -> str:
     return f"{step:<20} {'cached' if cached else 'ran':<7} {seconds:6.1f} s  {why}"
+
+
+@contextmanager
+def telling_meanwhile(tell: Callable[..., None], *arguments: Any) -> Iterator[None]:
+    """Runs a function in a thread beside the block, in the context of the run.
+
+    In that context, Prefect assigns what is said to the run.
+
+    Args:
+        tell: Returns when the `Event` is set that it gets as its last argument.
+        arguments: Its other arguments.
+    """
+    over = Event()
+    thread = Thread(target=copy_context().run, args=(tell, *arguments, over), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 @contextmanager

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import copy_context
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from time import monotonic
 
 from retrain.runs import console
@@ -50,17 +49,8 @@ def telling_that_it_waits(asked: Path, workers: int, each: Mapping[str, float]) 
         workers: How many.
         each: The resources of each.
     """
-    over = Event()
-    # In the context of the run, so that Prefect assigns the lines to it.
-    thread = Thread(
-        target=copy_context().run, args=(_tell, asked, workers, each, over), daemon=True
-    )
-    thread.start()
-    try:
+    with console.telling_meanwhile(_tell, asked, workers, each):
         yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def _tell(asked: Path, workers: int, each: Mapping[str, float], over: Event) -> None:

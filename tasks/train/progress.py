@@ -7,9 +7,8 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import copy_context
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +117,7 @@ def followed(
         Exception: The error of the last call of `log`.
     """
     file.unlink(missing_ok=True)  # of a try that was interrupted
-    over, announced = Event(), set[int]()
+    announced: set[int] = set()
 
     def show_written(written: Mapping[str, Any]) -> None:
         epoch = written["resumed_at"]
@@ -128,16 +127,8 @@ def followed(
             console.say(f"train continues at epoch {epoch} of {epochs}, from its last checkpoint.")
         show(Progress(**written["progress"]))
 
-    # In the context of the run, so that Prefect assigns the lines to it.
-    thread = Thread(
-        target=copy_context().run, args=(_follow, file, show_written, log, over), daemon=True
-    )
-    thread.start()
-    try:
+    with console.telling_meanwhile(_follow, file, show_written, log):
         yield
-    finally:
-        over.set()
-        thread.join()
     written = _read(file)
     show_written(written)
     log(written["history"])
