@@ -295,7 +295,7 @@ def _unfit_for_the_loop(workload: Workload) -> Iterator[str]:
     if workload.scale.strategy not in loop.STRATEGIES:
         yield f"scale.strategy: {loop.NAME} has {' and '.join(loop.STRATEGIES)}."
     unset = Train()
-    for name in set(Train.model_fields) - set(loop.USED):
+    for name in sorted(set(Train.model_fields) - set(loop.USED)):
         if getattr(train, name) != getattr(unset, name):
             yield f"train.{name}: {loop.NAME} does not use it."
     if workload.model.family == "custom":
