@@ -57,7 +57,7 @@ EDITS = {
     "retrain/hardware.py": [],
     "retrain/params.py": [],
     "retrain/runs/console.py": [],
-    "retrain/workload.py": [],
+    "retrain/workload/__init__.py": [],
     "tasks/compute/workers.py": ["evaluate"],
     "tasks/data/class_folders.py": ["validate", "preprocess"],
     "tasks/data/jpeg_shards.py": [],

@@ -1,0 +1,193 @@
+"""The sections of a workload about its decisions: evaluation, gate, drift and search."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from retrain.workload.section import AS_TUPLE, Names, Section, Text
+
+
+class Evaluate(Section):
+    """How the model is evaluated."""
+
+    batch_size: int = Field(
+        default=256,
+        ge=1,
+        le=1 << 16,
+        description="Images per forward pass.",
+    )
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        default="auto",
+        description=(
+            "The precision of the matrix products; `auto` is that of the training; of a head on "
+            "embeddings, which does not train the encoder, what `retrain.hardware` finds faster."
+        ),
+    )
+
+
+class Gate(Section):
+    """When a model may go to production.
+
+    The metrics are those of `evaluate`, and those of one class: `recall[cat]`, `precision[cat]`,
+    `f1[cat]`.
+    """
+
+    min: dict[str, float] = Field(
+        default={},
+        description="The smallest allowed values of metrics, by name: `{accuracy: 0.9}`.",
+    )
+    max: dict[str, float] = Field(
+        default={},
+        description="The largest allowed values of metrics, by name: `{log_loss: 0.5}`.",
+    )
+    max_latency_ms: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description=(
+            "The most milliseconds that a single image may take in 95 % of the calls, in the check "
+            "before a promotion; any when None."
+        ),
+    )
+    max_package_mb: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="The largest package, in megabytes (10^6 bytes); any when None.",
+    )
+    slices: Names = Field(
+        default=(),
+        description=(
+            "The columns by whose values the test images are divided: `width`, `height`, `mode`, "
+            "`bytes`, `file`, `side`, `aspect`, `brightness`, `contrast`, `camera`, `format`, or "
+            "one of your own. `min` and `no_worse` then take `accuracy[camera=X100]`, and "
+            "`accuracy[camera]` for all slices of a column."
+        ),
+    )
+    metric: Text = Field(
+        default="accuracy",
+        description=(
+            "The metric by which a model is compared with the champion and with the reference, on "
+            "the same test images."
+        ),
+    )
+    margin: float = Field(
+        default=0.02,
+        ge=0,
+        description="A model whose metric is worse by less than this counts as not worse.",
+    )
+    promotes: Annotated[tuple[Literal["better", "not worse", "cannot tell"], ...], AS_TUPLE] = (
+        Field(
+            default=("better", "not worse"),
+            description="The outcomes of the comparison with the champion that promote.",
+        )
+    )
+    level: float = Field(
+        default=0.05,
+        gt=0,
+        lt=0.5,
+        description=(
+            "The probability that a model that is no better passes as better, or one that is worse "
+            "by the margin as not worse, in one comparison."
+        ),
+    )
+    no_worse: Names = Field(
+        default=(),
+        description=(
+            "Metrics in which a model must not be worse than those it is compared with, as far as "
+            "can be told."
+        ),
+    )
+    min_compared: int = Field(
+        default=30,
+        ge=1,
+        description=(
+            "The fewest test images that a comparison needs, and that a bound, a class or a slice "
+            "is judged by."
+        ),
+    )
+    may_drop: Names = Field(
+        default=(),
+        description="The classes that a model may lack although the champion knows them.",
+    )
+    approval: Literal["automatic", "manual"] = Field(
+        default="automatic",
+        description="Whether a model that passes is promoted at once, or waits for a person.",
+    )
+
+
+class Drift(Section):
+    """When what comes in has drifted from the test split, for the flows `predict` and `drift`."""
+
+    threshold: float = Field(
+        default=1.5,
+        gt=0,
+        description=(
+            "The largest score without a drift. Where nothing has changed, the score is above 1 in "
+            "at most 5 of 100 checks."
+        ),
+    )
+
+
+class Searched(Section):
+    """The values of a parameter that a search tries: from a range, or from a list."""
+
+    low: int | float | None = Field(
+        default=None,
+        description="The smallest value.",
+    )
+    high: int | float | None = Field(
+        default=None,
+        description="The largest value.",
+    )
+    step: int | float | None = Field(
+        default=None,
+        description=(
+            "The distance between values; any value of the range when None. Whole numbers have 1."
+        ),
+    )
+    log: bool = Field(
+        default=False,
+        description="Whether values are drawn from the logarithm of the range.",
+    )
+    choices: Annotated[tuple[Any, ...], AS_TUPLE] = Field(
+        default=(),
+        description="The values, of any kind, in place of a range.",
+    )
+
+    def faults(self) -> Iterator[str]:
+        """What is wrong with the values, in the second half of a sentence."""
+        if self.choices:
+            if self.model_fields_set != {"choices"}:
+                yield "has choices or a range, not both."
+        elif self.low is None or self.high is None:
+            yield "needs low and high, or choices."
+        elif self.low > self.high:
+            yield f"low {self.low} is larger than high {self.high}."
+        elif self.log and self.low <= 0:
+            yield f"low {self.low} has no logarithm; with log it is larger than 0."
+        elif self.log and self.step is not None:
+            yield "has step or log, not both."
+        elif self.step is not None and self.step <= 0:
+            yield f"step {self.step} should be larger than 0."
+
+
+class Tune(Section):
+    """The search for better parameters, for the flow `tune`. Each trial is a training."""
+
+    space: dict[str, Searched] = Field(
+        default={},
+        description=(
+            "The values to try, by the parameter's dotted name: `{train.lr: {low: 1e-4, high: "
+            "1e-2, log: true}}`. The others have the workload's."
+        ),
+    )
+    trials: int = Field(
+        default=20,
+        ge=1,
+        le=100_000,
+        description="How many trainings the search has, in all.",
+    )
+    seed: int = Field(
+        default=0,
+        ge=0,
+        lt=1 << 63,
+        description="The seed of the values that are drawn.",
+    )

@@ -1,0 +1,182 @@
+"""The sections of a workload about its images: data, checks, and how they are prepared."""
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from retrain.logins import has_login, refused
+from retrain.workload.section import AS_TUPLE, Fraction, Section, Side, Text
+
+
+class Split(Section):
+    """The fractions of the images for splits that the data does not have.
+
+    An image's pixels decide its split, so that it stays there when the data grows.
+    """
+
+    val: Fraction = Field(default=0.1, description="The fraction for the choice of the best epoch.")
+    test: Fraction = Field(default=0.2, description="The fraction that the gate decides by.")
+
+
+class Data(Section):
+    """The images and where they are."""
+
+    path: Text = Field(
+        description=(
+            "A path under the project's `data/` (versioned by DVC); or any other folder, file or "
+            "fsspec URL; or a data set on the Hugging Face hub (`format: hub`). A URL has no login "
+            "in it (`retrain.logins`)."
+        ),
+    )
+    format: Literal["auto", "parquet", "folders", "webdataset", "hub"] = Field(
+        default="auto",
+        description=(
+            "How the images are stored; `auto` recognises it. `folders` is a folder per class, "
+            "with or without a folder per split above it; `webdataset` tar files with an image and "
+            "its class for each name."
+        ),
+    )
+    image_column: Text | None = Field(
+        default=None,
+        description=(
+            "The Parquet column with the image: a struct of `bytes` and `path`, or bytes; `image` "
+            "or `img` when None."
+        ),
+    )
+    label_column: Text | None = Field(
+        default=None,
+        description=(
+            "The Parquet column with the class: a name, or an integer; `label` or `labels` when "
+            "None."
+        ),
+    )
+    split: Split = Split()
+    group: Text | None = Field(
+        default=None,
+        description=(
+            "Whose images stay in one split: the values of a column of one's own (of the Parquet "
+            "files, or of a `metadata.csv`); what a regular expression with a group in parentheses "
+            "finds in an image's name; or `near_duplicates`, images that look the same."
+        ),
+    )
+    time: Text | None = Field(
+        default=None,
+        description=(
+            "When an image was taken: a column, a regular expression, or `exif`. The newest images "
+            "become test, those before them val."
+        ),
+    )
+
+    def faults(self) -> Iterator[str]:
+        """A sentence for each of the values that are valid alone but not together."""
+        if self.path.strip() in ("", "."):
+            yield "data.path: names no data; an example is data/digits."
+        if has_login(self.path):
+            yield refused("data.path")
+        if self.split.val + self.split.test >= 1:
+            yield "data.split: val and test together leave nothing to train on."
+        for name, value in (("group", self.group), ("time", self.time)):
+            if value is not None and is_pattern(value) and (fault := _fault_of_pattern(value)):
+                yield f"data.{name}: {value} is {fault}"
+
+
+class Checks(Section):
+    """The conditions that the data must meet before a model is trained on it."""
+
+    labels: Annotated[tuple[Text, ...], AS_TUPLE] | None = Field(
+        default=None,
+        description="The allowed classes; those of the training split when None.",
+    )
+    min_images_per_class: int = Field(
+        default=10,
+        ge=1,
+        le=10**9,
+        description="The fewest images of a class, over all splits.",
+    )
+    min_images_per_class_and_split: int = Field(
+        default=1,
+        ge=0,
+        le=10**9,
+        description=(
+            "The fewest images of a class in each split. Splits that are made of the images' "
+            "content are made so that they have it, where there are three times as many; 0 lets "
+            "val lack a class."
+        ),
+    )
+    min_side: Side = Field(
+        default=8,
+        description="The smallest shorter side, in pixels.",
+    )
+    max_side: Side = Field(
+        default=10_000,
+        description="The largest longer side, in pixels.",
+    )
+    max_bad_fraction: Fraction = Field(
+        default=0.0,
+        description="Bad images up to this fraction are set aside instead of stopping the run.",
+    )
+    near_duplicates: Literal["report", "bad"] = Field(
+        default="report",
+        description=(
+            "What happens to an image of train or val that looks like one of a split held out from "
+            "it, such as the same photo saved again: `report` counts and lists it, `bad` makes it "
+            "a bad image."
+        ),
+    )
+
+
+class Images(Section):
+    """How images are prepared for the model."""
+
+    size: int = Field(
+        default=224,
+        ge=1,
+        le=4096,
+        description="Height and width in pixels.",
+    )
+    channels: Literal[1, 3] = Field(
+        default=3,
+        description="The colour channels: 1 is grey, 3 is RGB.",
+    )
+    resize: Literal["crop", "stretch"] = Field(
+        default="crop",
+        description=(
+            "`crop` scales the shorter side to `size` and cuts the centre out; `stretch` does not "
+            "keep the proportions."
+        ),
+    )
+    storage: Literal["auto", "pixels", "jpeg", "source"] = Field(
+        default="auto",
+        description=(
+            "How the resized images of the training split are stored: `pixels`, or `jpeg` (quality "
+            "95, full colour resolution), which is smaller but is decoded in every epoch. `auto` "
+            "is `pixels` up to 100 GB. With `source` they are not stored: the training decodes "
+            "them from the data as it goes (`scale.ingest: stream`). The other splits are always "
+            "stored as pixels."
+        ),
+    )
+    margin: int = Field(
+        default=0,
+        ge=0,
+        le=4096,
+        description=(
+            "The images of the training split are stored larger by this many pixels in height and "
+            "width, for `train.augment.crop` to cut from."
+        ),
+    )
+
+
+def is_pattern(value: str) -> bool:
+    """Whether a value of `data.group` or `data.time` is a regular expression, and no column."""
+    return "(" in value
+
+
+def _fault_of_pattern(pattern: str) -> str | None:
+    """What is wrong with a regular expression for images' names; None if nothing is."""
+    try:
+        groups = re.compile(pattern).groups
+    except re.error as error:
+        return f"no regular expression: {error}."
+    return None if groups else "a regular expression without a group in parentheses: (…)."

@@ -1,0 +1,104 @@
+"""The section `scale` of a workload: workers, threads and memory."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from retrain.workload.section import Section
+
+
+class Scale(Section):
+    """The workers, threads and memory of the training."""
+
+    workers: int = Field(
+        default=0,
+        ge=0,
+        le=4096,
+        description=(
+            "0 trains in the run's own process; 2 and up is data-parallel over Ray workers, each "
+            "with a GPU where the cluster has enough of them."
+        ),
+    )
+    strategy: Literal["ddp", "fsdp"] = Field(
+        default="ddp",
+        description=(
+            "How workers share the training. `ddp`: each has all of the network. `fsdp`: each "
+            "keeps a part of every layer, for networks that are too large for one GPU."
+        ),
+    )
+    backend: Literal["auto", "gloo", "nccl"] = Field(
+        default="auto",
+        description=(
+            "How workers exchange their gradients: `auto` is `nccl` on GPUs and `gloo` on CPUs."
+        ),
+    )
+    timeout_seconds: int = Field(
+        default=600,
+        ge=1,
+        le=86_400,
+        description="How long a worker waits for the others before the training fails.",
+    )
+    threads: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        default="auto",
+        description=(
+            "CPU threads of a worker. `auto` is one for a small network, else the worker's share "
+            "of the cores; None where the training runs on a GPU. Another number sums in another "
+            "order and so trains another model."
+        ),
+    )
+    require_gpu: bool = Field(
+        default=False,
+        description="Refuse to train without a GPU for each worker, instead of training on CPUs.",
+    )
+    ingest: Literal["auto", "memory", "windows", "dataloader", "stream"] = Field(
+        default="auto",
+        description=(
+            "How images come to the training. `memory` holds all of them; `windows` holds and "
+            "shuffles a part at a time, which trains another model; `auto` is `memory` if they fit "
+            "into `memory_gb`, else `windows`. `dataloader` is PyTorch's `DataLoader`, which takes "
+            "from disk what does not fit. `stream` is Ray Data, which decodes the images of "
+            "`images.storage: source` for each window; `auto` is `stream` with these."
+        ),
+    )
+    memory_gb: float = Field(
+        default=4.0,
+        gt=0,
+        description=(
+            "How much of the training images each worker may hold, in 10^9 bytes; its processes of "
+            "`data_cpus` share it. With `stream`, up to half as much again is in Ray's object "
+            "store."
+        ),
+    )
+    data_cpus: int = Field(
+        default=0,
+        ge=0,
+        le=1024,
+        description=(
+            "Processes of each worker that load images, with `dataloader` and with the loop "
+            "`huggingface`; 0 is the worker itself. With `stream`, the tasks of Ray Data that "
+            "decode images for each worker at a time; 0 is the CPUs that the training leaves."
+        ),
+    )
+    checkpoint_seconds: float = Field(
+        default=60.0,
+        gt=0,
+        description=(
+            "A checkpoint is written after every epoch that took a second, and at most this many "
+            "seconds after the last one."
+        ),
+    )
+    keep_checkpoints: int = Field(
+        default=2,
+        ge=1,
+        le=100_000,
+        description=(
+            "How many of the newest checkpoints are kept until the training is over; the weights "
+            "of the best epoch always are."
+        ),
+    )
+    max_failures: int = Field(
+        default=2,
+        ge=0,
+        le=1000,
+        description="How often lost workers are replaced before the training fails.",
+    )

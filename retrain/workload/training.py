@@ -1,0 +1,251 @@
+"""The sections of a workload about its training: the network, and how it is trained."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from retrain.workload.augmentation import Augment
+from retrain.workload.section import NAMED, BatchSize, Fraction, Section, Text
+
+# What a function of the user's gets of the section `train`; it may follow the other keys, or not.
+PASSED_ON = ("epochs", "batch_size", "lr", "weight_decay", "precision", "seed")
+
+
+class Model(BaseModel):
+    """Which network: a family in `models/`, and that family's own settings beside its name."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True, allow_inf_nan=False)
+
+    family: Text = Field(description="A module of `models/`: the kind of network.")
+
+
+class Best(Section):
+    """Which epoch of a training is the best: its weights become the model."""
+
+    metric: Text = Field(
+        default="val_accuracy",
+        description=(
+            "A metric of the validation split in the training's history; of epochs that have the "
+            "same, the one with the lowest `val_loss` is the best."
+        ),
+    )
+    mode: Literal["auto", "max", "min"] = Field(
+        default="auto",
+        description=(
+            "Whether the metric should be large or small; `auto` is `min` for a name that ends in "
+            "`loss` or `error`."
+        ),
+    )
+
+
+class Lora(Section):
+    """Low-rank adapters (Hu et al., 2021) that are trained in place of the network's weights."""
+
+    r: int = Field(
+        ge=1,
+        le=4096,
+        description="The rank.",
+    )
+    alpha: Annotated[int, Field(ge=1, le=1 << 16)] | None = Field(
+        default=None,
+        description="The adapters' products are multiplied by alpha / r; 2 r when None.",
+    )
+    dropout: Fraction = Field(
+        default=0.0,
+        description="The dropout of the adapters' inputs.",
+    )
+
+
+class EarlyStopping(Section):
+    """When a training ends before its last epoch."""
+
+    patience: int = Field(
+        ge=1,
+        le=100_000,
+        description="The training ends after this many epochs in a row that were not better.",
+    )
+    min_delta: float = Field(
+        default=0.0,
+        ge=0,
+        description="An epoch is better if the metric of `train.best` is better by more than this.",
+    )
+
+
+class Plateau(Section):
+    """The schedule `plateau`: the learning rate falls when the validation loss stops to fall.
+
+    It does what `torch.optim.lr_scheduler.ReduceLROnPlateau` does.
+    """
+
+    factor: float = Field(
+        default=0.1,
+        gt=0,
+        lt=1,
+        description="The learning rate is multiplied by it.",
+    )
+    patience: int = Field(
+        default=10,
+        ge=0,
+        le=100_000,
+        description=(
+            "The rate falls after more than this many epochs in a row without a lower loss."
+        ),
+    )
+
+
+class Train(Section):
+    """How the model is trained."""
+
+    loop: Literal["torch", "huggingface"] = Field(
+        default="torch",
+        description="A module of `tasks/train/loops/`.",
+    )
+    function: Annotated[str, Field(pattern=NAMED, max_length=1000)] | None = Field(
+        default=None,
+        description=(
+            "A training function of the user's, `package.module:name` below the project's folder, "
+            "which is the loop then."
+        ),
+    )
+    init: Literal["new", "champion"] = Field(
+        default="new",
+        description=(
+            "What the training starts from: `new` weights, those that the model's section says, or "
+            "the ones of the model in production, the `champion`."
+        ),
+    )
+    arguments: dict[str, Any] = Field(
+        default={},
+        description=(
+            "What the function gets beside the parameters of this section; or, of the loop "
+            "`huggingface`, further arguments of its `TrainingArguments`."
+        ),
+    )
+    epochs: int = Field(
+        default=20,
+        ge=1,
+        le=100_000,
+        description="How often the training goes through all training images.",
+    )
+    batch_size: BatchSize = Field(
+        default=64,
+        description=(
+            "Images per optimizer step, over all workers; what cannot be divided among them is "
+            "left out."
+        ),
+    )
+    optimizer: Literal["adamw", "adam", "sgd"] = Field(
+        default="adamw",
+        description="`sgd` has Nesterov's momentum; `adamw` is of Loshchilov and Hutter (2019).",
+    )
+    momentum: Fraction = Field(
+        default=0.9,
+        description="The momentum of `sgd`.",
+    )
+    lr: float = Field(
+        default=0.001,
+        gt=0,
+        description="The peak learning rate.",
+    )
+    weight_decay: float = Field(
+        default=0.05,
+        ge=0,
+        le=1000,
+        description=(
+            "The decay of the weights; biases and norms have none. For `adam` and `sgd` it is an "
+            "L2 penalty."
+        ),
+    )
+    layer_decay: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description=(
+            "The learning rate of each layer is this times the next one's (Clark et al., 2020; of "
+            "networks with stages, each stage); 1 is the same for all."
+        ),
+    )
+    freeze_epochs: int = Field(
+        default=0,
+        ge=0,
+        le=100_000,
+        description="In so many first epochs, only the last layer is trained.",
+    )
+    lora: Lora | None = Field(
+        default=None,
+        description=(
+            "Adapters that are trained, with the last layer only; what is saved is an ordinary "
+            "network."
+        ),
+    )
+    ema: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        default=None,
+        description=(
+            "The decay of an exponential moving average of the weights, which then is what is "
+            "evaluated and kept; None is without."
+        ),
+    )
+    warmup: Fraction = Field(
+        default=0.1,
+        description="The fraction of all steps in which the learning rate rises.",
+    )
+    schedule: Literal["cosine", "one_cycle", "plateau", "constant"] = Field(
+        default="cosine",
+        description=(
+            "How the learning rate falls after that: `cosine` to 0; `one_cycle` starts at 1/25 of "
+            "the peak and ends near 0 (Smith and Topin, 2018); `plateau` as its section says; or "
+            "`constant`."
+        ),
+    )
+    plateau: Plateau = Plateau()
+    clip_norm: float = Field(
+        default=1.0,
+        ge=0,
+        description="The largest gradient norm; 0 is no clipping.",
+    )
+    label_smoothing: Fraction = Field(
+        default=0.0,
+        description="The part of a label that is shared by all classes (Szegedy et al., 2016).",
+    )
+    balance: Literal["none", "loss", "sampling"] = Field(
+        default="none",
+        description=(
+            "What is done for rare classes: `loss` weights each image's loss, `sampling` draws "
+            "each image, by the inverse of its class's size."
+        ),
+    )
+    best: Best = Best()
+    early_stopping: EarlyStopping | None = Field(
+        default=None,
+        description="When the training ends early; never when None.",
+    )
+    micro_batch: BatchSize | None = Field(
+        default=None,
+        description=(
+            "Images of a worker's part of a batch that go through the network at once, for a batch "
+            "that does not fit into a GPU; all of them when None. The optimizer step is the same, "
+            "except for rounding, for batch norms, which see a part at a time, and for random "
+            "changes other than `flip` and `shift`, which are drawn for a part at a time."
+        ),
+    )
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        default="auto",
+        description=(
+            "The precision of the matrix products; `auto` is bf16 where `retrain.hardware` finds "
+            "it faster, and fp32 for a function of the user's. Weights and optimizer are always "
+            "fp32."
+        ),
+    )
+    compile: Literal["auto"] | bool = Field(
+        default="auto",
+        description=(
+            "Whether `torch.compile` is used; `auto` is true if a training on a GPU is long enough."
+        ),
+    )
+    augment: Augment = Augment()
+    seed: int = Field(
+        default=0,
+        ge=0,
+        lt=1 << 63,
+        description="The seed of everything that is drawn in the training.",
+    )
