@@ -1,6 +1,7 @@
 # People and CI call the same targets; every target sets up what it needs.
 PYTHON ?= python3
 BIN := .venv/bin
+UPGRADE_OPTION = $(if $(UPGRADE),--upgrade-package $(UPGRADE),--upgrade)
 
 export DO_NOT_TRACK = 1
 export PREFECT_SERVER_ANALYTICS_ENABLED = false
@@ -12,7 +13,7 @@ export HF_HUB_DISABLE_TELEMETRY = 1
 # The hundreds of processes of a test run share what one of them has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup train test test-all fuzz lint format bench soak up down
+.PHONY: help setup train test test-all fuzz lint format bench soak up down lock
 .DEFAULT_GOAL := help
 
 help:  ## Show the targets.
@@ -20,11 +21,16 @@ help:  ## Show the targets.
 
 setup: .venv/installed  ## Install the locked environment into .venv (once).
 
-.venv/installed: requirements.lock pyproject.toml
+.venv/installed: requirements-dev.lock pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --requirement requirements.lock
-	$(BIN)/pip install --quiet --no-deps --editable .
+	$(BIN)/pip install --quiet --no-deps --require-hashes --requirement requirements-dev.lock
+	$(BIN)/pip install --quiet --editable .  # and PyTorch, whose build differs between systems
 	@touch $@
+
+lock:  ## Lock the newest versions that pyproject.toml allows (UPGRADE=NAME for one package).
+	$(BIN)/uv pip compile --quiet $(UPGRADE_OPTION) pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --quiet $(UPGRADE_OPTION) pyproject.toml --all-extras \
+	  --constraint requirements.lock -o requirements-dev.lock
 
 train: setup  ## Pull, check, prepare, train, evaluate, gate and promote the starter workload.
 	@$(BIN)/retrain train vit
