@@ -28,8 +28,9 @@ from time import monotonic
 
 from benchmarks.flow import TRAIN, call, copy_project
 from benchmarks.table import Row, report
+from retrain.atomic import write_json
 from retrain.step import Plan
-from retrain.store import MANIFEST, PIECE, Artifact, Store, digest_of_output, list_files, write_json
+from retrain.store import MANIFEST, Artifact, Store, digest_of_output, list_files
 from retrain.verify import Verifier, thread_count
 
 FILES, FILE_BYTES = 16, 125_000_000
@@ -83,7 +84,7 @@ def _check(store: Store, artifact: Artifact) -> None:
 
 def _read(artifact: Artifact) -> None:
     def read(path: Path) -> None:
-        buffer = bytearray(PIECE)
+        buffer = bytearray(1 << 20)
         with path.open("rb", buffering=0) as file:
             while file.readinto(buffer):
                 pass

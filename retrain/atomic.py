@@ -1,6 +1,7 @@
 """Writes files and folders aside and renames them: nobody ever sees a part under their name."""
 
 import glob
+import json
 import os
 import secrets
 import shutil
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import time
+from typing import Any
 
 ABANDONED_SECONDS = 86400.0  # since when nothing was written to what a killed writer has left
 
@@ -46,6 +48,11 @@ def write_text(path: Path, text: str) -> None:
     """Writes a text file (UTF-8); of several writers, the last one wins."""
     with replacing(path) as aside:
         aside.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a value as JSON, its keys in order; the same value always gives the same bytes."""
+    write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
 
 
 def _remove(path: Path) -> None:

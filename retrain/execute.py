@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any
 
 from retrain import hardware
+from retrain.atomic import write_json
 from retrain.errors import DamagedArtifactError
 from retrain.step import Input, Plan, Step, Workspace, digest_of
 from retrain.store import (
@@ -21,7 +22,6 @@ from retrain.store import (
     digest_of_output,
     list_files,
     state_of,
-    write_json,
 )
 from retrain.workload import Workload
 

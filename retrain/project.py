@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from retrain.digests import sha256_of
 from retrain.errors import UsageError
 
 PARAMS = "params.yaml"
@@ -120,17 +121,12 @@ class Project:
             return None
         if not names:
             return None
-        contents = {name: _sha256(self.root / name) for name in sorted(names)}
+        paths = {name: self.root / name for name in sorted(names)}
+        contents = {
+            name: sha256_of(path) if path.is_file() else None for name, path in paths.items()
+        }
         digest = hashlib.sha256(json.dumps(contents).encode()).hexdigest()
         return {"sha256": digest, "files": list(contents)}
-
-
-def _sha256(path: Path) -> str | None:
-    """SHA-256 (hex) of a file; None if it is gone."""
-    if not path.is_file():
-        return None
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def find_project(start: Path | None = None) -> Project:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import time
 
+from retrain.atomic import write_json
 from retrain.locks import locked
 from retrain.project import Project
-from retrain.store import ROOTS, write_json
+from retrain.store import ROOTS
 
 DAYS = 90
 

@@ -13,17 +13,16 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from threading import Event
 from typing import Any
 
-from retrain import atomic
+from retrain.atomic import write_json
+from retrain.digests import sha256_of
 from retrain.locks import locked
 from retrain.project import Project
 from retrain.runs import console
 from retrain.step import REPORT, Plan, TrialContext, digest_of
 
 MANIFEST = "manifest.json"
-PIECE = 1 << 20  # bytes per read; Python's other threads run meanwhile
 
 _SCRATCH = "scratch"
 _LAST = "last"
@@ -411,22 +410,3 @@ def state_of(folder: Path) -> str:
                 now = (name, status.st_ino, status.st_size, status.st_mtime_ns)
                 digest.update(os.fsencode(f"\0{now}"))
     return digest.hexdigest()
-
-
-def sha256_of(path: Path, stop: Event | None = None) -> str:
-    """SHA-256 (hex) of a file.
-
-    Args:
-        path: The file.
-        stop: Once it is set, reading ends; the result is then not valid.
-    """
-    digest, buffer = hashlib.sha256(), memoryview(bytearray(PIECE))
-    with path.open("rb", buffering=0) as file:
-        while (count := file.readinto(buffer)) and not (stop and stop.is_set()):
-            digest.update(buffer[:count])
-    return digest.hexdigest()
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Writes one of Retrain's records as JSON; the steps format their outputs themselves."""
-    atomic.write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")

@@ -1,27 +1,41 @@
 """Checks whether artifacts have changed since they were made, by the digests of their files."""
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
-from threading import Event
 from typing import Any
 
+from retrain.digests import sha256_of
 from retrain.errors import DamagedArtifactError
 from retrain.step import Input
-from retrain.store import Artifact, Leftover, Store, sha256_of, state_of
+from retrain.store import Artifact, Leftover, Store, state_of
 
 MAX_THREADS = 8
 
 
-@cache
-def thread_count() -> int:
-    """The number of threads that read and hash files. Half of the CPUs are left to the step."""
+def find_damage(store: Store, step: str, key: str) -> str | None:
+    """Reads all files of an artifact; tells what is wrong with it, None if nothing is.
+
+    Several threads read: half of the CPUs, at most `MAX_THREADS`, so that the step has the rest.
+    """
     from joblib import cpu_count  # respects the limits of a container
 
-    return max(1, min(MAX_THREADS, int(cpu_count()) // 2))
+    manifest, damage = store.inspect(step, key)
+    if damage:
+        return damage
+    folder = store.folder(step, key)
+
+    def damage_of(file: Mapping[str, Any]) -> str | None:
+        try:
+            is_same = sha256_of(folder / file["path"]) == file["sha256"]
+        except OSError as error:
+            return f"{file['path']} cannot be read: {error.strerror}"
+        return None if is_same else f"{file['path']} has changed"
+
+    with ThreadPoolExecutor(max(1, min(MAX_THREADS, int(cpu_count()) // 2))) as pool:
+        # After the first damaged file, and when a run is interrupted, the rest is not read.
+        return next(filter(None, pool.map(damage_of, manifest["files"])), None)
 
 
 @dataclass
@@ -43,32 +57,24 @@ class Verifier:
         Raises:
             DamagedArtifactError: One has changed since it was made; it was removed from the store.
         """
-        stop = Event()
-        with ThreadPoolExecutor(thread_count()) as pool:
-            try:
-                for each in inputs:
-                    if isinstance(each, Artifact) and self._is_stored(each):
-                        self._check(each, pool, stop)
-            finally:
-                stop.set()  # an interrupted run does not wait for the threads
+        for artifact in inputs:
+            if isinstance(artifact, Artifact) and artifact.folder.is_relative_to(self.store.root):
+                self._check(artifact)
 
     def trust(self, artifact: Artifact) -> None:
         """Takes an artifact as undamaged: the run has just made it."""
         self._undamaged[artifact.step, artifact.key] = state_of(artifact.folder)
 
-    def _is_stored(self, artifact: Artifact) -> bool:
-        return artifact.folder.is_relative_to(self.store.root)
-
-    def _check(self, artifact: Artifact, pool: ThreadPoolExecutor, stop: Event) -> None:
+    def _check(self, artifact: Artifact) -> None:
         identity, state = (artifact.step, artifact.key), state_of(artifact.folder)
         if self._undamaged.get(identity) == state:
             return
-        reason = _start(pool, self.store, *identity, stop)()
-        if reason is None and self._is_replaced(artifact):
-            reason = "it was made again with another output"
-        if reason:
+        damage = find_damage(self.store, *identity)
+        if damage is None and self._is_replaced(artifact):
+            damage = "it was made again with another output"
+        if damage:
             discard_if_damaged(self.store, *identity)
-            raise DamagedArtifactError(*identity, reason)
+            raise DamagedArtifactError(*identity, damage)
         self._undamaged[identity] = state
 
     def _is_replaced(self, artifact: Artifact) -> bool:
@@ -127,20 +133,15 @@ def verify(store: Store, progress: Callable[[int, int], None]) -> list[Damage]:
     """
     from filelock import Timeout
 
-    damaged, keys, stop = [], list(store.entries()), Event()
-    with ThreadPoolExecutor(thread_count()) as pool:
-        try:
-            for number, (step, key) in enumerate(keys, 1):
-                if _start(pool, store, step, key, stop)():
-                    # Read again under the lock: it may just have been replaced.
-                    with suppress(Timeout), store.lock(step, key, wait=False):
-                        reason = _start(pool, store, step, key, stop)()
-                        if reason and store.folder(step, key).exists():
-                            damaged.append(Damage(step, key, reason))
-                progress(number, len(keys))
-        except BaseException:
-            stop.set()
-            raise
+    damaged, keys = [], list(store.entries())
+    for number, (step, key) in enumerate(keys, 1):
+        if find_damage(store, step, key):
+            # Read again under the lock: it may just have been replaced.
+            with suppress(Timeout), store.lock(step, key, wait=False):
+                reason = find_damage(store, step, key)
+                if reason and store.folder(step, key).exists():
+                    damaged.append(Damage(step, key, reason))
+        progress(number, len(keys))
     return damaged
 
 
@@ -158,37 +159,5 @@ def leftovers(store: Store) -> list[Leftover]:
 def discard_if_damaged(store: Store, step: str, key: str) -> None:
     """Removes an artifact from the store if it is damaged, so that the next run makes it again."""
     with store.lock(step, key):
-        with ThreadPoolExecutor(thread_count()) as pool:
-            reason = _start(pool, store, step, key, Event())()
-        if reason:  # not if another run has made it again
+        if find_damage(store, step, key):  # not if another run has made it again
             store.discard(step, key)
-
-
-_Check = Callable[[], str | None]
-
-
-def _start(pool: ThreadPoolExecutor, store: Store, step: str, key: str, stop: Event) -> _Check:
-    """Starts to read an artifact in the pool's threads.
-
-    Returns:
-        A function that waits for the result: what is wrong with the artifact; None if nothing is.
-    """
-    manifest, reason = store.inspect(step, key)
-    if reason:
-        return lambda: reason
-    folder, files, threads = store.folder(step, key), manifest["files"], thread_count()
-    parts: list[Future[str | None]] = [
-        pool.submit(_first_damaged, folder, files[number::threads], stop)
-        for number in range(threads)
-    ]
-    return lambda: next(filter(None, [part.result() for part in parts]), None)
-
-
-def _first_damaged(folder: Path, files: Sequence[Mapping[str, Any]], stop: Event) -> str | None:
-    for file in files:
-        try:
-            if sha256_of(folder / file["path"], stop) != file["sha256"]:
-                return f"{file['path']} has changed"
-        except OSError as error:
-            return f"{file['path']} cannot be read: {error.strerror}"
-    return None

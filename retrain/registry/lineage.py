@@ -15,11 +15,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from retrain import tracking
+from retrain.digests import sha256_of
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
 from retrain.step import Plan
-from retrain.store import Store, sha256_of
+from retrain.store import Store
 
 FOLDER = "lineage"  # of the run's artifacts
 COLUMNS = ("path", "split", "label", "sha256")  # of a list of images

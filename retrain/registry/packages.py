@@ -1,12 +1,12 @@
 """The package of a version: what is served, as it is in the registry."""
 
-import hashlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from retrain import atomic, tracking
+from retrain.digests import sha256_of
 from retrain.project import Project
 from retrain.registry import versions
 from retrain.registry.versions import ModelVersion
@@ -102,5 +102,4 @@ def _download(project: Project, uri: str, folder: Path) -> Path:
 
 def digest_of_weights(model: Path) -> str:
     """SHA-256 (hex) of the weights in a folder that `models.save` wrote."""
-    with (model / WEIGHTS).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256_of(model / WEIGHTS)

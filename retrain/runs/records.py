@@ -16,13 +16,13 @@ from time import monotonic
 from typing import Any
 
 from retrain import roots
+from retrain.atomic import write_json
 from retrain.errors import UsageError
 from retrain.faults import did_you_mean
 from retrain.messages import message_of
 from retrain.params import workload_names
 from retrain.project import Project
 from retrain.runs.state import RunState
-from retrain.store import write_json
 
 Document = dict[str, Any]
 

@@ -5,13 +5,14 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, replace
 from time import monotonic
 
+from retrain.atomic import write_json
 from retrain.errors import DamagedArtifactError, PrunedError, StepTimeoutError
 from retrain.limits import timeout_message
 from retrain.runs import console
 from retrain.runs.dry_run import REFRESHED
 from retrain.runs.state import Outcome, RunState
 from retrain.step import Input, Plan, Step, TrialContext, plan
-from retrain.store import Artifact, RunContext, write_json
+from retrain.store import Artifact, RunContext
 from retrain.verify import Verifier, retry_damaged
 from retrain.workload import Workload
 

@@ -12,9 +12,9 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from retrain.atomic import write_json
 from retrain.locks import locked
 from retrain.step import Plan, digest_of
-from retrain.store import write_json
 from retrain.workload import Tune
 
 RUNNING, COMPLETE, PRUNED, FAILED = "running", "complete", "pruned", "failed"

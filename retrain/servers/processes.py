@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from retrain.atomic import write_json
 from retrain.locks import locked
 from retrain.project import Project
-from retrain.store import write_json
 
 # In the environment of a service and of its child processes: the service's log. A flow run has a
 # session of its own, and still runs when its worker is killed; this variable identifies it.

@@ -7,7 +7,6 @@ below `code/` the modules that it runs. Beside them, and without a part in its i
 evaluated on.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import models
 from models.image import RESAMPLING
 from retrain.code import code_digests
+from retrain.digests import sha256_of
 from retrain.step import digest_of
 
 SERVING = "artifacts/serving.json"
@@ -50,11 +50,7 @@ def package_digest(model: Path, precision: str, code: Mapping[str, str]) -> str:
 
 def checksums(model: Path) -> dict[str, str]:
     """The SHA-256 (hex) of the files of a folder that `models.save` wrote, by name."""
-    found = {}
-    for name in _names(model):
-        with (model / name).open("rb") as file:
-            found[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
+    return {name: sha256_of(model / name) for name in _names(model)}
 
 
 def _names(model: Path) -> list[str]:

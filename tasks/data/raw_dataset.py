@@ -21,8 +21,6 @@ READERS = {
     "webdataset": "tasks.data.tar_files",
 }
 
-SPLITS = ("train", "val", "test")
-
 # This many units spread well over a cluster. A unit with fewer images and less work is not worth a
 # task; with more images, a task would need more memory, and lose more work if it is killed.
 UNITS = 256

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-SPLITS = ("train", "val", "test")
 LABELS = "labels.json"
 IMAGES = "images.json"
 ROWS = "rows.parquet"

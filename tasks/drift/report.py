@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from retrain.atomic import write_json
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console
-from retrain.store import write_json
 from tasks.drift.compare import compare, shares
 
 if TYPE_CHECKING:

@@ -32,11 +32,11 @@ from tasks.data.shards import (
     LABELS,
     PIXELS,
     ROWS,
-    SPLITS,
     open_prepared,
     publish,
     shard_name,
 )
+from tasks.data.splits import SPLITS
 
 if TYPE_CHECKING:
     from models.backbone import EmbeddingNetwork

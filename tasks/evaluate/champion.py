@@ -14,6 +14,7 @@ from itertools import chain
 
 from rich.markup import escape
 
+from retrain.atomic import write_json
 from retrain.project import Project
 from retrain.registry import decisions, versions
 from retrain.registry.ledger import LONGEST_REASON, Decision
@@ -28,7 +29,6 @@ from tasks.compute.served import Served, ask, other_versions
 from tasks.data import image_table
 from tasks.data.accepted_images import AcceptedImage, read_images
 from tasks.data.champion import Registered, Scored, TestSplit
-from tasks.data.json_file import write_json
 from tasks.data.metrics import Tally, summarise
 from tasks.data.raw_dataset import READERS, open_raw_dataset
 from tasks.evaluate import predictions

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import models
 from retrain import tracking
+from retrain.atomic import write_json
 from retrain.code import libraries_of
 from retrain.registry import packages, versions
 from retrain.step import REPORT, Chosen, Facts, Input, Step, Workspace
@@ -17,7 +18,6 @@ from tasks.compute.inference import PredictionJob, probabilities
 from tasks.data import package
 from tasks.data.embeddings import prepared_by
 from tasks.data.image_facts import has_features
-from tasks.data.json_file import write_json
 from tasks.data.learnt_images import LEARNT, learnt_images
 from tasks.data.metrics import (
     LOWER_IS_BETTER,

@@ -15,24 +15,14 @@ from typing import IO, TYPE_CHECKING
 
 from models.image import to_arrays, to_jpeg
 from retrain import atomic
+from retrain.atomic import write_json
 from retrain.runs import console
 from retrain.step import Chosen, Step
 from tasks.compute.ray_data import map_units
 from tasks.data import image_table
-from tasks.data.json_file import write_json
 from tasks.data.raw_dataset import READERS, RawDataset, Unit, open_raw_dataset
-from tasks.data.shards import (
-    ENDS,
-    IMAGES,
-    JPEGS,
-    LABELS,
-    PIXELS,
-    ROWS,
-    SOURCE,
-    SPLITS,
-    publish,
-    shard_name,
-)
+from tasks.data.shards import ENDS, IMAGES, JPEGS, LABELS, PIXELS, ROWS, SOURCE, publish, shard_name
+from tasks.data.splits import SPLITS
 
 if TYPE_CHECKING:
     from retrain.step import Facts, Workspace

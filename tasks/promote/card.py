@@ -21,7 +21,7 @@ from retrain.store import MANIFEST, Artifact
 from retrain.workload import PASSED_ON
 from tasks.data.metrics import METRICS
 from tasks.data.package import images_of
-from tasks.data.raw_dataset import SPLITS
+from tasks.data.splits import SPLITS
 from tasks.promote.outcome import slice_row
 
 CONFIDENCE = 0.95

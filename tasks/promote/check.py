@@ -7,7 +7,6 @@ with the run of its training, and not in the package, because people who may see
 be allowed to see the data: so that a rollback can make the same check later, without the data.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
@@ -17,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from retrain import tracking
+from retrain.digests import sha256_of
 from retrain.project import Project
 from retrain.registry import packages, versions
 from retrain.registry.versions import Latency, ModelVersion
@@ -121,7 +121,7 @@ def example_of(folder: Path, images: Iterable[AcceptedImage], evaluated: Path) -
     asked = tuple(images)
     expected = _evaluated(evaluated, {image.sha256 for image in asked})
     files = {
-        path.relative_to(folder).as_posix(): _sha256(path)
+        path.relative_to(folder).as_posix(): sha256_of(path)
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != MLMODEL
     }
@@ -240,7 +240,7 @@ def damaged_files(folder: Path, version: ModelVersion, example: Example | None) 
 
 def is_file_with(path: Path, sha256: str) -> bool:
     """Whether there is a file with a SHA-256 (hex)."""
-    return path.is_file() and _sha256(path) == sha256
+    return path.is_file() and sha256_of(path) == sha256
 
 
 def check_answers(
@@ -330,8 +330,3 @@ def _evaluated(folder: Path, wanted: set[str]) -> Mapping[str, Mapping[str, floa
             ):
                 found[sha256] = dict(zip(known, values, strict=True))
     return found
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

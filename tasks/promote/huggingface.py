@@ -13,7 +13,7 @@ import models
 from models import fine_tuned
 from models.architecture import classifiers
 from models.image import RESAMPLING
-from tasks.data.json_file import write_json
+from retrain.atomic import write_json
 from tasks.data.package import images_of
 
 if TYPE_CHECKING:

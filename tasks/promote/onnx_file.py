@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import models
 from models.image import to_arrays
+from retrain.atomic import write_json
 from retrain.errors import UsageError
-from tasks.data.json_file import write_json
 from tasks.data.package import images_of
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import models
+from retrain.atomic import write_json
 from retrain.code import libraries_of, source_of
 from tasks.data import package
-from tasks.data.json_file import write_json
 
 
 def write_package(model: Path, precision: str, images: Mapping[str, int], folder: Path) -> None:

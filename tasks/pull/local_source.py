@@ -12,7 +12,6 @@ from rich.markup import escape
 from retrain.errors import UsageError
 from retrain.runs import console
 from retrain.step import digest_of
-from retrain.store import PIECE
 from tasks.pull.transfer import each, walk_folder
 
 EXAMPLES = 5
@@ -129,6 +128,9 @@ def _describe_ignored(ignored: Sequence[str]) -> str:
         f"Left out of the data, because they are no regular files or lead in circles: "
         f"{', '.join(ignored[:EXAMPLES])}{f', and {more:,} more' if more > 0 else ''}"
     )
+
+
+PIECE = 1 << 20  # bytes per read, of which a person is told
 
 
 def _read(path: Path, copy: Path | None, show: Callable[[int], None]) -> str:

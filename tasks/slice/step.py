@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from retrain.atomic import write_json
 from retrain.runs.runner import Runner
 from retrain.step import Chosen, Facts, Input, Step, Workspace
 from retrain.store import Artifact
 from retrain.workload import Data, Gate, Workload
 from tasks.data import predictions
-from tasks.data.json_file import write_json
 from tasks.data.raw_dataset import READERS, open_raw_dataset
 from tasks.data.slices import FILE, Slice, Slices
 from tasks.slice.columns import TestSplit, read_columns

@@ -1,11 +1,11 @@
 """Writes and reads checkpoints, from which an interrupted training continues."""
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from retrain.digests import sha256_of
 from tasks.train.collective import said_by_first
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def save(scratch: Path, step: int, state: dict[str, Any], kept: int) -> None:
     folder.mkdir(exist_ok=True)
     partial = folder / "partial"
     torch.save(state, partial)
-    partial.replace(folder / f"{step:010d}-{_sha256(partial)}.pt")
+    partial.replace(folder / f"{step:010d}-{sha256_of(partial)[:16]}.pt")
     for old in sorted(folder.glob("*.pt"), reverse=True)[kept:]:
         old.unlink()
 
@@ -96,10 +96,5 @@ def newest(scratch: Path) -> int:
 def _undamaged(scratch: Path, pattern: str = "*.pt") -> Iterator[Path]:
     """Checkpoints whose content is what their name says, the newest first."""
     for path in sorted((scratch / FOLDER).glob(pattern), reverse=True):
-        if path.stem.endswith(_sha256(path)):
+        if path.stem.endswith(sha256_of(path)[:16]):
             yield path
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.data.json_file import write_json
+from retrain.atomic import write_json
 
 
 def seal(folder: Path, facts: Mapping[str, Any]) -> None:

@@ -12,9 +12,9 @@ from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from retrain.atomic import write_json
 from retrain.runs import console
 from retrain.runs.console import Progress
-from tasks.data.json_file import write_json
 from tasks.train.selection import Epoch
 
 if TYPE_CHECKING:

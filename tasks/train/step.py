@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import models
 from models import processing, user_code
 from retrain import tracking
+from retrain.atomic import write_json
 from retrain.code import libraries_of, names_in, source_of
 from retrain.errors import PrunedError, UsageError
 from retrain.hardware import find_compiler, gpu_capabilities
@@ -37,7 +38,6 @@ from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train, Workload, flatten
 from tasks.compute.placement import cpus_of_worker, telling_that_it_waits
 from tasks.data.embeddings import prepared_by
-from tasks.data.json_file import write_json
 from tasks.data.raw_dataset import READERS
 from tasks.data.shards import JPEG_MODULE, SOURCE_MODULE, open_prepared
 from tasks.train import adapters, rehearsal
@@ -501,7 +501,6 @@ STEP = Step(
         "models.cost",
         "models.processing",
         "tasks.compute.placement",
-        "tasks.data.json_file",
         "tasks.train.estimate",
         "tasks.train.interrupt",
         "tasks.train.progress",

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from tasks.data.image_table import property_types
-from tasks.data.raw_dataset import SPLITS
+from tasks.data.splits import SPLITS
 from tasks.validate.fingerprint import THUMBNAIL, look_alikes, near_duplicates
 from tasks.validate.splits import assign_splits
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from retrain.errors import RejectedDataError
 from retrain.step import Chosen, Step
 from tasks.data import image_table
-from tasks.data.raw_dataset import READERS, SPLITS, open_raw_dataset
+from tasks.data.raw_dataset import READERS, open_raw_dataset
+from tasks.data.splits import SPLITS
 from tasks.validate import suite, told
 from tasks.validate.image_database import COLUMNS, ImageDatabase
 from tasks.validate.scan import scan_units

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retrain.store import sha256_of
+from retrain.digests import sha256_of
 from tests.flows.conftest import copy_clone, draw_photos, ran
 
 

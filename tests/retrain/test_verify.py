@@ -64,8 +64,8 @@ def test_an_artifact_is_read_once_in_a_run(store, made, monkeypatch):
 
     read = []
     monkeypatch.setattr(
-        module, "sha256_of", lambda path, stop, real=module.sha256_of: (
-            read.append(path.name), real(path, stop)
+        module, "sha256_of", lambda path, real=module.sha256_of: (
+            read.append(path.name), real(path)
         )[1],
     )  # fmt: skip
     verifier = Verifier(store)

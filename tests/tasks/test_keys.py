@@ -61,7 +61,6 @@ EDITS = {
     "tasks/compute/workers.py": ["evaluate"],
     "tasks/data/class_folders.py": ["validate", "preprocess"],
     "tasks/data/jpeg_shards.py": [],
-    "tasks/data/json_file.py": ["preprocess", "evaluate"],
     "tasks/data/parquet_files.py": [],
     "tasks/data/metrics.py": ["evaluate"],
     "tasks/evaluate/plots.py": [],

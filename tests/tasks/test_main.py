@@ -5,12 +5,13 @@ import shutil
 
 import pytest
 
+from retrain.atomic import write_json
 from retrain.errors import RejectedDataError
 from retrain.project import Project
 from retrain.registry import decisions, versions
 from retrain.registry.ledger import Decision
 from retrain.registry.versions import Candidate
-from retrain.store import Artifact, RunContext, digest_of_output, list_files, write_json
+from retrain.store import Artifact, RunContext, digest_of_output, list_files
 from retrain.workload import Data, Gate, Model, Workload
 from tasks.__main__ import GATE, RECORD, Build
 from tasks.data import package

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from models import custom, user_code
+from retrain.atomic import write_json
 from retrain.errors import PrunedError
 from retrain.runs.console import Progress
 from retrain.workload import PASSED_ON, Train, Workload
-from tasks.data.json_file import write_json
 from tasks.data.shards import Prepared, open_prepared
 from tasks.train.device import known_to_accelerate, set_threads
 from tasks.train.job import TrainingJob

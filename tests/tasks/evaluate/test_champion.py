@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from retrain import tracking
+from retrain.atomic import write_json
 from retrain.errors import DamagedArtifactError
 from retrain.execute import get_or_run
 from retrain.project import Project
@@ -21,15 +22,7 @@ from retrain.registry.versions import Candidate
 from retrain.runs.dry_run import DryRun, StepHasToRunError
 from retrain.runs.state import RunState
 from retrain.step import DataVersion, Plan, plan
-from retrain.store import (
-    MANIFEST,
-    Artifact,
-    RunContext,
-    Store,
-    digest_of_output,
-    list_files,
-    write_json,
-)
+from retrain.store import MANIFEST, Artifact, RunContext, Store, digest_of_output, list_files
 from retrain.verify import Verifier
 from retrain.workload import Data, Evaluate, Model, Workload
 from tasks.compute import served

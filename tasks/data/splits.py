@@ -1,0 +1,3 @@
+"""The splits of the data, in the order in which they are told."""
+
+SPLITS = ("train", "val", "test")
