@@ -1,0 +1,1 @@
+"""The modules of the team that keeps its models trained here."""
