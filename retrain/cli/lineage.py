@@ -133,7 +133,7 @@ def _lines(
         reason = f" ({entry.reason})" if entry.reason else ""
         by = entry.who or "somebody"
         yield "decision", f"{entry.action} {entry.time} by {by}: {entry.verdict}{reason}"
-    yield "package", version.package_digest or UNKNOWN
+    yield "package", version.package_digest
     yield "weights", version.weights
     metrics = (f"{name} {console.number(value)}" for name, value in version.metrics.items())
     yield "metrics", ", ".join(metrics)

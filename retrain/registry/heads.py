@@ -2,7 +2,7 @@
 
 The head, the number and the digest of the last entry, is a file of the project, `ledger/vit.json`.
 It is meant for git: a ledger that lacks that entry was cut off or replaced. And below `.retrain`
-the digest of each entry is noted before this clone writes it, so that the clone knows its own.
+the clone notes the MLflow run of the ledger that it writes to.
 """
 
 import json
@@ -54,20 +54,20 @@ def names(project: Project) -> list[str]:
     return sorted(path.stem for path in (project.root / LEDGERS).glob("*.json"))
 
 
-def advance(project: Project, name: str, written: Ledger) -> None:
+def advance(project: Project, written: Ledger) -> None:
     """Writes the head of a ledger, unless the project has it, or that of another ledger."""
-    before = read(project, name)
-    if not written.head or written.run is None:
+    if not written.entries or written.run is None:
         return
-    if before and (before.ledger != written.run or before.number >= written.next - 1):
+    last, before = written.entries[-1], read(project, written.name)
+    if before and (before.ledger != written.run or before.number >= last.number):
         return
-    path = _path(project, name)
+    path = _path(project, written.name)
     path.parent.mkdir(exist_ok=True)
-    now = Head(written.run, written.next - 1, written.head)
-    atomic.write_text(path, json.dumps(asdict(now), indent=1) + "\n")
+    head = Head(written.run, last.number, last.digest)
+    atomic.write_text(path, json.dumps(asdict(head), indent=1) + "\n")
 
 
-def fault(project: Project, name: str, head: Head | None, written: Ledger) -> str | None:
+def fault(project: Project, head: Head | None, written: Ledger) -> str | None:
     """How a ledger disagrees with its head; None if it does not.
 
     A clone may use an MLflow of its own beside the one that the head is of: one whose ledger it has
@@ -75,17 +75,18 @@ def fault(project: Project, name: str, head: Head | None, written: Ledger) -> st
     """
     if head is None:
         return None
-    file = project.relative(_path(project, name))
+    file = project.relative(_path(project, written.name))
     if head.ledger == written.run:
-        digests = {entry.number: entry.digest for entry in written.entries}
-        if head.number not in digests:
+        digest = next((each.digest for each in written.entries if each.number == head.number), None)
+        if digest is None:
             return f"entry {head.number}, which {file} names, is gone: it was cut off"
-        if digests[head.number] != head.digest:
+        if digest != head.digest:
             return f"entry {head.number} is not the one that {file} names: it was rewritten"
         return None
-    ours = _noted(project, name)
-    is_fresh = not ours and not written.entries and project.has_own_mlflow
-    if is_fresh or any(ledger == written.run for ledger, _ in ours):
+    note = _note(project, written.name)
+    noted = note.read_text(encoding="utf-8").split() if note.exists() else []
+    is_fresh = not noted and not written.entries and project.has_own_mlflow
+    if is_fresh or written.run in noted:
         return None
     return (
         f"{file} names another one (MLflow run {head.ledger}, {head.number} entries) than this "
@@ -93,37 +94,16 @@ def fault(project: Project, name: str, head: Head | None, written: Ledger) -> st
     )
 
 
-def note(project: Project, name: str, ledger: str, digest: str) -> None:
-    """Notes that this clone is about to write an entry.
-
-    Args:
-        project: The clone.
-        name: The name of the model.
-        ledger: The id of the ledger's MLflow run.
-        digest: SHA-256 (hex) of the entry.
-    """
-    path = _journal(project, name)
+def note(project: Project, name: str, ledger: str) -> None:
+    """Notes the MLflow run of the ledger that this clone is about to write to."""
+    path = _note(project, name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(f"{ledger} {digest}\n")
-
-
-def is_own(project: Project, name: str, ledger: str | None, digest: str) -> bool:
-    """Whether this clone has written an entry."""
-    return (ledger, digest) in _noted(project, name)
-
-
-def _noted(project: Project, name: str) -> set[tuple[str | None, str]]:
-    try:
-        lines = _journal(project, name).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return set()
-    return {(line.partition(" ")[0], line.partition(" ")[2]) for line in lines}
+    atomic.write_text(path, ledger)
 
 
 def _path(project: Project, name: str) -> Path:
     return project.root / LEDGERS / f"{name}.json"
 
 
-def _journal(project: Project, name: str) -> Path:
+def _note(project: Project, name: str) -> Path:
     return project.state / LEDGERS / f"{name}.txt"

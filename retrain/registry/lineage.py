@@ -129,9 +129,8 @@ def write(project: Project, lineage: Lineage) -> str:
     """Keeps a record with the MLflow run of the training; returns its SHA-256 (hex)."""
     text = json.dumps(asdict(lineage), indent=1, sort_keys=True, allow_nan=False) + "\n"
     digest = hashlib.sha256(text.encode()).hexdigest()
-    with TemporaryDirectory() as folder:
-        Path(folder, f"{digest}.json").write_text(text, encoding="utf-8")
-        tracking.log_artifacts(project, lineage.mlflow_run, Path(folder), FOLDER)
+    if tracking.is_active(project, lineage.mlflow_run):
+        tracking.client(project).log_text(lineage.mlflow_run, text, f"{FOLDER}/{digest}.json")
     return digest
 
 

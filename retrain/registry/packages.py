@@ -1,14 +1,12 @@
 """The package of a version: what is served, as it is in the registry."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from retrain import atomic, tracking
 from retrain.digests import sha256_of
 from retrain.project import Project
-from retrain.registry import versions
 from retrain.registry.versions import ModelVersion
 
 MODEL = "artifacts/model"  # the folder in a package with the files that `models.save` wrote
@@ -27,7 +25,7 @@ def download(project: Project, version: ModelVersion) -> Path:
     """
     uri = uri_of(project, version)
     here = tracking.local_path(uri)
-    package = here or project.state / "champions" / (version.package_digest or version.train_digest)
+    package = here or project.state / "champions" / (version.package_digest)
     if not here and package.exists() and not _has_weights(package, version):
         shutil.rmtree(package)  # the copy is damaged
     if not (here or package.exists()):
@@ -67,24 +65,6 @@ def fetch(project: Project, version: ModelVersion, folder: Path) -> Path:
 def _has_weights(package: Path, version: ModelVersion) -> bool:
     model = package / MODEL
     return (model / WEIGHTS).is_file() and digest_of_weights(model) == version.weights
-
-
-def registered(project: Project) -> Iterator[ModelVersion]:
-    """All versions of all models that this project has registered; no database is made for that."""
-    scheme, _, path = project.tracking_uri.partition(":///")
-    if scheme == "sqlite" and not Path(path.partition("?")[0]).exists():
-        return
-    client, token = tracking.client(project), None
-    while True:
-        page = client.search_model_versions(max_results=1000, page_token=token)
-        for each in page:
-            if "retrain.train_digest" in each.tags:
-                found = versions.get(project, each.name, int(each.version))
-                if found:
-                    yield found
-        token = page.token
-        if not token:
-            return
 
 
 def uri_of(project: Project, version: ModelVersion) -> str:

@@ -7,7 +7,7 @@ in production; `decisions` moves it, and the ledger records how it got there.
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,19 +16,20 @@ from retrain import tracking
 from retrain.errors import UsageError
 from retrain.locks import locked
 from retrain.project import Project
-from retrain.registry import ledger, sqlite_reader
-from retrain.registry.ledger import LONGEST_REASON
+from retrain.registry import ledger_run, snapshot
+from retrain.registry.ledger import LONGEST_REASON, compact
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import LoggedModel
-    from mlflow.entities.model_registry import ModelVersion as MlflowVersion, RegisteredModel
 
 CHAMPION = "champion"
 REFERENCE = "reference"  # the best so far: what is promoted must not be worse than that either
+TRAINING = "retrain.train_digest"  # a tag of each version that this project has registered
+JSON = {"images", "metrics", "latency"}  # the attributes that are JSON in their tags
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Candidate:
     """A model that may be registered.
 
@@ -36,36 +37,36 @@ class Candidate:
         name: The name of the workload.
         weights: SHA-256 (hex) of the weights.
         package_digest: SHA-256 (hex) of what is served: the model, its precision and its code. It
-            identifies a version; None for old versions, which were registered without it.
+            identifies a version.
         train_digest: Digest of the output of `train`: weights, labels, image size.
-        train_key: The key of the training in the store; None for old versions.
+        train_key: The key of the training in the store; None in the copy of a clone that trains a
+            version again, like `lineage`.
         start: SHA-256 (hex) of the weights that the training started from; None for new ones.
         family: The module in `models/` with its network.
         images: `size`, `channels`, `resize` and `resampling` of its input images, and `mean` and
-            `std` of each channel; old versions have the first three only.
-        classes: SHA-256 (hex) of its class names; None for old versions.
+            `std` of each channel.
+        classes: SHA-256 (hex) of its class names.
         metrics: The metrics of its evaluation when it was registered, by name.
         data: The version of the data that it was trained on; None if unknown.
         commit: The git commit that trained it; None if unknown.
         run_id: The MLflow run of its training.
-        lineage: SHA-256 (hex) of the record of how it came about (`retrain.registry.lineage`); None
-            for old versions.
+        lineage: SHA-256 (hex) of the record of how it came about (`retrain.registry.lineage`).
     """
 
     name: str
     weights: str
-    package_digest: str | None
+    package_digest: str
     train_digest: str
-    train_key: str | None
-    start: str | None
+    train_key: str | None = None
+    start: str | None = None
     family: str
     images: Mapping[str, Any]
-    classes: str | None
+    classes: str
     metrics: Mapping[str, float]
-    data: str | None
-    commit: str | None
+    data: str | None = None
+    commit: str | None = None
     run_id: str
-    lineage: str | None = field(default=None, kw_only=True)
+    lineage: str | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def milliseconds(value: float) -> str:
     return f"{value:.2f} ms" if value < 10 else f"{value:.1f} ms"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelVersion(Candidate):
     """A model in the registry.
 
@@ -114,7 +115,7 @@ class ModelVersion(Candidate):
 
     version: int
     aliases: tuple[str, ...]
-    verdict: str | None
+    verdict: str | None = None
     created: str
     broken: str | None = None
     latency: Latency | None = None
@@ -158,14 +159,8 @@ def reference(project: Project, name: str) -> ModelVersion | None:
 
 
 def _of_alias(project: Project, name: str, alias: str) -> ModelVersion | None:
-    if stored := sqlite_reader.read(project.tracking_uri, name):
-        number = stored.aliases.get(alias)
-        return None if number is None else _read(stored.versions[number], stored)
-    client = tracking.client(project)
-    model = registered(client, name)
-    if model is None or alias not in model.aliases:
-        return None
-    return _read(client.get_model_version(name, model.aliases[alias]), model)
+    model = snapshot.read(project, name)
+    return _read(model.versions[model.aliases[alias]], model) if alias in model.aliases else None
 
 
 def parse_reference(text: str) -> tuple[str, str]:
@@ -189,24 +184,13 @@ def find(project: Project, name: str, wanted: str) -> ModelVersion:
     Raises:
         UsageError: There is none; the message says which there are.
     """
-    stored = sqlite_reader.read(project.tracking_uri, name)
-    listed: dict[int, MlflowVersion | sqlite_reader.Version] = {}
-    model: RegisteredModel | sqlite_reader.Model | None = stored
-    if stored:
-        listed.update(stored.versions)
-    else:
-        client = tracking.client(project)
-        model = registered(client, name)
-        found = client.search_model_versions(f"name = '{name}'", max_results=1000) if model else []
-        listed.update((int(version.version), version) for version in found)
-    aliases = {alias: int(number) for alias, number in model.aliases.items()} if model else {}
-    number = aliases.get(wanted, int(wanted) if wanted.isdecimal() else None)
-    if number in listed:
-        assert model is not None
-        return _read(listed[number], model)
-    if not listed:
+    model = snapshot.read(project, name)
+    number = model.aliases.get(wanted, int(wanted) if wanted.isdecimal() else 0)
+    if number in model.versions:
+        return _read(model.versions[number], model)
+    if not model.versions:
         raise UsageError(f"{name} has no registered model yet: retrain train {name}")
-    known = [str(each) for each in sorted(listed)] + sorted(aliases)
+    known = [str(each) for each in sorted(model.versions)] + sorted(model.aliases)
     lacks = "champion" if wanted == CHAMPION else f"version {wanted!r}"
     why = f" See: retrain status {name}" if wanted == CHAMPION else ""
     raise UsageError(f"{name} has no {lacks}. There are: {', '.join(known)}.{why}")
@@ -224,23 +208,14 @@ def find_by_weights(project: Project, name: str, weights: str) -> ModelVersion |
 
 def of_training(project: Project, name: str, train_digest: str) -> list[int]:
     """The numbers of the versions that come from a training, in whatever package."""
-    return [each.version for each in _find(project, name, "train_digest", train_digest)]
+    return [version.version for version in _find(project, name, "train_digest", train_digest)]
 
 
 def _find(project: Project, name: str, tag: str, value: str) -> list[ModelVersion]:
     """The versions with a tag; the one that was changed last comes first."""
-    if stored := sqlite_reader.read(project.tracking_uri, name):
-        return [
-            _read(version, stored)
-            for version in stored.versions.values()
-            if version.tags.get(f"retrain.{tag}") == value
-        ]
-    client = tracking.client(project)
-    model = registered(client, name)
-    if model is None:
-        return []
-    wanted = f"name = '{name}' AND tags.`retrain.{tag}` = '{value}'"
-    return [_read(each, model) for each in client.search_model_versions(wanted)]
+    model = snapshot.read(project, name)
+    found = [each for each in model.versions.values() if each.tags.get(f"retrain.{tag}") == value]
+    return [_read(each, model) for each in found]
 
 
 def get(project: Project, name: str, number: int) -> ModelVersion | None:
@@ -249,20 +224,19 @@ def get(project: Project, name: str, number: int) -> ModelVersion | None:
     Raises:
         ValueError: It was not registered by this project.
     """
-    from_file = sqlite_reader.read(project.tracking_uri, name)
-    if from_file is not None:
-        stored = from_file.versions.get(number)
-        return _read(stored, from_file) if stored else None
-    from mlflow.exceptions import MlflowException
+    model = snapshot.read(project, name)
+    return _read(model.versions[number], model) if number in model.versions else None
 
-    client = tracking.client(project)
-    model = registered(client, name)
-    try:
-        return _read(client.get_model_version(name, str(number)), model) if model else None
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise
-        return None
+
+def every(project: Project) -> list[ModelVersion]:
+    """All versions of all models that this project has registered."""
+    models = [snapshot.read(project, name) for name in snapshot.names(project)]
+    return [
+        _read(version, model)
+        for model in models
+        for version in model.versions.values()
+        if TRAINING in version.tags
+    ]
 
 
 def register(project: Project, candidate: Candidate, package: Path) -> ModelVersion:
@@ -280,11 +254,10 @@ def register(project: Project, candidate: Candidate, package: Path) -> ModelVers
 
     client = tracking.client(project)
     uploaded = _upload(client, candidate, package)
-    ledger.open_run(client, project, candidate.name)
-    known = asdict(candidate)
+    ledger_run.find_or_create(client, project, candidate.name)
     tags = {
-        f"retrain.{name}": value if isinstance(value, str) else _compact(value)
-        for name, value in known.items()
+        f"retrain.{name}": value if isinstance(value, str) else compact(value)
+        for name, value in asdict(candidate).items()
         if name not in ("name", "run_id") and value is not None
     }
     created = client.create_model_version(
@@ -296,11 +269,11 @@ def register(project: Project, candidate: Candidate, package: Path) -> ModelVers
         model_id=uploaded.model_id,
     )
     # With this tag the run's page links to the version, as after `mlflow.register_model`.
-    link = _compact([{"name": candidate.name, "version": created.version}])
+    link = compact([{"name": candidate.name, "version": created.version}])
     client.set_logged_model_tags(uploaded.model_id, {MLFLOW_MODEL_VERSIONS: link})
-    model = registered(client, candidate.name)
-    assert model is not None
-    return _read(created, model)
+    made = get(project, candidate.name, int(created.version))
+    assert made is not None
+    return made
 
 
 def mark_broken(project: Project, version: ModelVersion, why: str) -> None:
@@ -312,67 +285,36 @@ def mark_broken(project: Project, version: ModelVersion, why: str) -> None:
 def note_latency(project: Project, version: ModelVersion, latency: Latency) -> ModelVersion:
     """Notes how fast a version was in the check before a promotion."""
     client, number = tracking.client(project), str(version.version)
-    value = _compact(asdict(latency))
+    value = compact(asdict(latency))
     client.set_model_version_tag(version.name, number, "retrain.latency", value)
     return replace(version, latency=latency)
 
 
-def champion_of(model: "RegisteredModel | sqlite_reader.Model") -> int | None:
-    """The number of the version in production; None when there is none."""
-    number = model.aliases.get(CHAMPION)
-    return None if number is None else int(number)
-
-
-def registered(client: "MlflowClient", name: str) -> "RegisteredModel | None":
-    """The registered model with its aliases and tags; None when there is none."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        return client.get_registered_model(name)
-    except MlflowException as error:
-        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-            return None
-        raise
-
-
-def _read(
-    version: "MlflowVersion | sqlite_reader.Version", model: "RegisteredModel | sqlite_reader.Model"
-) -> ModelVersion:
-    tags = {
-        name.removeprefix("retrain."): value
-        for name, value in version.tags.items()
-        if name.startswith("retrain.")
-    }
-    if not {"train_digest", "family"} <= tags.keys():
+def _read(version: snapshot.Version, model: snapshot.Model) -> ModelVersion:
+    if TRAINING not in version.tags:
         raise ValueError(
             f"Version {version.version} of the registered model {version.name} was not registered "
             f"by Retrain. Give the alias {CHAMPION!r} to one that was."
         )
-    number = int(version.version)
-    return ModelVersion(
-        name=version.name,
-        weights=tags["weights"],
-        package_digest=tags.get("package_digest"),
-        train_digest=tags["train_digest"],
-        train_key=tags.get("train_key"),
-        start=tags.get("start"),
-        family=tags["family"],
-        images=json.loads(tags["images"]),
-        classes=tags.get("classes"),
-        metrics=json.loads(tags["metrics"]),
-        data=tags.get("data"),
-        commit=tags.get("commit"),
-        run_id=version.run_id,
-        lineage=tags.get("lineage"),
-        version=number,
-        aliases=tuple(sorted(a for a, of in model.aliases.items() if int(of) == number)),
-        verdict=tags.get("verdict"),
-        created=datetime.fromtimestamp(version.creation_timestamp / 1000, UTC).isoformat(
-            timespec="seconds"
+    tags = {
+        each.name: version.tags[f"retrain.{each.name}"]
+        for each in fields(ModelVersion)
+        if f"retrain.{each.name}" in version.tags
+    }
+    values: dict[str, Any] = tags | {name: json.loads(tags[name]) for name in JSON & tags.keys()}
+    if "latency" in values:
+        values["latency"] = Latency(**values["latency"])
+    created = datetime.fromtimestamp(version.creation_timestamp / 1000, UTC)
+    own = {
+        "name": version.name,
+        "version": version.version,
+        "run_id": version.run_id,
+        "aliases": tuple(
+            sorted(name for name, number in model.aliases.items() if number == version.version)
         ),
-        broken=tags.get("broken"),
-        latency=Latency(**json.loads(tags["latency"])) if "latency" in tags else None,
-    )
+        "created": created.isoformat(timespec="seconds"),
+    }
+    return ModelVersion(**values | own)
 
 
 def _upload(client: "MlflowClient", candidate: Candidate, package: Path) -> "LoggedModel":
@@ -404,7 +346,3 @@ def _upload(client: "MlflowClient", candidate: Candidate, package: Path) -> "Log
         client.log_model_artifacts(model.model_id, str(package))
         model = client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
     return model
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)

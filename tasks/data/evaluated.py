@@ -34,12 +34,7 @@ class Evaluated:
 
 
 def find_evaluated(store: Store, version: ModelVersion) -> Evaluated | None:
-    """What a version was evaluated on; None if the store has lost a part of it.
-
-    It is not known either of an old version, which was registered without its package.
-    """
-    if version.package_digest is None:
-        return None
+    """What a version was evaluated on; None if the store has lost a part of it."""
     evaluated = _find(
         store, "evaluate", lambda each: each["facts"].get("package") == version.package_digest
     )

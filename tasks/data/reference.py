@@ -29,13 +29,10 @@ FOLDER = "reference"  # of the run's artifacts
 def find_reference(project: Project, version: ModelVersion) -> "pa.Table | None":
     """The reference of a version; None if MLflow has none, and the store has lost what it is of.
 
-    There is none either for an old version, of which nobody knows the package that was evaluated.
     It is kept on this machine.
     """
     import pyarrow.parquet as pq
 
-    if version.package_digest is None:
-        return None
     name = f"reference-{version.package_digest[:16]}.parquet"
     file = project.state / "drift" / version.name / name
     if not file.exists():

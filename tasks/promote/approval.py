@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from retrain.errors import ChampionChangedError, UsageError
 from retrain.project import Project
-from retrain.registry import decisions, ledger, model_card, versions
+from retrain.registry import decisions, ledger, ledger_run, model_card, versions
 from retrain.registry.ledger import LONGEST_REASON, Action, Decision, Entry, Ledger
 from tasks.promote.check import check_before_promotion
 from tasks.promote.latency import bound_of, exceeds
@@ -155,11 +155,11 @@ def _review(
         version.version,
         current,
         waiting.verdict,
-        document,
-        reason,
-        waiting.data,
-        waiting.commit,
-        waiting.run,
+        document=document,
+        reason=reason,
+        data=waiting.data,
+        commit=waiting.commit,
+        run=waiting.run,
         reference=waiting.reference,
         reviews=waiting.number,
         who=who,
@@ -229,7 +229,7 @@ def became_of(name: str, written: Ledger, waited: Entry) -> tuple[str, str]:
 def _document(project: Project, written: Ledger, waiting: Entry) -> dict[str, Any] | None:
     """What the gate considered; None if that is gone or was changed."""
     assert waiting.document
-    found = decisions.document(project, written, waiting.document)
+    found = ledger_run.document(project, written, waiting.document)
     if found is None or ledger.sha256_of(found.decode()) != waiting.document:
         return None
     document: dict[str, Any] = json.loads(found)

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from retrain import atomic, tracking
 from retrain.errors import DamagedArtifactError
 from retrain.project import Project
-from retrain.registry import packages
+from retrain.registry import packages, versions
 from retrain.registry.versions import ModelVersion
 from retrain.store import Artifact, Store
 from retrain.verify import Verifier
@@ -59,7 +59,7 @@ def damaged_packages(project: Project, repair: bool) -> list[DamagedPackage]:
         Those that had changed.
     """
     found = []
-    for version in packages.registered(project):
+    for version in versions.every(project):
         with TemporaryDirectory() as place:
             example = example_for(project, version, Path(place))
             what = _fault(project, version, example, Path(place))

@@ -329,6 +329,7 @@ def test_what_the_champion_came_from_stays(project, store):
         )  # fmt: skip
         tags = {
             "train_digest": f"t{number}", "family": "vit", "weights": "w", "images": "{}",
+            "package_digest": f"p{number}", "classes": "c",
             "metrics": "{}", "lineage": lineage.write(project, record),
         }  # fmt: skip
         named = {f"retrain.{name}": value for name, value in tags.items()}

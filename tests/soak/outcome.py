@@ -11,7 +11,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from retrain.project import Project
-from retrain.registry import ledger, sqlite_reader
+from retrain.registry import ledger, snapshot
 from retrain.store import Store
 from tests.flows.conftest import Clone
 
@@ -41,9 +41,9 @@ class Outcome:
 def outcome_of(clone: Clone, output: str) -> Outcome:
     """Reads the outcome of a run that printed its document."""
     document = json.loads(output[output.index("{") :])
-    model = sqlite_reader.read(_tracking_uri(clone), "vit")
+    model = snapshot.from_file(_tracking_uri(clone), "vit")
     assert model is not None
-    written = ledger.read("vit", model.tags, model.ledger, model.ledger_location)
+    written = ledger.read(model)
     return Outcome(
         weights=document["model"]["digest"],
         versions=len(model.versions),

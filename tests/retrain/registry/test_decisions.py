@@ -1,6 +1,7 @@
 """The ledger: entries that nothing overwrites, and the alias that follows them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ import pytest
 from retrain import tracking
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
-from retrain.registry import decisions, ledger, sqlite_reader, versions
+from retrain.registry import decisions, ledger, ledger_run, versions
+from retrain.registry.ledger import Decision
+from retrain.registry.snapshot import Model
 from tests import templates
 from tests.flows.preloaded import forks
 from tests.retrain.registry.helpers import RULES, decision, history, register
@@ -51,14 +54,26 @@ def test_a_model_that_is_promoted_again_after_another_is_written_again(project, 
 
 
 def test_a_decision_of_any_size_is_kept_in_its_document(project, name, pair):
-    document = {"rules": RULES * 1000, "slices": {"night": 0.5}}
+    document = {"rules": [*RULES] * 1000, "slices": {"night": 0.5}}
     decisions.apply(project, pair[0], decision(1, document=document))
     written = decisions.read(project, name)
     [entry] = written.entries
-    assert json.loads(decisions.document(project, written, entry.document)) == json.loads(
-        json.dumps(document)
-    )
-    assert len(decisions.rules(project, written, entry)) == 1000
+    assert json.loads(ledger_run.document(project, written, entry.document)) == document
+    assert decisions.rules(project, written, entry) == document["rules"]
+    client = tracking.client(project)
+    assert not ledger_run.write(client, written.run, 1, "{}")  # MLflow refuses another value
+    assert ledger_run.write(client, written.run, 1, written.values["000001"])
+
+
+def test_a_decision_is_applied_when_it_was_carried_out(project, name, pair):
+    decisions.apply(project, pair[0], decision(1))
+    decisions.apply(project, pair[1], decision(2, previous=1))
+    decisions.apply(project, pair[0], decision(1, "rejected", previous=2))
+    first, second = (versions.get(project, name, number) for number in (1, 2))
+    assert decisions.is_applied(project, first, decision(1, "rejected", previous=2))
+    assert not decisions.is_applied(project, second, decision(2, "rejected", previous=1))
+    assert decisions.is_applied(project, second, decision(2, previous=1))
+    assert not decisions.is_applied(project, first, decision(1))
 
 
 def test_a_reason_that_is_too_long_changes_nothing(project, name, pair):
@@ -73,17 +88,6 @@ def test_a_decision_against_another_champion_is_refused(project, name, pair):
     decisions.apply(project, pair[0], decision(1))
     with pytest.raises(ChampionChangedError, match="champion is version 1 by now"):
         decisions.apply(project, pair[1], decision(2, previous=None))
-    assert len(history(project, name)) == 1
-
-
-def test_mlflow_itself_refuses_to_change_an_entry(project, name, pair):
-    from mlflow.exceptions import MlflowException
-
-    decisions.apply(project, pair[0], decision(1))
-    client, run = tracking.client(project), decisions.read(project, name).run
-    with pytest.raises(MlflowException, match="not allowed"):
-        client.log_param(run, "000001", "{}")
-    assert not ledger.write(client, run, 1, "{}")
     assert len(history(project, name)) == 1
 
 
@@ -129,64 +133,46 @@ def test_an_alias_that_a_person_has_moved_stays(project, name, pair):
     assert len(history(project, name)) == 4
 
 
-def test_old_decisions_in_tags_are_read_before_the_others(project, name, pair):
-    client = tracking.client(project)
-    for number, (action, previous) in enumerate([("promoted", None), ("rejected", 1)], 1):
-        fields = {
-            "action": action, "version": number, "previous": previous, "verdict": "v",
-            "rules": RULES, "data": "d", "commit": "c", "run": "r", "time": "2026-01-01T00:00:00",
-        }  # fmt: skip
-        value = json.dumps(fields)
-        client.set_registered_model_tag(name, f"retrain.ledger.{number:06d}-0123abcd", value)
-    client.set_registered_model_alias(name, "champion", "1")
-    client.delete_registered_model_tag(name, ledger.RUN)  # which old versions did not have
-    written = decisions.read(project, name)
-    assert [entry.action for entry in written.entries] == ["promoted", "rejected"]
-    assert decisions.rules(project, written, written.entries[0]) == list(RULES)
-    assert not written.unfinished
-    decisions.apply(project, pair[1], decision(2, previous=1))
-    written = decisions.read(project, name)
-    assert [entry.number for entry in written.entries] == [1, 2, 3]
-    assert written.entries[2].before == ""
-    assert (written.line, alias(project, name)) == ((1, 2), 2)
+ACTIONS = {"<": "rolled back", "?": "waiting", "~": "compared", "-": "rejected", "!": "rejected"}
 
 
-def test_the_ledger_is_the_same_without_the_file(project, name, pair, monkeypatch):
-    decisions.apply(project, pair[0], decision(1))
-    decisions.apply(project, pair[1], decision(2, previous=1))
-    with_file = decisions.read(project, name), versions.get(project, name, 2)
-    assert len(with_file[0].entries) == 2
-    monkeypatch.setattr(sqlite_reader, "read", lambda *_: None)
-    assert (decisions.read(project, name), versions.get(project, name, 2)) == with_file
-    assert versions.get(project, name, 7) is None
+def ledger_of(steps: str) -> ledger.Ledger:
+    """A ledger of promotions, or what the sign before a version says; `!` is a person's."""
+    values, before = {}, None
+    for number, step in enumerate(steps.split(), 1):
+        action = ACTIONS.get(step[0], "promoted")
+        fields = {"action": action, "version": int(step[-1]), "previous": before, "verdict": ""}
+        fields |= {"reviews": 1 if step[0] == "!" else None, "reference": "*" in step}
+        values[f"{number:06d}"] = json.dumps(fields | {"time": "", "before": ""})
+        before = int(step[-1]) if action in ("promoted", "rolled back") else before
+    return ledger.read(Model("vit", ledger=values))
 
 
 @pytest.mark.parametrize(
     ("steps", "line", "withdrawn"),
     [
-        ("1 2 3", (1, 2, 3), ()),
-        ("1 2 3 <2", (1, 2), (3,)),
-        ("1 2 3 <2 <1", (1,), (2, 3)),
-        ("1 2 3 <1", (1,), (2, 3)),
-        ("1 2 3 <2 4", (1, 2, 4), (3,)),
-        ("1 2 <1 2", (1, 2), ()),
-        ("1 2 1 <2", (1, 2), (1,)),
-        ("1 2 3 <1 <3", (1, 3), (2,)),
+        ("1 2 3", (1, 2, 3), {}),
+        ("1 2 3 <2", (1, 2), {3: 4}),
+        ("1 2 3 <2 <1", (1,), {2: 5, 3: 4}),
+        ("1 2 3 <1", (1,), {2: 4, 3: 4}),
+        ("1 2 3 <2 4", (1, 2, 4), {3: 4}),
+        ("1 2 <1 2", (1, 2), {}),
+        ("1 2 <1 ?2", (1,), {}),
+        ("1 2 1 <2", (1, 2), {1: 4}),
+        ("1 2 3 <1 <3", (1, 3), {2: 4}),
+        ("1 2 <2", (1, 2), {}),
+        ("1 2 2", (1, 2), {}),
+        ("1 ?2 !2", (1,), {2: 3}),
+        ("1 ?2 !2 ?2", (1,), {}),
+        ("1 -2 ~3", (1,), {}),
     ],
 )
 def test_a_rollback_goes_back_in_the_line_of_champions(steps, line, withdrawn):
-    entries, before = [], None
-    for number, step in enumerate(steps.split(), 1):
-        version = int(step.strip("<"))
-        action = "rolled back" if "<" in step else "promoted"
-        fields = dict.fromkeys(("reason", "data", "commit", "run", "who", "document"))
-        fields |= {"action": action, "version": version, "previous": before, "verdict": ""}
-        value = json.dumps(fields | {"time": "", "before": ""})
-        entries.append((f"{number:06d}", value))
-        before = version
-    written = ledger.read("vit", {}, dict(entries), None)
+    written = ledger_of(steps)
     assert written.line == line
-    assert tuple(sorted(written.withdrawn)) == withdrawn
+    assert {version: entry.number for version, entry in written.withdrawn.items()} == withdrawn
+    last = [entry for entry in written.entries if entry.appoints][-1]
+    assert written.appointment == last
 
 
 @pytest.mark.parametrize(
@@ -206,15 +192,48 @@ def test_a_rollback_goes_back_in_the_line_of_champions(steps, line, withdrawn):
     ],
 )
 def test_the_last_version_waits_until_something_is_decided_about_it(steps, waits):
-    entries = []
-    actions = {"?": "waiting", "~": "compared", "-": "rejected"}
-    for number, step in enumerate(steps.split(), 1):
-        fields = dict.fromkeys(("reason", "data", "commit", "run", "who", "document", "previous"))
-        action = actions.get(step[0], "promoted")
-        fields |= {"action": action, "version": int(step[-1]), "verdict": ""}
-        entries.append((f"{number:06d}", json.dumps(fields | {"time": "", "before": ""})))
-    found = ledger.read("vit", {}, dict(entries), None).waiting
+    found = ledger_of(steps).waiting
     assert (found and found.version) == waits
+
+
+@pytest.mark.parametrize(
+    ("steps", "best"), [("1", None), ("*1 2", 1), ("*1 *2 3", 2), ("*1 *2 <1", 1), ("-*1", None)]
+)
+def test_the_reference_is_the_best_that_was_not_taken_back(steps, best):
+    found = ledger_of(steps).best
+    assert (found and found.version) == best
+
+
+@pytest.mark.parametrize(
+    ("steps", "versions", "against"),
+    [
+        ("1 2 <1", {2}, 3),
+        ("1 2 <1", {2, 4}, 3),
+        ("1 2 <1", {4}, None),
+        ("1 2 <1", {1, 2}, None),  # version 1 is a package of the same training, and champion
+        ("1 ?2 !2 ?3", {2, 3}, None),
+        ("1 ?2 !2 -3", {2, 3}, 3),
+        ("1 ?3 ?2 !2", {2, 3}, 4),
+    ],
+)
+def test_a_person_is_against_a_training_unless_one_of_its_packages_came_later(
+    steps, versions, against
+):
+    found = ledger_of(steps).withdrawn_of("digest", versions)
+    assert (found and found.number) == against
+
+
+def test_a_decision_is_the_last_one_on_its_version_with_no_champion_after_it():
+    written = ledger_of("1 -2 ~3")
+    again = Decision("rejected", 2, 1, "")
+    assert written.latest(again).number == 2
+    assert written.latest(Decision("promoted", 1, None, "")).number == 1
+    for other in ({"verdict": "x"}, {"reason": "x"}, {"data": "x"}, {"document": {}}):
+        assert written.latest(replace(again, **other)) is None
+    assert ledger_of("1 -2 3").latest(again) is None
+    waits = Decision("waiting", 2, 1, "")
+    assert ledger_of("1 ?2 -3").latest(waits).number == 2
+    assert ledger_of("1 ?2 ?3").latest(waits) is None
 
 
 def test_what_waits_is_decided_once_with_the_name_of_the_person(project, name, pair):
@@ -238,7 +257,7 @@ def decide(root: Path, uri: str, number: int, action: str, barrier, results) -> 
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", uri)
-        write, project, told = ledger.write, Project(root), []
+        write, project, told = ledger_run.write, Project(root), []
 
         def late(*arguments):
             if not told:
@@ -246,7 +265,7 @@ def decide(root: Path, uri: str, number: int, action: str, barrier, results) -> 
             told.append(write(*arguments))
             return told[-1]
 
-        patch.setattr(ledger, "write", late)
+        patch.setattr(ledger_run, "write", late)
         mine = versions.get(project, "toy", number)
         try:
             decisions.apply(project, mine, decision(number, action, previous=1))

@@ -163,20 +163,6 @@ def test_a_list_that_is_lost_or_another_one_is_refused(project, listed, tmp_path
     assert not target.exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("vit", ("vit", "champion")), ("vit@7", ("vit", "7")), ("a-b@best", ("a-b", "best"))],
-)
-def test_a_reference_names_a_version(text, expected):
-    assert versions.parse_reference(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", "@7", "vit@"])
-def test_what_is_no_reference_is_refused(text):
-    with pytest.raises(UsageError, match="Write NAME, NAME@ALIAS or NAME@NUMBER"):
-        versions.parse_reference(text)
-
-
 def test_the_record_is_json_that_people_can_read(project, version):
     text = file_of(project, version).read_text()
     assert json.loads(text)["data"]["version"] == "data-1"

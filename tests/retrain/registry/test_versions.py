@@ -1,43 +1,99 @@
+"""Versions, read from MLflow's file and through its client, which have to agree."""
+
 import hashlib
 import json
+import shutil
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
 from retrain import tracking
-from retrain.registry import decisions, packages, versions
-from tests.retrain.registry.helpers import WEIGHTS, candidate_of, decision, history, register
+from retrain.errors import UsageError
+from retrain.project import Project
+from retrain.registry import decisions, packages, snapshot, versions
+from tests import templates
+from tests.retrain.registry.helpers import WEIGHTS, candidate_of, decision, register
 
 
-def test_before_the_first_model_there_is_nothing(project, name):
-    assert versions.champion(project, name) is None
-    assert versions.find_version(project, name, "package-a") is None
-    assert history(project, name) == ()
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A registry with three versions: one deleted, one rejected, one champion."""
+    root = tmp_path_factory.mktemp("made")
+    templates.place_mlflow_database(root)
+    made = Project(root)
+    first, second, _ = (register(made, "vit", model, root) for model in "abc")
+    decisions.apply(made, first, decision(1))
+    decisions.apply(made, second, decision(2, previous=1))
+    decisions.apply(made, first, decision(1, "rejected", previous=2))
+    client = tracking.client(made)
+    client.delete_model_version("vit", "3")
+    client.set_registered_model_alias("vit", "canary", "1")
+    client.set_model_version_tag("vit", "2", "owner", "o'hara")
+    register(made, "other", "d", root)
+    return made
+
+
+@pytest.mark.parametrize("name", ["vit", "other", "nobody"])
+def test_the_file_says_what_mlflow_says(made, name):
+    ours = snapshot.from_file(made.tracking_uri, name)
+    assert ours == snapshot.from_client(tracking.client(made), name)
+    assert list(ours.versions) == {"vit": [1, 2], "other": [1], "nobody": []}[name]
+    assert len(ours.ledger) == (3 if name == "vit" else 0)
+    assert snapshot.names(made) == ["other", "vit"]
+
+
+@pytest.mark.parametrize("has_file", [True, False], ids=["file", "mlflow"])
+def test_a_version_is_found_by_what_names_it(made, monkeypatch, has_file):
+    if not has_file:
+        monkeypatch.setattr(snapshot, "from_file", lambda *_: None)
+    champion = versions.champion(made, "vit")
+    assert (champion.version, champion.aliases, champion.verdict) == (2, ("champion",), "better")
+    first = versions.find_version(made, "vit", "package-a")
+    assert (first.version, first.aliases, first.verdict) == (1, ("canary",), "not better")
+    assert versions.find_version(made, "vit", "package-c") is None
+    assert versions.find_by_weights(made, "vit", champion.weights) == champion
+    assert versions.of_training(made, "vit", "b") == [2]
+    assert versions.get(made, "vit", 1) == versions.find(made, "vit", "canary") == first
+    assert versions.find(made, "vit", "2") == champion
+    assert versions.get(made, "vit", 3) is versions.champion(made, "nobody") is None
+    with pytest.raises(UsageError, match=r"vit has no version '3'. There are: 1, 2, canary, cham"):
+        versions.find(made, "vit", "3")
+    with pytest.raises(UsageError, match="nobody has no registered model yet: retrain train nob"):
+        versions.find(made, "nobody", "champion")
+    with pytest.raises(UsageError, match=r"other has no champion. There are: 1. See: retrain stat"):
+        versions.find(made, "other", "champion")
+
+
+def test_before_the_first_run_there_is_nothing_and_no_file_is_made(tmp_path):
+    assert versions.champion(Project(tmp_path), "vit") is None
+    assert versions.every(Project(tmp_path)) == []
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+def test_other_tables_and_stores_are_left_to_mlflow(made, tmp_path):
+    shutil.copy(made.root / "mlflow.db", tmp_path)
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        database.execute("ALTER TABLE registered_model_aliases RENAME COLUMN version TO number")
+    for uri in (f"sqlite:///{tmp_path}/mlflow.db", "http://127.0.0.1:5000", "sqlite:///a.db?a=3"):
+        assert snapshot.from_file(uri, "vit") is None
 
 
 def test_a_version_carries_what_is_known_of_the_model(project, name, tmp_path):
     made = register(project, name, "a", tmp_path)
-    assert made.version == 1
+    assert (made.version, made.aliases, made.verdict, made.latency) == (1, (), None, None)
     assert made.weights == hashlib.sha256(WEIGHTS + b"a").hexdigest()
     assert made.images == {"size": 8, "channels": 1, "resize": "crop"}
     assert made.metrics == {"accuracy": 0.95}
-    assert (made.data, made.commit) == ("data-1", "c0ffee")
-    assert made.verdict is None
-    assert made.aliases == ()
-    assert versions.find_version(project, name, "package-a") == made
-    assert versions.find_version(project, name, "package-b") is None
-    assert versions.champion(project, name) is None
-
-
-def test_the_champion_is_the_version_that_was_promoted_last(project, name, tmp_path):
-    first, second = (register(project, name, model, tmp_path) for model in "ab")
-    decisions.apply(project, first, decision(1))
-    assert versions.champion(project, name).version == 1
-    promoted = decisions.apply(project, second, decision(2, previous=1))
-    assert promoted == versions.champion(project, name)
-    assert promoted.aliases == ("champion",)
-    assert promoted.verdict == "better"
-    assert versions.find_version(project, name, "package-a").aliases == ()
+    assert (made.data, made.commit, made.train_key) == ("data-1", "c0ffee", None)
+    assert json.loads(json.dumps(made.public()))["metrics"] == {"accuracy": 0.95}
+    fast = versions.Latency(p50=1.0, p95=12.34, calls=20, threads=2, device="cpu")
+    assert versions.note_latency(project, made, fast).latency == fast
+    assert versions.get(project, name, 1).latency == fast
+    assert str(fast) == "p95 of a single image: 12.3 ms (p50 1.00 ms; 20 calls, 2 threads, cpu)"
+    versions.mark_broken(project, made, "it answers nonsense")
+    assert versions.get(project, name, 1).broken == "it answers nonsense"
 
 
 def test_a_champion_that_somebody_else_registered_is_named_in_the_error(project, name):
@@ -47,17 +103,7 @@ def test_a_champion_that_somebody_else_registered_is_named_in_the_error(project,
     client.set_registered_model_alias(name, "champion", "1")
     with pytest.raises(ValueError, match=f"Version 1 of the registered model {name}"):
         versions.champion(project, name)
-
-
-def test_a_version_of_before_packages_were_known_is_still_read(project, name, tmp_path):
-    made = register(project, name, "a", tmp_path)
-    client = tracking.client(project)
-    client.delete_model_version_tag(name, "1", "retrain.package_digest")
-    decisions.apply(project, made, decision(1))
-    champion = versions.champion(project, name)
-    assert (champion.package_digest, champion.train_digest) == (None, "a")
-    assert versions.find_version(project, name, "package-a") is None
-    assert (packages.download(project, champion) / "MLmodel").is_file()
+    assert name not in {version.name for version in versions.every(project)}
 
 
 def test_two_packages_of_one_training_are_two_versions(project, name, tmp_path):
@@ -67,13 +113,20 @@ def test_two_packages_of_one_training_are_two_versions(project, name, tmp_path):
     assert (second.version, second.train_digest) == (2, "a")
     assert versions.find_version(project, name, "package-a").version == 1
     assert versions.find_version(project, name, "repaired").version == 2
+    assert sorted(versions.of_training(project, name, "a")) == [1, 2]
     folders = {packages.download(project, version) for version in (first, second)}
     assert len(folders) == 2
 
 
-def test_what_is_known_of_a_version_can_be_printed_as_json(project, name, tmp_path):
-    decisions.apply(project, register(project, name, "a", tmp_path), decision(1))
-    shown = json.loads(json.dumps(versions.champion(project, name).public()))
-    assert shown["version"] == 1
-    assert shown["aliases"] == ["champion"]
-    assert shown["metrics"] == {"accuracy": 0.95}
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("vit", ("vit", "champion")), ("vit@7", ("vit", "7")), ("a-b@best", ("a-b", "best"))],
+)
+def test_a_reference_names_a_version(text, expected):
+    assert versions.parse_reference(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "@7", "vit@"])
+def test_what_is_no_reference_is_refused(text):
+    with pytest.raises(UsageError, match="Write NAME, NAME@ALIAS or NAME@NUMBER"):
+        versions.parse_reference(text)

@@ -208,8 +208,8 @@ def test_the_test_images_are_a_set_of_pixels(scored, tmp_path):
 def version_of(scored: Scored, weights: str, run_id: str) -> ModelVersion:
     """A registered version with certain weights."""
     candidate = Candidate(
-        name="toy", weights=weights, package_digest=None, train_digest=weights, train_key=None,
-        start=None, family="vit", images={}, classes=None, metrics={}, data=None, commit=None,
+        name="toy", weights=weights, package_digest="package", train_digest=weights, train_key=None,
+        start=None, family="vit", images={}, classes="classes", metrics={}, data=None, commit=None,
         run_id=run_id,
     )  # fmt: skip
     package = scored.project.root / f"package-{weights}"

@@ -25,7 +25,7 @@ from mlflow import MlflowClient
 
 from retrain import tracking
 from retrain.project import Project
-from retrain.registry import audit, decisions, model_card, packages, versions
+from retrain.registry import audit, decisions, model_card, packages, snapshot, versions
 from retrain.store import Artifact
 from retrain.workload import Gate
 from tasks.promote import check, step
@@ -235,7 +235,7 @@ def _faults(project: Project) -> list[str]:
 
 def between(world: World) -> dict[str, Any]:
     """What there is after a kill: what is served, what could be, and what is wrong."""
-    model = versions.registered(tracking.client(world.project), "toy")
+    model = snapshot.read(world.project, "toy")
     numbers = [int(each.version) for each in tracking.client(world.project).search_model_versions()]
     for number in numbers:
         version = versions.get(world.project, "toy", number)
@@ -249,7 +249,7 @@ def between(world: World) -> dict[str, Any]:
         assert model_card.read(world.project, version)
     return {
         "champion": world.champion(),
-        "aliases": model and model.aliases,
+        "aliases": model.aliases,
         "versions": sorted(numbers),
         "faults": _faults(world.project),
     }

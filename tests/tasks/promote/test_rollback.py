@@ -22,6 +22,7 @@ from tasks.data import package
 from tasks.promote import package as packaging, rollback as module, step
 from tasks.promote.rollback import roll_back
 from tasks.promote.step import Intent, promote, promoted
+from tests.retrain.registry.helpers import allow, key_of
 from tests.tasks.promote.conftest import (
     AUTOMATIC,
     COLUMNS,
@@ -245,18 +246,21 @@ def test_a_rollback_gives_a_removed_alias_back_and_goes_back_from_there(clone, r
     assert roll_back(clone, "toy", REASON).version == 2
 
 
+@pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="ssh-keygen is missing")
 @pytest.mark.parametrize(("to", "reference"), [(2, 1), (3, 3)])
 def test_a_forged_promotion_is_set_aside_or_accepted_with_all_that_it_says(
     project, run, pair, monkeypatch, to, reference
 ):
-    monkeypatch.setattr(decisions, "PATIENCE", 0.0)
     run(pair[1], "not worse", 1, decision=not_better(1))
     run(train(project, seed=2), "cannot tell", 2)
     written = decisions.read(project, "toy")
     forged = Decision("promoted", 3, 2, "better", reference=True)
-    value = ledger.value_of(project, forged, "toy", written)
+    value = ledger.value_of(project, forged, written)
     tracking.client(project).log_param(written.run, f"{written.next:06d}", value)
-    with pytest.raises(ValueError, match="was not carried out, and this clone has not written"):
+    key = key_of(project.root, "ada")
+    allow(project, key)
+    monkeypatch.setenv("RETRAIN_SIGNING_KEY", str(key))
+    with pytest.raises(ValueError, match="carries no signature of an allowed signer"):
         run(train(project, seed=3), "better", 2)
     done = roll_back(project, "toy", REASON, to=to)
     said = "stays the champion" if to == 2 else "is the champion again instead of version 2"

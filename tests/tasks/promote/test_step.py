@@ -11,7 +11,7 @@ import models
 from retrain import tracking
 from retrain.code import source_of
 from retrain.project import Project
-from retrain.registry import decisions, packages, versions
+from retrain.registry import decisions, ledger_run, packages, versions
 from tasks.data import package
 from tasks.data.image_facts import schema
 from tasks.data.reference import find_reference
@@ -53,7 +53,7 @@ def test_the_first_model_that_passes_becomes_champion(project, run):
     [entry] = written.entries
     assert (entry.action, entry.version, entry.previous) == ("promoted", 1, None)
     assert (entry.run, entry.data, entry.who) == ("run-1", "data-1", getpass.getuser())
-    document = json.loads(decisions.document(project, written, entry.document))
+    document = json.loads(ledger_run.document(project, written, entry.document))
     assert document == decide("first", None).facts
 
 

@@ -99,7 +99,7 @@ def register(project, workload, start, weights):
     key = plan(STEP, workload, [images, pulled, start]).key
     candidate = Candidate(
         name=workload.name, weights=weights, package_digest=weights, train_digest=weights,
-        train_key=key, start=start.weights, family="vit", images={}, classes=None, metrics={},
+        train_key=key, start=start.weights, family="vit", images={}, classes="classes", metrics={},
         data=None, commit=None, run_id=run_id,
     )  # fmt: skip
     package = project.root / f"package-{weights[:4]}"
