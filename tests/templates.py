@@ -85,7 +85,7 @@ def _make_mlflow_database(folder: Path) -> None:
 
 
 def _make_prefect_database(folder: Path) -> None:
-    create = "from retrain.servers import with_database as w; w.create_prefect_database()"
+    create = "from retrain.servers import program; program.create_prefect_database()"
     url = f"sqlite+aiosqlite:///{folder}/prefect.db"
     subprocess.run(
         [sys.executable, "-c", create],

@@ -1,7 +1,6 @@
 """The commands about the project's servers: `up`, `down`."""
 
 import argparse
-import dataclasses
 
 from retrain.cli.command import Commands, print_json
 from retrain.project import Project
@@ -19,11 +18,11 @@ def _up(project: Project, options: argparse.Namespace) -> int:
     before = services.running(project)
     now = services.up(project)
     if options.json:
-        print_json([dataclasses.asdict(service) for service in now])
+        print_json([{"name": service.name, "url": service.url} for service in now])
         return 0
     for service in now:
         state = "runs already" if service in before else "started"
-        print(f"{service.name:<8} {state:<13} {service.url or service.address or ''}")
+        print(f"{service.name:<8} {state:<13} {service.url or ''}")
     return 0
 
 

@@ -13,13 +13,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from http.client import HTTPConnection, HTTPException
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic, sleep
 
 from retrain.project import Project
 from retrain.runs import console
+from retrain.servers.reachable import request
 
 HOST = "127.0.0.1"
 START_SECONDS = 120.0  # a first start makes a database, on a machine that may be busy
@@ -78,9 +78,8 @@ def _start(project: Project, port: int) -> "subprocess.Popen[bytes]":
     app = ("--factory", "prefect.server.api.server:create_app", "--app-dir", str(folder))
     settings = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1"}
     return subprocess.Popen(
-        [sys.executable, "-m", "retrain.servers.watched", "retrain.servers.with_database",
-         "prefect", "uvicorn", *app, "--host", HOST, "--port", str(port), "--log-level", "error",
-         "--lifespan", "on"],
+        [sys.executable, "-m", "retrain.servers.program", "ephemeral", "uvicorn", *app,
+         "--host", HOST, "--port", str(port), "--log-level", "error", "--lifespan", "on"],
         cwd=project.root,
         env=os.environ | settings | {"PREFECT__SERVER_FINAL": "1"},
         stdin=subprocess.PIPE,  # closed when this process ends, also when it is killed
@@ -89,11 +88,4 @@ def _start(project: Project, port: int) -> "subprocess.Popen[bytes]":
 
 
 def _is_up(port: int) -> bool:
-    connection = HTTPConnection(HOST, port, timeout=5)
-    try:
-        connection.request("GET", "/api/health")
-        return connection.getresponse().status == 200
-    except (OSError, HTTPException):
-        return False
-    finally:
-        connection.close()
+    return request(f"http://{HOST}:{port}/api/health")[0] == 200

@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,20 +18,24 @@ from retrain.atomic import write_text
 from retrain.errors import UsageError
 from retrain.hardware import Node
 from retrain.project import Project, find_project
-from retrain.servers import processes, reachable
-from retrain.servers.processes import Service
+from retrain.servers import reachable
 
 # Training workers and Ray's other tasks share a small machine: with as many logical CPUs as cores,
 # two workers would take all CPUs, and the other tasks would never start.
 MIN_LOGICAL_CPUS = 4
 
+HOST = "127.0.0.1"
 SERVICE = "ray"
+SHARED = "ray.json"  # where the Ray of `make up` listens, and its process
+# Ray's sockets have paths 65 characters longer than this folder's; the system's limit is 107.
+MAX_SESSIONS_PATH = 107 - 65
 NODES = "cluster.json"
 ANSWER_SECONDS = 2.0
 # Of the project's packages, these are not sent to a cluster's workers.
 NOT_SENT = ("benchmarks", "tests")
 # Variables that are not passed to Ray workers: those of Prefect, Ray, the shell and the terminal.
-NOT_PASSED_ON = ("PREFECT_", "RAY_", "PWD", "OLDPWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES")
+SHELL = ("PWD", "OLDPWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES")
+NOT_PASSED_ON = ("PREFECT_", "RAY_", "RETRAIN_SERVICE", *SHELL)
 
 logger = logging.getLogger("retrain")
 
@@ -191,20 +196,18 @@ def _connect_to_service() -> bool:
         project = find_project()
     except UsageError:
         return False
-    service = next(
-        (each for each in processes.read_services(project) if each.name == SERVICE), None
-    )
-    if service is None:
+    theirs = _shared_environment(project)
+    if not theirs:
         return False
-    assert service.address
-    if not (processes.is_alive(service) and answers(service.address)):
+    address = shared_address(project)
+    if address is None or not answers(address):
         logger.warning("The Ray of `make up` does not answer; this run starts its own.")
         return False
     os.environ.update(token(project))
     try:
         ray.init(
-            address=service.address,
-            runtime_env=_passing_on(_changed(service)),
+            address=address,
+            runtime_env=_passing_on(_changed(theirs)),
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
@@ -215,15 +218,36 @@ def _connect_to_service() -> bool:
     return True
 
 
-def _changed(service: Service) -> dict[str, str]:
-    """The variables of this process's environment that differ from the service's."""
-    theirs = processes.environment(service)
+def shared_address(project: Project) -> str | None:
+    """Where the Ray of `make up` listens (`host:port`); None if its process is not there."""
+    return str(_shared(project)["address"]) if _shared_environment(project) else None
+
+
+def _shared(project: Project) -> dict[str, Any]:
+    try:
+        shared: dict[str, Any] = json.loads((project.state / SHARED).read_text(encoding="utf-8"))
+        return shared
+    except FileNotFoundError:
+        return {}
+
+
+def _shared_environment(project: Project) -> dict[str, str]:
+    """The environment of the Ray of `make up`; empty if its process is not there."""
+    import psutil
+
+    with suppress(psutil.Error, KeyError):
+        variables = dict(psutil.Process(_shared(project)["pid"]).environ())
+        if "RETRAIN_SERVICE" in variables:  # else the system gave its number to another process
+            return variables
+    return {}
+
+
+def _changed(theirs: Mapping[str, str]) -> dict[str, str]:
+    """The variables of this process's environment that differ from those of another one."""
     return {
         name: value
         for name, value in os.environ.items()
-        if theirs.get(name) != value
-        and name != processes.MARK
-        and not name.startswith(NOT_PASSED_ON)
+        if theirs.get(name) != value and not name.startswith(NOT_PASSED_ON)
     }
 
 

@@ -3,9 +3,11 @@
 The libraries themselves wait for minutes for a server that is down.
 """
 
+import json
 import os
 import socket
 from threading import Thread
+from typing import Any
 from urllib.parse import urlsplit
 
 from retrain.errors import UsageError
@@ -53,6 +55,32 @@ def check(name: str, address: str, probe: str = "") -> None:
             f"or correct {name}."
         )
     _answered.add(address)
+
+
+def request(url: str, body: Any = None) -> tuple[int | None, str]:
+    """Asks a server on this machine: with a body as JSON by POST, else by GET.
+
+    Returns:
+        The HTTP status and the answer; None and the reason if there is no answer.
+    """
+    from http.client import HTTPConnection, HTTPException
+
+    address = urlsplit(url)
+    connection = HTTPConnection(address.netloc, timeout=10)
+    content = None if body is None else json.dumps(body)
+    try:
+        connection.request(
+            "GET" if body is None else "POST",
+            address.path,
+            content,
+            {"Content-Type": "application/json"},
+        )
+        response = connection.getresponse()
+        return response.status, response.read().decode(errors="replace")
+    except (OSError, HTTPException) as error:
+        return None, str(error)
+    finally:
+        connection.close()
 
 
 def answers_grpc(host: str, port: int, seconds: float) -> bool:

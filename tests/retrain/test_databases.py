@@ -181,7 +181,7 @@ def test_what_a_killed_prefect_left_is_replaced(tmp_path):
     assert "flow" in tables(path)
     assert "variable" not in tables(path)
     # A module that does nothing else stands in for the server.
-    command = [sys.executable, "-m", "retrain.servers.with_database", "prefect", "this"]
+    command = [sys.executable, "-m", "retrain.servers.program", "prefect", "this"]
     subprocess.run(command, env=os.environ | environment, check=True, capture_output=True)
     assert "variable" in tables(path)
     assert not list(tmp_path.glob(".prefect.db*"))

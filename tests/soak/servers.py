@@ -58,8 +58,8 @@ def _server(clone: Clone, home: Path) -> Iterator[Server]:
     own = {"PREFECT_HOME": str(home), "PREFECT_API_URL": server.api, MARK: str(home)}
     with (home / "server.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "retrain.servers.watched", "retrain.servers.with_database",
-             "prefect", "prefect", "server", "start", "--host", HOST, "--port", port],
+            [sys.executable, "-m", "retrain.servers.program", "ephemeral",
+             "prefect", "server", "start", "--host", HOST, "--port", port],
             cwd=clone.root, env=clone.environment | own, stdin=subprocess.PIPE,
             stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip

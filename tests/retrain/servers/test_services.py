@@ -20,7 +20,8 @@ from ruamel.yaml import YAML
 from retrain.errors import UsageError
 from retrain.params import workload_names
 from retrain.project import Project
-from retrain.servers import processes, ray_cluster, services
+from retrain.servers import ray_cluster, services
+from retrain.servers.program import MARK
 from tests import templates, warm_python
 
 pytestmark = pytest.mark.slow
@@ -120,7 +121,8 @@ def api(project):
 
 
 def pids(project):
-    return {service.name: service.pid for service in services.running(project)}
+    alive = [service.name for service in services.running(project)]
+    return {name: services._states(project)[name]["pid"] for name in alive}
 
 
 def until(true, seconds=30.0):
@@ -176,7 +178,7 @@ def find(project, name):
 
 
 def test_runs_share_the_ray_that_is_up_with_their_own_code_and_environment(project):
-    helper, ours = project.root / "helper.py", find(project, "ray").address
+    helper, ours = project.root / "helper.py", find(project, "ray").url
     helper.write_text("ANSWER = 'first'")
     assert use_ray(project.root)[:3] == (ours, "first", "None")
     helper.write_text("ANSWER = 'second'")
@@ -185,35 +187,37 @@ def test_runs_share_the_ray_that_is_up_with_their_own_code_and_environment(proje
 
 def test_a_ray_that_is_stuck_or_gone_is_not_waited_for(project):
     (project.root / "helper.py").write_text("ANSWER = 'mine'")
-    ray = find(project, "ray")
-    [server] = [p for p in psutil.Process(ray.pid).children() if p.name() == "gcs_server"]
+    address_of_ours = find(project, "ray").url
+    pid = pids(project)["ray"]
+    [server] = [p for p in psutil.Process(pid).children() if p.name() == "gcs_server"]
     server.suspend()
     until(lambda: server.status() == psutil.STATUS_STOPPED)
     try:
-        assert not ray_cluster.answers(ray.address)
+        assert not ray_cluster.answers(address_of_ours)
         address, answer, _, log = use_ray(project.root)
     finally:
         server.resume()
-    assert (address != ray.address, answer) == (True, "mine")
+    assert (address != address_of_ours, answer) == (True, "mine")
     assert "The Ray of `make up` does not answer; this run starts its own" in log
-    os.kill(ray.pid, signal.SIGKILL)
-    until(lambda: "ray" not in pids(project))
-    services.up(project)
-    assert use_ray(project.root)[0] == find(project, "ray").address != ray.address
+    os.kill(pid, signal.SIGKILL)
+    comes_back(project, "ray", pid)
+    ours = until(lambda: find(project, "ray").url)
+    until(lambda: ray_cluster.answers(ours))
+    assert use_ray(project.root)[0] == ours != address_of_ours
 
 
 def test_the_ray_of_another_clone_is_never_used(project, tmp_path):
     (tmp_path / "params.yaml").write_text("workloads: {}\n")
     (tmp_path / "helper.py").write_text("ANSWER = 'other'")
     address, answer, _, log = use_ray(tmp_path)
-    assert (address != find(project, "ray").address, answer) == (True, "other")
+    assert (address != find(project, "ray").url, answer) == (True, "other")
     assert "make up" not in log
 
 
 def test_only_its_owner_may_use_the_ray(project):
     done = subprocess.run(
         [sys.executable, "-c", "import sys, ray; ray.init(address=sys.argv[1])",
-         find(project, "ray").address],
+         find(project, "ray").url],
         env=os.environ | {"RAY_AUTH_TOKEN": "0" * 64, "RAY_gcs_server_port_wait_time_s": "1"},
         cwd=ROOT, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
@@ -262,24 +266,31 @@ def test_the_mlflow_ui_shows_the_plots_of_a_run(project):
         assert answer.read() == b"a plot"
 
 
-def test_up_leaves_alone_what_runs_and_brings_back_a_killed_worker(project, api):
+def comes_back(project, name, pid):
+    return until(lambda: pids(project).get(name, pid) != pid, 60)
+
+
+def test_a_killed_worker_comes_back_by_itself_and_its_runs_are_ended(project, api):
     deployment = api("deployments/name/small/vit")["id"]
     run = api(f"deployments/{deployment}/create_flow_run", {"parameters": {"seconds": 300}})["id"]
-    until(lambda: api(f"flow_runs/{run}")["state"]["type"] == "RUNNING")
+    until(lambda: api(f"flow_runs/{run}")["state"]["type"] == "RUNNING", 60)
     before = pids(project)
     of_the_run = psutil.Process(before["worker"]).children(recursive=True)
     assert of_the_run
     os.kill(before["worker"], signal.SIGKILL)
-    until(lambda: "worker" not in pids(project))
+    comes_back(project, "worker", before["worker"])
 
-    assert services.up(project) == services.running(project)
+    until(lambda: api(f"flow_runs/{run}")["state"]["type"] == "CRASHED", 60)
+    until(lambda: not any(process.is_running() for process in of_the_run))
+    slots = "global_concurrency_limit"
+    until(lambda: api("deployments/name/small/vit")[slots]["active_slots"] == 0)
+    assert {name for name, pid in pids(project).items() if pid != before[name]} == {"worker"}
 
-    after = pids(project)
-    assert after.keys() == before.keys()
-    assert {name for name in after if after[name] != before[name]} == {"worker"}
-    assert not any(process.is_running() for process in of_the_run)
-    assert api(f"flow_runs/{run}")["state"]["type"] == "CRASHED"
-    assert api("deployments/name/small/vit")["global_concurrency_limit"]["active_slots"] == 0
+
+def test_up_leaves_alone_what_runs(project):
+    before = pids(project)
+    assert [service.name for service in services.up(project)] == list(before)
+    assert pids(project) == before
 
 
 def test_a_refused_deployment_is_reported_and_what_runs_is_left_alone(project):
@@ -316,21 +327,20 @@ def test_a_taken_port_is_refused_before_anything_is_started(tmp_path, monkeypatc
     stranger = socket.create_server(("127.0.0.1", int(os.environ["MLFLOW_PORT"])))
     with stranger, pytest.raises(ValueError, match=r"Port .* MLflow UI, is used .*MLFLOW_PORT"):
         services.up(project)
-    assert not project.logs.exists()
+    assert services.running(project) == []
 
 
 def test_a_service_that_cannot_start_is_reported_and_the_others_are_stopped(tmp_path, monkeypatch):
     project = make_project(tmp_path, monkeypatch)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # a cluster elsewhere: none is started here
     shutil.copy(ROOT / "params.yaml", tmp_path / "mlflow.db")  # no SQLite file
-    stopped = []
-    stop = processes.stop
-    monkeypatch.setattr(processes, "stop", lambda each: stop(stopped.append(s) or s for s in each))
     with pytest.raises(ValueError, match=r"(?s)MLflow UI ended at its start.*not a database"):
         services.up(project)
-    assert {service.name for service in stopped} == {"prefect", "mlflow"}
-    assert not any(processes.is_alive(service) for service in stopped)
     assert services.running(project) == []
+    assert not any(
+        (process.info["environ"] or {}).get(MARK, "").startswith(str(project.state))
+        for process in psutil.process_iter(["environ"])
+    )
 
 
 def test_a_server_on_another_machine_is_never_started_here(tmp_path, monkeypatch):

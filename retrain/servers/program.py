@@ -1,0 +1,157 @@
+"""Prepares one of the servers, then runs its module as `python -m` does.
+
+    python -m retrain.servers.program prefect uvicorn --port 4200
+
+The servers would create their databases themselves, and leave a part of one if they are killed
+meanwhile. In the server's own process, the tool is imported only once.
+"""
+
+import asyncio
+import gc
+import json
+import os
+import runpy
+import secrets
+import shutil
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from time import sleep
+
+import psutil
+
+from retrain import databases, tracking
+from retrain.atomic import write_json
+from retrain.project import Project, find_project
+from retrain.servers import ray_cluster
+from retrain.servers.reachable import request
+
+# In the environment of a service of `make up`, and of all that it starts: `<.retrain>:<name>`. A
+# flow run has a session of its own and outlives its worker; by this variable it is found.
+MARK = "RETRAIN_SERVICE"
+
+PREFECT_TABLES = ("block_type", "deployment", "flow", "flow_run", "variable", "work_pool")
+POOL = "local"
+STOP_SECONDS = 5.0
+
+
+def main() -> None:
+    """Prepares the server that the first argument names, and runs the module that follows."""
+    gc.set_threshold(50_000)  # a sixth of the time of its start goes into looking for garbage
+    _, name, *command = sys.argv
+    if mark := os.environ.get(MARK):
+        end_processes(mark)  # of the service as it was before it died
+    project = find_project()
+    if name == "ray":
+        command += _prepare_ray(project)
+    elif name == "mlflow":
+        tracking.client(project)
+    elif name == "worker":
+        _end_runs_of_dead_worker(os.environ["PREFECT_API_URL"])
+    else:
+        create_prefect_database()
+    if name == "ephemeral":
+        Thread(target=_end_with_input, daemon=True).start()
+    sys.argv[:] = command
+    runpy.run_module(command[0], run_name="__main__", alter_sys=True)
+
+
+def end_processes(mark: str) -> None:
+    """Ends all processes whose environment's mark begins in a certain way, except this one."""
+    processes = [
+        process
+        for process in psutil.process_iter(["environ"])
+        if (process.info["environ"] or {}).get(MARK, "").startswith(mark)
+        and process.pid != os.getpid()
+    ]
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _, alive = psutil.wait_procs(processes, timeout=STOP_SECONDS)
+    for process in alive:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(alive, timeout=STOP_SECONDS)
+
+
+def create_prefect_database() -> None:
+    """Creates the SQLite database that Prefect's settings name; another kind is left to Prefect."""
+    from prefect.settings import get_current_settings
+    from sqlalchemy.engine import make_url
+
+    setting = get_current_settings().server.database.connection_url
+    url = make_url(setting.get_secret_value()) if setting else None
+    if url and url.get_backend_name() == "sqlite" and url.database and not url.query:
+        with databases.created(Path(url.database), PREFECT_TABLES, _migrate):
+            pass
+
+
+def _migrate(path: Path) -> None:
+    from prefect.server.database import provide_database_interface
+    from prefect.server.database.configurations import AioSqliteConfiguration
+    from prefect.server.database.dependencies import temporary_database_config
+
+    other = AioSqliteConfiguration(connection_url=f"sqlite+aiosqlite:///{path}")
+    with temporary_database_config(other):
+        asyncio.run(provide_database_interface().create_db())
+
+
+def _prepare_ray(project: Project) -> list[str]:
+    """Writes a new token and the address of the Ray that starts; gives the rest of its arguments.
+
+    Without the token, other users of this machine cannot run code on the Ray. The port is a free
+    one, because the Ray of another clone may run too.
+    """
+    sessions = project.state / "ray"
+    shutil.rmtree(sessions, ignore_errors=True)  # of earlier starts
+    [token] = map(Path, ray_cluster.token(project).values())
+    token.unlink(missing_ok=True)
+    with os.fdopen(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secrets.token_hex(32))
+    with socket.socket() as probe:
+        probe.bind((ray_cluster.HOST, 0))
+        port = probe.getsockname()[1]
+    address = {"address": f"{ray_cluster.HOST}:{port}", "pid": os.getpid()}
+    write_json(project.state / ray_cluster.SHARED, address)
+    is_short = len(os.fsencode(sessions)) <= ray_cluster.MAX_SESSIONS_PATH
+    return ["--port", str(port), *(("--temp-dir", str(sessions)) if is_short else ())]
+
+
+def _end_runs_of_dead_worker(api: str) -> None:
+    """Marks runs as crashed that ended with an earlier worker, which could not report it.
+
+    Otherwise they would count as running forever, and block the next run of their deployment.
+
+    Raises:
+        ConnectionError: The Prefect server does not list its runs; the worker is started again.
+    """
+    wanted = {
+        "work_pools": {"name": {"any_": [POOL]}},
+        "flow_runs": {"state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}},
+    }
+    status, text = request(f"{api}/flow_runs/filter", wanted)
+    if status != 200:
+        raise ConnectionError(f"The Prefect server did not list its runs: {text}")
+    crashed = {"type": "CRASHED", "message": "Its worker was stopped while it ran."}
+    for run in json.loads(text):
+        request(f"{api}/flow_runs/{run['id']}/set_state", {"state": crashed})
+
+
+def _end_with_input() -> None:
+    """Ends this process when its standard input is closed.
+
+    The process that started it keeps the other end of a pipe. The system closes the pipe when that
+    process ends, also when it is killed, so the server never runs on alone.
+    """
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    sleep(STOP_SECONDS)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()
