@@ -129,7 +129,7 @@ def function_by_hand(workload: Workload, images: Path) -> float:
 
 def ray_data(workload: Workload, images: Path) -> float:
     """The step with images that Ray Data decodes while it trains."""
-    streamed = changed(workload, images={"storage": "source"}, scale={"ingest": "stream"})
+    streamed = changed(workload, images={"storage": "source"})
     return loops.step(streamed, *loops.leave_undecoded(images)).training
 
 

@@ -92,16 +92,17 @@ class Workload(Section):
                 "train.augment: saturation, hue and rand_augment need images.channels=3. Grey "
                 "images have no colours to change."
             )
-        source, ingest = self.images.storage == "source", self.scale.ingest
+        source = self.images.storage == "source"
         if self.images.margin and (source or augment.crop is None):
             yield (
                 "images.margin: is for train.augment.crop on prepared images; leave it out, as "
                 f"{'images.storage is source' if source else 'there is no crop'}."
             )
-        if source and ingest not in ("auto", "stream"):
-            yield f"scale.ingest: {ingest} needs prepared images; images.storage is source."
-        if ingest == "stream" and not source:
-            yield "scale.ingest: stream needs images.storage source, which leaves images undecoded."
+        if source and self.scale.ingest != "auto":
+            yield (
+                "scale.ingest: is for prepared images; leave it out, as images.storage is source, "
+                "whose images Ray Data decodes."
+            )
 
     def _batch_faults(self) -> Iterator[str]:
         """Finds what does not go together in how a batch is divided."""

@@ -147,14 +147,12 @@ class Images(Section):
             "keep the proportions."
         ),
     )
-    storage: Literal["auto", "pixels", "jpeg", "source"] = Field(
-        default="auto",
+    storage: Literal["pixels", "source"] = Field(
+        default="pixels",
         description=(
-            "How the resized images of the training split are stored: `pixels`, or `jpeg` (quality "
-            "95, full colour resolution), which is smaller but is decoded in every epoch. `auto` "
-            "is `pixels` up to 100 GB. With `source` they are not stored: the training decodes "
-            "them from the data as it goes (`scale.ingest: stream`). The other splits are always "
-            "stored as pixels."
+            "How the training gets the images of its split: `pixels` stores them resized; with "
+            "`source` nothing is stored, and Ray Data decodes them from the data while the network "
+            "trains. The other splits are always stored as pixels."
         ),
     )
     margin: int = Field(

@@ -50,14 +50,14 @@ class Scale(Section):
         default=False,
         description="Refuse to train without a GPU for each worker, instead of training on CPUs.",
     )
-    ingest: Literal["auto", "memory", "windows", "dataloader", "stream"] = Field(
+    ingest: Literal["auto", "dataloader"] = Field(
         default="auto",
         description=(
-            "How images come to the training. `memory` holds all of them; `windows` holds and "
-            "shuffles a part at a time, which trains another model; `auto` is `memory` if they fit "
-            "into `memory_gb`, else `windows`. `dataloader` is PyTorch's `DataLoader`, which takes "
-            "from disk what does not fit. `stream` is Ray Data, which decodes the images of "
-            "`images.storage: source` for each window; `auto` is `stream` with these."
+            "How prepared images come to the training. `auto` reads them by position: all at once "
+            "if they fit into `memory_gb`, else a window of the epoch at a time, which is shuffled "
+            "in itself and so trains another model. `dataloader` is PyTorch's `DataLoader`, which "
+            "takes from disk what does not fit. Ray Data streams the images of `images.storage: "
+            "source`."
         ),
     )
     memory_gb: float = Field(
@@ -65,8 +65,8 @@ class Scale(Section):
         gt=0,
         description=(
             "How much of the training images each worker may hold, in 10^9 bytes; its processes of "
-            "`data_cpus` share it. With `stream`, up to half as much again is in Ray's object "
-            "store."
+            "`data_cpus` share it. While Ray Data streams, up to half as much again is in its "
+            "object store."
         ),
     )
     data_cpus: int = Field(
@@ -74,9 +74,9 @@ class Scale(Section):
         ge=0,
         le=1024,
         description=(
-            "Processes of each worker that load images, with `dataloader` and with the loop "
-            "`huggingface`; 0 is the worker itself. With `stream`, the tasks of Ray Data that "
-            "decode images for each worker at a time; 0 is the CPUs that the training leaves."
+            "Processes of each worker that load images, with `dataloader`; 0 is the worker itself. "
+            "While Ray Data streams, its tasks that decode images for each worker at a time; 0 is "
+            "the CPUs that the training leaves."
         ),
     )
     checkpoint_seconds: float = Field(

@@ -1,16 +1,15 @@
 """Reads the encoded images of a split, as a served model would receive them."""
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.data import image_table
+from tasks.data.raw_dataset import unit_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from tasks.data.raw_dataset import RawDataset, Unit
+    from tasks.data.raw_dataset import RawDataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ def read_images(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    units = source.units()
+    names = ("file", "row", "path", "label", "sha256", "pixels")
     first = 0
     for group in image_table.row_groups(validated):
         count = group.rows.get(split, 0)
@@ -55,28 +54,11 @@ def read_images(
         places = (
             range(count) if rows is None else [row - inside[0] for row in rows if row in inside]
         )
-        if places:
-            columns = ["split", "path", "label", "sha256", "pixels", "file", "row"]
-            table = image_table.read(validated, group.number, columns)
-            table = table.filter(pc.equal(table["split"], split))
-            yield from _read(source, units[group.unit], table.take(pa.array(sorted(places))))
-
-
-def _read(source: "RawDataset", unit: "Unit", table: "pa.Table") -> Iterator[AcceptedImage]:
-    """The images of a unit that a table lists; reads no more than needed."""
-    names = ("file", "row", "path", "label", "sha256", "pixels")
-    columns = (table[name].to_pylist() for name in names)
-    wanted = {(file, row): fields for file, row, *fields in zip(*columns, strict=True)}
-    files = {file for file, _ in wanted}
-    unit = replace(
-        unit,
-        pieces=tuple(piece for piece in unit.pieces if piece.file in files),
-        files="".join(f"{name}\0" for name in unit.files.split("\0")[:-1] if name in files),
-    )
-    for raw in source.read(unit):
-        if fields := wanted.pop((raw.file, raw.row), None):
-            path, label, sha256, pixels = fields
+        if not places:
+            continue
+        table = image_table.read(validated, group.number, ["split", *names])
+        table = table.filter(pc.equal(table["split"], split)).take(pa.array(sorted(places)))
+        files, numbers, *columns = (table[name].to_pylist() for name in names)
+        raws = source.read(unit_of(zip(files, numbers, strict=True)))
+        for raw, path, label, sha256, pixels in zip(raws, *columns, strict=True):
             yield AcceptedImage(path, label, sha256, raw.data, pixels)
-        if not wanted:
-            return
-    assert not wanted, f"{next(iter(wanted))} was accepted and is gone"

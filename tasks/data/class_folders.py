@@ -1,6 +1,6 @@
 """Reads a folder of images per class, with or without a folder per split above it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from tasks.data.listing import (
     check_splits,
     has_split_folders,
+    is_no_image,
     list_files,
-    only_images,
     split_of_folder,
 )
-from tasks.data.raw_dataset import RawImage, Unit
+from tasks.data.raw_dataset import Piece, RawImage, Unit, group
 
 if TYPE_CHECKING:
     from tasks.data.raw_dataset import Columns
@@ -32,28 +32,15 @@ class ClassFolders:
 
     def parts(self) -> Iterator[Unit]:
         """The image files, in the smallest units that are worth a task."""
-        files = only_images(list_files(self.root))
+        files: Iterator[tuple[str, int]]
+        files = (file for file in list_files(self.root) if not is_no_image(file[0]))
         if self.split_folders:
             files = check_splits(files, split_of_folder)
-        some: list[tuple[str, int]] = []
-        size = 0
-        for name, length in files:
-            some.append((name, length))
-            size += length
-            if Unit(len(some), size).tasks >= 1:
-                yield _of_files(some, size)
-                some, size = [], 0
-        if some:
-            yield _of_files(some, size)
+        return group((Unit(1, size, (Piece(name, 0, 1),)) for name, size in files), tasks=1)
 
     def read(self, unit: Unit) -> Iterator[RawImage]:
         """The images of a unit; see `tasks.data.raw_dataset.Reader`."""
-        for name in unit.files.split("\0")[:-1]:
-            yield self._read_file(name)
-
-    def unit_of(self, images: Sequence[tuple[str, int]]) -> Unit:
-        """A unit with certain images; see `tasks.data.raw_dataset.Reader`."""
-        return Unit(len(images), 0, files="".join(f"{file}\0" for file, _ in images))
+        return (self._read_file(piece.file) for piece in unit.pieces)
 
     def _read_file(self, name: str) -> RawImage:
         folders = name.split("/")[:-1]
@@ -72,7 +59,3 @@ def open_reader(data: "Columns", root: Path) -> ClassFolders:
 def open_unlabelled(root: Path, image_column: str | None) -> ClassFolders:
     """The images in a folder and the folders below it, whatever these are named."""
     return ClassFolders(root, split_folders=False)
-
-
-def _of_files(files: Sequence[tuple[str, int]], size: int) -> Unit:
-    return Unit(len(files), size, files="".join(f"{name}\0" for name, _ in files))

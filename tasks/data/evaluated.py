@@ -3,9 +3,8 @@
 The predictions of the evaluation are those of the version's package.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from retrain.registry.versions import ModelVersion
 from retrain.store import Store
 from retrain.workload import Data
 from tasks.data import image_table
-from tasks.data.raw_dataset import RawDataset, RawImage, Reader, Unit, open_format
+from tasks.data.raw_dataset import RawDataset, RawImage, Reader, Unit, open_format, unit_of
 
 SPLIT = "test"
 
@@ -82,31 +81,15 @@ class EvaluatedImages:
 
     def parts(self) -> Iterator[Unit]:
         """The images, in units of those of the data; see `tasks.data.raw_dataset.Reader`."""
+        import pyarrow.compute as pc
+
         for group in image_table.row_groups(self.validated):
             if group.rows.get(SPLIT):
-                yield self.unit_of(_images_of(self.validated, group.number))
-
-    def unit_of(self, images: Sequence[tuple[str, int]]) -> Unit:
-        """A unit with certain images; see `tasks.data.raw_dataset.Reader`."""
-        return self.data.unit_of(images)
+                table = image_table.read(self.validated, group.number, ["split", "file", "row"])
+                table = table.filter(pc.equal(table["split"], SPLIT))
+                images = zip(table["file"].to_pylist(), table["row"].to_pylist(), strict=True)
+                yield unit_of(images)
 
     def read(self, unit: Unit) -> Iterator[RawImage]:
         """The images of a unit; see `tasks.data.raw_dataset.Reader`."""
-        wanted = _all_images(self.validated)
-        return (raw for raw in self.data.read(unit) if (raw.file, raw.row) in wanted)
-
-
-def _images_of(validated: Path, row_group: int) -> list[tuple[str, int]]:
-    """The file and the row of each test image of a unit of the data."""
-    import pyarrow.compute as pc
-
-    table = image_table.read(validated, row_group, ["split", "file", "row"])
-    table = table.filter(pc.equal(table["split"], SPLIT))
-    return list(zip(table["file"].to_pylist(), table["row"].to_pylist(), strict=True))
-
-
-@lru_cache(maxsize=1)
-def _all_images(validated: Path) -> frozenset[tuple[str, int]]:
-    """The file and the row of all test images; the output of a step does not change."""
-    groups = [group.number for group in image_table.row_groups(validated)]
-    return frozenset(image for number in groups for image in _images_of(validated, number))
+        return self.data.read(unit)

@@ -1,6 +1,5 @@
 """Lists the files of the data, and finds the splits in their names."""
 
-import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -69,23 +68,6 @@ def is_no_image(name: str) -> bool:
     """Whether a file only accompanies images, by its name."""
     suffix = os.path.splitext(name)[1].lower()  # noqa: PTH122  5 times as fast
     return suffix in _NO_IMAGES or (suffix == ".parquet" and name.rpartition("/")[2] in METADATA)
-
-
-def only_images(files: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:
-    """Leaves out the files that only accompany images, and logs them."""
-    others = 0
-    examples: list[str] = []
-    for name, size in files:
-        if not is_no_image(name):
-            yield name, size
-            continue
-        others += 1
-        if others <= 5:
-            examples.append(name)
-    if others:
-        logging.getLogger(__name__).info(
-            "%d files are not read as images: %s …", others, ", ".join(examples)
-        )
 
 
 def split_of_folder(name: str) -> str | None:

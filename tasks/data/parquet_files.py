@@ -5,13 +5,11 @@ The split is in the name of the file or its folder (`train.parquet`,
 """
 
 import json
-import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +23,10 @@ if TYPE_CHECKING:
 
     from tasks.data.raw_dataset import Columns
 
-
+BATCH = 64  # rows that are read at a time
+# The types of a column, as pyarrow names them.
+BYTES = {"binary", "large_binary", "binary_view"}
+TEXT = {"string", "large_string", "string_view"}
 # Names of the columns in data sets of the hub, the usual one first.
 USUAL = {"image_column": ("image", "img"), "label_column": ("label", "labels")}
 
@@ -50,66 +51,54 @@ class ParquetFiles:
         """The row groups; one that is too large for a task is divided."""
         files = (file for file in list_files(self.root) if file[0].endswith(".parquet"))
         for name, _ in list(check_splits(files, split_of_parquet) if self.labelled else files):
-            with self._open_parquet(name) as parquet:
-                begin = 0
+            with self._open(name) as (parquet, _, _):
+                first = 0
                 for number in range(parquet.num_row_groups):
                     row_group = parquet.metadata.row_group(number)
                     total = row_group.num_rows
                     # Reading a part also reads the rows before it, so the parts are few.
-                    length = math.ceil(total / max(1, math.ceil(total / raw_dataset.MAX_UNIT_ROWS)))
-                    for skip in range(0, total, length or 1):
+                    parts = max(1, -(-total // raw_dataset.MAX_UNIT_ROWS))
+                    length = max(1, -(-total // parts))
+                    for skip in range(0, total, length):
                         rows = min(length, total - skip)
-                        piece = Piece(name, number, begin + skip, skip, rows)
                         size = row_group.total_byte_size * rows // total
-                        yield Unit(rows, size, pieces=(piece,))
-                    begin += total
+                        yield Unit(rows, size, (Piece(name, first + skip, rows),))
+                    first += total
 
     def read(self, unit: Unit) -> Iterator[RawImage]:
         """The images of a unit; see `tasks.data.raw_dataset.Reader`."""
         for name, pieces in groupby(unit.pieces, key=lambda piece: piece.file):
-            yield from self._read_parquet(name, pieces)
+            ranges = (range(piece.first, piece.first + piece.rows) for piece in pieces)
+            yield from self._read_file(name, [row for rows in ranges for row in rows])
 
-    def unit_of(self, images: Sequence[tuple[str, int]]) -> Unit:
-        """A unit with certain images; see `tasks.data.raw_dataset.Reader`."""
-        pieces = []
-        for name, of_file in groupby(images, key=itemgetter(0)):
-            wanted, begin = [row for _, row in of_file], 0
-            with self._open_parquet(name) as parquet:
-                for number in range(parquet.num_row_groups):
-                    end = begin + parquet.metadata.row_group(number).num_rows
-                    if inside := wanted[bisect_left(wanted, begin) : bisect_left(wanted, end)]:
-                        first, rows = inside[0], inside[-1] + 1 - inside[0]
-                        pieces.append(Piece(name, number, first, first - begin, rows))
-                    begin = end
-        return Unit(sum(piece.rows for piece in pieces), 0, pieces=tuple(pieces))
-
-    def _read_parquet(self, name: str, pieces: Iterable[Piece]) -> Iterator[RawImage]:
+    def _read_file(self, name: str, rows: Sequence[int]) -> Iterator[RawImage]:
+        """The images in some rows of a file, in ascending order."""
         import pyarrow as pa
 
         split = split_of_parquet(name)
-        with self._open_parquet(name) as parquet:
-            image, label = self._columns(name, parquet.schema_arrow)
+        with self._open(name) as (parquet, image, label):
             names = _class_names(name, parquet.schema_arrow, label) if label else None
             columns = [image, label] if label else [image]
-            for piece in pieces:
-                row = piece.first_row
-                try:
-                    for batch in _read_rows(parquet, piece, columns):
-                        with _reading_text(name, image, row):
-                            images = _path_and_bytes(batch[image])
-                        labels: list[str | int | None] = [None] * len(batch)
-                        if label:
-                            with _reading_text(name, label, row):
-                                labels = batch[label].to_pylist()
-                        for (path, data), value in zip(images, labels, strict=True):
-                            path = path or f"{name}:{row}"
-                            yield RawImage(name, row, path, _label(value, names), split, data)
-                            row += 1
-                except (pa.ArrowInvalid, OSError) as error:
-                    raise _fault(f"{name} is broken after row {row}", name, error) from None
+            row = 0
+            try:
+                for first, numbers, batch in _batches(parquet, rows, columns):
+                    row = numbers[0]
+                    labels = batch[label].to_pylist() if label else [None] * len(batch)
+                    images = list(_path_and_bytes(batch[image]))
+                    for row in numbers:
+                        path, data = images[row - first]
+                        value = _label(labels[row - first], names)
+                        yield RawImage(name, row, path or f"{name}:{row}", value, split, data)
+            except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
+                raise _fault(f"{name} is broken after row {row}", error) from None
 
-    def _open_parquet(self, name: str) -> "pq.ParquetFile":
-        """Opens a file that has the columns, with the right types."""
+    @contextmanager
+    def _open(self, name: str) -> "Iterator[tuple[pq.ParquetFile, str, str | None]]":
+        """Opens a file, and finds the columns with the images and with their classes.
+
+        Raises:
+            ValueError: It cannot be read, or lacks a column of the right type.
+        """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -117,38 +106,28 @@ class ParquetFiles:
             # Mapped, because a row group may be larger than the memory.
             parquet = pq.ParquetFile(self.root / name, memory_map=True)
         except (pa.ArrowInvalid, OSError) as error:
-            raise _fault(f"{name} is no Parquet file", name, error) from None
-        schema = parquet.schema_arrow
-        image, label = self._columns(name, schema)
-        kind = schema.field(image).type
-        if not _holds_images(kind):
-            raise ValueError(
-                f"{name}: the column {image!r} is {kind}; an image is its encoded "
-                "bytes (binary), or a struct of `bytes` (binary) and `path` (string). See "
-                f"{self._setting('image_column')}."
-            )
-        kind = label and schema.field(label).type
-        if label and not _holds_labels(kind):
-            raise ValueError(
-                f"{name}: the column {label!r} is {kind}; a class is a name or a "
-                "whole number. See data.label_column."
-            )
-        return parquet
-
-    def _columns(self, name: str, schema: "pa.Schema") -> tuple[str, str | None]:
-        """The columns with the images and with their classes, if they have classes.
-
-        Raises:
-            ValueError: A column is missing, or there are two of its name.
-        """
-        image = _find_column(
-            name, schema, "image_column", self.image_column, self._setting("image_column")
-        )
-        if not self.labelled:
-            return image, None
-        return image, _find_column(
-            name, schema, "label_column", self.label_column, self._setting("label_column")
-        )
+            raise _fault(f"{name} is no Parquet file", error) from None
+        with parquet:
+            schema = parquet.schema_arrow
+            setting = self._setting("image_column")
+            image = _find_column(name, schema, "image_column", self.image_column, setting)
+            if not _holds_images(schema.field(image).type):
+                raise ValueError(
+                    f"{name}: the column {image!r} is {schema.field(image).type}; an image is its "
+                    "encoded bytes (binary), or a struct of `bytes` (binary) and `path` (string). "
+                    f"See {setting}."
+                )
+            if not self.labelled:
+                yield parquet, image, None
+                return
+            setting = self._setting("label_column")
+            label = _find_column(name, schema, "label_column", self.label_column, setting)
+            if not _holds_labels(schema.field(label).type):
+                raise ValueError(
+                    f"{name}: the column {label!r} is {schema.field(label).type}; a class is a "
+                    f"name or a whole number. See {setting}."
+                )
+            yield parquet, image, label
 
     def _setting(self, key: str) -> str:
         """Where the user says which column it is."""
@@ -182,40 +161,38 @@ def _find_column(name: str, schema: "pa.Schema", key: str, wanted: str | None, s
     return column
 
 
-def _read_rows(
-    parquet: "pq.ParquetFile", piece: Piece, columns: list[str]
-) -> Iterator["pa.RecordBatch"]:
-    """The rows of a piece, a few at a time."""
-    batches = parquet.iter_batches(
-        batch_size=64, row_groups=[piece.row_group], columns=columns, use_threads=False
-    )
-    skip, rows = piece.skip, piece.rows
-    for batch in batches:
-        part = batch.slice(min(skip, len(batch)), rows)
-        skip -= len(batch) - len(part) if skip else 0
-        rows -= len(part)
-        yield part
-        if not rows:
-            break
+def _batches(
+    parquet: "pq.ParquetFile", rows: Sequence[int], columns: list[str]
+) -> Iterator[tuple[int, Sequence[int], "pa.RecordBatch"]]:
+    """Reads the row groups of some rows of a file, a few rows at a time.
+
+    Args:
+        parquet: The file.
+        rows: Their numbers in the file, in ascending order.
+        columns: The columns that are read.
+
+    Yields:
+        The number of the first row that was read, the numbers of those wanted, and all of them.
+    """
+    end = 0
+    for number in range(parquet.num_row_groups):
+        begin, end = end, end + parquet.metadata.row_group(number).num_rows
+        left = rows[bisect_left(rows, begin) : bisect_left(rows, end)]
+        if not left:
+            continue
+        for batch in parquet.iter_batches(BATCH, [number], columns, use_threads=False):
+            count = bisect_left(left, begin + len(batch))
+            numbers, left = left[:count], left[count:]
+            if numbers:
+                yield begin, numbers, batch
+            if not left:
+                break
+            begin += len(batch)
 
 
-def _fault(what: str, name: str, error: Exception) -> ValueError:
+def _fault(what: str, error: Exception) -> ValueError:
     """The error about a file that pyarrow cannot read, in one line."""
-    reason = " ".join(str(error).split())
-    if "crypt" in reason:
-        return ValueError(f"{name} is encrypted: write it without encryption. ({reason})")
-    return ValueError(f"{what}: {reason}")
-
-
-@contextmanager
-def _reading_text(name: str, column: str, row: int) -> Iterator[None]:
-    try:
-        yield
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{name}: the column {column!r} has text that is not UTF-8, in row {row} or soon after "
-            f"it: {error}"
-        ) from None
+    return ValueError(f"{what}: {' '.join(str(error).split())}")
 
 
 def _class_names(name: str, schema: "pa.Schema", column: str) -> Sequence[str] | None:
@@ -224,16 +201,11 @@ def _class_names(name: str, schema: "pa.Schema", column: str) -> Sequence[str] |
         written = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
         feature = written.get("info", {}).get("features", {}).get(column, {})
         names: Sequence[str] | None = feature.get("names")
-        whole = names is None or (
-            isinstance(names, list) and all(isinstance(each, str) for each in names)
-        )
     except (ValueError, AttributeError):
-        whole = False
-    if not whole:
         raise ValueError(
             f"{name}: the metadata `huggingface`, which names the classes of the column "
             f"{column!r}, is damaged. Write the file again."
-        )
+        ) from None
     return names
 
 
@@ -263,33 +235,8 @@ def _holds_images(kind: "pa.DataType") -> bool:
     import pyarrow.types as is_type
 
     if is_type.is_struct(kind):
-        fields = {field.name: field.type for field in kind}
-        path = fields.get("path")
-        return (
-            len(fields) == kind.num_fields
-            and "bytes" in fields
-            and _is_bytes(fields["bytes"])
-            and (path is None or is_type.is_null(path) or _is_text(path))
-        )
-    return _is_bytes(kind)
-
-
-def _is_bytes(kind: "pa.DataType") -> bool:
-    import pyarrow.types as is_type
-
-    return bool(
-        is_type.is_binary(kind) or is_type.is_large_binary(kind) or is_type.is_binary_view(kind)
-    )
-
-
-def _is_text(kind: "pa.DataType") -> bool:
-    import pyarrow.types as is_type
-
-    if is_type.is_dictionary(kind):
-        kind = kind.value_type
-    return bool(
-        is_type.is_string(kind) or is_type.is_large_string(kind) or is_type.is_string_view(kind)
-    )
+        return any(field.name == "bytes" and str(field.type) in BYTES for field in kind)
+    return str(kind) in BYTES
 
 
 def _holds_labels(kind: "pa.DataType") -> bool:
@@ -297,4 +244,4 @@ def _holds_labels(kind: "pa.DataType") -> bool:
 
     if is_type.is_dictionary(kind):
         kind = kind.value_type
-    return _is_text(kind) or bool(is_type.is_integer(kind))
+    return str(kind) in TEXT or bool(is_type.is_integer(kind))

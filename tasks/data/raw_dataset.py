@@ -3,7 +3,7 @@
 Three formats are read: `parquet_files.py`, `class_folders.py` and `tar_files.py`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
@@ -36,20 +36,17 @@ SECONDS_PER_BYTE = 20e-9
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A Parquet file's row group, or a part of a very long one.
+    """Images that follow each other in a file.
 
     Attributes:
         file: Relative to the data, with `/`.
-        row_group: Its number.
-        first_row: Its first row, counted in the file.
-        skip: How many rows of the row group are before that.
+        first: The number of the first image: a row of a Parquet file, a sample of a tar file; 0 in
+            an image file.
         rows: How many images it holds.
     """
 
     file: str
-    row_group: int
-    first_row: int
-    skip: int
+    first: int
     rows: int
 
 
@@ -60,15 +57,12 @@ class Unit:
     Attributes:
         rows: How many images it holds.
         bytes: Their size when encoded, roughly.
-        pieces: The pieces of Parquet files.
-        files: The files of class folders: the names with a NUL after each. As separate strings, the
-            names of a million images would take 100 MB more.
+        pieces: Where they are, in order of the files' names and of the rows in them.
     """
 
     rows: int
     bytes: int
     pieces: tuple[Piece, ...] = ()
-    files: str = ""
 
     @property
     def seconds(self) -> float:
@@ -117,13 +111,6 @@ class Columns(Protocol):
 class Reader(Protocol):
     """How one format is read; cheap to send to a Ray task."""
 
-    def unit_of(self, images: Sequence[tuple[str, int]]) -> Unit:
-        """A unit that has certain images, and perhaps others between them.
-
-        Args:
-            images: The file and the row of each, in order of the files' names and of the rows.
-        """
-
     def parts(self) -> Iterator[Unit]:
         """The images, in order of the files' names and of the rows in them, in small parts.
 
@@ -161,16 +148,7 @@ class RawDataset:
         parts = list(self.reader.parts())
         if not any(part.rows for part in parts):
             raise ValueError(f"There are no images in data.path, read as {self.format}.")
-        enough = max(1.0, sum(part.tasks for part in parts) / UNITS)
-        units: list[list[Unit]] = [[]]
-        size = Unit(0, 0)
-        for part in parts:
-            if units[-1] and (size.tasks >= enough or size.rows + part.rows > MAX_UNIT_ROWS):
-                units.append([])
-                size = Unit(0, 0)
-            units[-1].append(part)
-            size = Unit(size.rows + part.rows, size.bytes + part.bytes)
-        return [join(unit) for unit in units]
+        return list(group(parts, max(1.0, sum(part.tasks for part in parts) / UNITS)))
 
     def read(self, unit: Unit) -> Iterator[RawImage]:
         """The images of a unit, in order; a few are in memory at a time.
@@ -204,11 +182,36 @@ def open_unlabelled(name: str, root: "Path", image_column: str | None) -> Reader
     return reader
 
 
+def group(parts: Iterable[Unit], tasks: float) -> Iterator[Unit]:
+    """Joins small parts of the data to units that are worth a number of tasks, in order."""
+    some: list[Unit] = []
+    size = Unit(0, 0)
+    for part in parts:
+        if some and (size.tasks >= tasks or size.rows + part.rows > MAX_UNIT_ROWS):
+            yield join(some)
+            some, size = [], Unit(0, 0)
+        some.append(part)
+        size = Unit(size.rows + part.rows, size.bytes + part.bytes)
+    if some:
+        yield join(some)
+
+
 def join(units: Sequence[Unit]) -> Unit:
     """One unit with the images of several, in order."""
-    return Unit(
-        sum(unit.rows for unit in units),
-        sum(unit.bytes for unit in units),
-        tuple(piece for unit in units for piece in unit.pieces),
-        "".join(unit.files for unit in units),
-    )
+    pieces: list[Piece] = []
+    for piece in (piece for unit in units for piece in unit.pieces):
+        last = pieces[-1] if pieces else None
+        if last and (last.file, last.first + last.rows) == (piece.file, piece.first):
+            pieces[-1] = Piece(last.file, last.first, last.rows + piece.rows)
+        else:
+            pieces.append(piece)
+    return Unit(sum(unit.rows for unit in units), sum(unit.bytes for unit in units), tuple(pieces))
+
+
+def unit_of(images: Iterable[tuple[str, int]]) -> Unit:
+    """A unit of certain images.
+
+    Args:
+        images: The file and the row of each, in order of the files' names and of the rows.
+    """
+    return join([Unit(1, 0, (Piece(file, row, 1),)) for file, row in images])

@@ -6,8 +6,6 @@
 - `images.json`: `size`, `channels` and `resize`: the form of every image
 - `<split>/images-00000.npy` and on: uint8 (N, H, W, C) each, one after the other in row order;
   those of the training split are larger by `images.margin`
-- or, of the training split, `images-00000.jpegs`, the same images as JPEG files one after the
-  other, and `images-00000.ends.npy`, int64 (N,), where each of them ends
 - or, of the training split, only `source.json`: its images are decoded from the raw data
   (`tasks/data/source_images.py`)
 - `<split>/labels.npy`: int64 (rows,), the index of each row's class
@@ -23,12 +21,10 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -43,16 +39,14 @@ LABELS = "labels.json"
 IMAGES = "images.json"
 ROWS = "rows.parquet"
 SOURCE = "source.json"
-PIXELS, JPEGS, ENDS = ".npy", ".jpegs", ".ends.npy"  # suffixes of a shard's files
 
-# Imported by its name: a step that reads pixels does not depend on how JPEGs are decoded.
-JPEG_MODULE = "tasks.data.jpeg_shards"
+# Imported by its name: a step that reads prepared images does not depend on how others are decoded.
 SOURCE_MODULE = "tasks.data.source_images"
 
 
 def shard_name(number: int) -> str:
     """The file name of a split's shard, counted from 0; the names sort in row order."""
-    return f"images-{number:05d}{PIXELS}"
+    return f"images-{number:05d}.npy"
 
 
 class StoredImages(Protocol):
@@ -95,11 +89,15 @@ class Shards:
 
         shards = [np.load(path, mmap_mode="r") for path in paths]
         self._paths = paths
-        self._offsets: list[int] = [shard.offset for shard in shards]
         self._ends = np.cumsum([len(shard) for shard in shards])
         self.shape: tuple[int, ...] = shards[0].shape[1:]
         self._dtype = shards[0].dtype
         self.bytes_per_image: float = math.prod(self.shape) * self._dtype.itemsize
+        # Where the split's first row would be, if it were in each of the files.
+        self._offsets: list[int] = [
+            shard.offset - (end - len(shard)) * int(self.bytes_per_image)
+            for shard, end in zip(shards, self._ends.tolist(), strict=True)
+        ]
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -116,13 +114,19 @@ class Shards:
         import numpy as np
 
         images = np.empty((len(rows), *self.shape), self._dtype)
-        size = int(self.bytes_per_image)
-        target = images.reshape(-1).view(np.uint8).data
-        for shard, runs in runs_of(rows, self._ends):
-            with self._paths[shard].open("rb") as file:
-                for place, first, count in runs:
-                    part = target[place * size : (place + count) * size]
-                    read_into(file.fileno(), part, self._offsets[shard] + first * size)
+        if not len(rows):
+            return images
+        assert rows.min() >= 0 and rows.max() < len(self), "a row that does not exist"
+        places = images.reshape(len(rows), -1).view(np.uint8)
+        size = places.shape[1]
+        owners = np.searchsorted(self._ends, rows, side="right")
+        for shard in np.unique(owners).tolist():
+            mine = np.flatnonzero(owners == shard)
+            offsets = self._offsets[shard] + rows[mine] * size
+            with self._paths[shard].open("rb", buffering=0) as file:
+                for place, offset in zip(mine.tolist(), offsets.tolist(), strict=True):
+                    read = os.preadv(file.fileno(), [places[place]], offset)
+                    assert read == size, "a shard is shorter than it says"
         return images
 
     load = __getitem__
@@ -134,45 +138,6 @@ def publish(file: Path, target: Path) -> None:
         target.hardlink_to(file)
     except OSError:  # another file system, or one without hard links
         shutil.copyfile(file, target)
-
-
-def runs_of(
-    rows: "NDArray[np.int64]", ends: "NDArray[np.int64]"
-) -> "Iterator[tuple[int, Iterator[tuple[int, int, int]]]]":
-    """Divides rows into runs that are consecutive both in a shard and in `rows`.
-
-    Args:
-        rows: int64 (n,), of all shards.
-        ends: int64 (shards,), where the rows of each end.
-
-    Yields:
-        A shard, and its runs: the place of the first row among the rows, its number in the shard,
-        and how many follow.
-    """
-    import numpy as np
-
-    if not len(rows):
-        return
-    assert rows.min() >= 0 and rows.max() < ends[-1], "a row that does not exist"
-    order = np.argsort(rows, kind="stable")
-    ascending = rows[order]
-    owners = np.searchsorted(ends, ascending, side="right")
-    together = (np.diff(ascending) == 1) & (np.diff(order) == 1) & (np.diff(owners) == 0)
-    firsts = np.flatnonzero(np.concatenate(([True], ~together)))
-    counts = np.diff(np.append(firsts, len(rows)))
-    starts = np.concatenate(([0], ends))[owners[firsts]]
-    columns = (owners[firsts], order[firsts], ascending[firsts] - starts, counts)
-    runs = zip(*(column.tolist() for column in columns), strict=True)
-    for shard, of_shard in groupby(runs, key=itemgetter(0)):
-        yield shard, (run[1:] for run in of_shard)
-
-
-def read_into(file: int, target: memoryview, offset: int) -> None:
-    """Fills a piece of memory from an offset in a file."""
-    while target:
-        read = os.preadv(file, [target], offset)
-        assert read, "a shard is shorter than it says"
-        target, offset = target[read:], offset + read
 
 
 @dataclass(frozen=True)
@@ -237,13 +202,10 @@ class Prepared:
         return self._open(kept if kept.is_dir() else self.folder / split)
 
     def _open(self, folder: Path) -> StoredImages:
-        opened: StoredImages
-        if (folder / SOURCE).exists():
-            opened = import_module(SOURCE_MODULE).SourceImages(folder, self.images, self.pulled)
-        elif jpegs := sorted(folder.glob(f"images-*{JPEGS}")):
-            opened = import_module(JPEG_MODULE).JpegShards(jpegs, self.images["channels"])
-        else:
-            opened = Shards(sorted(folder.glob(f"images-*{PIXELS}")))
+        if not (folder / SOURCE).exists():
+            return Shards(sorted(folder.glob("images-*.npy")))
+        source_images = import_module(SOURCE_MODULE)
+        opened: StoredImages = source_images.SourceImages(folder, self.images, self.pulled)
         return opened
 
 

@@ -10,20 +10,24 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.image import Part, cut_array, to_arrays
-from tasks.data.raw_dataset import SECONDS_PER_BYTE, SECONDS_PER_IMAGE, RawDataset, open_format
+from models.image import Part, cut_array, to_array
+from tasks.data.raw_dataset import (
+    SECONDS_PER_BYTE,
+    SECONDS_PER_IMAGE,
+    RawDataset,
+    RawImage,
+    open_format,
+    unit_of,
+)
 from tasks.data.shards import ROWS, SOURCE
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-# The most images that are decoded together, as `preprocess` does it.
-GROUP_ROWS = 16
 
 
 @dataclass(frozen=True)
@@ -85,59 +89,39 @@ class SourceImages:
 
         unique, places = np.unique(rows, return_inverse=True)
         images = np.empty((len(unique), *self.shape), np.uint8)
-        first = 0
-        for some in self.decode(unique):
-            images[first : first + len(some)] = some
-            first += len(some)
+        for number, image in enumerate(self.decode(unique)):
+            images[number] = image
         return images[places]
 
     load = __getitem__
 
-    def decode(self, rows: "NDArray[np.int64]") -> "Iterator[NDArray[np.uint8]]":
-        """Reads and decodes images, a few at a time.
-
-        Args:
-            rows: int64 (n,), row indices of the split, from 0, strictly ascending.
-
-        Yields:
-            uint8 (up to 16, H, W, C), together those of the rows.
-
-        Raises:
-            ValueError: An image is no longer what was checked.
-        """
-        size, channels, resize = (self._form[name] for name in ("size", "channels", "resize"))
-        some: list[bytes] = []
-        for data in self._read(rows):
-            some.append(data)
-            if len(some) == GROUP_ROWS:
-                yield to_arrays(some, size, channels, resize)
-                some = []
-        if some:
-            yield to_arrays(some, size, channels, resize)
-
-    def cut(
-        self, rows: "NDArray[np.int64]", parts: "NDArray[np.float64]"
+    def decode(
+        self, rows: "NDArray[np.int64]", parts: "NDArray[np.float64] | None" = None
     ) -> "Iterator[NDArray[np.uint8]]":
-        """Reads images and cuts parts out of them.
+        """Reads and decodes images, one at a time.
 
         Args:
             rows: int64 (n,), row indices of the split, from 0, ascending; one may be repeated.
-            parts: float64 (n, 4), the values of a `Part` for each.
+            parts: float64 (n, 4), the values of a `Part` that is cut out for each; None for whole
+                images.
 
         Yields:
-            uint8 (1, H, W, C), for each of the rows.
+            uint8 (H, W, C), for each of the rows.
 
         Raises:
             ValueError: An image is no longer what was checked.
         """
         import numpy as np
 
-        size, _, channels = self.shape
+        size, channels, resize = (self._form[name] for name in ("size", "channels", "resize"))
         unique, counts = np.unique(rows, return_counts=True)
-        left = iter(parts.tolist())
+        left = None if parts is None else iter(parts.tolist())
         for data, count in zip(self._read(unique), counts.tolist(), strict=True):
-            for part in islice(left, count):
-                yield cut_array(data, size, channels, Part(*part))[None]
+            if left is None:
+                yield from repeat(to_array(data, size, channels, resize), count)
+            else:
+                for part in islice(left, count):
+                    yield cut_array(data, size, channels, Part(*part))
 
     def _read(self, rows: "NDArray[np.int64]") -> Iterator[bytes]:
         """The encoded images, a unit of the data at a time."""
@@ -150,33 +134,25 @@ class SourceImages:
                 table = parquet.read_row_group(group, columns=["file", "row", "sha256"])
                 table = table.take(rows[groups == group] - (self._ends[group] - len(table)))
                 files, numbers, digests = (table[name].to_pylist() for name in table.column_names)
-                images = list(zip(files, numbers, strict=True))
-                yield from self._checked(images, dict(zip(images, digests, strict=True)))
+                raws = self._source.read(unit_of(zip(files, numbers, strict=True)))
+                yield from _checked(raws, files, digests)
 
-    def _checked(
-        self, images: list[tuple[str, int]], digests: dict[tuple[str, int], str]
-    ) -> Iterator[bytes]:
-        """The encoded images of a unit, if they are those that were checked.
 
-        Raises:
-            ValueError: One is not.
-        """
+def _checked(raws: Iterator[RawImage], files: list[str], digests: list[str]) -> Iterator[bytes]:
+    """The encoded images, if they are those that were checked.
+
+    Raises:
+        ValueError: One is not.
+    """
+    for file, digest in zip(files, digests, strict=True):
         try:
-            for raw in self._source.read(self._source.reader.unit_of(images)):
-                digest = digests.pop((raw.file, raw.row), None)
-                if digest is None:
-                    continue
-                if hashlib.sha256(raw.data).hexdigest() != digest:
-                    raise _changed(raw.path, "it has changed")
-                yield raw.data
+            raw = next(raws, None)
+            fault = "it has changed" if raw else "an image in it is gone"
         except OSError as error:
-            raise _changed(next(iter(digests))[0], error.strerror or str(error)) from None
-        if digests:
-            raise _changed(next(iter(digests))[0], "an image in it is gone")
-
-
-def _changed(name: str, reason: str) -> ValueError:
-    return ValueError(
-        f"{name} of the pulled data is no longer what was checked: {reason}. Run again; if that "
-        "does not help, check the disk for errors."
-    )
+            raw, fault = None, error.strerror or str(error)
+        if raw is None or hashlib.sha256(raw.data).hexdigest() != digest:
+            raise ValueError(
+                f"{raw.path if raw else file} of the pulled data is no longer what was checked: "
+                f"{fault}. Run again; if that does not help, check the disk for errors."
+            )
+        yield raw.data

@@ -6,38 +6,18 @@ The split is in the name of the tar file or its folder, as with Parquet.
 
 import json
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from tasks.data.listing import check_splits, is_no_image, list_files, split_of_parquet
-from tasks.data.raw_dataset import Piece, RawImage, Unit
+from tasks.data.raw_dataset import Piece, RawImage, Unit, group
 
 if TYPE_CHECKING:
     from tasks.data.raw_dataset import Columns
-
-
-@dataclass(frozen=True, slots=True)
-class _Content:
-    """The content of a file in a tar file.
-
-    Attributes:
-        name: Of the file.
-        offset: Where it begins.
-        size: In bytes.
-    """
-
-    name: str
-    offset: int
-    size: int
-
-    def read(self, file: BinaryIO) -> bytes:
-        file.seek(self.offset)
-        return file.read(self.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +25,8 @@ class _Sample:
     """A sample: None where it lacks a part."""
 
     key: str
-    image: _Content | None
-    label: _Content | None
+    image: tarfile.TarInfo | None
+    label: tarfile.TarInfo | None
 
 
 @dataclass(frozen=True)
@@ -65,19 +45,11 @@ class TarFiles:
         """The samples, in the smallest units that are worth a task."""
         files = (each for each in list_files(self.root) if each[0].endswith(".tar"))
         for name, _ in list(check_splits(files, _split_of) if self.labelled else files):
-            first = rows = size = 0
-            for sample in self._samples(name):
-                rows, size = rows + 1, size + (sample.image.size if sample.image else 0)
-                if Unit(rows, size).tasks >= 1:
-                    yield Unit(rows, size, pieces=(Piece(name, 0, first, 0, rows),))
-                    first, rows, size = first + rows, 0, 0
-            if rows:
-                yield Unit(rows, size, pieces=(Piece(name, 0, first, 0, rows),))
-
-    def unit_of(self, images: Sequence[tuple[str, int]]) -> Unit:
-        """A unit with certain images; see `tasks.data.raw_dataset.Reader`."""
-        pieces = tuple(Piece(name, 0, row, 0, 1) for name, row in images)
-        return Unit(len(pieces), 0, pieces=pieces)
+            samples = (
+                Unit(1, sample.image.size if sample.image else 0, (Piece(name, row, 1),))
+                for row, sample in enumerate(self._samples(name))
+            )
+            yield from group(samples, tasks=1)
 
     def read(self, unit: Unit) -> Iterator[RawImage]:
         """The images of a unit; see `tasks.data.raw_dataset.Reader`."""
@@ -85,12 +57,9 @@ class TarFiles:
             samples, split = self._samples(name), _split_of(name)
             with (self.root / name).open("rb") as file:
                 for piece in pieces:
-                    rows = range(piece.first_row, piece.first_row + piece.rows)
-                    if rows[-1] >= len(samples):
-                        raise ValueError(f"{name} is shorter than it was: it has changed.")
-                    for row in rows:
+                    for row in range(piece.first, piece.first + piece.rows):
                         image, label = samples[row].image, samples[row].label
-                        data = image.read(file) if image else b""
+                        data = _content(file, image) if image else b""
                         path = f"{name}/{image.name if image else samples[row].key}"
                         value = _label(name, label, file) if label and self.labelled else None
                         yield RawImage(name, row, path, value, split, data)
@@ -122,22 +91,23 @@ def _samples_of(path: Path, name: str, changed: int) -> list[_Sample]:
     Raises:
         ValueError: It is broken.
     """
-    files = []
     try:
         with tarfile.open(path, "r:") as tar:
-            for member in tar:
-                if member.isfile():
-                    content = _Content(member.name, member.offset_data, member.size)
-                    files.append((_key(member.name), content))
+            files = [member for member in tar if member.isfile()]
     except (tarfile.TarError, EOFError) as error:
         raise ValueError(f"{name} is no tar file, or a compressed or broken one: {error}") from None
     samples = []
-    for key, group in groupby(files, key=itemgetter(0)):
-        contents = [content for _, content in group]
-        images = [each for each in contents if _is_image(each.name)]
-        labels = [each for each in contents if each.name.endswith((".cls", ".json"))]
-        samples.append(_Sample(key, next(iter(images), None), next(iter(labels), None)))
+    for key, group_of_key in groupby(files, key=lambda file: _key(file.name)):
+        members = list(group_of_key)
+        images = (each for each in members if _is_image(each.name))
+        labels = (each for each in members if each.name.endswith((".cls", ".json")))
+        samples.append(_Sample(key, next(images, None), next(labels, None)))
     return samples
+
+
+def _content(file: BinaryIO, member: tarfile.TarInfo) -> bytes:
+    file.seek(member.offset_data)
+    return file.read(member.size)
 
 
 def _split_of(name: str) -> str | None:
@@ -154,14 +124,14 @@ def _is_image(name: str) -> bool:
     return not is_no_image(name) and not name.endswith(".cls")
 
 
-def _label(name: str, label: _Content, file: BinaryIO) -> str | None:
+def _label(name: str, label: tarfile.TarInfo, file: BinaryIO) -> str | None:
     """The class of a sample; None if its `.json` has none.
 
     Raises:
         ValueError: It cannot be read.
     """
     try:
-        text = label.read(file).decode()
+        text = _content(file, label).decode()
         if label.name.endswith(".cls"):
             return text.strip() or None
         value = json.loads(text).get("label")

@@ -22,15 +22,13 @@ from models.pretrained import read_config
 from retrain import atomic
 from retrain.hardware import gpu_capabilities
 from retrain.runs import console
-from retrain.step import REPORT, Chosen, Step
+from retrain.step import REPORT, Step
 from retrain.workload import Augment
 from tasks.compute.workers import THREADS, map_units
 from tasks.data.embeddings import STEP as NAME, has_embeddings
 from tasks.data.shards import (
     IMAGES,
-    JPEG_MODULE,
     LABELS,
-    PIXELS,
     ROWS,
     open_prepared,
     publish,
@@ -208,7 +206,7 @@ def _write(images: Path, parts: Sequence[Part], folder: Path) -> None:
         shutil.copyfile(images / name, folder / name)
     pixels = folder / REPORT / SHOWN
     pixels.mkdir(parents=True)
-    for shard in sorted((images / SHOWN).glob(f"images-*{PIXELS}")):
+    for shard in sorted((images / SHOWN).glob("images-*.npy")):
         publish(shard, pixels / shard.name)
 
 
@@ -237,19 +235,12 @@ def check(workload: "Workload", project: "Project") -> Iterator[str]:
         yield "train.batch_size: the head's batch norm needs two images or more at once."
 
 
-def _chosen(workload: "Workload", images: "Artifact") -> Chosen:
-    if images.facts["storage"] == "jpeg":
-        return Chosen((JPEG_MODULE,), ("pillow", "simplejpeg"))
-    return Chosen()
-
-
 STEP = Step(
     NAME,
     embed,
     reads=("model.pretrained", "model.pretrained_version", "evaluate"),
     inputs=("preprocess",),
     libraries=("numpy", "safetensors", "torch", "transformers"),
-    chosen=_chosen,
     reports_with=("models.cost",),
     check=check,
     needed=has_embeddings,

@@ -66,15 +66,13 @@ class Source:
     def _smallest_parts(self) -> Iterator[Unit]:
         """Single files of images, or pieces of other files."""
         for part in self.reader.parts():
-            if part.pieces:
-                yield part
-            for name in part.files.split("\0")[:-1]:
-                yield Unit(1, part.bytes // part.rows, files=f"{name}\0")
+            for piece in part.pieces:
+                yield Unit(piece.rows, part.bytes * piece.rows // part.rows, (piece,))
 
 
 def _may_end(part: Unit) -> bool:
     """Whether a unit may end after a part, by its name: some four parts of a task's images do."""
-    name = part.files or repr(part.pieces)
+    name = repr(part.pieces)
     # The size of a file is the mean of some, so it counts no more exactly than by powers of two.
     share = 2.0 ** round(log2(4 * part.tasks))
     return crc32(os.fsencode(name)) < share * (1 << 32)
@@ -137,7 +135,7 @@ def open_labelled(
     columns = Data(path="data", image_column=image_column, label_column=label_column)
     reader: Reader = import_module(READERS[found]).open_reader(columns, root)
     try:
-        splits = {_split_of(reader, name) for unit in reader.parts() for name in _files_of(unit)}
+        splits = {_split_of(reader, piece.file) for unit in reader.parts() for piece in unit.pieces}
     except ValueError as error:
         text = str(error)
         for column in ("image", "label"):
@@ -163,16 +161,9 @@ class SplitReader:
     def parts(self) -> Iterator[Unit]:
         """The images; see `tasks.data.raw_dataset.Reader`."""
         for unit in self.data.parts():
-            files = [each for each in unit.files.split("\0")[:-1] if self._has(each)]
             pieces = tuple(piece for piece in unit.pieces if self._has(piece.file))
-            rows = len(files) + sum(piece.rows for piece in pieces)
-            if rows:
-                size = unit.bytes * rows // unit.rows
-                yield Unit(rows, size, pieces, "".join(f"{name}\0" for name in files))
-
-    def unit_of(self, images: Sequence[tuple[str, int]]) -> Unit:
-        """A unit with certain images; see `tasks.data.raw_dataset.Reader`."""
-        return self.data.unit_of(images)
+            if rows := sum(piece.rows for piece in pieces):
+                yield Unit(rows, unit.bytes * rows // unit.rows, pieces)
 
     def read(self, unit: Unit) -> Iterator[RawImage]:
         """The images of a unit; see `tasks.data.raw_dataset.Reader`."""
@@ -191,11 +182,11 @@ def read(source: Source, unit: Unit) -> Iterator[Image]:
     if source.format != "folders":
         yield from map(_image, source.reader.read(unit))
         return
-    for name in unit.files.split("\0")[:-1]:
+    for piece in unit.pieces:
         try:
-            yield from map(_image, source.reader.read(source.reader.unit_of([(name, 0)])))
+            yield from map(_image, source.reader.read(Unit(1, 0, (piece,))))
         except OSError as error:  # one file that cannot be read does not stop the others
-            yield Image(_text(name), None, b"", error.strerror or str(error))
+            yield Image(_text(piece.file), None, b"", error.strerror or str(error))
 
 
 def _recognise(root: Path, named: str) -> str:
@@ -235,11 +226,6 @@ def _has_labels(root: Path) -> bool:
     except (pa.ArrowInvalid, OSError):  # the reader says why
         return True
     return any(name in names for name in USUAL["label_column"])
-
-
-def _files_of(unit: Unit) -> Iterator[str]:
-    yield from unit.files.split("\0")[:-1]
-    yield from (piece.file for piece in unit.pieces)
 
 
 def _split_of(reader: Reader, file: str) -> str | None:

@@ -160,7 +160,7 @@ def _key(
 
 
 def _digest_of_unit(unit: Unit) -> str:
-    return digest_of([unit.files, [asdict(piece) for piece in unit.pieces]])
+    return digest_of([asdict(piece) for piece in unit.pieces])
 
 
 def _take_over(store: Store, key: str, parts: Sequence[Part]) -> None:

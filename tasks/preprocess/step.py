@@ -6,14 +6,14 @@ scratch folder, so a run that was killed continues with the missing ones. `tasks
 describes the layout.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from models.image import to_arrays, to_jpeg
+from models.image import to_array
 from retrain import atomic
 from retrain.atomic import write_json
 from retrain.runs import console
@@ -21,7 +21,7 @@ from retrain.step import Chosen, Step
 from tasks.compute.ray_data import map_units
 from tasks.data import image_table
 from tasks.data.raw_dataset import READERS, RawDataset, Unit, open_raw_dataset
-from tasks.data.shards import ENDS, IMAGES, JPEGS, LABELS, PIXELS, ROWS, SOURCE, publish, shard_name
+from tasks.data.shards import IMAGES, LABELS, ROWS, SOURCE, publish, shard_name
 from tasks.data.splits import SPLITS
 
 if TYPE_CHECKING:
@@ -29,15 +29,7 @@ if TYPE_CHECKING:
     from retrain.store import Artifact
     from retrain.workload import Data, Images, Workload
 
-# `images.storage: auto` keeps pixels up to this many bytes of the training split. Reading them
-# needs no decoding, but they are several times as large as JPEGs.
-MAX_PIXEL_BYTES = 100e9
-
 WRITE_BYTES = 2**20  # a system call per image would take as long as decoding it
-
-# The most images that are prepared together; small ones then fit into the processor's cache.
-GROUP_ROWS = 16
-GROUP_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -48,7 +40,7 @@ class ShardTask:
         unit: The images it reads.
         row_group: The row group of the accepted images, which lists those it prepares.
         rows: How many images each of its shards gets, by split.
-        shards: The shard to write for each split; the suffix decides the format.
+        shards: The shard to write for each split.
     """
 
     unit: Unit
@@ -70,21 +62,16 @@ def preprocess(
 
     Returns:
         `rows` of each split, the `classes` by index, the `shape` (H, W, C) of an image, and the
-        `storage` of the training split: `pixels`, `jpeg` or `source`.
+        `storage` of the training split: `pixels` or `source`.
     """
     source = open_raw_dataset(data, pulled)
     groups = image_table.row_groups(validated.folder)
     rows = {split: sum(group.rows.get(split, 0) for group in groups) for split in SPLITS}
     labels = image_table.class_names(validated.folder)
 
-    storage = _storage(images, rows["train"])
-    suffixes = dict.fromkeys(SPLITS, PIXELS)  # evaluation uses the pixels that serving does
-    if storage == "jpeg":
-        suffixes["train"] = JPEGS
-    elif storage == "source":
-        del suffixes["train"]
-
-    tasks = _plan(source.units(), groups, workspace.scratch, suffixes)
+    # Evaluation always uses the pixels that serving does.
+    stored = [split for split in SPLITS if (split, images.storage) != ("train", "source")]
+    tasks = _plan(source.units(), groups, workspace.scratch, stored)
     missing = [task for task in map(_unfinished, tasks) if task.shards]
     for split in SPLITS:
         (workspace.scratch / split).mkdir(parents=True, exist_ok=True)
@@ -100,12 +87,11 @@ def preprocess(
             )
     for task in tasks:
         for split, shard in task.shards.items():
-            for path in (shard, *_ends_of(shard)):
-                # Should this run be killed before the output is published, the next finds it.
-                publish(path, workspace.folder / split / path.name)
+            # Should this run be killed before the output is published, the next finds it.
+            publish(shard, workspace.folder / split / shard.name)
     for split in SPLITS:
         _write_rows(validated.folder, groups, split, labels, workspace.folder / split)
-    if storage == "source":
+    if images.storage == "source":
         described = {
             "format": pulled.facts["format"],
             "image_column": data.image_column,
@@ -120,16 +106,8 @@ def preprocess(
         "rows": rows,
         "classes": labels,
         "shape": [images.size, images.size, images.channels],
-        "storage": storage,
+        "storage": images.storage,
     }
-
-
-def _storage(images: "Images", train_rows: int) -> str:
-    """How the training split is stored: `pixels`, `jpeg` or `source`."""
-    if images.storage != "auto":
-        return images.storage
-    size = train_rows * _side(images, "train") ** 2 * images.channels
-    return "jpeg" if size > MAX_PIXEL_BYTES else "pixels"
 
 
 def _side(images: "Images", split: str) -> int:
@@ -138,10 +116,7 @@ def _side(images: "Images", split: str) -> int:
 
 
 def _plan(
-    units: Sequence[Unit],
-    groups: Sequence[image_table.RowGroup],
-    folder: Path,
-    suffixes: Mapping[str, str],
+    units: Sequence[Unit], groups: Sequence[image_table.RowGroup], folder: Path, stored: list[str]
 ) -> list[ShardTask]:
     """Plans the shards of each unit's images; the shards are in order of the units.
 
@@ -149,15 +124,14 @@ def _plan(
         units: Of the data.
         groups: Of the accepted images.
         folder: Where the shards are made.
-        suffixes: By split; a split without one gets no shards.
+        stored: The splits that get shards.
     """
-    count = dict.fromkeys(SPLITS, 0)
+    count = dict.fromkeys(stored, 0)
     tasks = []
     for group in groups:
         shards = {}
-        for split in (each for each in group.rows if each in suffixes):
-            shard = folder / split / shard_name(count[split])
-            shards[split] = shard.with_suffix(suffixes[split])
+        for split in set(stored) & group.rows.keys():
+            shards[split] = folder / split / shard_name(count[split])
             count[split] += 1
         tasks.append(ShardTask(units[group.unit], group.number, group.rows, shards))
     return tasks
@@ -166,59 +140,27 @@ def _plan(
 def _unfinished(task: ShardTask) -> ShardTask:
     """The part of a task that is left: its missing shards."""
     missing = {split: path for split, path in task.shards.items() if not path.exists()}
-    return ShardTask(task.unit, task.row_group, task.rows, missing)
+    return replace(task, shards=missing)
 
 
 def _write_shards(source: RawDataset, images: "Images", validated: Path, task: ShardTask) -> None:
-    """Prepares the images of a task, a few at a time, and writes its shards."""
-    import numpy as np
-
+    """Prepares the images of a task, one at a time, and writes its shards."""
     table = image_table.read(validated, task.row_group, ["file", "row", "split"])
     columns = (table[name].to_pylist() for name in ("file", "row", "split"))
     splits = {(file, row): split for file, row, split in zip(*columns, strict=True)}
-    ends: dict[str, list[int]] = {split: [] for split in task.shards}
     with ExitStack() as stack:
+        # The shards get their names at the end of the block, because these mark them as finished.
         files = {}
         for split, path in task.shards.items():
             aside = stack.enter_context(atomic.replacing(path))
             files[split] = stack.enter_context(aside.open("wb", buffering=WRITE_BYTES))
-        for split, path in task.shards.items():
-            if path.suffix == PIXELS:
+            side = _side(images, split)
+            _write_header(files[split], "|u1", (task.rows[split], side, side, images.channels))
+        for raw in source.read(task.unit):
+            split = splits.get((raw.file, raw.row), "")
+            if split in files:
                 side = _side(images, split)
-                shape = (task.rows[split], side, side, images.channels)
-                _write_header(files[split], "|u1", shape)
-        read = ((splits.get((raw.file, raw.row), ""), raw.data) for raw in source.read(task.unit))
-        for group in _in_groups(each for each in read if each[0] in files):
-            for split in {split: None for split, _ in group}:
-                encoded = [data for one, data in group if one == split]
-                side, file = _side(images, split), files[split]
-                for array in to_arrays(encoded, side, images.channels, images.resize):
-                    file.write(to_jpeg(array) if task.shards[split].suffix == JPEGS else array.data)
-                    ends[split].append(file.tell())
-        # The shards get their names at the end of the block, because these mark them as finished.
-        for split, path in task.shards.items():
-            for ends_path in _ends_of(path):
-                with atomic.replacing(ends_path) as aside, aside.open("wb") as file:
-                    np.save(file, np.array(ends[split], np.int64))
-
-
-def _in_groups(images: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
-    """Groups encoded images, so that only one group is in memory."""
-    group: list[tuple[str, bytes]] = []
-    size = 0
-    for image in images:
-        group.append(image)
-        size += len(image[1])
-        if len(group) == GROUP_ROWS or size >= GROUP_BYTES:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
-
-
-def _ends_of(shard: Path) -> list[Path]:
-    """The file with the end of each JPEG in a shard; none for a shard of pixels."""
-    return [shard.with_suffix(ENDS)] if shard.suffix == JPEGS else []
+                files[split].write(to_array(raw.data, side, images.channels, images.resize).data)
 
 
 def _write_header(file: IO[bytes], kind: str, shape: tuple[int, ...]) -> None:

@@ -57,7 +57,7 @@ def windows(images: StoredImages, ingest: str, memory_gb: float, batch_size: int
     """
     budget = memory_gb * 1e9
     fits = len(images) * images.bytes_per_image <= budget
-    if ingest in ("memory", "dataloader") or (ingest == "auto" and fits):
+    if ingest == "dataloader" or (ingest == "auto" and fits):
         return None
     # Two windows are in memory: the one in use and the next one.
     batches = max(1, int(budget / 2 / images.bytes_per_image / batch_size))

@@ -39,7 +39,7 @@ from retrain.workload import Model, Scale, Train, Workload, flatten
 from tasks.compute.placement import cpus_of_worker, telling_that_it_waits
 from tasks.data.embeddings import prepared_by
 from tasks.data.raw_dataset import READERS
-from tasks.data.shards import JPEG_MODULE, SOURCE_MODULE, open_prepared
+from tasks.data.shards import SOURCE_MODULE, open_prepared
 from tasks.train import adapters, rehearsal
 from tasks.train.augment import TRANSFORMS, modules_for
 from tasks.train.estimate import estimate, forecast, notice
@@ -288,9 +288,7 @@ def _loop(hyperparameters: Train) -> str:
 def _unfit_for_the_loop(workload: Workload) -> Iterator[str]:
     """Finds settings that the training loop would not follow."""
     train, loop = workload.train, import_module(_loop(workload.train))
-    if workload.scale.ingest not in loop.INGESTS:
-        yield f"scale.ingest: {loop.NAME} has {' and '.join(loop.INGESTS)}."
-    elif workload.images.storage == "source" and "stream" not in loop.INGESTS:
+    if workload.images.storage == "source" and "stream" not in loop.INGESTS:
         yield f"images.storage: {loop.NAME} needs prepared images, and not source."
     if workload.scale.strategy not in loop.STRATEGIES:
         yield f"scale.strategy: {loop.NAME} has {' and '.join(loop.STRATEGIES)}."
@@ -480,9 +478,6 @@ def _chosen(workload: Workload, images: Artifact, pulled: Artifact, start: "Star
         libraries += ("peft",)
     if workload.train.loop == "huggingface":
         libraries += ("accelerate",)
-    if images.facts["storage"] == "jpeg":
-        modules += (JPEG_MODULE,)
-        libraries += ("pillow", "simplejpeg")
     if images.facts["storage"] == "source":
         modules += (STREAM, SOURCE_MODULE, READERS[pulled.facts["format"]])
         libraries += ("pillow", "pyarrow", "simplejpeg")

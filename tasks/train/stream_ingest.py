@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from functools import lru_cache, partial
 from importlib import import_module
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 from tasks.compute.ray_data import BLOCK_SECONDS, connect
@@ -218,36 +218,12 @@ def _decode(described: bytes, items: "dict[str, NDArray[np.int64]]") -> Iterator
     columns = [items[name].tolist() for name in ITEM]
     for epoch, begin, end, first, last in zip(*columns, strict=True):
         rows, parts = _window(described, epoch, begin, end)
-        if parts is None:
-            unique, counts = np.unique(rows[first:last], return_counts=True)
-            decoded = images.decode(unique)
-        else:
-            unique, counts = rows[first:last], np.ones(last - first, np.int64)
-            decoded = images.cut(unique, parts[first:last])
-        done = 0
-        for some in _larger(decoded):
-            times = counts[done : done + len(some)]
-            yield {
-                "image": np.repeat(some, times, axis=0),
-                "row": np.repeat(unique[done : done + len(some)], times),
-            }
-            done += len(some)
-
-
-def _larger(arrays: "Iterator[NDArray[np.uint8]]") -> "Iterator[NDArray[np.uint8]]":
-    """The same images in arrays of about the size of a block."""
-    import numpy as np
-
-    some: list[NDArray[np.uint8]] = []
-    size = 0
-    for array in arrays:
-        some.append(array)
-        size += array.nbytes
-        if size >= BLOCK_BYTES:
-            yield np.concatenate(some)
-            some, size = [], 0
-    if some:
-        yield np.concatenate(some)
+        rows, parts = rows[first:last], None if parts is None else parts[first:last]
+        decoded = images.decode(rows, parts)
+        count = max(1, BLOCK_BYTES // math.prod(images.shape))
+        for place in range(0, len(rows), count):
+            some = rows[place : place + count]
+            yield {"image": np.stack([*islice(decoded, len(some))]), "row": some}
 
 
 @lru_cache(maxsize=1)

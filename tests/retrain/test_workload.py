@@ -80,10 +80,9 @@ def test_a_bound_on_time_or_size_is_above_zero(name):
             "train.batch_size 64 is less than an image for each of 65 workers",
         ),
         ({"scale": {"workers": 2}, "train": {"micro_batch": 33}}, "more than a worker's part"),
-        ({"scale": {"ingest": "stream"}}, "stream needs images.storage source"),
         (
-            {"images": {"storage": "source"}, "scale": {"ingest": "windows"}},
-            "windows needs prepared images; images.storage is source",
+            {"images": {"storage": "source"}, "scale": {"ingest": "dataloader"}},
+            "scale.ingest: is for prepared images",
         ),
     ],
 )
@@ -95,6 +94,4 @@ def test_values_that_do_not_go_together_are_faults(sections, said):
 def test_values_that_go_together_are_no_faults():
     together = {"scale": {"workers": 2}, "train": {"micro_batch": 32, "augment": {"shift": 223}}}
     assert list(workload(**together).faults()) == []
-    for ingest in ("auto", "stream"):
-        streamed = {"images": {"storage": "source"}, "scale": {"ingest": ingest}}
-        assert list(workload(**streamed).faults()) == []
+    assert list(workload(images={"storage": "source"}).faults()) == []

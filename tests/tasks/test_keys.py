@@ -60,7 +60,6 @@ EDITS = {
     "retrain/workload/__init__.py": [],
     "tasks/compute/workers.py": ["evaluate"],
     "tasks/data/class_folders.py": ["validate", "preprocess"],
-    "tasks/data/jpeg_shards.py": [],
     "tasks/data/parquet_files.py": [],
     "tasks/data/metrics.py": ["evaluate"],
     "tasks/evaluate/plots.py": [],
@@ -203,17 +202,6 @@ def test_the_libraries_that_only_a_user_s_code_imports_count():
     assert step_plan("train", vit, FACTS).libraries.keys() == own
 
 
-def test_the_decoder_of_stored_jpegs_counts_only_where_they_are_trained_on():
-    pixels, jpeg = (plans(ROOT, FACTS | {"storage": storage}) for storage in ("pixels", "jpeg"))
-    assert jpeg["train"].libraries.keys() - pixels["train"].libraries.keys() == {
-        *("pillow", "simplejpeg")
-    }
-    assert jpeg["train"].code.keys() - pixels["train"].code.keys() == {
-        *("models.image", "tasks.data.jpeg_shards")
-    }
-    assert jpeg["evaluate"] == pixels["evaluate"]  # the test split is kept as pixels
-
-
 def test_the_decoder_of_raw_images_counts_only_where_a_training_streams_them():
     pixels, source = (plans(ROOT, FACTS | {"storage": storage}) for storage in ("pixels", "source"))
     assert source["train"].code.keys() - pixels["train"].code.keys() >= {
@@ -270,7 +258,7 @@ def test_dvc_knows_the_modules_of_each_stage():
         modules = set()
         for each in workloads:
             for kind in ("parquet", "folders", "webdataset"):
-                for storage in ("pixels", "jpeg", "source"):
+                for storage in ("pixels", "source"):
                     facts = {"format": kind, "storage": storage}
                     tracked = each.data == data
                     modules |= set(step_plan(name, each, facts, tracked).code)

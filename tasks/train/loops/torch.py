@@ -48,7 +48,7 @@ STEPS_BETWEEN_FLAGS = 10  # after which workers agree on whether to write a chec
 
 METRICS = ("train_loss", "val_loss", "val_accuracy")
 STRATEGIES = ("ddp", "fsdp")
-INGESTS = ("auto", "memory", "windows", "dataloader", "stream")
+INGESTS = ("auto", "dataloader", "stream")
 USED = tuple(set(Train.model_fields) - {"function", "arguments"})  # of the section `train`
 
 

@@ -6,7 +6,7 @@ import tarfile
 import pytest
 
 from retrain.workload import Data
-from tasks.data.raw_dataset import open_raw_dataset
+from tasks.data.raw_dataset import open_raw_dataset, unit_of
 from tasks.pull.step import _recognise
 from tests.tasks.toy_data import png, pulled
 
@@ -64,8 +64,7 @@ def test_samples_are_read_in_units_and_any_of_them_alone(tmp_path, monkeypatch):
     assert [unit.rows for unit in opened.units()] == [4, 4, 6, 4, 2]
     assert [image.data for image in read(tmp_path)] == [png(number) for number in range(20)]
     some = [("0.tar", 3), ("0.tar", 7), ("1.tar", 0)]
-    unit = opened.reader.unit_of(some)
-    assert [image.data for image in opened.read(unit)] == [png(3), png(7), png(10)]
+    assert [image.data for image in opened.read(unit_of(some))] == [png(3), png(7), png(10)]
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from models.image import to_array, to_jpeg
+from models.image import to_array
 from retrain.store import Artifact, list_files
 from retrain.workload import Checks, Data, Images
 from tasks.compute import ray_data
 from tasks.data import raw_dataset
 from tasks.data.shards import open_prepared
-from tasks.preprocess import step as module
 from tasks.preprocess.step import preprocess
 from tasks.validate.step import validate
 from tests.tasks.toy_data import png, pulled, workspace, write_files, write_parquet
@@ -67,40 +66,17 @@ def test_images_come_out_as_the_model_will_see_them_when_it_serves(tmp_path):
     assert sorted(seen) == sorted(files)
 
 
-@pytest.mark.parametrize("storage", ["pixels", "jpeg"])
-def test_with_a_margin_only_the_training_images_are_larger(tmp_path, storage):
+def test_with_a_margin_only_the_training_images_are_larger(tmp_path):
     files = write_digits(tmp_path / "data")
-    facts, folder = run(tmp_path, "folders", Images(size=6, margin=2, storage=storage))
+    facts, folder = run(tmp_path, "folders", Images(size=6, margin=2))
     prepared = open_prepared(folder)
     assert prepared.shape == tuple(facts["shape"]) == (6, 6, 3)
     assert prepared.images == {"size": 6, "channels": 3, "resize": "crop"}
     for name, size in (("train", 8), ("val", 6), ("test", 6)):
         split = prepared.split(name)
         assert split.images.shape == (size, size, 3)
-        arrays = split.images[np.arange(len(split))].astype(int)
         wanted = [to_array(files[row.file], size, 3, "crop") for row in split.rows.itertuples()]
-        assert np.abs(arrays - wanted).mean() <= (3 if name == "train" and storage == "jpeg" else 0)
-
-
-def jpeg(number: int, width: int, height: int) -> bytes:
-    pixels = np.random.default_rng(number).integers(0, 256, (height, width, 3), np.uint8)
-    return to_jpeg(pixels)
-
-
-def test_images_that_are_scaled_together_come_out_as_each_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "GROUP_ROWS", 7)
-    monkeypatch.setattr(module, "GROUP_BYTES", 3000)
-    files = {f"{n % 3}/{n:03}.jpg": jpeg(n, 8 + n // 25, 9 - n % 2) for n in range(50)}
-    files |= {f"{n % 3}/{n:03}.jpg": jpeg(n, 40, 60) for n in range(50, 60)}
-    write_files(tmp_path / "data", files)
-    facts, folder = run(tmp_path, "folders", Images(size=12))
-    prepared = open_prepared(folder)
-    assert sum(facts["rows"].values()) == 60
-    for name, count in facts["rows"].items():
-        split = prepared.split(name)
-        arrays = split.images[np.arange(count)]
-        for array, file in zip(arrays, split.rows["file"], strict=True):
-            assert np.array_equal(array, to_array(files[file], 12, 3, "crop"))
+        assert np.array_equal(split.images[np.arange(len(split))], wanted)
 
 
 def test_the_files_are_those_of_the_layout(tmp_path):
@@ -153,15 +129,6 @@ def test_many_tasks_write_the_same_images_as_one_in_the_same_order(tmp_path, mon
         assert order == sorted(order)
 
 
-def test_the_same_data_gives_the_same_bytes(tmp_path, monkeypatch):
-    monkeypatch.setattr(raw_dataset, "WORTH_ROWS", 7)
-    listed = []
-    for name in ("one", "two"):
-        write_digits(tmp_path / name / "data")
-        listed.append(list_files(run(tmp_path / name, "folders")[1]))
-    assert listed[0] == listed[1]
-
-
 def test_images_that_were_set_aside_are_left_out(tmp_path):
     write_digits(tmp_path / "data")
     write_files(tmp_path / "data", {"2/broken.png": b"broken", "2/tiny.png": png(99, 2, 2)})
@@ -190,53 +157,6 @@ def test_the_bytes_are_the_same_in_this_process_and_by_a_plan(tmp_path, monkeypa
     assert listed[0] == listed[1]
 
 
-def read_jpegs(folder: Path) -> list[bytes]:
-    """The files in a split's shards of JPEGs."""
-    found = []
-    for path in sorted(folder.glob("*.jpegs")):
-        ends = np.load(path.with_suffix(".ends.npy"))
-        assert ends.dtype == np.int64
-        data = path.read_bytes()
-        assert ends[-1] == len(data)
-        found += [data[begin:end] for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
-    return found
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_the_training_images_may_be_stored_as_jpegs(tmp_path, monkeypatch, channels):
-    monkeypatch.setattr(raw_dataset, "WORTH_ROWS", 7)
-    for name in ("pixels", "jpeg"):
-        write_digits(tmp_path / name / "data")
-    size = {"size": 24, "channels": channels}
-    said, plain = run(tmp_path / "pixels", "folders", Images(**size, storage="pixels"))
-    facts, folder = run(tmp_path / "jpeg", "folders", Images(**size, storage="jpeg"))
-    assert (said["storage"], facts["storage"]) == ("pixels", "jpeg")
-    expected = open_prepared(plain).split("train")
-    files = read_jpegs(folder / "train")
-    assert len(files) == len(expected)
-    assert not (folder / "train/images-00000.npy").exists()
-    for data, pixels in zip(files, expected.images[np.arange(len(expected))], strict=True):
-        found = to_array(data, 24, channels, "crop")
-        assert np.abs(found.astype(int) - pixels).mean() < 3
-    same = [file for file in list_files(plain) if not file["path"].startswith("train/images")]
-    assert [file for file in list_files(folder) if "train/images" not in file["path"]] == same
-
-
-def test_large_training_splits_are_stored_as_jpegs_if_nothing_else_is_said(tmp_path, monkeypatch):
-    write_digits(tmp_path / "small/data")
-    write_digits(tmp_path / "large/data")
-    facts, small = run(tmp_path / "small", "folders")
-    assert list((small / "train").glob("images-*")) == [small / "train/images-00000.npy"]
-    monkeypatch.setattr(module, "MAX_PIXEL_BYTES", facts["rows"]["train"] * 6 * 6 * 3 - 1)
-    assert facts["storage"] == "pixels"
-    facts, large = run(tmp_path / "large", "folders")
-    assert facts["storage"] == "jpeg"
-    assert sorted(path.name for path in (large / "train").glob("images-*")) == [
-        "images-00000.ends.npy",
-        "images-00000.jpegs",
-    ]
-
-
 # Run in a process of its own, to be killed.
 PROGRAM = """
 import sys, time
@@ -247,16 +167,16 @@ from tasks.data import raw_dataset
 from tests.tasks.preprocess.test_step import DATA, IMAGES
 from tests.tasks.toy_data import pulled, workspace
 
-def slowly(*args, decode=step.to_arrays):
+def slowly(*args, decode=step.to_array):
     time.sleep(0.01)
     return decode(*args)
 
 root = Path(sys.argv[1])
 raw_dataset.WORTH_ROWS = 2
-step.to_arrays = slowly
+step.to_array = slowly
 step.preprocess(
     DATA,
-    IMAGES.model_copy(update={"storage": sys.argv[2]}),
+    IMAGES,
     pulled(root, "folders"),
     Artifact("validate", "key", "digest", root / "validate", {}),
     workspace(root, "preprocess"),
@@ -264,22 +184,18 @@ step.preprocess(
 """
 
 
-@pytest.mark.parametrize("storage", ["pixels", "jpeg"])
-def test_a_run_that_was_killed_makes_only_the_shards_that_are_missing(
-    tmp_path, monkeypatch, storage
-):
+def test_a_run_that_was_killed_makes_only_the_shards_that_are_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(raw_dataset, "WORTH_ROWS", 2)
-    images = IMAGES.model_copy(update={"storage": storage})
     killed, undisturbed = tmp_path / "killed", tmp_path / "undisturbed"
     for root in (killed, undisturbed):
         write_digits(root / "data")
-    _, expected = run(undisturbed, "folders", images)
+    _, expected = run(undisturbed, "folders")
 
     raw, checked = pulled(killed, "folders"), workspace(killed, "validate")
     facts = validate(DATA, CHECKS, raw, checked)
     scratch = killed / "preprocess-scratch"
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(killed), storage],
+        [sys.executable, "-c", PROGRAM, str(killed)],
         cwd=Path(__file__).parents[3],
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
     )
@@ -289,15 +205,13 @@ def test_a_run_that_was_killed_makes_only_the_shards_that_are_missing(
     process.send_signal(signal.SIGKILL)
     process.wait()
     finished = {
-        path.relative_to(scratch): path.stat().st_mtime_ns
-        for path in scratch.glob("*/images-*")
-        if path.suffixes != [".ends", ".npy"]  # they are written before their shard counts
+        path.relative_to(scratch): path.stat().st_mtime_ns for path in scratch.glob("*/images-*")
     }
 
     (killed / "preprocess").rename(killed / "aborted")
     space = workspace(killed, "preprocess")
     validated = Artifact("validate", "key", "digest", checked.folder, facts)
-    preprocess(DATA, images, raw, validated, space)
+    preprocess(DATA, IMAGES, raw, validated, space)
     assert list_files(space.folder) == list_files(expected)
     written = {
         path: (space.folder / path).stat().st_mtime_ns

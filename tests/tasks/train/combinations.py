@@ -172,9 +172,10 @@ class Place:
             ValueError: It is refused.
         """
         values = LOOPS[chosen.loop] | SHARINGS[chosen.sharing] | RECIPES[chosen.recipe]
-        values |= {"scale.ingest": chosen.ingest}
         if chosen.ingest == "stream":
             values |= {"images.storage": "source"}
+        elif chosen.ingest == "dataloader":
+            values |= {"scale.ingest": "dataloader"}
         return vary(self.workloads[chosen.family], values)
 
     def refusal(self, chosen: Combination) -> str | None:
@@ -214,7 +215,7 @@ class Place:
             checkpoint_seconds=scale.checkpoint_seconds,
             keep_checkpoints=scale.keep_checkpoints,
             strategy=scale.strategy,
-            ingest=scale.ingest,
+            ingest="stream" if chosen.ingest == "stream" else scale.ingest,
             memory_gb=1.0 if chosen.ingest == "memory" else half,
             data_cpus=0,
             threads=1,
@@ -405,7 +406,7 @@ def document(refused: Mapping[Combination, str | None]) -> str:
 
 HEAD = """# What goes with what
 
-Each combination of a network, a loop, a way of the images (`scale.ingest`), workers with a strategy
+Each combination of a network, a loop, a way of the images, workers with a strategy
 and a recipe is either refused before a run starts, or trained by a test, in small: two epochs; then
 the saved network is loaded, and its loss compared with what the training said. This page is written
 by `python -m tests.tasks.train.combinations`, from what is refused and what was trained.

@@ -62,13 +62,3 @@ def test_the_processes_of_a_loader_share_the_memory_for_images(images, memory, l
         dataset.loaded() if loaded else dataset, num_workers=2, collate_fn=in_memory_of_its_process
     )
     assert set(loader) == {held}
-
-
-def test_all_images_or_windows_of_them_can_be_asked_for(images, in_memory, tmp_path):
-    weights = {}
-    for ingest in ("auto", "windows", "memory"):
-        scale = Scale(ingest=ingest, memory_gb=96 * 64 * 0.7 / 1e9)
-        trained = run(tmp_path / ingest, images, HYPERPARAMETERS, scale=scale)
-        weights[ingest] = trained.facts["weights"]
-    assert weights["windows"] == weights["auto"] != weights["memory"]
-    assert weights["memory"] == in_memory.facts["weights"]

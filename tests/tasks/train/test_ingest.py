@@ -6,7 +6,6 @@ from itertools import chain
 
 import numpy as np
 import pytest
-import simplejpeg
 import torch
 
 from tasks.data.shards import open_prepared, shard_name
@@ -115,44 +114,3 @@ def test_rows_in_order_come_in_batches_with_the_rest_at_the_end(split):
     found = rows_of(in_order(split, range(3, 53), 20, CPU))
     assert [len(batch) for batch in found] == [20, 20, 10]
     assert list(chain(*found)) == list(range(3, 53))
-
-
-@pytest.fixture(scope="module")
-def jpegs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("jpegs")
-    (folder / "train").mkdir()
-    images = np.random.default_rng(0).integers(0, 256, (ROWS, SIZE, SIZE, 3), np.uint8)
-    files = [simplejpeg.encode_jpeg(image, 95, colorsubsampling="444") for image in images]
-    for number, (first, stop) in enumerate([(0, 30), (30, ROWS)]):
-        (folder / "train" / f"images-{number:05d}.jpegs").write_bytes(b"".join(files[first:stop]))
-        ends = np.cumsum([len(file) for file in files[first:stop]])
-        np.save(folder / "train" / f"images-{number:05d}.ends.npy", ends)
-    np.save(folder / "train" / "labels.npy", np.arange(ROWS))
-    (folder / "labels.json").write_text(json.dumps(["a", "b"]))
-    (folder / "images.json").write_text(json.dumps({"size": SIZE, "channels": 3, "resize": "crop"}))
-    decoded = np.stack([simplejpeg.decode_jpeg(file) for file in files])
-    return open_prepared(folder).split("train"), decoded
-
-
-@pytest.mark.parametrize("order", [None, WINDOWS])
-def test_images_stored_as_jpeg_are_decoded_on_the_way(jpegs, order):
-    split, decoded = jpegs
-    which = batches(windows=order)
-    epoch = Ingest(split, which, CPU).epoch(0, 2)
-    for (images, labels), rows in zip(epoch, which.epoch(0)[2:], strict=True):
-        assert np.array_equal(images.numpy(), decoded[rows])
-        assert labels.tolist() == rows.tolist()
-
-
-def test_jpegs_count_with_what_they_take_on_disk(jpegs):
-    split, _decoded = jpegs
-    stored = sum(path.stat().st_size for path in split.folder.glob("*.jpegs"))
-    assert split.images.bytes_per_image * ROWS == pytest.approx(stored)
-    assert windows(split.images, "auto", stored / 1e9, 4) is None
-    assert windows(split.images, "auto", (stored - 1) / 1e9, 4) is not None
-
-
-@pytest.mark.parametrize("rows", [[52, 0, 30], [29, 30, 31], [5], []])
-def test_jpegs_are_read_in_the_order_that_was_asked_for(jpegs, rows):
-    split, decoded = jpegs
-    assert np.array_equal(split.images[np.array(rows, np.int64)], decoded[rows])

@@ -14,15 +14,13 @@ import torch
 from safetensors.torch import load
 
 import models
-from models.image import to_arrays
 from retrain.store import Artifact
 from retrain.workload import Augment, Checks, Data, Images, Scale, Train
 from tasks.data.shards import open_prepared
 from tasks.preprocess.step import preprocess
-from tasks.train.sampler import BatchSampler, Windows
 from tasks.validate.step import validate
 from tests.tasks.toy_data import png, pulled, workspace, write_files, write_parquet
-from tests.tasks.train.helpers import SMALL, killing_a_worker, run
+from tests.tasks.train.helpers import killing_a_worker, run
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -33,8 +31,7 @@ IMAGES = Images(size=8, channels=1)
 RECIPE = Train(epochs=3, batch_size=16, lr=0.01, augment=Augment(shift=1))
 # Memory for about two thirds of the training images: windows of two batches.
 FEW = 2 * 2.5 * 16 * 64 / 1e9
-WINDOWS = Scale(ingest="windows", memory_gb=FEW)
-STREAM = Scale(memory_gb=FEW)
+SCALE = Scale(memory_gb=FEW)
 
 
 @dataclass(frozen=True)
@@ -84,12 +81,12 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def prepared(folders, tmp_path_factory):
-    return run(tmp_path_factory.mktemp("windows"), folders.pixels, RECIPE, scale=WINDOWS)
+    return run(tmp_path_factory.mktemp("windows"), folders.pixels, RECIPE, scale=SCALE)
 
 
 def test_it_trains_the_network_of_windows_of_prepared_images(both, tmp_path):
-    shards = run(tmp_path / "shards", both.pixels, RECIPE, scale=WINDOWS)
-    streamed = run(tmp_path / "stream", both.source, RECIPE, scale=STREAM, pulled=both.pulled)
+    shards = run(tmp_path / "shards", both.pixels, RECIPE, scale=SCALE)
+    streamed = run(tmp_path / "stream", both.source, RECIPE, scale=SCALE, pulled=both.pulled)
     assert streamed.facts == shards.facts
     assert streamed.model_files() == shards.model_files()
 
@@ -119,7 +116,7 @@ def test_it_goes_on_at_the_step_where_it_was(folders, prepared, tmp_path, monkey
             raise InterruptedTrainingError
         return learning_rate(now, *others)
 
-    scale = STREAM.model_copy(update={"checkpoint_seconds": 1e-9})
+    scale = SCALE.model_copy(update={"checkpoint_seconds": 1e-9})
     with monkeypatch.context() as patched:
         patched.setattr(torch_loop, "learning_rate", failing)
         with pytest.raises(InterruptedTrainingError):
@@ -143,7 +140,7 @@ def test_parts_of_originals_are_the_same_after_an_interruption(folders, tmp_path
         return learning_rate(now, *others)
 
     monkeypatch.setattr(torch_loop, "learning_rate", failing)
-    scale = STREAM.model_copy(update={"checkpoint_seconds": 1e-9})
+    scale = SCALE.model_copy(update={"checkpoint_seconds": 1e-9})
     changes = {"augment": Augment(crop=0.3, shift=1), "balance": "sampling"}  # draws images twice
     recipe, pulled = RECIPE.model_copy(update=changes), folders.pulled
     with pytest.raises(InterruptedTrainingError):
@@ -160,13 +157,13 @@ import sys
 from pathlib import Path
 from retrain.servers import ray_cluster
 from tests.tasks.train.helpers import run
-from tests.tasks.train.test_stream import RECIPE, STREAM
+from tests.tasks.train.test_stream import RECIPE, SCALE
 
 if __name__ == "__main__":
     ray_cluster.logical_cpus = lambda: 2
     source, pulled, root = map(Path, sys.argv[1:])
     recipe = RECIPE.model_copy(update={"balance": "sampling"})
-    scale = STREAM.model_copy(update={"workers": 2})
+    scale = SCALE.model_copy(update={"workers": 2})
     run(root, source, recipe, scale=scale, pulled=pulled)
 """
 
@@ -179,7 +176,7 @@ def test_workers_and_the_tasks_that_decode_for_them_share_two_cpus(folders, tmp_
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     recipe = RECIPE.model_copy(update={"balance": "sampling"})  # which draws images twice
-    alone = run(tmp_path / "alone", folders.pixels, recipe, scale=WINDOWS)
+    alone = run(tmp_path / "alone", folders.pixels, recipe, scale=SCALE)
     history = json.loads((tmp_path / "two/output/report/history.json").read_text())
     for epoch, other in zip(history, alone.history, strict=True):
         assert epoch["train_loss"] == pytest.approx(other["train_loss"], rel=1e-3)
@@ -189,7 +186,7 @@ def test_workers_and_the_tasks_that_decode_for_them_share_two_cpus(folders, tmp_
 def test_a_killed_worker_is_replaced_and_gets_the_images_that_were_next(
     folders, prepared, tmp_path
 ):
-    scale = STREAM.model_copy(update={"workers": 2, "checkpoint_seconds": 1e-9})
+    scale = SCALE.model_copy(update={"workers": 2, "checkpoint_seconds": 1e-9})
     with killing_a_worker(tmp_path):
         streamed = run(tmp_path, folders.source, RECIPE, scale=scale, pulled=folders.pulled)
     for epoch, other in zip(streamed.history, prepared.history, strict=True):
@@ -210,35 +207,5 @@ def test_an_image_that_is_lost_during_a_training_is_named(tmp_path, damage):
     else:
         lost.write_bytes(png(999, 10, 8))
     with pytest.raises(ValueError, match=f"^{rows['file'][0]} of the pulled data.*disk") as raised:
-        run(tmp_path, own.source, RECIPE, scale=STREAM, pulled=own.pulled)
+        run(tmp_path, own.source, RECIPE, scale=SCALE, pulled=own.pulled)
     assert "\n" not in str(raised.value)
-
-
-def test_a_training_goes_as_a_plain_loop_over_the_same_images(folders, tmp_path):
-    recipe = Train(
-        epochs=2, batch_size=16, lr=0.01, weight_decay=0.01, warmup=0.0, schedule="constant",
-        clip_norm=0.0, precision="fp32",
-    )  # fmt: skip
-    streamed = run(tmp_path, folders.source, recipe, scale=STREAM, pulled=folders.pulled)
-    rows = pd.read_parquet(folders.source / "train" / "rows.parquet")
-    files = [(folders.pulled / "data" / name).read_bytes() for name in rows["file"]]
-    images = torch.from_numpy(to_arrays(files, 8, 1, "crop"))
-    labels = torch.tensor([int(label) for label in rows["label"]])
-    order = BatchSampler(len(rows), 16, 0, 0, 1, windows=Windows(batches=2, block=1))
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    network = models.build("vit", SMALL.model_dump(exclude={"family"}), (8, 8, 1), 3)
-    decayed = [each for each in network.parameters() if each.ndim > 1]
-    others = [each for each in network.parameters() if each.ndim <= 1]
-    groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=0.01, weight_decay=0.01)
-    for epoch in range(2):
-        losses = []
-        for batch in order.epoch(epoch):
-            loss = torch.nn.functional.cross_entropy(network(images[batch]), labels[batch])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-        expected = sum(losses) / len(losses)
-        assert streamed.history[epoch]["train_loss"] == pytest.approx(expected, rel=1e-5)
