@@ -315,7 +315,7 @@ def faults(workload: Workload, project: Project, force: bool) -> Iterator[str]:
     seen = set()
     for values in spaces.corners(space):
         try:
-            preflight.check([TRAIN], vary(workload, values), project, force, PIPELINE.others)
+            preflight.check([TRAIN], vary(workload, values), project, PIPELINE.others)
         except UsageError as error:
             said = str(error).removeprefix(f"workload {workload.name}: ")
             if said not in seen:

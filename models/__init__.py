@@ -5,29 +5,26 @@ A family's module has:
 - `Settings`: its settings in `params.yaml`, beside `family`. A frozen pydantic model, which can be
   read without importing torch. The messages of its validators begin with the name of a setting
   and a colon.
-- `flops(settings, shape)`: of a forward pass over one image; without importing torch either.
+- `flops(settings, shape)`: of a forward pass over one image, without importing torch; infinite for
+  a network that counts as large. It decides precision and threads where they are `auto`.
 - `faults(settings, shape)`: a sentence for each setting that does not fit the images; without
   importing torch, so that faults are found before anything runs.
-- `parameters(settings, shape, classes)`: how many; `sized` has given the sizes.
-- `lora_parameters(settings, rank, classes)`: how many of them are trained with adapters.
-- `activations(settings, shape, device, precision)`: bytes that one image takes in training.
 - `pretrained_version(settings, root)`: which weights the network starts from; None without any.
 - `pretrained_faults(settings, shape, root)`: a sentence for each fault of these weights.
 - `library_faults(settings, shape, root)`: a sentence for each fault that only the network's library
   finds, which may take seconds.
-- `sized(settings, root)`: with the sizes of the pretrained network; None if they are not known.
 - `build(settings, shape, classes)`: a new network; `torch.manual_seed` decides its weights.
 - `rebuild(description, files)`: a network as it was saved, its weights still to be loaded. It
   needs nothing but the description and the files of the network, by the names they are saved under.
+
+A family whose trainings are estimated has `without_memory(settings, shape, root, classes)`: the
+network on PyTorch's device `meta`, or None if its sizes are not known.
 
 A family that trains a part of its network, on embeddings, has two more:
 
 - `training_flops(settings, shape)`: as `flops`, of this part.
 - `complete(settings, trained)`: the whole network, with the part that was trained; `build` makes
   the part, and its shape is that of an embedding: `(D,)`.
-
-A family whose networks may lack linear layers has `without_memory(settings, shape, root)`: the
-network as tensors that have shapes but no values; None if it is not known.
 
 `models/families.py` lists them.
 

@@ -22,11 +22,13 @@ class Architecture:
         place: Of it in the settings, for messages.
         kind: The class of the classifier, of `transformers`.
         config: As published, or as in the settings.
+        is_pretrained: Whether it was published with weights.
     """
 
     place: str
     kind: Any
     config: Mapping[str, Any]
+    is_pretrained: bool
 
     @property
     def type(self) -> str:
@@ -109,7 +111,7 @@ def published(name: str, config: Mapping[str, Any]) -> Architecture:
         )
     own = [each for each in config.get("architectures") or () if each in classes]
     kept = {key: value for key, value in config.items() if key not in NOT_TAKEN}
-    return Architecture(place, classes[own[0] if own else next(iter(classes))], kept)
+    return Architecture(place, classes[own[0] if own else next(iter(classes))], kept, True)
 
 
 def written(config: Mapping[str, Any]) -> Architecture:
@@ -133,7 +135,7 @@ def written(config: Mapping[str, Any]) -> Architecture:
         )
     chosen = next(iter(classes.values()))
     _check_keys("model.config", config, chosen.config_class)
-    return Architecture("model.config", chosen, config)
+    return Architecture("model.config", chosen, config, False)
 
 
 def _check_keys(place: str, config: Mapping[str, Any], kind: Any) -> None:

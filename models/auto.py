@@ -22,71 +22,77 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from models import fine_tuned, fitting, pretrained
-from models.architecture import DECIDED, check_type, classifiers, published, written
-from models.cost import MOST_PARAMETERS, ConvolutionalNetwork, Transformer, cost_of
+from models.architecture import DECIDED, Architecture, check_type, classifiers, published, written
 
 if TYPE_CHECKING:
     from models.network import Network
 
 
-class Settings(BaseModel):
-    """A network's settings in `params.yaml`; exactly one of `pretrained` and `config` is given.
+class Pretrained(BaseModel):
+    """The settings of a family whose networks may be pretrained.
 
     Attributes:
         pretrained: A model on the Hugging Face hub, `owner/name` or `owner/name@revision`, or a
             folder that holds one; a relative path is below the project. Its last layer is replaced.
         pretrained_version: The commit on the hub, or the digest of the folder's files. It is found
             when a workload is read; if it is given, no other version is used.
-        config: Of a network with random weights: `model_type`, and any parameter of that type's
-            config class in `transformers`, dropout too: `{model_type: resnet, depths: [2, 2]}`.
-            The images decide the size, the channels and the number of classes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     pretrained: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     pretrained_version: Annotated[str, Field(pattern="^[0-9a-f]{40,64}$")] | None = None
+
+    @model_validator(mode="after")
+    def _has_a_version_of_something(self) -> "Pretrained":
+        if self.pretrained is None and self.pretrained_version is not None:
+            raise ValueError("pretrained_version: is of no use without model.pretrained")
+        return self
+
+
+class Settings(Pretrained):
+    """A network's settings in `params.yaml`; exactly one of `pretrained` and `config` is given.
+
+    Attributes:
+        config: Of a network with random weights: `model_type`, and any parameter of that type's
+            config class in `transformers`, dropout too: `{model_type: resnet, depths: [2, 2]}`.
+            The images decide the size, the channels and the number of classes.
+    """
+
     config: dict[str, Any] | None = None
 
     @model_validator(mode="after")
     def _goes_together(self) -> "Settings":
-        if self.pretrained is None and self.config is None:
-            raise ValueError(
-                "config: missing; give it, or model.pretrained. An example is "
-                "{model_type: resnet, depths: [2, 2, 2, 2]}"
-            )
-        if self.pretrained is not None and self.config is not None:
+        if self.config is None:
+            if self.pretrained is None:
+                raise ValueError(
+                    "config: missing; give it, or model.pretrained. An example is "
+                    "{model_type: resnet, depths: [2, 2, 2, 2]}"
+                )
+            return self
+        if self.pretrained is not None:
             raise ValueError(
                 "pretrained: brings its own config: leave out config (--set model.config=)"
             )
-        if self.pretrained is None and self.pretrained_version is not None:
-            raise ValueError("pretrained_version: is of no use without model.pretrained")
-        if self.config is not None:
-            if not isinstance(self.config.get("model_type"), str):
-                raise ValueError("config: needs a model_type, such as resnet")
-            if decided := [name for name in DECIDED if name in self.config]:
-                raise ValueError(f"config: leave out {', '.join(decided)}: the images decide")
-            try:
-                json.dumps(self.config, allow_nan=False)
-            except (TypeError, ValueError) as error:
-                raise ValueError(f"config: {error}; write it as text or a number") from None
+        if not isinstance(self.config.get("model_type"), str):
+            raise ValueError("config: needs a model_type, such as resnet")
+        if decided := [name for name in DECIDED if name in self.config]:
+            raise ValueError(f"config: leave out {', '.join(decided)}: the images decide")
+        try:
+            json.dumps(self.config, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"config: {error}; write it as text or a number") from None
         return self
 
 
 def faults(settings: Settings, shape: tuple[int, int, int]) -> list[str]:
-    """Finds a network that is far too large; the rest only `transformers` knows: `library_faults`.
-
-    Args:
-        settings: Of the network.
-        shape: Height, width and channels of the images.
-
-    Returns:
-        A sentence for each fault.
-    """
-    cost = cost_of(settings.config) if settings.config is not None else None
-    if cost is not None and cost.parameters(shape, classes=0) > MOST_PARAMETERS:
-        return ["model.config makes more than 10^12 parameters."]
+    """Finds nothing: what does not fit the images only `transformers` knows (`library_faults`)."""
     return []
+
+
+def flops(settings: Settings, shape: tuple[int, int, int]) -> float:
+    """Infinite: such networks count as large, which decides precision and threads."""
+    return float("inf")
 
 
 def pretrained_version(settings: Settings, root: Path) -> str | None:
@@ -130,114 +136,39 @@ def library_faults(settings: Settings, shape: tuple[int, int, int], root: Path) 
     Yields:
         A sentence for each fault.
     """
-    name, version = settings.pretrained, settings.pretrained_version
     try:
         with fine_tuned.quiet():
-            if settings.config is not None:
-                fitting.try_new(written(settings.config), shape)
-            elif name and version and (config := pretrained.read_config(name, version, root)):
-                fitting.try_pretrained(published(name, config), shape)
+            if architecture := _architecture(settings, root):
+                fitting.fit(architecture, shape)
     except ValueError as error:
         yield str(error)
 
 
-def without_memory(settings: Settings, shape: tuple[int, int, int], root: Path) -> "Network | None":
-    """The network for two classes, whose tensors have shapes but no values.
+def without_memory(
+    settings: Settings, shape: tuple[int, int, int], root: Path, classes: int = 2
+) -> "Network | None":
+    """The network as tensors that have shapes but no values.
 
     Args:
         settings: Of the network, with the version of the weights.
         shape: Height, width and channels of the images.
         root: Where a relative path starts.
+        classes: How many there are.
 
     Returns:
         None if its configuration is not on this machine, or fits no network.
     """
     from models.network import Network
 
-    name, version = settings.pretrained, settings.pretrained_version
     try:
         with fine_tuned.quiet():
-            if settings.config is not None:
-                architecture = written(settings.config)
-            elif name and version and (config := pretrained.read_config(name, version, root)):
-                architecture = published(name, config)
-            else:
+            if (architecture := _architecture(settings, root)) is None:
                 return None
-            classifier = architecture.without_memory(architecture.config_for(shape, 2))
+            classifier = architecture.without_memory(architecture.config_for(shape, classes))
     except ValueError:
         return None  # `library_faults` says why
-    return Network(classifier, {}, fine_tuned.HALF * shape[2], fine_tuned.HALF * shape[2])
-
-
-def sized(settings: Settings, root: Path) -> Settings | None:
-    """The settings with the config of the pretrained network; None if its cost is not known.
-
-    Args:
-        settings: Of the network, with the version of the weights.
-        root: Where a relative path starts.
-    """
-    config = settings.config
-    if settings.pretrained is not None:
-        if settings.pretrained_version is None:
-            return None
-        config = pretrained.read_config(settings.pretrained, settings.pretrained_version, root)
-    if config is None or "model_type" not in config or cost_of(config) is None:
-        return None
-    return Settings(config={name: each for name, each in config.items() if name not in DECIDED})
-
-
-def parameters(settings: Settings, shape: tuple[int, int, int], classes: int) -> int:
-    """The number of parameters, nearly.
-
-    Args:
-        settings: Of the network, as `sized` gave them.
-        shape: Height, width and channels of the images.
-        classes: How many there are.
-    """
-    return _cost(settings).parameters(shape, classes)
-
-
-def lora_parameters(settings: Settings, rank: int, classes: int) -> int:
-    """The number of parameters that low-rank adapters and a new last layer have, nearly.
-
-    Args:
-        settings: Of the network, as `sized` gave them.
-        rank: Of the adapters.
-        classes: How many there are.
-    """
-    return _cost(settings).lora_parameters(rank, classes)
-
-
-def flops(settings: Settings, shape: tuple[int, int, int]) -> float:
-    """The cost of a forward pass over one image, counting only the large products.
-
-    Args:
-        settings: Of the network; one that is pretrained, and one whose architecture has no formula
-            here, counts as infinitely large.
-        shape: Height, width and channels of the images.
-
-    Returns:
-        Floating-point operations; a multiplication with its addition is two.
-    """
-    cost = cost_of(settings.config) if settings.config is not None else None
-    return float("inf") if cost is None else cost.flops(shape)
-
-
-def activations(
-    settings: Settings, shape: tuple[int, int, int], device: str, precision: str
-) -> float:
-    """Memory of one image in a training step: what the backward pass needs, and its peak.
-
-    Args:
-        settings: Of the network, as `sized` gave them.
-        shape: Height, width and channels of the images.
-        device: `cpu` or `cuda`.
-        precision: `fp32` or `bf16`.
-
-    Returns:
-        Bytes.
-    """
-    return _cost(settings).activations(shape, device, precision)
+    half = fine_tuned.HALF * shape[2]
+    return Network(classifier, {}, half, half).to("meta")
 
 
 def build(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Network":
@@ -261,7 +192,7 @@ def build(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Net
     if settings.config is not None:
         with fine_tuned.quiet():
             architecture = written(settings.config)
-            idle = fitting.try_new(architecture, shape)
+            fit = fitting.fit(architecture, shape)
             classifier = architecture.kind(architecture.config_for(shape, classes))
     else:
         from transformers import PreTrainedConfig
@@ -270,14 +201,13 @@ def build(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Net
         with fine_tuned.loading(settings.pretrained, settings.pretrained_version) as where:
             config, _ = PreTrainedConfig.get_config_dict(**where)
             architecture = published(settings.pretrained, config)
-            fit = fitting.try_pretrained(architecture, shape)
+            fit = fitting.fit(architecture, shape)
             weights = fitting.load(architecture, where, fit.last)
             classifier = architecture.kind(architecture.config_for(shape, classes))
             fitting.take_over(weights, classifier, fit, architecture.place)
             mean, std = fine_tuned.follow_processor(where, classifier, shape[2])
-        idle = fit.idle
     for name, parameter in classifier.named_parameters():
-        parameter.requires_grad_(name not in idle)
+        parameter.requires_grad_(name not in fit.idle)
     return wrap(classifier, mean, std, architectures=[architecture.kind.__name__])
 
 
@@ -286,15 +216,19 @@ def rebuild(description: Mapping[str, Any], files: Mapping[str, Path]) -> "Netwo
     from models.network import wrap
 
     config = description["config"]
-    [architecture] = config["architectures"]
-    kind = classifiers(config)[architecture]
+    known = classifiers(config)
+    # A ViT that was saved by an older version of this project has no `architectures`.
+    [architecture] = config.get("architectures") or known
+    kind = known[architecture]
     with fine_tuned.quiet():
         classifier = kind(kind.config_class.from_dict(dict(config)))
     return wrap(classifier, description["mean"], description["std"], architectures=[architecture])
 
 
-def _cost(settings: Settings) -> Transformer | ConvolutionalNetwork:
-    assert settings.config is not None
-    cost = cost_of(settings.config)
-    assert cost is not None, "`sized` says None"
-    return cost
+def _architecture(settings: Settings, root: Path) -> Architecture | None:
+    """What the network is made from; None if its configuration has to be downloaded first."""
+    if settings.config is not None:
+        return written(settings.config)
+    name, version = settings.pretrained, settings.pretrained_version
+    config = pretrained.read_config(name, version, root) if name and version else None
+    return published(name, config) if name and config else None

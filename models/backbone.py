@@ -254,6 +254,16 @@ def check(name: str, published: Mapping[str, Any], shape: tuple[int, int, int]) 
     _try(name, kind, config, shape)
 
 
+def flops(name: str, published: Mapping[str, Any], shape: tuple[int, int, int]) -> float:
+    """The cost of embedding one image, in floating-point operations; as `check`, which counts."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with fine_tuned.quiet(), FlopCounterMode(display=False) as counter:
+        check(name, published, shape)
+    total: float = counter.get_total_flops()
+    return total / 6  # two images, and a backward pass as of two more each
+
+
 def _kind(name: str, config: Mapping[str, Any]) -> _Kind:
     """What a published network is made from.
 

@@ -9,6 +9,7 @@ parameter `pretrained`, it is False then.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import chdir
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -110,11 +111,6 @@ def _paths(settings: Settings, root: Path) -> dict[str, Path]:
     return {name: (root / Path(path).expanduser()) for name, path in settings.files.items()}
 
 
-def sized(settings: Settings, root: Path) -> Settings | None:
-    """None: the sizes are not known, so nothing is estimated."""
-    return None
-
-
 def build(
     settings: Settings, shape: tuple[int, ...], classes: int, *, loaded: bool = False
 ) -> "Network":
@@ -138,6 +134,19 @@ def build(
     made = _make(settings.factory, arguments | paths, loaded)
     saved = {stored[name]: path for name, path in paths.items()}
     return Network(made, config, *normalisation(settings, shape[2]), saved)
+
+
+def without_memory(
+    settings: Settings, shape: tuple[int, int, int], root: Path, classes: int = 2
+) -> "Network | None":
+    """The network as tensors that have shapes but no values; None if the function makes none."""
+    import torch
+
+    try:
+        with chdir(root), torch.device("meta"):
+            return build(settings, shape, classes, loaded=True)
+    except (ValueError, OSError):
+        return None
 
 
 def normalisation(settings: Settings, channels: int) -> tuple[list[float], list[float]]:

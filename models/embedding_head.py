@@ -111,11 +111,6 @@ def library_faults(settings: Settings, shape: tuple[int, int, int], root: Path) 
         yield str(error)
 
 
-def sized(settings: Settings, root: Path) -> Settings | None:
-    """None: a head is too small for an estimate."""
-    return None
-
-
 def build(settings: Settings, shape: tuple[int], classes: int) -> "Network":
     """Makes a new head, which takes embeddings; `complete` puts it on its backbone.
 

@@ -3,9 +3,7 @@
 No step imports this module, so a new family does not change the steps of the others.
 """
 
-from collections.abc import Mapping
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -13,53 +11,22 @@ from pydantic import BaseModel
 FAMILIES = ("auto", "custom", "embedding_head", "vit")
 
 
-def settings_class(family: str) -> type[BaseModel]:
-    """The pydantic model of a family's settings in `params.yaml`."""
-    declared: type[BaseModel] = _module(family).Settings
-    return declared
+def module_of(family: str) -> Any:
+    """The module of a family, one of `FAMILIES`; the docstring of `models` says what it has."""
+    assert family in FAMILIES, family
+    return import_module(f"models.{family}")
 
 
-def flops(family: str, settings: Mapping[str, Any], shape: tuple[int, int, int]) -> float:
+def flops(module: Any, settings: BaseModel, shape: tuple[int, int, int]) -> tuple[float, float]:
     """Floating-point operations of a forward pass over one image.
 
     Args:
-        family: One of `FAMILIES`.
-        settings: As the family's class declares them.
+        module: Of the family.
+        settings: Of the network, as the family declares them.
         shape: Height, width and channels of the images.
+
+    Returns:
+        Those of the part that is trained, over what it takes; and those of the network.
     """
-    module = _module(family)
-    counted: float = module.flops(module.Settings.model_validate(settings), shape)
-    return counted
-
-
-def training_flops(family: str, settings: Mapping[str, Any], shape: tuple[int, int, int]) -> float:
-    """The same, of the part that is trained, over what it takes; the arguments of `flops`."""
-    module = _module(family)
-    count = getattr(module, "training_flops", module.flops)
-    counted: float = count(module.Settings.model_validate(settings), shape)
-    return counted
-
-
-def faults(family: str, settings: Mapping[str, Any], shape: tuple[int, int, int]) -> list[str]:
-    """A sentence for each setting that does not fit the images; the arguments of `flops`."""
-    module = _module(family)
-    found: list[str] = module.faults(module.Settings.model_validate(settings), shape)
-    return found
-
-
-def pretrained_version(family: str, settings: Mapping[str, Any], root: Path) -> str | None:
-    """The version of the weights that a network starts from; None without any.
-
-    Args:
-        family: One of `FAMILIES`.
-        settings: As the family's class declares them.
-        root: The project's folder; relative paths start there.
-    """
-    module = _module(family)
-    found: str | None = module.pretrained_version(module.Settings.model_validate(settings), root)
-    return found
-
-
-def _module(family: str) -> Any:
-    assert family in FAMILIES, family
-    return import_module(f"models.{family}")
+    trained = getattr(module, "training_flops", module.flops)
+    return trained(settings, shape), module.flops(settings, shape)

@@ -28,9 +28,10 @@ class Fit:
 
     Attributes:
         idle: The names of those that no gradient reaches.
-        last: Of those that depend on the number of classes.
-        grids: By name, those that depend on the size of the images: how many position embeddings
-            are not of patches, and the sides of the grid of patches before and now.
+        last: Of those of a pretrained network that depend on the number of classes.
+        grids: By name, those of a pretrained network that depend on the size of the images: how
+            many position embeddings are not of patches, and the sides of the grid of patches that
+            it was trained with and of the grid that the images have.
     """
 
     idle: frozenset[str]
@@ -38,31 +39,26 @@ class Fit:
     grids: Mapping[str, tuple[int, int, int]]
 
 
-def try_new(architecture: Architecture, shape: tuple[int, int, int]) -> frozenset[str]:
-    """Checks a network with random weights; the names of the parameters no gradient reaches.
+def fit(architecture: Architecture, shape: tuple[int, int, int]) -> Fit:
+    """Checks that a network takes the images, with random weights or with pretrained ones.
 
     Raises:
-        ValueError: It does not take the images, or a value of its config is wrong.
+        ValueError: It does not, or a value of its config is wrong.
     """
-    return _idle(
-        _try(architecture, shape, f"a network of type {architecture.type} with these sizes")
-    )
-
-
-def try_pretrained(architecture: Architecture, shape: tuple[int, int, int]) -> Fit:
-    """Checks a pretrained network.
-
-    Raises:
-        ValueError: It does not take the images, or a value of its config is wrong.
-    """
+    if not architecture.is_pretrained:
+        network = _try(
+            architecture, shape, f"a network of type {architecture.type} with these sizes"
+        )
+        return Fit(_idle(network), frozenset(), {})
     own = architecture.config_for(None, 2)
-    channels = getattr(vision_config(own), "num_channels", 3)
+    vision = vision_config(own)
+    channels = getattr(vision, "num_channels", 3)
     if channels != shape[2]:
         raise ValueError(
             f"{architecture.place} takes images of {channels} channels, but images.channels is "
             f"{shape[2]}."
         )
-    what, size = f"this {architecture.type}", getattr(vision_config(own), "image_size", None)
+    what, size = f"this {architecture.type}", getattr(vision, "image_size", None)
     if size is not None:
         height, width = (size, size) if isinstance(size, int) else size
         what += f", made for {height} x {width} pixels,"
@@ -70,21 +66,18 @@ def try_pretrained(architecture: Architecture, shape: tuple[int, int, int]) -> F
     before = _shapes(architecture.without_memory(own))
     more_classes = _shapes(architecture.without_memory(architecture.config_for(None, 3)))
     grids: dict[str, tuple[int, int, int]] = {}
-    for name, now in _shapes(network).items():
-        if now == before[name]:
+    for name, after in _shapes(network).items():
+        if after == before[name]:
             continue
-        grid = _grid(name, before[name], now)
+        grid = _grid(name, before[name], after)
         if grid is None:
             raise ValueError(
                 f"{architecture.place}: {what} cannot take images of {shape[0]} x {shape[1]} "
                 f"pixels: its {name} fits no other size. Set images.size={height}."
             )
         grids[name] = grid
-    return Fit(
-        _idle(network),
-        frozenset(name for name in before if before[name] != more_classes[name]),
-        grids,
-    )
+    last = frozenset(name for name in before if before[name] != more_classes[name])
+    return Fit(_idle(network), last, grids)
 
 
 def _idle(network: Any) -> frozenset[str]:
@@ -135,16 +128,18 @@ def _shapes(network: Any) -> dict[str, tuple[int, ...]]:
     return {name: tuple(each.shape) for name, each in network.named_parameters()}
 
 
-def _grid(name: str, before: tuple[int, ...], now: tuple[int, ...]) -> tuple[int, int, int] | None:
+def _grid(
+    name: str, before: tuple[int, ...], after: tuple[int, ...]
+) -> tuple[int, int, int] | None:
     """The grids of position embeddings, (…, tokens, width), of two sizes; see `Fit`.
 
     Returns:
         None for other parameters.
     """
-    if "position_embedding" not in name or before[-1] != now[-1]:
+    if "position_embedding" not in name or before[-1] != after[-1]:
         return None
     for extra in range(3):  # none, the token of the class, that of distillation
-        old, new = before[-2] - extra, now[-2] - extra
+        old, new = before[-2] - extra, after[-2] - extra
         if isqrt(old) ** 2 == old and isqrt(new) ** 2 == new:
             return extra, isqrt(old), isqrt(new)
     return None

@@ -173,28 +173,25 @@ def _make(origin: Origin) -> Workload:
         hint = did_you_mean(family, families.FAMILIES)
         raise UsageError(f"model.family: no {family!r} in models/.{hint}")
     settings = workload.model.model_dump(exclude={"family"})
-    declared = validate(families.settings_class(family), settings, name, ("model",))
+    module = families.module_of(family)
+    declared = validate(module.Settings, settings, name, ("model",))
     known = workload.model_dump(exclude={"name"}) | {
         "model": {"family": family} | declared.model_dump()
     }
     _check_dropped(overrides, known, name)
     shape = (workload.images.size, workload.images.size, workload.images.channels)
-    faults = [*workload.faults(), *families.faults(family, settings, shape)]
+    faults = [*workload.faults(), *module.faults(declared, shape)]
     if faults:
         raise UsageError(f"workload {name}: " + "\n".join(faults))
     # Part of what is trained, as the content of the data is.
-    if version := families.pretrained_version(family, settings, origin.root):
+    if version := module.pretrained_version(declared, origin.root):
         start = workload.model.model_copy(update={"pretrained_version": version})
         workload = workload.model_copy(update={"model": start})
     nodes: tuple[Node, ...] = ()
     if workload.scale.workers and ray_cluster.is_remote():
         nodes = ray_cluster.nodes(Project(origin.root).state)
-    workload = _with_numerics(
-        workload,
-        nodes,
-        families.training_flops(family, settings, shape),
-        families.flops(family, settings, shape),
-    )
+    trained, evaluated = families.flops(module, declared, shape)
+    workload = _with_numerics(workload, nodes, trained, evaluated)
     workload._origin = origin
     return workload
 

@@ -17,7 +17,6 @@ def check(
     steps: Sequence[Step],
     workload: Workload,
     project: Project,
-    force: bool = False,
     others: Sequence[str] = (),
 ) -> None:
     """Finds faults that would make one of the steps of a flow fail. Nothing is changed.
@@ -26,7 +25,6 @@ def check(
         steps: All steps of the flow, in order.
         workload: The workload of the run.
         project: The clone that it runs in.
-        force: Allow steps that need more than this machine has.
         others: The names of further steps, whose time limits a workload may have too.
 
     Raises:
@@ -39,25 +37,28 @@ def check(
         if name not in names
     ]
     faults += [fault for step in steps for fault in step.check(workload, project)]
-    if not faults and not force:  # a faulty workload cannot be estimated
-        excesses = [step.forecast(workload, project).excess for step in steps]
-        faults += [excess for excess in excesses if excess]
     if faults:
         raise UsageError(f"workload {workload.name}: " + "\n".join(faults))
 
 
-def check_slowly(steps: Sequence[Step], workload: Workload, project: Project) -> None:
+def check_slowly(
+    steps: Sequence[Step], workload: Workload, project: Project, force: bool = False
+) -> None:
     """Finds faults that `check` has no time for; a run is about to start. Nothing is changed.
 
     Args:
         steps: The steps that may run.
         workload: The workload of the run.
         project: The clone that it runs in.
+        force: Allow steps that need more than this machine has.
 
     Raises:
         UsageError: With a line for each fault.
     """
     faults = [fault for step in steps for fault in step.check_slowly(workload, project)]
+    if not faults and not force:  # a faulty workload cannot be estimated
+        excesses = [step.forecast(workload, project).excess for step in steps]
+        faults += [excess for excess in excesses if excess]
     if faults:
         raise UsageError(f"workload {workload.name}: " + "\n".join(faults))
 

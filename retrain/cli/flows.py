@@ -87,7 +87,7 @@ def _run(pipeline: "Pipeline", project: Project, options: argparse.Namespace) ->
         print_json(same | {"took": _seconds()}) if options.json else print(same["outcome"])
         return 0
     first = next(iter(pipeline.imports)) if options.refresh else dry_run.has_to_run
-    pipeline.check_slowly(first, workload, project)
+    pipeline.check_slowly(first, workload, project, options.force)
     for line in pipeline.forecast(first, workload, project):
         print(line, file=sys.stderr)
     imports = pipeline.imports_from(first, project)

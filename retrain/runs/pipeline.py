@@ -94,23 +94,31 @@ class Pipeline:
         Args:
             workload: The workload of the run.
             project: The clone.
-            force: Allow steps that need more than this machine has.
+            force: As of `check_slowly`.
 
         Raises:
             UsageError: With a line for each fault.
         """
         others = [*self.others, *(step.name for step in self.steps)]
-        preflight.check(self.steps_for(workload), workload, project, force, others)
+        preflight.check(self.steps_for(workload), workload, project, others)
         if faults := [*self.faults(workload, project, force)]:
             raise UsageError(f"workload {workload.name}: " + "\n".join(faults))
 
-    def check_slowly(self, first: str | None, workload: Workload, project: Project) -> None:
+    def check_slowly(
+        self, first: str | None, workload: Workload, project: Project, force: bool = False
+    ) -> None:
         """Finds faults of the steps from one on that take seconds to find.
+
+        Args:
+            first: The name of that step.
+            workload: The workload of the run.
+            project: The clone.
+            force: Allow steps that need more than this machine has.
 
         Raises:
             UsageError: With a line for each fault.
         """
-        preflight.check_slowly(self._from(first, workload), workload, project)
+        preflight.check_slowly(self._from(first, workload), workload, project, force)
 
     def forecast(self, first: str | None, workload: Workload, project: Project) -> list[str]:
         """What a run would take from a step on, in a sentence for each that takes much."""
@@ -267,7 +275,7 @@ class Pipeline:
                 console.logger.info(same["outcome"])
                 return Completed(name="Skipped", message=same["outcome"], data=same)
             first = dry_run.has_to_run  # what is cached needs no check, which imports libraries
-        self.check_slowly(first, config, project)
+        self.check_slowly(first, config, project, force)
         preflight.check_surroundings(project)
         version = self.data_version(config.data, project, data_rev)
         context = RunContext(run_id, project)

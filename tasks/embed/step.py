@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.cost import cost_of
 from models.pretrained import read_config
 from retrain import atomic
 from retrain.hardware import gpu_capabilities
@@ -47,8 +46,8 @@ if TYPE_CHECKING:
 PART_ROWS = 512  # of a file; what a killed run loses at most, for each worker
 SHOWN = "test"  # the split whose images the plots of the evaluation show
 
-# FLOPs of a ViT-B/32 for an image, where the network's own are not known; and what a core or a GPU
-# does in a second. They decide no more than where the work is done.
+# FLOPs of a ViT-B/32 for an image, where the network has to be downloaded first; and what a core or
+# a GPU does in a second. They decide no more than where the work is done.
 FLOPS = 9e9
 SPEED = {"cpu": 4e10, "gpu": 2e13}
 
@@ -148,11 +147,17 @@ def _plan(job: EmbeddingJob, folder: Path) -> Iterator[Part]:
 
 
 def _seconds(job: EmbeddingJob, rows: int) -> float:
-    """How long a core, or a GPU, takes for some images, roughly."""
+    """How long a core, or a GPU, takes for some images, roughly.
+
+    Raises:
+        ValueError: The network gives no embedding of such images.
+    """
+    from models import backbone
+
     config = read_config(job.pretrained, job.version, job.root) if job.version else None
-    cost = cost_of(config) if config and "model_type" in config else None
     height, width, channels = open_prepared(job.images).shape
-    flops = cost.flops((height, width, channels)) if cost else FLOPS
+    shape = height, width, channels
+    flops = backbone.flops(job.pretrained, config, shape) if config else FLOPS
     return rows * flops / SPEED["gpu" if gpu_capabilities() else "cpu"]
 
 
@@ -241,7 +246,7 @@ STEP = Step(
     reads=("model.pretrained", "model.pretrained_version", "evaluate"),
     inputs=("preprocess",),
     libraries=("numpy", "safetensors", "torch", "transformers"),
-    reports_with=("models.cost",),
+    chosen=_chosen,
     check=check,
     needed=has_embeddings,
 )

@@ -1,14 +1,10 @@
 """Estimates what a training takes, before it runs: parameters, memory and time.
 
-Nothing of the network's size is allocated, and nothing heavy is imported.
+The network is made on PyTorch's device `meta`, whose tensors have shapes but no memory. A forward
+pass of two images there counts the operations, and the bytes that are kept for the backward pass.
 
-Peak memory of the process, measured on two CPUs in a first epoch, and the estimate:
-
-| ViT                      | batch | precision | measured | estimate |
-|--------------------------|-------|-----------|----------|----------|
-| 192 x 6, 65 tokens       | 256   | fp32      | 2.06 GB  | 2.09 GB  |
-| 192 x 6, 65 tokens       | 256   | bf16      | 1.91 GB  | 1.78 GB  |
-| 768 x 12 (B), 197 tokens | 8     | bf16      | 2.88 GB  | 3.52 GB  |
+Those bytes are what a training in fp32 keeps. Under autocast to bf16 it kept 0.52 of them in a
+ResNet and a ConvNeXt, 0.77 in a ViT-B/16, and 1.06 in a narrow ViT with 257 tokens.
 
 The time is rough. On a CPU it follows from the speed of a matrix product, measured now; a GPU's
 speed is assumed, and may be wrong by a factor of three.
@@ -19,12 +15,16 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 from retrain.hardware import free_gpu_memory, free_memory, gpu_capabilities
 from retrain.project import Project
 from retrain.servers import ray_cluster
 from retrain.step import Forecast
 from retrain.workload import Model, Scale, Train, Workload
+
+if TYPE_CHECKING:
+    from models.network import Network
 
 # Bytes of a parameter: its weight, the copy of the best epoch's weights, and the average of the
 # weights; and of one that is trained its gradient and the optimizer's moments in fp32 (with AdamW's
@@ -34,6 +34,7 @@ MOMENT_BYTES = {"adamw": 8, "adam": 8, "sgd": 4}
 AUTOCAST_BYTES = 2  # the copy of the weights in bf16
 BUCKET_BYTES = 4  # the gradients that workers exchange, not divided
 PROCESS_BYTES = 0.7e9  # Python, PyTorch, Ray and transformers; about the same for CUDA on a GPU
+KEPT = {"fp32": 1.0, "bf16": 0.75}  # share of an activation's bytes in fp32
 
 # What a training reaches of the speed of NumPy's matrix product in fp32, on a CPU with AMX: a ViT
 # 192 x 6 did 0.67 of it in fp32 and 1.6 in bf16, a ViT-B/16 0.70 and 2.0, in a core's own time.
@@ -47,8 +48,12 @@ GPU_FLOPS = {
 # A training is mentioned from here on.
 MANY_SECONDS = 600.0
 MUCH_OF_MEMORY = 0.25
-# FLOPs over 1,000 images in all epochs; below, the time is not worth measuring the machine.
-MANY_FLOPS = 1e13
+MANY_FLOPS = 1e13  # below, the time is not worth measuring the machine
+
+# Units of a number that is shown, the largest first, with their names.
+COUNTS = ((1e12, " trillion"), (1e9, " billion"), (1e6, " million"), (1.0, ""))
+BYTES = ((1e12, " TB"), (1e9, " GB"), (1e6, " MB"))
+TIMES = ((86400.0, " days"), (3600.0, " hours"), (60.0, " minutes"), (1.0, " seconds"))
 
 
 @dataclass(frozen=True)
@@ -90,10 +95,11 @@ class Estimate:
         return free_gpu_memory() if self.on_gpu else free_memory() / self.workers
 
     def __str__(self) -> str:
-        trained = f" ({_count(self.trained)} trained)" if self.trained < self.parameters else ""
-        return (
-            f"about {_count(self.parameters)} parameters{trained}, {_bytes(self.memory)} of memory"
-        )
+        count = _shown(self.parameters, COUNTS)
+        trained = f" ({_shown(self.trained, COUNTS)} trained)"
+        if self.trained >= self.parameters:
+            trained = ""
+        return f"about {count} parameters{trained}, {_shown(self.memory, BYTES)} of memory"
 
 
 def estimate(
@@ -115,22 +121,27 @@ def estimate(
         root: The project's folder.
 
     Returns:
-        None for a pretrained network that has to be downloaded before its sizes are known.
+        None for a pretrained network that has to be downloaded before its sizes are known, for a
+        function that makes no network without memory, and for a head on embeddings, which is small.
     """
-    family = import_module(f"models.{model.family}")
-    declared = family.Settings.model_validate(model.model_dump(exclude={"family"}))
-    settings = family.sized(declared, root)
-    if settings is None:
+    network = _without_memory(model, shape, classes, root)
+    if network is None:
         return None
     workers = max(scale.workers, 1)
     on_gpu = len(gpu_capabilities()) >= workers
-    precision = hyperparameters.precision
-    images = hyperparameters.micro_batch or hyperparameters.batch_size // workers
-    held = trained = parameters = family.parameters(settings, shape, classes)
-    lora = hyperparameters.lora
+    precision, lora = hyperparameters.precision, hyperparameters.lora
+    parameters = sum(each.numel() for each in network.parameters())
+    network.prefer_attention("cuda" if on_gpu else "cpu", precision)
+    try:
+        flops, activations = measure(network, shape, on_gpu)
+    except Exception:  # of a network that needs values; `check_slowly` says what fails in training
+        return None
     if lora:
-        trained = family.lora_parameters(settings, lora.r, classes)
-        held += trained
+        from tasks.train.adapters import add_adapters
+
+        add_adapters(network, lora)
+    held = sum(each.numel() for each in network.parameters())
+    trained = sum(each.numel() for each in network.parameters() if each.requires_grad)
     is_divided = scale.strategy == "fsdp"
     divided = (
         WEIGHT_BYTES
@@ -142,18 +153,79 @@ def estimate(
     whole = 0 if on_gpu else BEST_BYTES * held
     if workers > 1 and (not is_divided or hyperparameters.micro_batch):
         whole += BUCKET_BYTES * trained
-    device = "cuda" if on_gpu else "cpu"
-    activations = images * family.activations(settings, shape, device, precision)
+    images = hyperparameters.micro_batch or hyperparameters.batch_size // workers
     return Estimate(
         parameters=parameters,
         trained=trained,
-        memory=PROCESS_BYTES + divided / (workers if is_divided else 1) + whole + activations,
+        memory=PROCESS_BYTES
+        + divided / (workers if is_divided else 1)
+        + whole
+        + images * activations * KEPT[precision],
         # A backward pass costs two forward passes, one of them for the gradients of the weights.
-        flops=(2 if lora else 3) * family.flops(settings, shape),
+        flops=(2 if lora else 3) * flops,
         on_gpu=on_gpu,
         precision=precision,
         workers=workers,
     )
+
+
+def measure(network: "Network", shape: tuple[int, ...], on_gpu: bool) -> tuple[float, float]:
+    """What a training step in fp32 costs for one image.
+
+    Args:
+        network: On the device `meta`.
+        shape: Height, width and channels of the images.
+        on_gpu: Whether it trains on a GPU, whose attention is fused with dropout too.
+
+    Returns:
+        FLOPs of the forward pass, a multiplication with its addition counting as two; and the bytes
+        that it keeps for the backward pass, with the two largest gradients there.
+    """
+    import torch
+    from torch.autograd.graph import saved_tensors_hooks
+    from torch.overrides import TorchFunctionMode
+    from torch.utils.flop_counter import FlopCounterMode
+
+    weights = {each.untyped_storage() for each in network.parameters()}
+    kept: set[torch.UntypedStorage] = set()
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.add(tensor.untyped_storage())
+        return tensor
+
+    class FusedAttention(TorchFunctionMode):
+        """Keeps what a fused kernel does: its inputs, and not the weights of the attention."""
+
+        def __torch_function__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            attention = torch.nn.functional.scaled_dot_product_attention
+            if function is not attention or (kwargs.get("dropout_p") and not on_gpu):
+                return function(*args, **kwargs)
+            for tensor in args:
+                keep(tensor)
+            with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+                return function(*args, **kwargs)
+
+    count = 2  # a batch norm takes no single image
+    images = torch.zeros((count, *shape), dtype=torch.uint8, device="meta")
+    counter = FlopCounterMode(display=False)
+    with saved_tensors_hooks(keep, lambda tensor: tensor), FusedAttention(), counter:
+        network.train()(images)
+    sizes = [storage.nbytes() for storage in kept - weights]
+    return counter.get_total_flops() / count, (sum(sizes) + 2 * max(sizes, default=0)) / count
+
+
+def _without_memory(
+    model: Model, shape: tuple[int, ...], classes: int, root: Path
+) -> "Network | None":
+    family = import_module(f"models.{model.family}")
+    if not hasattr(family, "without_memory"):
+        return None
+    settings = family.Settings.model_validate(model.model_dump(exclude={"family"}))
+    network: Network | None = family.without_memory(settings, shape, root, classes)
+    return network
 
 
 def forecast(workload: Workload, project: Project) -> Forecast:
@@ -162,12 +234,13 @@ def forecast(workload: Workload, project: Project) -> Forecast:
     The number of images is not known yet, so that the time is for 1,000. The classes are not known
     either, where `checks.labels` does not name them; they hardly matter.
     """
-    images = workload.images
+    if ray_cluster.is_remote():
+        return Forecast()
+    images, train = workload.images, workload.train
     shape = (images.size, images.size, images.channels)
-    classes = len(workload.checks.labels or ())
-    train = workload.train
+    classes = len(workload.checks.labels or ()) or 2
     found = estimate(workload.model, train, workload.scale, shape, classes, project.root)
-    if found is None or ray_cluster.is_remote():
+    if found is None:
         return Forecast()
     excess, smaller = None, "train.micro_batch, "
     if found.memory > found.available:
@@ -175,37 +248,30 @@ def forecast(workload: Workload, project: Project) -> Forecast:
         if found.workers > 1 and not found.on_gpu:
             smaller = f"scale.workers, {smaller}"
             where += f" for each of {found.workers} workers"
+        free = _shown(found.available, BYTES)
         excess = (
-            f"train: the training takes {found}, and {where} {_bytes(found.available)} free. Wait "
-            f"for what else runs there, or make {smaller}images.size or the model smaller; --force "
-            "tries it as it is."
+            f"train: the training takes {found}, and {where} {free} free. Wait for what else runs "
+            f"there, or make {smaller}images.size or the model smaller; --force tries it as it is."
         )
-    thousand = 1000 * train.epochs
-    if found.flops * thousand < MANY_FLOPS and not _is_large(found):
-        return Forecast(excess=excess)
-    epoch = _time(found.seconds(1000))
-    says = f"train: {found}; 1,000 images take about {epoch} in each of {train.epochs:,} epochs."
-    return Forecast(says, excess)
+    return Forecast(notice(found, 1000, train.epochs), excess)
 
 
 def notice(found: Estimate, images: int, epochs: int) -> str | None:
-    """What is said about a training that is about to start; None about a small one.
+    """What is said about a training before it starts; None about a small one.
 
     Args:
         found: Its estimate.
         images: Of the training split.
         epochs: Of the training.
     """
-    if found.flops * images * epochs < MANY_FLOPS and not _is_large(found):
+    is_large = found.memory > max(MUCH_OF_MEMORY * found.available, 2 * PROCESS_BYTES)
+    if found.flops * images * epochs < MANY_FLOPS and not is_large:
         return None
     seconds = found.seconds(images)
-    if seconds * epochs < MANY_SECONDS and not _is_large(found):
+    if seconds * epochs < MANY_SECONDS and not is_large:
         return None
-    return f"train: {found}; about {_time(seconds)} an epoch, {epochs:,} epochs."
-
-
-def _is_large(found: Estimate) -> bool:
-    return found.memory > MUCH_OF_MEMORY * found.available and found.memory > 2 * PROCESS_BYTES
+    each = f"{images:,} images take about {_shown(seconds, TIMES)} in each of {epochs:,} epochs"
+    return f"train: {found}; {each}."
 
 
 @cache
@@ -224,26 +290,9 @@ def _cpu_flops() -> float:
     return 2 * side**3 / min(took)
 
 
-def _count(number: float) -> str:
-    for unit, name in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
-        if number >= unit:
-            return f"{_digits(number / unit)} {name}"
-    return f"{number:,.0f}"
-
-
-def _bytes(number: float) -> str:
-    for unit, name in ((1e12, "TB"), (1e9, "GB")):
-        if number >= 0.5 * unit:
-            return f"{_digits(number / unit)} {name}"
-    return f"{_digits(number / 1e6)} MB"
-
-
-def _time(seconds: float) -> str:
-    for unit, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * unit:
-            return f"{_digits(seconds / unit)} {name}"
-    return f"{_digits(seconds)} seconds"
-
-
-def _digits(number: float) -> str:
-    return f"{number:,.0f}" if number >= 10 else f"{number:.1f}"
+def _shown(number: float, units: tuple[tuple[float, str], ...]) -> str:
+    """A number in the largest unit that there is at least one of; in the smallest, if none."""
+    unit, name = next((each for each in units if number >= each[0]), units[-1])
+    number /= unit
+    is_whole = number >= 10 or not name
+    return f"{number:,.0f}{name}" if is_whole else f"{number:.1f}{name}"

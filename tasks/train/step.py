@@ -493,7 +493,6 @@ STEP = Step(
     libraries=("numpy", "safetensors", "torch", "transformers"),
     chosen=_chosen,
     reports_with=(
-        "models.cost",
         "models.processing",
         "tasks.compute.placement",
         "tasks.train.estimate",

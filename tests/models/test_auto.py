@@ -353,16 +353,32 @@ def test_loading_prints_nothing(tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_cost_of_a_folder_is_known_before_it_is_loaded(tmp_path):
-    network = vit()
-    network.save_pretrained(tmp_path / "start")
+def test_the_network_of_a_folder_is_known_before_it_is_loaded(tmp_path):
+    vit().save_pretrained(tmp_path / "start")
     settings = Settings(pretrained="start", pretrained_version="a" * 64)
-    known = auto.sized(settings, tmp_path)
-    assert known is not None
-    count = sum(each.numel() for each in network.parameters())
-    assert auto.parameters(known, SHAPE, 2) == count
+    known = auto.without_memory(settings, SHAPE, tmp_path)
+    assert {name: each.shape for name, each in known.classifier.named_parameters()} == {
+        name: each.shape for name, each in vit().named_parameters()
+    }
+    assert all(each.is_meta for each in (*known.parameters(), *known.buffers()))
     elsewhere = settings.model_copy(update={"pretrained": "somebody/some-network"})
-    assert auto.sized(elsewhere, tmp_path) is None
+    assert auto.without_memory(elsewhere, SHAPE, tmp_path) is None
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    missing = str(tmp_path / "missing")
+    with pytest.raises(ValueError, match=f"{missing} is neither a folder with a model nor one on"):
+        build(Settings(pretrained=missing), SHAPE, 5)
+
+
+def test_a_hub_that_is_out_of_reach_can_be_tried_again(monkeypatch, tmp_path):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(OSError, match="the Hugging Face hub cannot be reached") as raised:
+        build(Settings(pretrained="somebody/some-vit"), SHAPE, 5)
+    assert not isinstance(raised.value, ValueError)
 
 
 def test_batch_statistics_are_of_the_training_when_it_answers():

@@ -71,26 +71,10 @@ def test_faults_of_a_folder_are_found_before_it_is_loaded(tmp_path):
     ]
     [other] = faults(tmp_path, pretrained_version="a" * 64)
     assert "start does not hold model.pretrained_version aaa" in other
-    write(tmp_path / "start", image_size=16)
-    assert faults(tmp_path) == [
-        "model.pretrained: start takes images of 16 x 16 pixels, but images.size is 8."
-    ]
-    write(tmp_path / "start", model_type="resnet")
-    assert faults(tmp_path) == ["model.pretrained: start is a resnet, not a vit."]
     (tmp_path / "start" / "config.json").write_text("{")
     assert faults(tmp_path) == ["model.pretrained: config.json of start cannot be read."]
     (tmp_path / "start" / "config.json").unlink()
     assert faults(tmp_path) == ["model.pretrained: start has no config.json."]
-
-
-def test_the_sizes_of_a_folder_are_known_before_it_is_loaded(tmp_path):
-    write(tmp_path / "start", num_attention_heads=2, patch_size=4, intermediate_size=32)
-    settings = vit.Settings(pretrained="start", pretrained_version="a" * 64)
-    assert vit.sized(settings, tmp_path) == vit.Settings(
-        patch_size=4, hidden_size=16, layers=2, heads=2, mlp_ratio=2.0
-    )
-    elsewhere = settings.model_copy(update={"pretrained": "somebody/some-vit"})
-    assert vit.sized(elsewhere, tmp_path) is None
 
 
 class Hub(BaseHTTPRequestHandler):

@@ -1,14 +1,13 @@
-import json
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
 from pydantic import ValidationError
-from transformers import ViTConfig, ViTForImageClassification
+from torch.utils.flop_counter import FlopCounterMode
 
-import models
 from models.network import Network, Observed
-from models.vit import Settings, build
+from models.vit import Settings, build, faults, flops, rebuild, without_memory
 
 TINY = {"patch_size": 4, "hidden_size": 16, "layers": 2, "heads": 2}
 SHAPE = (8, 8, 3)
@@ -17,21 +16,6 @@ SHAPE = (8, 8, 3)
 def pixels(count=64, channels=3):
     random = torch.Generator().manual_seed(0)
     return torch.randint(0, 256, (count, 8, 8, channels), dtype=torch.uint8, generator=random)
-
-
-@pytest.fixture(scope="module")
-def pretrained(tmp_path_factory):
-    """A folder as `transformers` writes it: 8 x 8 RGB, three classes."""
-    folder = tmp_path_factory.mktemp("pretrained")
-    torch.manual_seed(0)
-    config = ViTConfig(
-        image_size=8, num_channels=3, patch_size=4, hidden_size=16, num_hidden_layers=2,
-        num_attention_heads=2, intermediate_size=32, num_labels=3,
-    )  # fmt: skip
-    ViTForImageClassification(config).save_pretrained(folder)
-    processor = {"do_normalize": True, "image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}
-    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
-    return folder
 
 
 def test_its_features_are_what_the_last_layer_takes_also_in_several_threads():
@@ -107,13 +91,17 @@ def test_a_narrow_network_starts_with_larger_weights():
 
 
 def test_a_patch_that_does_not_divide_the_image_is_refused():
-    with pytest.raises(ValueError, match=r"model\.patch_size: 3 does not divide images\.size 8"):
-        build(Settings(**TINY | {"patch_size": 3}), SHAPE, 5)
+    wrong = Settings(**TINY | {"patch_size": 3})
+    assert faults(wrong, SHAPE) == ["model.patch_size: 3 does not divide images.size 8."]
+    with pytest.raises(ValueError, match=r"patch_size 3 does not divide images\.size 8"):
+        build(wrong, SHAPE, 5)
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
+        ({"pretrained_version": "a" * 64}, "pretrained_version: is of no use without model.pretr"),
+        ({"mlp_ratio": 1e-3}, "mlp_ratio: 0.001 leaves the MLPs no width"),
         ({"hidden_size": 10, "heads": 3}, "heads: 3 does not divide hidden_size 10"),
         ({"pretrained": "a/b", "layers": 3}, "pretrained: brings its own sizes: leave out layers"),
         ({"dropout": 1.0}, "less than 1"),
@@ -126,85 +114,19 @@ def test_settings_that_do_not_go_together_are_refused(settings, said):
         Settings(**settings)
 
 
-@pytest.mark.parametrize("classes", [3, 5])
-def test_pretrained_weights_are_taken_and_the_head_is_new(pretrained, classes):
-    theirs = ViTForImageClassification.from_pretrained(pretrained)
-    ours = build(Settings(pretrained=str(pretrained)), SHAPE, classes).classifier
-    for name, value in theirs.vit.state_dict().items():
-        assert torch.equal(value, ours.vit.state_dict()[name]), name
-    assert ours.classifier.weight.shape == (classes, 16)
-    if classes == 3:
-        assert not torch.equal(ours.classifier.weight, theirs.classifier.weight)
+def test_a_vit_that_an_older_version_saved_is_made_again():
+    network = build(Settings(**TINY), SHAPE, 5)
+    config = dict(network.description["config"])
+    assert config.pop("architectures") == ["ViTForImageClassification"]
+    again = rebuild(network.description | {"config": config}, {})
+    assert again.description == network.description
+    assert again.state_dict().keys() == network.state_dict().keys()
 
 
-def test_a_pretrained_network_keeps_its_normalisation(pretrained):
-    network = build(Settings(pretrained=str(pretrained)), SHAPE, 5)
-    assert network.description["mean"] == [0.1, 0.2, 0.3]
-    assert network.description["std"] == [0.4, 0.5, 0.6]
-    theirs = ViTForImageClassification.from_pretrained(pretrained).vit
-    x = pixels() / 255
-    x = (x - torch.tensor([0.1, 0.2, 0.3])) / torch.tensor([0.4, 0.5, 0.6])
-    expected = theirs(x.permute(0, 3, 1, 2)).last_hidden_state[:, 0]
-    expected = network.classifier.classifier(expected)
-    assert torch.allclose(network(pixels()), expected, atol=1e-5)
-
-
-def test_a_fine_tuned_network_is_loaded_without_what_it_started_from(pretrained, tmp_path):
-    started = tmp_path / "started"
-    started.mkdir()
-    for path in pretrained.iterdir():
-        (started / path.name).write_bytes(path.read_bytes())
-    settings = {"pretrained": str(started), "dropout": 0.1}
-    network = models.build("vit", settings, SHAPE, 5).eval()
-    saved = {"family": "vit", "settings": settings, "labels": list("abcde"), "images": {}}
-    models.save(network, tmp_path / "model", **saved)
-    for path in started.iterdir():
-        path.unlink()
-    with torch.inference_mode():
-        assert torch.equal(models.load(tmp_path / "model").module(pixels()), network(pixels()))
-
-
-def test_half_precision_weights_are_trained_in_float32(pretrained, tmp_path):
-    theirs = ViTForImageClassification.from_pretrained(pretrained, dtype=torch.bfloat16)
-    theirs.save_pretrained(tmp_path)
-    network = build(Settings(pretrained=str(tmp_path)), SHAPE, 5)
-    assert {value.dtype for value in network.state_dict().values()} == {torch.float32}
-
-
-@pytest.mark.parametrize(
-    ("shape", "said"),
-    [
-        ((16, 16, 3), r"takes images of 8 x 8 pixels, but images\.size is 16"),
-        ((8, 8, 1), r"takes images of 3 channels, but images\.channels is 1"),
-    ],
-)
-def test_images_that_a_pretrained_network_does_not_take_are_refused(pretrained, shape, said):
-    with pytest.raises(ValueError, match=said):
-        build(Settings(pretrained=str(pretrained)), shape, 5)
-
-
-def test_a_pretrained_network_of_another_family_is_refused(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "resnet"}))
-    with pytest.raises(ValueError, match="is a resnet, not a vit"):
-        build(Settings(pretrained=str(tmp_path)), SHAPE, 5)
-
-
-def test_a_folder_that_is_not_there_is_named(tmp_path):
-    missing = str(tmp_path / "missing")
-    with pytest.raises(ValueError, match=f"{missing} is neither a folder with a model nor one on"):
-        build(Settings(pretrained=missing), SHAPE, 5)
-
-
-def test_a_hub_that_is_out_of_reach_can_be_tried_again(monkeypatch, tmp_path):
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(OSError, match="the Hugging Face hub cannot be reached") as raised:
-        build(Settings(pretrained="somebody/some-vit"), SHAPE, 5)
-    assert not isinstance(raised.value, ValueError)
-
-
-def test_loading_prints_nothing(pretrained, capfd):
-    build(Settings(pretrained=str(pretrained)), SHAPE, 5)
-    assert capfd.readouterr() == ("", "")
+def test_its_operations_are_counted_without_making_it():
+    settings = Settings(patch_size=8, hidden_size=64, layers=3, heads=4, mlp_ratio=2.5)
+    network = without_memory(settings, (64, 64, 3), Path(), 10)
+    with FlopCounterMode(display=False) as counter:
+        network(torch.zeros((1, 64, 64, 3), dtype=torch.uint8, device="meta"))
+    assert flops(settings, (64, 64, 3)) == pytest.approx(counter.get_total_flops(), rel=0.01)
+    assert flops(Settings(pretrained="owner/name"), SHAPE) == float("inf")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from models import vit
+from models import auto, vit
 from retrain import hardware
 from retrain.params import load_workload
 from retrain.project import Project
@@ -41,47 +41,79 @@ def machine(monkeypatch):
     return is_one
 
 
+RESNET18 = {
+    "model_type": "resnet", "layer_type": "basic", "embedding_size": 64,
+    "hidden_sizes": [64, 128, 256, 512], "depths": [2, 2, 2, 2],
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("settings", "shape", "classes"),
-    [
-        ({}, (224, 224, 3), 1000),
-        ({"hidden_size": 1024, "layers": 24, "heads": 16}, (224, 224, 3), 2),
-        ({"patch_size": 4, "hidden_size": 66, "layers": 3, "mlp_ratio": 2.7}, (32, 32, 1), 7),
+    ("model", "parameters", "flops"),
+    [  # the figures of torchvision, for which a multiplication with its addition is one
+        (Model(family="auto", config=RESNET18), 11_689_512, 2 * 1.814e9),
+        (Model(family="vit", hidden_size=768, layers=12, heads=12), 86_567_656, 2 * 17.564e9),
     ],
 )
-def test_the_parameters_are_counted_exactly(settings, shape, classes):
-    declared = vit.Settings(**settings)
-    with torch.device("meta"):  # of all tensors only the shapes are made
-        network = vit.build(declared, shape, classes)
-    count = sum(each.numel() for each in network.parameters())
-    assert vit.parameters(declared, shape, classes) == count
+def test_published_networks_cost_what_is_published(model, parameters, flops):
+    found = estimate(model, Train(precision="fp32"), Scale(), (224, 224, 3), 1000, Path())
+    assert (found.parameters, found.trained) == (parameters, parameters)
+    assert found.flops == pytest.approx(3 * flops, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("precision", "dropout", "patch"),
-    [("fp32", 0.0, 4), ("bf16", 0.0, 4), ("fp32", 0.1, 4), ("bf16", 0.1, 2), ("bf16", 0.0, 2)],
-)
-def test_the_activations_are_those_that_pytorch_keeps(precision, dropout, patch):
+def make_network(num_classes, pretrained=True):
+    assert not pretrained  # nothing is downloaded for an estimate
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, num_classes))
+
+
+def make_a_network_that_needs_values(num_classes):
+    assert float(torch.ones(1)) == 1.0
+
+
+def test_a_network_of_the_user_s_own_is_estimated_where_it_can_be_made_without_memory():
+    own, other = (
+        Model(family="custom", factory=f"{__name__}:{name}")
+        for name in ("make_network", "make_a_network_that_needs_values")
+    )
+    given = Train(precision="fp32"), Scale(), (8, 8, 1), 10, SHIPPED.parent
+    assert estimate(own, *given).parameters == 650
+    assert estimate(own, *given).flops == 3 * 2 * 640
+    assert estimate(other, *given) is None
+    assert estimate(Model(family="embedding_head", pretrained="a/b"), *given) is None
+
+
+NETWORKS = {
+    "resnet": (auto, {"config": RESNET18 | {"hidden_sizes": [16, 32], "depths": [4, 2]}}),
+    "convnext": (auto, {"config": {"model_type": "convnext", "hidden_sizes": [32, 64],
+                                   "depths": [3, 3], "num_stages": 2}}),
+    "vit": (vit, {"patch_size": 4, "hidden_size": 64, "layers": 6, "heads": 4}),
+    "dropout": (vit, {"patch_size": 2, "hidden_size": 64, "layers": 6, "heads": 4, "dropout": 0.1}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_activations_are_those_that_pytorch_keeps(name, precision):
     shape, batch = (32, 32, 3), 16
-    settings = vit.Settings(patch_size=patch, hidden_size=64, layers=6, heads=4, dropout=dropout)
-    network = vit.build(settings, shape, 10)
+    family, given = NETWORKS[name]
+    network = family.build(family.Settings(**given), shape, 10)
     network.prefer_attention("cpu", precision)
-    weights = {each.untyped_storage().data_ptr() for each in network.parameters()}
-    kept = {}
+    weights = {each.untyped_storage() for each in network.parameters()}
+    kept = set()
 
     def keep(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage
+        kept.add(tensor.untyped_storage())
         return tensor
 
     images = torch.zeros((batch, *shape), dtype=torch.uint8)
     autocast = torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), autocast:
         network(images)
-    measured = sum(storage.nbytes() for storage in kept.values()) / batch
+    measured = sum(storage.nbytes() for storage in kept - weights) / batch
+    skeleton = family.without_memory(family.Settings(**given), shape, Path(), 10)
+    skeleton.prefer_attention("cpu", precision)
+    _, activations = module.measure(skeleton, shape, on_gpu=False)
     # The peak of the backward pass, which is not kept, is in the estimate too.
-    assert measured < vit.activations(settings, shape, "cpu", precision) < 1.5 * measured
+    assert 0.9 * measured < activations * module.KEPT[precision] < 2 * measured
 
 
 def held_by(network, hyperparameters):
@@ -184,7 +216,7 @@ def test_the_start_of_a_long_training_is_announced():
     line = notice(found, 50_000, 3)
     assert line is not None
     assert line.startswith("train: about 86 million parameters, ")
-    assert line.endswith(" hours an epoch, 3 epochs.")
+    assert line.endswith(" hours in each of 3 epochs.")
     small = Estimate(1000, 1000, 0.8e9, 1e6, on_gpu=False, precision="fp32", workers=1)
     assert notice(small, 50_000, 3) is None
 
