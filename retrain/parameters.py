@@ -92,7 +92,7 @@ def markdown() -> str:
 
 def _family(family: str) -> dict[str, Any]:
     """The schema of the section `model` for a family."""
-    schema = families.module_of(family).Settings.model_json_schema()
+    schema: dict[str, Any] = families.module_of(family).Settings.model_json_schema()
     name = {"const": family, "description": "The kind of network: a module of `models/`."}
     schema["properties"] = {"family": name} | schema["properties"]
     return schema | {"required": ["family", *schema.get("required", [])]}

@@ -246,7 +246,6 @@ STEP = Step(
     reads=("model.pretrained", "model.pretrained_version", "evaluate"),
     inputs=("preprocess",),
     libraries=("numpy", "safetensors", "torch", "transformers"),
-    chosen=_chosen,
     check=check,
     needed=has_embeddings,
 )
