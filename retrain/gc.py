@@ -2,9 +2,10 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from time import time
@@ -43,6 +44,11 @@ class Garbage:
     bytes: int
 
 
+# Something that can go, and what removes it; it is removed before the next one is looked for,
+# while its lock is held.
+Finding = tuple[Garbage, Callable[[], object]]
+
+
 def collect(project: Project, keep: int = KEEP, *, dry_run: bool = False) -> list[Garbage]:
     """Removes what nothing needs.
 
@@ -66,23 +72,34 @@ def collect(project: Project, keep: int = KEEP, *, dry_run: bool = False) -> lis
     if keep < 1:
         raise UsageError("--keep: at least the last run is kept.")
     store, digests = Store(project.store), _registered_outputs(project, keep)
-    garbage = list(_old_documents(project, keep, dry_run))
-    garbage += _logs(project, keep, dry_run)
-    garbage += _searches(project, keep, dry_run)
-    for place, file in roots.of_vanished(project):
-        garbage.append(Garbage("project", place, file.stat().st_size))
-        if not dry_run:
-            file.unlink(missing_ok=True)
+    collected: list[Garbage] = []
+
+    def take(findings: Iterator[Finding]) -> None:
+        for garbage, remove in findings:
+            collected.append(garbage)
+            if not dry_run:
+                remove()
+
+    take(_old_documents(project, keep))
+    take(_logs(project, keep))
+    take(_searches(project, keep))
+    take(_vanished(project))
     if not dry_run:
         roots.replace(project, lambda: Roots(_taken(project, keep), digests))
-    garbage += _artifacts(project, store, keep, digests, dry_run)
-    garbage += _leftovers(store, dry_run)
-    return garbage + list(_locks(store, dry_run))
+    take(_artifacts(project, store, keep, digests))
+    take(_leftovers(store))
+    take(_locks(store))
+    return collected
+
+
+def _vanished(project: Project) -> Iterator[Finding]:
+    for place, file in roots.of_vanished(project):
+        yield Garbage("project", place, file.stat().st_size), _unlink(file)
 
 
 def _artifacts(
-    project: Project, store: Store, keep: int, digests: frozenset[str], dry_run: bool
-) -> Iterator[Garbage]:
+    project: Project, store: Store, keep: int, digests: frozenset[str]
+) -> Iterator[Finding]:
     from filelock import Timeout
 
     def needed() -> Roots:
@@ -90,23 +107,23 @@ def _artifacts(
         held = Roots(frozenset(store.held()))
         return held | Roots(_taken(project, keep), digests) | roots.of_others(project)
 
+    def is_needed(step: str, key: str, roots_: Roots) -> bool:
+        return (step, key) in roots_.outputs or digest in roots_.digests
+
     before = needed()
     for step, key in store.entries():
         digest = store.inspect(step, key)[0].get("digest")
-        if (step, key) in before.outputs or digest in before.digests:
+        if is_needed(step, key, before):
             continue
         with suppress(Timeout), store.lock(step, key, wait=False):
-            now = needed()  # a run takes an artifact under this lock
-            if (step, key) in now.outputs or digest in now.digests:
-                continue
-            if _is_recent(store.last_used(step, key)):
-                continue
-            yield Garbage("artifact", f"{step} {key}", size_of(store.folder(step, key)))
-            if not dry_run:
-                store.discard(step, key)
+            # Asked again: a run takes an artifact under this lock.
+            if not is_needed(step, key, needed()) and not _is_recent(store.last_used(step, key)):
+                size = size_of(store.folder(step, key))
+                garbage = Garbage("artifact", f"{step} {key}", size)
+                yield garbage, partial(store.discard, step, key)
 
 
-def _leftovers(store: Store, dry_run: bool) -> Iterator[Garbage]:
+def _leftovers(store: Store) -> Iterator[Finding]:
     from filelock import Timeout
 
     for left in leftovers(store):
@@ -115,14 +132,11 @@ def _leftovers(store: Store, dry_run: bool) -> Iterator[Garbage]:
             if (left.step, left.key) in store.held():  # of a run that waits to try again
                 continue
             # What was half published is of no use to anyone; checkpoints are.
-            if kind == "scratch" and _is_recent(store.last_used(left.step, left.key)):
-                continue
-            yield Garbage(kind, f"{left.step} {left.key}", size_of(left.path))
-            if not dry_run:
-                left.remove()
+            if kind == "leftover" or not _is_recent(store.last_used(left.step, left.key)):
+                yield Garbage(kind, f"{left.step} {left.key}", size_of(left.path)), left.remove
 
 
-def _locks(store: Store, dry_run: bool) -> Iterator[Garbage]:
+def _locks(store: Store) -> Iterator[Finding]:
     from filelock import Timeout
 
     used = {*store.entries(), *((left.step, left.key) for left in store.leftovers())}
@@ -131,27 +145,24 @@ def _locks(store: Store, dry_run: bool) -> Iterator[Garbage]:
             continue
         with suppress(Timeout), store.lock(step, key, wait=False):
             if not store.folder(step, key).exists():
-                yield Garbage("lock", f"{step} {key}", 0)
-                if not dry_run:
-                    # A process that waits for the lock notices that the file was replaced.
-                    store.lock_file(step, key).unlink(missing_ok=True)
+                # A process that waits for the lock notices that the file was replaced.
+                yield Garbage("lock", f"{step} {key}", 0), _unlink(store.lock_file(step, key))
 
 
-def _logs(project: Project, keep: int, dry_run: bool) -> Iterator[Garbage]:
+def _logs(project: Project, keep: int) -> Iterator[Finding]:
     """The logs of old runs, counted as the runs are; those of servers have no time in the name."""
     known = _workloads(project)
     groups: dict[str, list[Path]] = defaultdict(list)
     for path in sorted(project.logs.glob("[0-9]*-[0-9]*-*.log"), reverse=True):
         name = path.stem[STAMP:]
-        groups[name if name.partition("-")[2] in known else name.partition("-")[0]].append(path)
+        flow, _, workload = name.partition("-")
+        groups[name if workload in known else flow].append(path)
     for path in (path for group in groups.values() for path in group[keep:]):
         if not _is_recent(path.stat().st_mtime):
-            yield Garbage("log", project.relative(path), path.stat().st_size)
-            if not dry_run:
-                path.unlink(missing_ok=True)
+            yield Garbage("log", project.relative(path), path.stat().st_size), _unlink(path)
 
 
-def _searches(project: Project, keep: int, dry_run: bool) -> Iterator[Garbage]:
+def _searches(project: Project, keep: int) -> Iterator[Finding]:
     """The trials of searches that none of the last runs made, and no process works at."""
     from filelock import Timeout
 
@@ -169,9 +180,12 @@ def _searches(project: Project, keep: int, dry_run: bool) -> Iterator[Garbage]:
                 stack.enter_context(locked(lock, wait=False))
             files = [path for path in folder.rglob("*") if path.suffix != ".lock"]
             if not _is_recent(max((path.stat().st_mtime for path in files), default=0)):
-                yield Garbage("search", project.relative(folder), size_of(folder))
-                if not dry_run:
-                    rmtree(folder)
+                garbage = Garbage("search", project.relative(folder), size_of(folder))
+                yield garbage, partial(rmtree, folder)
+
+
+def _unlink(path: Path) -> Callable[[], object]:
+    return partial(path.unlink, missing_ok=True)
 
 
 def _is_recent(time_: float) -> bool:
@@ -211,17 +225,15 @@ def _taken(project: Project, keep: int) -> frozenset[tuple[str, str]]:
     )
 
 
-def _old_documents(project: Project, keep: int, dry_run: bool) -> Iterator[Garbage]:
+def _old_documents(project: Project, keep: int) -> Iterator[Finding]:
     known = _workloads(project)
     for group in _documents(project):
         for path, _ in group[keep:]:
             name = path.relative_to(project.state / "runs").with_suffix("").as_posix()
-            yield Garbage("run", name, path.stat().st_size)
-            if not dry_run:
-                path.unlink()
-                others = {each.name for each in path.parent.glob("*.json")} - {LATEST, STARTED}
-                if path.parent.name not in known and not others:
-                    (path.parent / LATEST).unlink(missing_ok=True)  # with it, the name
+            yield Garbage("run", name, path.stat().st_size), _unlink(path)
+            others = {each.name for each in path.parent.glob("*.json")} - {LATEST, STARTED}
+            if path.parent.name not in known and not others:
+                (path.parent / LATEST).unlink(missing_ok=True)  # with it, the name
 
 
 def _registered_outputs(project: Project, keep: int) -> frozenset[str]:

@@ -158,7 +158,7 @@ def machine() -> dict[str, Any]:
         "instructions": sorted(INSTRUCTIONS.intersection(_cpu().split())),
         "cores": int(cpu_count()),
         "memory_gb": round(memory() / 1e9, 1),
-        "accelerators": gpu_names(),
+        "accelerators": sorted(gpu.name for gpu in gpus()),
         "python": platform.python_version(),
     }
 
@@ -186,81 +186,79 @@ def free_memory() -> float:
 
 
 def _container_limits() -> Iterator[tuple[int, int]]:
-    """The limits of memory of this process's control groups, and what is used, in both versions.
+    """The limits of memory of this process's control groups (cgroup v2), and what is used.
 
     Files that the system keeps in memory, and lets go of, do not count as used.
     """
     try:
-        groups = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+        groups = Path("/proc/self/cgroup").read_text(encoding="utf-8")
     except FileNotFoundError:  # no Linux
         return
-    for group in groups:
-        _, controllers, name = group.split(":", 2)
-        if controllers in ("", "memory"):
-            root = CGROUPS / controllers
-            # In a container its own group may be shown as the root.
-            folder = Path(root, name.lstrip("/"))
-            for each in (folder, *folder.parents):
-                for file, usage, kept in (
-                    ("memory.max", "memory.current", "inactive_file"),
-                    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-                ):
-                    with suppress(OSError, ValueError):  # `max` is no limit
-                        limit = int((each / file).read_text(encoding="utf-8"))
-                        used = int((each / usage).read_text(encoding="utf-8"))
-                        statistics = (each / "memory.stat").read_text(encoding="utf-8").split()
-                        yield limit, used - int(statistics[statistics.index(kept) + 1])
-                if each == root:
-                    break
+    name = next((line[3:] for line in groups.splitlines() if line.startswith("0::")), "/")
+    # In a container its own group may be shown as the root.
+    folder = CGROUPS / name.lstrip("/")
+    for group in (folder, *folder.parents):
+        with suppress(OSError, ValueError):  # `max` is no limit
+            limit = int((group / "memory.max").read_text(encoding="utf-8"))
+            used = int((group / "memory.current").read_text(encoding="utf-8"))
+            statistics = (group / "memory.stat").read_text(encoding="utf-8").split()
+            yield limit, used - int(statistics[statistics.index("inactive_file") + 1])
+        if group == CGROUPS:
+            break
 
 
-@cache
 def free_gpu_memory() -> float:
     """Bytes of free memory of the fullest of the GPUs that PyTorch can use; 0 without any.
 
     A GPU that names no memory of its own shares the machine's.
     """
-    if not gpu_capabilities():
+    if not gpus():
         return 0.0
-    return min((size * 2**20 for size in _numbers("memory.free")), default=free_memory())
+    return min((gpu.free_memory for gpu in gpus() if gpu.free_memory), default=free_memory())
+
+
+def gpu_capabilities() -> tuple[float, ...]:
+    """The compute capability of each NVIDIA GPU that PyTorch can use, the least first."""
+    return tuple(sorted(gpu.capability for gpu in gpus()))
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """An NVIDIA GPU.
+
+    Attributes:
+        name: Of the product.
+        capability: Its compute capability.
+        free_memory: Bytes of its memory that are not used; 0 if it has none of its own.
+    """
+
+    name: str
+    capability: float
+    free_memory: float
 
 
 @cache
-def gpu_capabilities() -> tuple[float, ...]:
-    """The compute capability of each NVIDIA GPU that PyTorch can use; PyTorch is not imported."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    hidden = visible in ("", "-1")
-    if hidden or version("torch").endswith("+cpu") or not shutil.which("nvidia-smi"):
-        return ()
-    found = sorted(_numbers("compute_cap"))
-    # Only the driver resolves every form of a GPU's name, so they are counted, not selected.
-    return tuple(found if visible is None else found[: len(visible.split(","))])
+def gpus() -> tuple[Gpu, ...]:
+    """The NVIDIA GPUs that PyTorch can use.
 
-
-def gpu_names() -> list[str]:
-    """The product name of each GPU that PyTorch can use."""
-    count = len(gpu_capabilities())
-    return sorted(_ask_driver("name"))[:count] if count else []
-
-
-def _numbers(property_: str) -> list[float]:
-    """A property of each NVIDIA GPU that has it.
-
-    Without a driver or a GPU, `nvidia-smi` prints a sentence in its place, and `[N/A]` for what a
-    GPU does not tell.
+    The driver's program is asked, in 0.1 s or less: to ask PyTorch costs its import, of over a
+    second, and a context on each GPU. It is not asked where PyTorch is a build for CPUs.
     """
-    found = []
-    for line in _ask_driver(property_):
-        with suppress(ValueError):
-            found.append(float(line))
-    return found
-
-
-def _ask_driver(property_: str) -> list[str]:
-    """A property of each NVIDIA GPU, as the driver gives it."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    is_hidden = visible in ("", "-1")
+    if is_hidden or version("torch").endswith("+cpu") or not shutil.which("nvidia-smi"):
+        return ()
     asked = subprocess.run(
-        ["nvidia-smi", f"--query-gpu={property_}", "--format=csv,noheader,nounits"],
+        ["nvidia-smi", "--query-gpu=name,compute_cap,memory.free", "--format=csv,noheader,nounits"],
         capture_output=True,
         text=True,
     )
-    return [line.strip() for line in asked.stdout.splitlines() if line.strip()]
+    found = []
+    for line in asked.stdout.splitlines():
+        # Without a driver or a GPU, a sentence; `[N/A]` for what a GPU does not tell.
+        with suppress(ValueError):
+            name, capability, free = (field.strip() for field in line.rsplit(",", 2))
+            memory = float(free) * 2**20 if free.isdigit() else 0.0
+            found.append(Gpu(name, float(capability), memory))
+    # Only the driver resolves every form of a GPU's name, so they are counted, not selected.
+    return tuple(found if visible is None else found[: len(visible.split(","))])

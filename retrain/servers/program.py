@@ -6,7 +6,6 @@ The servers would create their databases themselves, and leave a part of one if 
 meanwhile. In the server's own process, the tool is imported only once.
 """
 
-import asyncio
 import gc
 import json
 import os
@@ -15,6 +14,7 @@ import secrets
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -44,11 +44,10 @@ def main() -> None:
     _, name, *command = sys.argv
     if mark := os.environ.get(MARK):
         end_processes(mark)  # of the service as it was before it died
-    project = find_project()
     if name == "ray":
-        command += _prepare_ray(project)
+        command += _prepare_ray(find_project())
     elif name == "mlflow":
-        tracking.client(project)
+        tracking.client(find_project())
     elif name == "worker":
         _end_runs_of_dead_worker(os.environ["PREFECT_API_URL"])
     else:
@@ -90,13 +89,9 @@ def create_prefect_database() -> None:
 
 
 def _migrate(path: Path) -> None:
-    from prefect.server.database import provide_database_interface
-    from prefect.server.database.configurations import AioSqliteConfiguration
-    from prefect.server.database.dependencies import temporary_database_config
-
-    other = AioSqliteConfiguration(connection_url=f"sqlite+aiosqlite:///{path}")
-    with temporary_database_config(other):
-        asyncio.run(provide_database_interface().create_db())
+    url = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{path}"}
+    command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y"]
+    subprocess.run(command, env=os.environ | url, check=True, stdout=subprocess.DEVNULL)
 
 
 def _prepare_ray(project: Project) -> list[str]:

@@ -196,11 +196,10 @@ def _connect_to_service() -> bool:
         project = find_project()
     except UsageError:
         return False
-    theirs = _shared_environment(project)
-    if not theirs:
+    address, theirs = _shared(project)
+    if not address:
         return False
-    address = shared_address(project)
-    if address is None or not answers(address):
+    if not answers(address):
         logger.warning("The Ray of `make up` does not answer; this run starts its own.")
         return False
     os.environ.update(token(project))
@@ -220,26 +219,19 @@ def _connect_to_service() -> bool:
 
 def shared_address(project: Project) -> str | None:
     """Where the Ray of `make up` listens (`host:port`); None if its process is not there."""
-    return str(_shared(project)["address"]) if _shared_environment(project) else None
+    return _shared(project)[0]
 
 
-def _shared(project: Project) -> dict[str, Any]:
-    try:
-        shared: dict[str, Any] = json.loads((project.state / SHARED).read_text(encoding="utf-8"))
-        return shared
-    except FileNotFoundError:
-        return {}
-
-
-def _shared_environment(project: Project) -> dict[str, str]:
-    """The environment of the Ray of `make up`; empty if its process is not there."""
+def _shared(project: Project) -> tuple[str | None, dict[str, str]]:
+    """The address of the Ray of `make up`, and the environment of its process."""
     import psutil
 
-    with suppress(psutil.Error, KeyError):
-        variables = dict(psutil.Process(_shared(project)["pid"]).environ())
+    with suppress(FileNotFoundError, psutil.Error):
+        shared = json.loads((project.state / SHARED).read_text(encoding="utf-8"))
+        variables = dict(psutil.Process(shared["pid"]).environ())
         if "RETRAIN_SERVICE" in variables:  # else the system gave its number to another process
-            return variables
-    return {}
+            return shared["address"], variables
+    return None, {}
 
 
 def _changed(theirs: Mapping[str, str]) -> dict[str, str]:

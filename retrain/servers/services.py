@@ -8,75 +8,43 @@ dies. What it is told is in `.retrain/supervisord.conf`, with which its own comm
 
 import json
 import os
-import shlex
 import socket
 import subprocess
 import sys
-import tomllib
-from collections.abc import Iterable, Mapping
-from configparser import ConfigParser
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
 
+from retrain.atomic import write_text
 from retrain.errors import UsageError
 from retrain.locks import locked
 from retrain.project import Project
 from retrain.servers import ray_cluster
-from retrain.servers.program import MARK, POOL, end_processes
+from retrain.servers.program import POOL, end_processes
+from retrain.servers.programs import (
+    SOCKET,
+    WORKER,
+    Service,
+    configuration,
+    log_of,
+    server_api,
+    services_of,
+)
 from retrain.servers.ray_cluster import HOST
 from retrain.servers.reachable import request
 
-WORKER = "local-worker"
 CONFIGURATION = "supervisord.conf"
-SOCKET = "supervisor.sock"
 # A Unix socket's path has at most 103 bytes on macOS; supervisor adds its pid for a moment.
 MAX_SOCKET_PATH = 103 - 9
 
 START_SECONDS = 180.0  # a first start migrates a database, on a machine that may be busy
 LOG_LINES = 12
 ALIVE = ("STARTING", "RUNNING")
-
-# A service that dies within ten seconds is tried again after 1, 2, 3, … seconds: for over an hour.
-SETTINGS = {
-    "autostart": "false",
-    "autorestart": "true",
-    "startsecs": "10",
-    "startretries": "100",
-    "stopasgroup": "true",
-    "killasgroup": "true",
-    "stopwaitsecs": "15",
-    "redirect_stderr": "true",
-    "stdout_logfile_maxbytes": "10MB",
-    "stdout_logfile_backups": "2",
-}
-
-
-@dataclass(frozen=True)
-class Service:
-    """A server that `up` starts.
-
-    Attributes:
-        name: Its name for supervisor, and of its log.
-        title: Its name in messages, without an article.
-        url: Its address: of its pages for a browser, or of Ray; None for the worker.
-        module: The module that is run, and its arguments.
-        other_port: How a person chooses another port.
-        stop_signal: The signal that ends it.
-    """
-
-    name: str
-    title: str
-    url: str | None
-    module: tuple[str, ...] = ()
-    other_port: str = ""
-    stop_signal: str = "TERM"
 
 
 def up(project: Project) -> list[Service]:
@@ -95,22 +63,23 @@ def up(project: Project) -> list[Service]:
         ValueError: A port is taken, a service ended at its start, or a deployment was refused.
             The services that this call had started are stopped.
     """
-    api = server_api(project)
-    services = [_prefect_server(api), *_mlflow_ui(project), *_ray(), _worker()]
-    project.logs.parent.mkdir(parents=True, exist_ok=True)
+    api, services = server_api(project), services_of(project)
+    _refuse_other_machine(api)
+    project.logs.mkdir(parents=True, exist_ok=True)
     with locked(project.state / "services.lock"):
         alive = {service.name for service in running(project)}
         missing = [service for service in services if service.name not in alive]
         for service in missing:
             _refuse_taken_port(service)
-        _configure(project, services, api)
+        _start_supervisor(project, services, api)
         try:
             _start(project, api, [each for each in missing if each.name != "worker"])
             _create_pool(api)
             _deploy(project, api)
             _start(project, api, [each for each in missing if each.name == "worker"])
         except BaseException:
-            _stop(project, [service.name for service in missing], entirely=not alive)
+            if not alive:
+                _stop(project)
             raise
         return running(project)
 
@@ -124,153 +93,46 @@ def down(project: Project) -> list[str]:
     project.state.mkdir(parents=True, exist_ok=True)
     with locked(project.state / "services.lock"):
         names = [service.name for service in running(project)]
-        _stop(project, names, entirely=True)
+        _stop(project)
     return names
 
 
 def running(project: Project) -> list[Service]:
     """The services that `up` started and that are alive, in the order of their start."""
     states = _states(project)
-    if not states:
-        return []
-    known = ConfigParser(interpolation=None)
-    known.read(project.state / CONFIGURATION, encoding="utf-8")
-    services = []
-    for name, title in known["titles"].items():
-        if states.get(name, {}).get("statename") in ALIVE:
-            url = known["addresses"].get(name)
-            if name == ray_cluster.SERVICE:
-                url = ray_cluster.shared_address(project)
-            services.append(Service(name, title, url))
-    return services
+    alive = {name for name, info in states.items() if info["statename"] in ALIVE}
+    return [each for each in services_of(project) if each.name in alive] if alive else []
 
 
-def server_api(project: Project) -> str:
-    """The URL of the API of the project's Prefect server.
-
-    It comes from the same settings as for Prefect's own command line: `PREFECT_API_URL`, else
-    `api.url` in `prefect.toml`.
-    """
-    url = os.environ.get("PREFECT_API_URL")
-    if not url:
-        settings = tomllib.loads((project.root / "prefect.toml").read_text(encoding="utf-8"))
-        url = str(settings["api"]["url"])
-    return url.rstrip("/")
-
-
-def _prefect_server(api: str) -> Service:
+def _refuse_other_machine(api: str) -> None:
     address = urlsplit(api)
     if address.hostname not in (HOST, "localhost") or not address.port:
         raise UsageError(
             f"The Prefect server is configured as {api}, but it can only be started here on "
             f"http://{HOST}:PORT/api: unset PREFECT_API_URL, or correct prefect.toml."
         )
-    port = str(address.port)
-    return Service(
-        "prefect",
-        "Prefect server",
-        f"http://{HOST}:{port}",
-        ("prefect", "server", "start", "--host", HOST, "--port", port),
-        "put another one into api.url in prefect.toml (or export PREFECT_API_URL)",
-    )
 
 
-def _mlflow_ui(project: Project) -> list[Service]:
-    """MLflow's server on the project's database; none if the project uses another MLflow server."""
-    if not project.tracking_uri.startswith("sqlite:"):
-        return []
-    port = os.environ.get("MLFLOW_PORT", "5000")
-    module = (
-        *("mlflow", "server", "--host", HOST, "--port", port, "--workers", "1"),
-        *("--backend-store-uri", project.tracking_uri),
-        *("--default-artifact-root", str(project.root / "mlruns")),
-    )
-    other_port = "export MLFLOW_PORT with another one"
-    return [Service("mlflow", "MLflow UI", f"http://{HOST}:{port}", module, other_port)]
-
-
-def _ray() -> list[Service]:
-    """A Ray that runs share; none if there is already a cluster."""
-    if ray_cluster.is_remote():
-        return []
-    module = (
-        *("ray.scripts.scripts", "start", "--head", "--block", "--node-ip-address", HOST),
-        *("--num-cpus", str(ray_cluster.logical_cpus())),
-        *("--object-store-memory", str(psutil.virtual_memory().total // 10)),
-        *("--include-dashboard", "false", "--disable-usage-stats"),
-    )
-    # Killed, because it takes 17 s to end on SIGTERM; it has nothing to lose.
-    return [Service(ray_cluster.SERVICE, "Ray", None, module, stop_signal="KILL")]
-
-
-def _worker() -> Service:
-    start = ("prefect", "worker", "start", "--pool", POOL, "--type", "process", "--name", WORKER)
-    return Service("worker", "Prefect worker", None, start)
-
-
-def _configure(project: Project, services: Iterable[Service], api: str) -> None:
-    """Writes supervisor's configuration, and starts supervisor if it does not run.
+def _start_supervisor(project: Project, services: Sequence[Service], api: str) -> None:
+    """Starts supervisor, which starts nothing yet, if it does not run.
 
     Raises:
-        UsageError: A service runs with other settings; or the project's path is too long.
+        UsageError: It runs with another configuration; or the project's path is too long.
     """
-    file, former = project.state / CONFIGURATION, ""
     if len(os.fsencode(project.state / SOCKET)) > MAX_SOCKET_PATH:
         raise UsageError(f"{project.root}: the path is too long for a Unix socket. Clone it above.")
-    with suppress(FileNotFoundError):
-        former = file.read_text(encoding="utf-8")
-    project.logs.mkdir(parents=True, exist_ok=True)
-    with file.open("w", encoding="utf-8") as written:
-        _configuration(project, services).write(written)
-    supervisor = _supervisor(project)
-    if not _states(project):
-        end_processes(f"{project.state}:")  # what a killed supervisor has left
-        command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(file)]
-        subprocess.run(command, env=_environment(project, api), check=True, capture_output=True)
-        _until_answers(project)
+    file, text = project.state / CONFIGURATION, configuration(project, services)
+    if _states(project):
+        if file.read_text(encoding="utf-8") != text:
+            raise UsageError(
+                "The servers run with other addresses or settings than the configured ones: stop "
+                "them first, with `make down`."
+            )
         return
-    [[added, changed, _]] = supervisor.reloadConfig()
-    titles = {service.name: service.title for service in services}
-    alive = {service.name for service in running(project)}
-    for name in alive & {*changed}:
-        file.write_text(former, encoding="utf-8")
-        raise UsageError(
-            f"The {titles[name]} runs with another address or other settings than the configured "
-            "ones: stop it first, with `make down`."
-        )
-    for name in changed:
-        supervisor.removeProcessGroup(name)
-    for name in (*added, *changed):
-        supervisor.addProcessGroup(name)
-
-
-def _configuration(project: Project, services: Iterable[Service]) -> ConfigParser:
-    written, place = ConfigParser(interpolation=None), f"unix://{project.state / SOCKET}"
-    written["unix_http_server"] = {"file": str(project.state / SOCKET), "chmod": "0700"}
-    factory = "supervisor.rpcinterface:make_main_rpcinterface"
-    written["rpcinterface:supervisor"] = {"supervisor.rpcinterface_factory": factory}
-    written["supervisorctl"] = {"serverurl": place}
-    written["supervisord"] = {
-        "directory": str(project.root),
-        "logfile": str(project.logs / "supervisord.log"),
-        "pidfile": str(project.state / "supervisord.pid"),
-    }
-    for number, service in enumerate(services):
-        arguments = ("-m", "retrain.servers.program", service.name, *service.module)
-        written[f"program:{service.name}"] = SETTINGS | {
-            "command": shlex.join((sys.executable, *arguments)),
-            "environment": f'{MARK}="{project.state}:{service.name}"',
-            "stdout_logfile": str(_log(project, service)),
-            "stopsignal": service.stop_signal,
-            "priority": str(number),  # they are stopped in the opposite order
-        }
-    for section in written.values():
-        for name, value in section.items():
-            section[name] = value.replace("%", "%%")
-    # For `running`; supervisor takes no notice of these.
-    written["titles"] = {service.name: service.title for service in services}
-    written["addresses"] = {each.name: each.url for each in services if each.url}
-    return written
+    end_processes(f"{project.state}:")  # what a killed supervisor has left
+    write_text(file, text)
+    command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(file)]
+    subprocess.run(command, env=_environment(project, api), check=True, capture_output=True)
 
 
 def _supervisor(project: Project) -> Any:
@@ -289,14 +151,6 @@ def _states(project: Project) -> dict[str, Mapping[str, Any]]:
         return {info["name"]: info for info in _supervisor(project).getAllProcessInfo()}
     except OSError:
         return {}
-
-
-def _until_answers(project: Project) -> None:
-    deadline = monotonic() + START_SECONDS
-    while not _states(project):
-        if monotonic() > deadline:
-            raise ValueError(f"supervisor did not start: see {project.logs / 'supervisord.log'}")
-        sleep(0.1)
 
 
 def _start(project: Project, api: str, services: Iterable[Service]) -> None:
@@ -319,7 +173,7 @@ def _start(project: Project, api: str, services: Iterable[Service]) -> None:
             elif monotonic() > deadline:
                 fault = f"was not ready within {START_SECONDS:.0f} s"
             if fault:
-                log = _log(project, service)
+                log = log_of(project, service)
                 lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
                 last = "\n".join(lines[-LOG_LINES:])
                 raise ValueError(f"The {service.title} {fault}; {log} ends:\n{last}")
@@ -343,21 +197,15 @@ def _is_ready(project: Project, api: str, service: Service, info: Mapping[str, A
     )
 
 
-def _stop(project: Project, names: Iterable[str], *, entirely: bool) -> None:
-    """Stops services with all that they have started; entirely, with supervisor itself."""
-    if states := _states(project):
+def _stop(project: Project) -> None:
+    """Stops supervisor and all services, with what they have started."""
+    if _states(project):
         supervisor = _supervisor(project)
-        if entirely:
-            pid = supervisor.getPID()
-            supervisor.shutdown()
-            with suppress(psutil.NoSuchProcess):
-                psutil.Process(pid).wait()
-        else:
-            for name in names:
-                if states[name]["statename"] in (*ALIVE, "BACKOFF"):
-                    supervisor.stopProcess(name)
-    for mark in [""] if entirely else names:
-        end_processes(f"{project.state}:{mark}")
+        pid = supervisor.getPID()
+        supervisor.shutdown()
+        with suppress(psutil.NoSuchProcess):
+            psutil.Process(pid).wait()
+    end_processes(f"{project.state}:")
 
 
 def _refuse_taken_port(service: Service) -> None:
@@ -366,10 +214,9 @@ def _refuse_taken_port(service: Service) -> None:
     Raises:
         ValueError: It is not; the message names the process that uses it, and what to do.
     """
-    if service.url is None:
+    port = urlsplit(service.url or "").port
+    if port is None:  # it takes a free one, or listens to nobody
         return
-    port = urlsplit(service.url).port
-    assert port
     with socket.socket() as probe:
         is_taken = probe.connect_ex((HOST, port)) == 0
     if is_taken:
@@ -387,10 +234,6 @@ def _listener(port: int) -> str:
             if listens and connection.laddr.port == port:
                 return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
     return "another process"
-
-
-def _log(project: Project, service: Service) -> Path:
-    return project.logs / f"{service.name}.log"
 
 
 def _environment(project: Project, api: str) -> dict[str, str]:

@@ -307,7 +307,7 @@ def test_a_refused_deployment_is_reported_and_what_runs_is_left_alone(project):
 
 def test_up_refuses_another_address_for_what_runs(project, monkeypatch):
     monkeypatch.setenv("MLFLOW_PORT", str(free_port()))
-    with pytest.raises(UsageError, match=r"MLflow UI runs at .*make down"):
+    with pytest.raises(UsageError, match=r"run with other addresses .*make down"):
         services.up(project)
 
 

@@ -244,10 +244,3 @@ def test_memory_is_that_of_the_machine_or_of_the_container(tmp_path, monkeypatch
     (tmp_path / "team" / "memory.stat").write_text("file 40000000\ninactive_file 30000000\n")
     assert hardware.memory() == 90e6
     assert hardware.free_memory() == 70e6
-    version1 = tmp_path / "memory"  # seen from inside the container
-    version1.mkdir()
-    (version1 / "memory.limit_in_bytes").write_text("80000000\n")
-    (version1 / "memory.usage_in_bytes").write_text("60000000\n")
-    (version1 / "memory.stat").write_text("total_inactive_file 0\n")
-    assert hardware.memory() == 80e6
-    assert hardware.free_memory() == 20e6
