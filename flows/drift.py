@@ -17,6 +17,7 @@ from retrain.params import load_drift
 from retrain.project import Project, find_project
 from retrain.registry.versions import CHAMPION, ModelVersion
 from retrain.runs import console, lost
+from retrain.runs.notify import notify_now
 from retrain.runs.pipeline import flow_without_steps
 from retrain.runs.records import Document
 from retrain.store import Store
@@ -90,6 +91,8 @@ def run(
         run=run_id,
     )
     report.publish(workload, result)
+    if result["drifted"]:
+        notify_now("drift", report.sentence(result))
     return {
         "flow": NAME,
         "workload": workload,

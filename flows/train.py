@@ -133,7 +133,7 @@ def wait(project: Project, document: Document) -> None:
         suspension.end(over.run, *approval.became_of(name, written, over))
     asked = approval.asked_by(written, run)
     if asked and asked == written.waiting and suspension.is_possible():
-        notify_now(document["outcome"])
+        notify_now("waiting", document["outcome"])
         _ask(project, name, written, asked)
 
 
@@ -235,12 +235,14 @@ def document(run: RunState) -> Document:
         "look": _where_to_look(run),
     }
     if decision is None or result["model"] is None:
-        return result | {"rejected": False, "waiting": False, "outcome": None}
-    failed = not outcome.passed(result) and decision["verdict"] != "champion already"
-    failed = failed or "withheld" in result["model"]
+        return result | {"promoted": False, "rejected": False, "waiting": False, "outcome": None}
+    is_champion = decision["verdict"] == "champion already"
+    failed = (not outcome.passed(result) and not is_champion) or "withheld" in result["model"]
+    is_waiting = "waiting" in result["model"]
     return result | {
+        "promoted": run.promote and not (failed or is_waiting or is_champion),
         "rejected": failed and run.promote,
-        "waiting": "waiting" in result["model"],
+        "waiting": is_waiting,
         "outcome": outcome.verdict(result),
     }
 

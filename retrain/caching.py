@@ -14,13 +14,15 @@ from prefect.states import Completed
 from prefect.task_engine import TaskRunTimeoutError
 from prefect.tasks import exponential_backoff
 
-from retrain import forks  # noqa: F401  it acts when it is imported
 from retrain.errors import DamagedArtifactError, PrunedError, is_verdict
 from retrain.execute import Check, get_or_run, run_uncached
 from retrain.limits import ends_process
+from retrain.patches import let_forks_end
 from retrain.step import Input, Plan, Step
 from retrain.store import Artifact, RunContext, Store
 from retrain.workload import Workload
+
+let_forks_end()
 
 CACHED = "Cached"  # what Prefect calls the state of a task that did not have to run
 PRUNED = "Pruned"  # and that of a trial that was ended early

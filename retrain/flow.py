@@ -9,7 +9,7 @@ name stands for Prefect's own flow.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
-from retrain.runs.notify import notify, run_name
+from retrain.runs.notify import notify_of_end, run_name
 
 if TYPE_CHECKING:
     from prefect import Flow as PrefectFlow
@@ -47,8 +47,8 @@ class Flow(Generic[P, R]):
             description=self.description,
             flow_run_name=self._run_name,
             persist_result=False,
-            on_failure=[notify],
-            on_crashed=[notify],
+            on_failure=[notify_of_end],
+            on_crashed=[notify_of_end],
         )
 
     def _run_name(self) -> str:

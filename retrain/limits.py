@@ -73,10 +73,10 @@ def _report(message: str, run: str, workload: str) -> None:
     from prefect.client.orchestration import get_client
     from prefect.states import Crashed
 
-    from retrain.runs.notify import send
+    from retrain.runs.notify import notify
 
     with suppress(Exception), get_client(sync_client=True) as client:
         state = client.read_flow_run(UUID(run)).state
         if state is None or not state.is_final():
-            send(f"{workload}: the run crashed. {message} (run {run})")
+            notify("failed", f"{workload}: the run crashed. {message} (run {run})")
             client.set_flow_run_state(UUID(run), Crashed(message=message), force=True)

@@ -1,7 +1,8 @@
-"""Notifies people by a webhook when a run failed, or a model was rejected or waits for them.
+"""Notifies people by a webhook of five events: promoted, rejected, waiting, failed and drift.
 
 The webhook's URL is a secret, so it comes from the environment, in `RETRAIN_WEBHOOK_URL`, and is
-never shown or stored. The body is `{"text": "…"}`, which Slack and similar services accept.
+never shown or stored. The body is `{"text": "…", "event": "…"}`, which Slack and similar services
+accept.
 """
 
 import json
@@ -11,12 +12,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 if TYPE_CHECKING:
     from prefect import Flow
     from prefect.client.schemas.objects import FlowRun, State
+
+Event = Literal["promoted", "rejected", "waiting", "failed", "drift"]
 
 URL = "RETRAIN_WEBHOOK_URL"
 SECONDS = 10.0
@@ -24,81 +27,82 @@ SECONDS = 10.0
 logger = logging.getLogger("retrain")
 
 
-def notify(flow: "Flow[..., Any]", flow_run: "FlowRun", state: "State[Any]") -> None:
+def notify(event: Event, text: str) -> None:
+    """Posts an event to the webhook, if there is one; logs a warning if that fails."""
+    url = os.environ.get(URL)
+    if not url:
+        return
+    faults = [f"no answer within {SECONDS:g} s"]
+    # A thread, because the timeout of a connection does not cover the DNS lookup.
+    body = {"text": text, "event": event}
+    thread = Thread(target=_post, args=(url, body, faults), daemon=True)
+    thread.start()
+    thread.join(SECONDS)
+    if faults:
+        logger.warning("The message to the webhook of %s failed: %s.", URL, faults[-1])
+
+
+def notify_of_end(flow: "Flow[..., Any]", flow_run: "FlowRun", state: "State[Any]") -> None:
     """A hook of a flow, for each of its final states.
 
     Prefect calls it, so it is also called for a run that was terminated or whose process was lost.
     """
-    if message := _message(state):
-        deployed = flow_run.deployment_id is not None
-        _tell(flow_run.parameters, flow_run.id, deployed, message)
+    if state.is_completed():
+        document = state.result(raise_on_failure=False)
+        if not isinstance(document, dict) or not (event := _event_of(document)):
+            return
+        message = str(document["outcome"])
+    else:
+        event = "failed"
+        message = f"the run {'failed' if state.is_failed() else 'crashed'}. {state.message or ''}"
+    is_deployed = flow_run.deployment_id is not None
+    notify(event, _text(flow_run.parameters, flow_run.id, is_deployed, message))
 
 
-def notify_now(message: str) -> None:
+def notify_now(event: Event, message: str) -> None:
     """Notifies people from within a flow run, which goes on or is suspended."""
     from prefect import runtime
 
-    run = runtime.flow_run
-    _tell(run.parameters, UUID(run.id), runtime.deployment.id is not None, message)
-
-
-def _tell(parameters: Mapping[str, Any], run: UUID, deployed: bool, message: str) -> None:
-    """Sends a message about a flow run, if there is a webhook."""
-    if not os.environ.get(URL):
-        return
-    place = f"run {run}"
-    if deployed:  # its server stays up, unlike that of a run from the command line
-        from prefect.utilities.urls import url_for
-
-        place = url_for("flow-run", obj_id=run) or place
-    send(f"{run_name(parameters)}: {message} ({place})")
+    run, is_deployed = runtime.flow_run, runtime.deployment.id is not None
+    notify(event, _text(run.parameters, UUID(run.id), is_deployed, message))
 
 
 def run_name(parameters: Mapping[str, Any]) -> str:
     """The name that a flow run goes by, from its parameters."""
-    named = (parameters.get(each) for each in ("as_name", "workload", "b"))
-    return str(next(filter(None, named), "retrain"))
+    names = (parameters.get(parameter) for parameter in ("as_name", "workload", "b"))
+    return str(next(filter(None, names), "retrain"))
 
 
-def send(text: str) -> None:
-    """Posts a text to the webhook, if there is one; logs a warning if that fails."""
-    url = os.environ.get(URL)
-    if not url:
-        return
-    failures = [f"no answer within {SECONDS:g} s"]
-    # A thread, because the timeout of a connection does not cover the DNS lookup.
-    thread = Thread(target=_post, args=(url, text, failures), daemon=True)
-    thread.start()
-    thread.join(SECONDS)
-    if failures:
-        logger.warning("The message to the webhook of %s failed: %s.", URL, failures[-1])
-
-
-def _message(state: "State[Any]") -> str | None:
-    """The message about the end of a run; None if there is nothing to report."""
-    if not state.is_completed():
-        return f"the run {'failed' if state.is_failed() else 'crashed'}. {state.message or ''}"
-    document = state.result(raise_on_failure=False)
-    if not isinstance(document, dict) or document["unchanged"]:
+def _event_of(document: Mapping[str, Any]) -> Event | None:
+    """What happened in a completed run, by its document; None if nothing is news."""
+    if document.get("unchanged"):
         return None
-    told = document.get("rejected") or document.get("waiting")
-    return str(document["outcome"]) if told else None
+    events: tuple[Event, ...] = ("promoted", "rejected", "waiting")
+    return next((event for event in events if document.get(event)), None)
 
 
-def _post(url: str, text: str, failures: list[str]) -> None:
-    """Posts a text, and adds to the list why that failed, without the URL that errors may hold."""
-    content = json.dumps({"text": text}).encode()
+def _text(parameters: Mapping[str, Any], run: UUID, is_deployed: bool, message: str) -> str:
+    place = f"run {run}"
+    if is_deployed:  # its server stays up, unlike that of a run from the command line
+        from prefect.utilities.urls import url_for
+
+        place = url_for("flow-run", obj_id=run) or place
+    return f"{run_name(parameters)}: {message} ({place})"
+
+
+def _post(url: str, body: Mapping[str, str], faults: list[str]) -> None:
+    """Posts a body, and adds to the list why that failed, without the URL that errors may hold."""
     headers = {"Content-Type": "application/json"}
     try:
         if not url.startswith(("http://", "https://")):
             raise ValueError("no web address")
-        request = urllib.request.Request(url, content, headers)
+        request = urllib.request.Request(url, json.dumps(body).encode(), headers)
         with urllib.request.urlopen(request, timeout=SECONDS):
-            failures.clear()
+            faults.clear()
     except urllib.error.HTTPError as error:
-        failures.append(f"it answered {error.code}")
+        faults.append(f"it answered {error.code}")
     except TimeoutError:  # while it waits for the answer; it has the same limit as the thread
         pass
     except Exception as error:
         reason = getattr(error, "reason", error)
-        failures.append(f"it could not be reached ({type(reason).__name__})")
+        faults.append(f"it could not be reached ({type(reason).__name__})")

@@ -17,7 +17,7 @@ from retrain.params import load_workload
 from retrain.project import Project, find_project
 from retrain.runs import console, lost, records
 from retrain.runs.dry_run import DryRun, StepHasToRunError
-from retrain.runs.notify import notify, run_name
+from retrain.runs.notify import notify_of_end, run_name
 from retrain.runs.records import Document
 from retrain.runs.run import Run
 from retrain.runs.state import RunState
@@ -314,9 +314,9 @@ class Pipeline:
             description=self.help,
             flow_run_name=self._run_name,
             persist_result=False,
-            on_completion=[notify],
-            on_failure=[notify],
-            on_crashed=[notify],
+            on_completion=[notify_of_end],
+            on_failure=[notify_of_end],
+            on_crashed=[notify_of_end],
         )
 
     def _run_name(self) -> str:
@@ -344,6 +344,6 @@ def flow_without_steps(
         description=help_,
         flow_run_name=lambda: f"{name}-{run_name(runtime.flow_run.parameters)}",
         persist_result=False,
-        on_failure=[notify],
-        on_crashed=[notify],
+        on_failure=[notify_of_end],
+        on_crashed=[notify_of_end],
     )

@@ -6,12 +6,12 @@ import pytest
 from prefect import flow
 
 from retrain.runs import notify as notify_module
-from retrain.runs.notify import notify, notify_now, send
+from retrain.runs.notify import notify, notify_now, notify_of_end
 
 REJECTED = {"unchanged": False, "rejected": True, "outcome": "toy version 3 is rejected (why)."}
 
 
-@flow(on_completion=[notify], on_failure=[notify], on_crashed=[notify])
+@flow(on_completion=[notify_of_end], on_failure=[notify_of_end], on_crashed=[notify_of_end])
 def ends(workload: str, how: str):
     if how == "fails":
         raise ValueError("no such data")
@@ -19,12 +19,14 @@ def ends(workload: str, how: str):
         raise KeyboardInterrupt
     promoted = REJECTED | {"rejected": False}
     if how == "asks":
-        notify_now("toy version 3 waits.")
+        notify_now("drift", "toy drifts.")
     return {
         "rejects": REJECTED,
         "waits": promoted | {"waiting": True},
-        "promotes": promoted,
+        "promotes": promoted | {"promoted": True},
         "asks": promoted,
+        "compares": promoted,
+        "predicts": {"outcome": "1,000 images"},
         "rests": REJECTED | {"unchanged": True},
     }[how]
 
@@ -32,7 +34,8 @@ def ends(workload: str, how: str):
 def test_a_failed_run_is_notified(webhook, prefect_session):
     with pytest.raises(ValueError, match="no such data"):
         ends("toy", "fails")
-    [text] = (each["text"] for each in webhook)
+    [(text, event)] = ((each["text"], each["event"]) for each in webhook)
+    assert event == "failed"
     assert text.startswith("toy: the run failed. ")
     assert "no such data (run " in text
 
@@ -44,21 +47,25 @@ def test_a_crashed_run_is_notified(webhook, prefect_session):
     assert text.startswith("toy: the run crashed. Execution was aborted by an interrupt signal.")
 
 
-@pytest.mark.parametrize("how", ["rejects", "waits"])
-def test_a_model_that_is_rejected_or_waits_is_notified(webhook, prefect_session, how):
+@pytest.mark.parametrize(
+    ("how", "event"), [("rejects", "rejected"), ("waits", "waiting"), ("promotes", "promoted")]
+)
+def test_what_becomes_of_a_model_is_notified(webhook, prefect_session, how, event):
     ends("toy", how)
-    [text] = (each["text"] for each in webhook)
-    assert text.startswith("toy: toy version 3 is rejected (why). (run ")
+    [body] = webhook
+    assert body["event"] == event
+    assert body["text"].startswith("toy: toy version 3 is rejected (why). (run ")
 
 
 def test_people_are_notified_while_a_run_goes_on(webhook, prefect_session):
     ends("toy", "asks")
-    [text] = (each["text"] for each in webhook)
-    assert text.startswith("toy: toy version 3 waits. (run ")
+    [body] = webhook
+    assert body["event"] == "drift"
+    assert body["text"].startswith("toy: toy drifts. (run ")
 
 
-@pytest.mark.parametrize("how", ["promotes", "rests"])
-def test_a_run_without_a_problem_is_not(webhook, prefect_session, how):
+@pytest.mark.parametrize("how", ["compares", "predicts", "rests"])
+def test_a_run_without_news_is_not(webhook, prefect_session, how):
     ends("toy", how)
     assert webhook == []
 
@@ -90,5 +97,5 @@ def test_a_webhook_that_fails_is_a_warning_that_keeps_its_secret(
 
 def test_without_a_webhook_nothing_is_sent(monkeypatch, caplog):
     monkeypatch.delenv(notify_module.URL, raising=False)
-    send("news")
+    notify("drift", "news")
     assert not [each for each in caplog.records if each.name == "retrain"]

@@ -1,0 +1,30 @@
+"""The private interfaces of libraries are still what `retrain/patches.py` takes them for."""
+
+import ast
+import inspect
+from importlib.metadata import version
+from pathlib import Path
+from weakref import WeakSet
+
+from retrain import patches
+
+MOST = 5
+
+
+def test_there_are_few_and_each_names_where_it_is_discussed():
+    tree = ast.parse(Path(patches.__file__).read_text(encoding="utf-8"))
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    assert len(functions) <= MOST
+    for function in functions:
+        assert "https://github.com/" in ast.get_docstring(function), function.name
+
+
+def test_prefect_still_waits_in_a_fork_for_what_it_has_reset():
+    """`tests/tasks/train` trains with forks. Once `reset_for_fork` is enough, the patch can go."""
+    from prefect._internal.concurrency import services
+
+    assert version("prefect").startswith("3.8.")
+    assert isinstance(services._active_services, WeakSet)
+    base = services._QueueServiceBase
+    assert "self._done_event = None" in inspect.getsource(base.reset_for_fork)
+    assert "assert self._done_event is not None" in inspect.getsource(base._drain)
