@@ -29,8 +29,9 @@ from time import monotonic
 from benchmarks.flow import TRAIN, call, copy_project
 from benchmarks.table import Row, report
 from retrain.atomic import write_json
+from retrain.outputs import MANIFEST, digest_of_output, list_files
 from retrain.step import Plan
-from retrain.store import MANIFEST, Artifact, Store, digest_of_output, list_files
+from retrain.store import Artifact, Store
 from retrain.verify import Verifier, thread_count
 
 FILES, FILE_BYTES = 16, 125_000_000

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from retrain import atomic, preflight
 from retrain.errors import UsageError
 from retrain.logins import has_login, refused
+from retrain.outputs import list_files
 from retrain.params import load_drift
 from retrain.project import Project, find_project
 from retrain.registry import versions
@@ -29,7 +30,7 @@ from retrain.runs import console, lost, records
 from retrain.runs.pipeline import flow_without_steps
 from retrain.runs.records import Document
 from retrain.step import digest_of
-from retrain.store import Store, list_files
+from retrain.store import Store
 from tasks.data.champion import Registered
 from tasks.data.reference import find_reference
 from tasks.drift.report import TEST_SPLIT, publish, report, sentence

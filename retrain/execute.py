@@ -13,16 +13,9 @@ from typing import Any
 from retrain import hardware
 from retrain.atomic import write_json
 from retrain.errors import DamagedArtifactError
+from retrain.outputs import MANIFEST, digest_of_output, list_files, state_of
 from retrain.step import Input, Plan, Step, Workspace, digest_of
-from retrain.store import (
-    MANIFEST,
-    Artifact,
-    RunContext,
-    Store,
-    digest_of_output,
-    list_files,
-    state_of,
-)
+from retrain.store import Artifact, RunContext, Store
 from retrain.workload import Workload
 
 # Raises an error if an input has changed since it was made: `retrain.verify.Verifier.check`.

@@ -34,20 +34,11 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
         if error.errno not in _NO_LOCKS:
             raise
         raise ValueError(
-            f"{path.parent} is on {_file_system(path)}, where files cannot be locked, and two runs "
-            "would destroy each other's work. Use a local disk, or mount NFS with its locks "
+            f"{path.parent} is on a file system where files cannot be locked, and two runs would "
+            "destroy each other's work. Use a local disk, or mount NFS with its locks "
             "(NFS 4, without nolock)."
         ) from error
     try:
         yield
     finally:
         lock.release()
-
-
-def _file_system(path: Path) -> str:
-    """The file system of a path, and where it is mounted: `nfs4 (/mnt/team)`."""
-    import psutil
-
-    mounts = {Path(each.mountpoint): each.fstype for each in psutil.disk_partitions(all=True)}
-    place = next((each for each in path.resolve().parents if each in mounts), None)
-    return f"{mounts[place]} ({place})" if place else "a file system"

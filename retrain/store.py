@@ -4,54 +4,28 @@ No file in the store is ever executed: they are JSON, Parquet, NumPy arrays with
 safetensors, and files for people.
 """
 
-import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from retrain.atomic import write_json
-from retrain.digests import sha256_of
 from retrain.locks import locked
+from retrain.outputs import MANIFEST, Artifact as Artifact, digest_of_output
 from retrain.project import Project
 from retrain.runs import console
-from retrain.step import REPORT, Plan, TrialContext, digest_of
-
-MANIFEST = "manifest.json"
+from retrain.step import Plan, TrialContext
 
 _SCRATCH = "scratch"
 _LAST = "last"
 _HOLDS = ".holds"
 ROOTS = "roots"
 _FILES = "files.json"  # of a scratch: which files it was made from
-
-
-@dataclass(frozen=True)
-class Artifact:
-    """A finished output of a step.
-
-    Attributes:
-        step: The step's name.
-        key: The key of the plan that made it.
-        digest: SHA-256 (hex) over its files, without those in `report/`, and its facts.
-        folder: The folder of its files; the empty path for a step that leaves none.
-        facts: A few values that later steps need; the same for the same key.
-        provenance: How it was made: `run` (Prefect flow run, or `dvc`), `time` (ISO 8601, UTC),
-            `seconds`, `commit`, what was `uncommitted` (`Project.uncommitted`), `workload`, and on
-            which `machine` (`retrain.hardware.machine`).
-    """
-
-    step: str
-    key: str
-    digest: str
-    folder: Path
-    facts: Mapping[str, Any]
-    provenance: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -293,30 +267,36 @@ class Store:
 
     def held(self) -> set[tuple[str, str]]:
         """The step and the key of all artifacts that runs in progress need."""
-        from filelock import Timeout
-
         needed: set[tuple[str, str]] = set()
-        for lock in (self.root / _HOLDS).glob("*.lock"):
-            try:
-                with locked(lock, wait=False):  # free: its run was killed
-                    self._release(lock)
-            except Timeout:
-                try:
-                    lines = lock.with_suffix(".txt").read_text(encoding="utf-8").splitlines()
-                except FileNotFoundError:  # it has just begun or ended
-                    continue
+        for lock, is_free in self._runs():
+            if is_free:
+                self._release(lock)
+                continue
+            with suppress(FileNotFoundError):  # it has just begun or ended
+                lines = lock.with_suffix(".txt").read_text(encoding="utf-8").splitlines()
                 needed |= {(step, key) for step, key in map(str.split, lines)}
         return needed
 
     def killed_runs(self) -> set[str]:
         """The runs that were killed while they held artifacts, until `held` forgets them."""
-        killed: set[str] = set()
-        for lock in (self.root / _HOLDS).glob("*.lock"):
-            from filelock import Timeout
-
-            with suppress(Timeout), locked(lock, wait=False):
-                killed.add(lock.stem.rpartition("-")[0])
+        killed = {lock.stem.rpartition("-")[0] for lock, is_free in self._runs() if is_free}
         return killed - {"dvc"}
+
+    def _runs(self) -> Iterator[tuple[Path, bool]]:
+        """The locks of runs that hold artifacts, and whether each is free: its run was killed.
+
+        A free one is held until the next is asked for.
+        """
+        from filelock import Timeout
+
+        for lock in (self.root / _HOLDS).glob("*.lock"):
+            with ExitStack() as stack:
+                try:
+                    stack.enter_context(locked(lock, wait=False))
+                    is_free = True
+                except Timeout:
+                    is_free = False
+                yield lock, is_free
 
     def last_used(self, step: str, key: str) -> float:
         """When a run last used or made an artifact, or wrote to its scratch.
@@ -367,46 +347,3 @@ class RunContext:
     run: str
     project: Project
     trial: TrialContext | None = None
-
-
-def digest_of_output(facts: Mapping[str, Any], files: Sequence[Mapping[str, Any]]) -> str:
-    """SHA-256 (hex) over an output's facts and its files, as `list_files` gives them.
-
-    Files in `report/` do not count.
-    """
-    contents = {
-        file["path"]: file["sha256"] for file in files if not file["path"].startswith(f"{REPORT}/")
-    }
-    return digest_of({"facts": facts, "files": contents})
-
-
-def list_files(folder: Path) -> list[dict[str, Any]]:
-    """Every file below a folder: path (relative, `/`), bytes and sha256 (hex), in order."""
-    listed = [
-        {
-            "path": path.relative_to(folder).as_posix(),
-            "bytes": path.stat().st_size,
-            "sha256": sha256_of(path),
-        }
-        for path in folder.rglob("*")
-        if path.is_file()
-    ]
-    return sorted(listed, key=lambda file: str(file["path"]))
-
-
-def state_of(folder: Path) -> str:
-    """SHA-256 (hex) over the paths, inodes, sizes and times of change of all files below a folder.
-
-    It is another one after a file was written to, replaced, added or removed. No file is read. A
-    manifest does not count: its time says when the artifact was used.
-    """
-    digest = hashlib.sha256()
-    for place, folders, names in os.walk(folder):
-        folders.sort()
-        digest.update(os.fsencode(os.path.relpath(place, folder)))
-        for name in sorted(set(names) - {MANIFEST}):
-            with suppress(FileNotFoundError):
-                status = os.stat(os.path.join(place, name))  # noqa: PTH116, PTH118  millions of them
-                now = (name, status.st_ino, status.st_size, status.st_mtime_ns)
-                digest.update(os.fsencode(f"\0{now}"))
-    return digest.hexdigest()

@@ -93,7 +93,6 @@ def start_run(
     Raises:
         ConnectionError: MLflow cannot be reached.
     """
-    from mlflow.entities import Dataset, DatasetInput, Param
     from mlflow.exceptions import MlflowException
 
     mlflow = client(project)
@@ -104,18 +103,13 @@ def start_run(
             run_id = _find(mlflow, experiment_id, key)
         if run_id:
             mlflow.update_run(run_id, "RUNNING")
-            logged = mlflow.get_run(run_id).data.params
-            params = {name: value for name, value in params.items() if name not in logged}
         else:
             tags = {KEY: key, "mlflow.source.git.commit": project.commit() or "unknown"}
             name = f"{workload}-{key[:8]}"
             run_id = mlflow.create_run(experiment_id, tags=tags, run_name=name).info.run_id
         if parent:
             mlflow.set_tag(run_id, "mlflow.parentRunId", parent)
-        mlflow.log_batch(run_id, params=[Param(name, str(value)) for name, value in params.items()])
-        # MLflow refuses a digest that is longer than its column, and keeps one of two datasets.
-        dataset = Dataset(workload, images[:36], "retrain", f'{{"digest": "{images}"}}')
-        mlflow.log_inputs(run_id, [DatasetInput(dataset)])
+        _describe(mlflow, run_id, workload, params, images)
         return TrackedRun(run_id, experiment_id)
     except MlflowException as error:
         raise ConnectionError(
@@ -129,6 +123,20 @@ def _find(mlflow: "MlflowClient", experiment_id: str, key: str) -> str | None:
     found = mlflow.search_runs([experiment_id], f"tags.`{KEY}` = '{key}'")
     found = [run for run in found if run.info.status == "FINISHED"] or found
     return str(found[0].info.run_id) if found else None
+
+
+def _describe(
+    mlflow: "MlflowClient", run_id: str, workload: str, params: Mapping[str, Any], images: str
+) -> None:
+    """Logs the parameters that a run does not have yet, and what it is trained on."""
+    from mlflow.entities import Dataset, DatasetInput, Param
+
+    logged = mlflow.get_run(run_id).data.params
+    new = [Param(name, str(value)) for name, value in params.items() if name not in logged]
+    mlflow.log_batch(run_id, params=new)
+    # MLflow refuses a digest that is longer than its column, and keeps one of two datasets.
+    dataset = Dataset(workload, images[:36], "retrain", f'{{"digest": "{images}"}}')
+    mlflow.log_inputs(run_id, [DatasetInput(dataset)])
 
 
 def end_lost_runs(project: Project, is_lost: Callable[[str], bool]) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 from retrain.digests import sha256_of
 from retrain.errors import DamagedArtifactError
+from retrain.outputs import state_of
 from retrain.step import Input
-from retrain.store import Artifact, Leftover, Store, state_of
+from retrain.store import Artifact, Leftover, Store
 
 MAX_THREADS = 8
 

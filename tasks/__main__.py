@@ -27,11 +27,12 @@ from retrain.atomic import write_json
 from retrain.errors import UsageError
 from retrain.execute import get_or_run, run_uncached
 from retrain.messages import message_of
+from retrain.outputs import MANIFEST, digest_of_output, list_files
 from retrain.params import load_workload
 from retrain.project import Project, find_project
 from retrain.runs import console
 from retrain.step import Input, Step, plan
-from retrain.store import MANIFEST, Artifact, RunContext, Store, digest_of_output, list_files
+from retrain.store import Artifact, RunContext, Store
 from retrain.verify import Verifier, retry_damaged
 from retrain.workload import Workload
 from tasks.data.champion import Opponents

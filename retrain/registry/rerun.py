@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from retrain import tracking
+from retrain.outputs import MANIFEST
 from retrain.params import parse_yaml
 from retrain.project import Project
 from retrain.registry import packages, versions
 from retrain.registry.lineage import Lineage
 from retrain.registry.versions import CHAMPION, Candidate
-from retrain.store import MANIFEST
 from retrain.worktree import checked_out
 
 Manifest = Mapping[str, Any]

@@ -12,12 +12,13 @@ from typing import Any
 
 import models
 from retrain import tracking
+from retrain.outputs import MANIFEST
 from retrain.project import Project
 from retrain.registry import model_card
 from retrain.runs import console
 from retrain.runs.records import cell
 from retrain.step import DataVersion
-from retrain.store import MANIFEST, Artifact
+from retrain.store import Artifact
 from retrain.workload import PASSED_ON
 from tasks.data.metrics import METRICS
 from tasks.data.package import images_of

@@ -14,12 +14,13 @@ from typing import Any
 import models
 from retrain import tracking
 from retrain.errors import ChampionChangedError
+from retrain.outputs import MANIFEST
 from retrain.project import Project
 from retrain.registry import decisions, lineage, packages, versions
 from retrain.registry.ledger import LONGEST_REASON, Action, Decision
 from retrain.registry.versions import Candidate, ModelVersion
 from retrain.step import REPORT, DataVersion, Facts, Step, Workspace, digest_of
-from retrain.store import MANIFEST, Artifact
+from retrain.store import Artifact
 from retrain.workload import Data, Gate
 from tasks.compute.served import start_ahead
 from tasks.data import package

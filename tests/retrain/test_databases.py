@@ -119,26 +119,6 @@ def test_one_with_a_row_is_left_alone_whatever_it_lacks(tmp_path):
     assert path.read_bytes() == before
 
 
-def test_an_empty_one_that_was_created_here_is_not_replaced(tmp_path):
-    ensure(tmp_path / "some.db")
-    query(tmp_path / "some.db", "CREATE TABLE added (value)")
-    ensure(tmp_path / "some.db")
-    assert "added" in tables(tmp_path / "some.db")
-
-
-def test_a_creation_that_fails_leaves_nothing(tmp_path):
-    def fail(path):
-        query(path, "CREATE TABLE a (value)")
-        raise OSError("no space left on device")
-
-    with (
-        pytest.raises(OSError, match="no space"),
-        databases.created(tmp_path / "some.db", ("a",), fail),
-    ):
-        pass
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_another_file_of_that_name_is_left_alone(tmp_path):
     (tmp_path / "some.db").write_text("no database " * 100)
     with pytest.raises(sqlite3.DatabaseError):

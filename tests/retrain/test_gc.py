@@ -1,6 +1,5 @@
 """What is no longer needed goes, and nothing else: real stores, locks and an MLflow registry."""
 
-import json
 import os
 import signal
 import subprocess
@@ -181,15 +180,6 @@ def test_the_last_run_is_always_kept(project):
         gc.collect(project, 0)
 
 
-def test_the_documents_of_runs_that_failed_count_too(project, store):
-    made = made_with(project, store, 0.1)
-    keep_run(project, 1, made)
-    path = project.state / "runs" / "train" / "vit" / "run-1.json"
-    write_json(path, json.loads(path.read_text()) | {"error": "no"})
-    assert collected(project, "artifact") == []
-    assert made == store.find("toy", made.key)
-
-
 def test_what_was_used_or_made_in_the_last_day_stays(project, store):
     made = make_toy(store, RunContext("run", project), with_lr(0.1))
     used = made_with(project, store, 0.2)
@@ -257,15 +247,6 @@ def test_a_project_that_has_vanished_needs_nothing_after_a_while(tmp_path, monke
     age(folder, 48)
     assert collected(ours, "project") == [str(theirs.root)]
     assert not made.folder.exists()
-
-
-def test_a_copy_of_a_project_has_roots_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.setenv("RETRAIN_STORE", str(tmp_path / "store"))
-    original = make_project(tmp_path / "original")
-    roots.add(original, [("toy", "a")])
-    copy = Project((tmp_path / "original").rename(tmp_path / "copy"))
-    roots.add(copy, [("toy", "b")])
-    assert roots.of_others(copy).outputs == {("toy", "a")}
 
 
 def test_names_of_tries_end_together(project, store):

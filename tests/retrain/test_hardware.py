@@ -127,11 +127,6 @@ def test_a_workers_part_of_a_batch_decides_whether_its_step_is_small(params, mac
     assert hardware.threads(1.9e9, 2, "auto") == 1
 
 
-def test_threads_that_the_user_sets_are_kept(params, machine):
-    machine()
-    assert load_workload(params, "large", {"scale.threads": 3}).scale.threads == 3
-
-
 @pytest.mark.parametrize(("workers", "expected"), [(0, None), (2, None), (3, 1)])
 def test_threads_do_not_count_where_there_is_a_gpu_for_each_worker(
     params, machine, workers, expected

@@ -4,16 +4,16 @@ import json
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from dataclasses import replace
 
 import pytest
 
 from retrain.execute import get_or_run
+from retrain.outputs import MANIFEST
 from retrain.project import Project
 from retrain.step import DataVersion, Step, Workspace, difference, plan
-from retrain.store import MANIFEST, RunContext, Store
+from retrain.store import RunContext, Store
 from retrain.verify import Verifier
 from retrain.workload import Data, Model, Train, Workload
 
@@ -52,12 +52,6 @@ def test_the_same_plan_is_made_once(store, context):
     again = make_toy(store, replace(context, run="run-2"))
     assert again == first
     assert again.provenance["run"] == "run-1"
-
-
-def test_what_the_step_does_not_read_is_not_in_the_key():
-    other = WORKLOAD.model_copy(update={"train": Train(epochs=99)})
-    assert plan(STEP, other, [DATA]).key == plan(STEP, WORKLOAD, [DATA]).key
-    assert plan(STEP, with_lr(0.5), [DATA]).key != plan(STEP, WORKLOAD, [DATA]).key
 
 
 def test_the_difference_between_two_plans_is_described_in_words():
@@ -130,24 +124,6 @@ def test_a_refresh_that_fails_keeps_the_artifact_that_was_there(store, context):
     with pytest.raises(ZeroDivisionError):
         make_toy(store, context, step=fail, refresh=True)
     assert store.find("toy", made.key) == made
-
-
-def test_two_runs_that_want_the_same_key_do_the_work_once(store, context):
-    calls = []
-
-    def slow(definition: Train, data: DataVersion, workspace: Workspace) -> dict:
-        calls.append(1)
-        time.sleep(0.3)
-        return {}
-
-    step = replace(STEP, function=slow)
-    arguments = (store, context, WORKLOAD, step)
-    threads = [threading.Thread(target=make_toy, args=arguments) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(calls) == 1
 
 
 def test_a_run_killed_in_the_middle_leaves_no_artifact_and_the_next_one_makes_it(tmp_path):
@@ -236,6 +212,6 @@ def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr(fcntl, "flock", flock)
     store = Store(tmp_path / "store")
-    with pytest.raises(ValueError, match=r"toy is on \S+ \(/.*\), where files cannot be locked"):
+    with pytest.raises(ValueError, match=r"toy is on a file system where files cannot be locked"):
         store.lock("toy", "key").__enter__()
     assert not list((tmp_path / "store").rglob("*.lock.*"))

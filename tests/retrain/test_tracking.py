@@ -73,13 +73,6 @@ def test_runs_of_processes_that_have_ended_are_marked_as_killed(project):
     assert [run.info.status for run in states] == ["KILLED", "RUNNING", "RUNNING"]
 
 
-def test_another_key_is_another_run_of_the_same_experiment(project):
-    first, other = start(project, "three"), start(project, "four")
-    assert first.run_id != other.run_id
-    assert first.experiment_id == other.experiment_id
-    assert start(project, "three", "faces").experiment_id != first.experiment_id
-
-
 def test_a_run_records_what_it_was_made_from(project, tmp_path):
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
@@ -116,20 +109,6 @@ def test_an_artifact_is_downloaded_if_it_is_there(project, tmp_path, monkeypatch
     for path in ("texts/b.txt", "others/a b.txt"):
         assert tracking.download_artifact(project, run, path, tmp_path) is None
     assert tracking.download_artifact(project, "0" * 32, "texts/a b.txt", tmp_path) is None
-
-
-def test_artifacts_lie_below_the_project_whatever_the_working_directory(
-    project, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    run_id = start(project, "six", "elsewhere").run_id
-    folder = tmp_path / "report"
-    folder.mkdir()
-    (folder / "plot.txt").write_text("a plot")
-    assert tracking.log_artifacts(project, run_id, folder, "evaluate")
-    kept = project.root / "mlruns" / "elsewhere" / run_id / "artifacts" / "evaluate" / "plot.txt"
-    assert kept.read_text() == "a plot"
-    assert {path.name for path in tmp_path.iterdir()} == {"report"}
 
 
 def test_epochs_are_logged_once_at_their_numbers(project):

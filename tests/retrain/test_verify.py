@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from retrain.errors import DamagedArtifactError
-from retrain.store import MANIFEST
+from retrain.outputs import MANIFEST
 from retrain.verify import Verifier, discard_if_damaged, leftovers, retry_damaged, verify
 from tests.retrain.test_store import make_toy, with_lr
 

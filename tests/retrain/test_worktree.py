@@ -59,12 +59,6 @@ def test_a_commit_is_there_in_the_block_and_gone_after_it(project):
     assert project.params.read_text() == "not committed"
 
 
-def test_it_is_gone_after_ctrl_c_too(project):
-    with pytest.raises(KeyboardInterrupt), checked_out(project, "HEAD"):
-        raise KeyboardInterrupt
-    assert left(project) == []
-
-
 def test_what_a_killed_process_left_goes_with_the_next(project):
     command = [sys.executable, "-c", KILLED, str(project.root)]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -7,11 +7,12 @@ import pytest
 
 from retrain.atomic import write_json
 from retrain.errors import RejectedDataError
+from retrain.outputs import digest_of_output, list_files
 from retrain.project import Project
 from retrain.registry import decisions, versions
 from retrain.registry.ledger import Decision
 from retrain.registry.versions import Candidate
-from retrain.store import Artifact, RunContext, digest_of_output, list_files
+from retrain.store import Artifact, RunContext
 from retrain.workload import Data, Gate, Model, Workload
 from tasks.__main__ import GATE, RECORD, Build
 from tasks.data import package

@@ -6,8 +6,7 @@ from time import monotonic
 import pytest
 
 from retrain.errors import UsageError
-from retrain.project import Project
-from retrain.servers import ray_cluster, reachable
+from retrain.servers import reachable
 from tests.tasks.pull.pulling import serving
 from tests.tasks.pull.test_url_source import Answer
 
@@ -64,17 +63,3 @@ def test_a_missing_driver_is_named(url, package):
     with pytest.raises(UsageError, match=f"package {package}") as error:
         reachable.check("X", url)
     assert "geheim" not in str(error.value)
-
-
-def test_a_run_is_told_that_its_cluster_is_down(silent, monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{silent}")
-    with pytest.raises(ConnectionError, match="RAY_ADDRESS"):
-        ray_cluster.check()
-
-
-def test_what_is_on_this_machine_is_not_asked(tmp_path, monkeypatch):
-    from retrain import tracking
-
-    monkeypatch.setenv("RAY_ADDRESS", "auto")
-    ray_cluster.check()
-    tracking.check(Project(tmp_path))

@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from retrain import hardware
+from retrain.outputs import list_files
 from retrain.servers import ray_cluster
-from retrain.store import list_files
 from tests.tasks.toy_data import png, write_files
 
 pytestmark = pytest.mark.slow

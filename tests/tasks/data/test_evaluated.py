@@ -6,9 +6,10 @@ from dataclasses import asdict
 import pyarrow.parquet as pq
 import pytest
 
+from retrain.outputs import digest_of_output, list_files
 from retrain.registry.versions import ModelVersion
 from retrain.step import Plan
-from retrain.store import Store, digest_of_output, list_files
+from retrain.store import Store
 from retrain.workload import Data
 from tasks.data import image_table
 from tasks.data.accepted_images import read_images

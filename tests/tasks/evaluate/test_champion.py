@@ -15,6 +15,7 @@ from retrain import tracking
 from retrain.atomic import write_json
 from retrain.errors import DamagedArtifactError
 from retrain.execute import get_or_run
+from retrain.outputs import MANIFEST, digest_of_output, list_files
 from retrain.project import Project
 from retrain.registry import audit, decisions, packages, versions
 from retrain.registry.ledger import Decision
@@ -22,7 +23,7 @@ from retrain.registry.versions import Candidate
 from retrain.runs.dry_run import DryRun, StepHasToRunError
 from retrain.runs.state import RunState
 from retrain.step import DataVersion, Plan, plan
-from retrain.store import MANIFEST, Artifact, RunContext, Store, digest_of_output, list_files
+from retrain.store import Artifact, RunContext, Store
 from retrain.verify import Verifier
 from retrain.workload import Data, Evaluate, Model, Workload
 from tasks.compute import served

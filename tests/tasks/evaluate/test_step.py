@@ -15,11 +15,12 @@ from sklearn.metrics import accuracy_score
 import models
 from models.network import Observed
 from retrain import tracking
+from retrain.outputs import list_files
 from retrain.project import Project
 from retrain.registry import versions
 from retrain.registry.versions import Candidate, ModelVersion
 from retrain.step import plan
-from retrain.store import Artifact, list_files
+from retrain.store import Artifact
 from retrain.workload import Data, Evaluate, Model, Workload
 from tasks.data.learnt_images import LEARNT, learnt_images
 from tasks.data.pixels import digest

@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 
 from models.image import to_array
-from retrain.store import Artifact, list_files
+from retrain.outputs import list_files
+from retrain.store import Artifact
 from retrain.workload import Checks, Data, Images
 from tasks.compute import ray_data
 from tasks.data import raw_dataset

@@ -15,11 +15,12 @@ from retrain import hardware
 from retrain.atomic import write_json
 from retrain.cli.main import main
 from retrain.execute import get_or_run
+from retrain.outputs import MANIFEST
 from retrain.project import Project
 from retrain.registry import audit, lineage, versions
 from retrain.registry.lineage import Made
 from retrain.step import Input, Plan, Step, plan
-from retrain.store import MANIFEST, Artifact, RunContext, Store
+from retrain.store import Artifact, RunContext, Store
 from retrain.verify import Verifier
 from retrain.workload import Data, Model, Workload
 from tasks.data import image_table
