@@ -2,7 +2,6 @@
 
 import os
 import socket
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
@@ -49,11 +48,6 @@ def waits_for_workers():
         time.sleep(600)
 
     Trainer(work, scaling_config=ScalingConfig(num_workers=1)).fit()
-
-
-def leaves_a_thread_behind():
-    threading.Thread(target=time.sleep, args=(60,)).start()
-    time.sleep(60)
 
 
 def does_not_listen():
