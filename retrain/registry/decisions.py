@@ -5,7 +5,6 @@ several machines can take. The alias `champion` follows it. What a kill leaves u
 entry and the alias is done by the next run that looks.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -180,8 +179,7 @@ def settle(project: Project, name: str) -> None:
 
 def rules(project: Project, written: Ledger, entry: Entry) -> list[Mapping[str, Any]]:
     """The rules of the gate that an entry was decided by; none if its document is gone."""
-    content = ledger_run.document(project, written, entry.document) if entry.document else None
-    return list(json.loads(content).get("rules", ())) if content else []
+    return list((ledger_run.considered(project, written, entry) or {}).get("rules", ()))
 
 
 def _carry_out(project: Project, client: "MlflowClient", written: Ledger) -> None:

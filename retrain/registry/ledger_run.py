@@ -5,6 +5,7 @@ of two machines that write the same number at once, one is refused. Which run is
 of the registered model says.
 """
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from retrain import tracking
 from retrain.project import Project
-from retrain.registry.ledger import Ledger, compact, digest_of_document, key_of
+from retrain.registry.ledger import (
+    Entry,
+    Ledger,
+    compact,
+    digest_of_document,
+    key_of,
+    sha256_of,
+)
 from retrain.registry.snapshot import LEDGER_RUN
 
 if TYPE_CHECKING:
@@ -112,6 +120,15 @@ def document(project: Project, written: Ledger, digest: str) -> bytes | None:
     with TemporaryDirectory() as folder:
         file = tracking.download_artifact(project, written.run, place(digest), Path(folder))
         return file.read_bytes() if file else None
+
+
+def considered(project: Project, written: Ledger, entry: Entry) -> dict[str, Any] | None:
+    """All that was considered for an entry; None if nothing, or if that is gone or was changed."""
+    content = document(project, written, entry.document) if entry.document else None
+    if content is None or sha256_of(content.decode()) != entry.document:
+        return None
+    values: dict[str, Any] = json.loads(content)
+    return values
 
 
 def place(digest: str | None) -> str:

@@ -7,7 +7,6 @@ cannot be edited unseen. It decides nothing and is no input of a step: it may ho
 
 import hashlib
 import json
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,7 +23,7 @@ from retrain.store import Store
 
 FOLDER = "lineage"  # of the run's artifacts
 COLUMNS = ("path", "split", "label", "sha256")  # of a list of images
-HEX = 64  # characters of a SHA-256
+BATCH = 1 << 16  # images, of which the digests are hashed at once
 
 
 @dataclass(frozen=True)
@@ -173,24 +172,17 @@ def _fetch(project: Project, version: ModelVersion) -> tuple[bytes | None, str |
 
 def digests_of_images(file: Path) -> dict[str, dict[str, Any]]:
     """The `splits` of `Images`, from a list of images (Parquet)."""
-    import numpy as np
     from pyarrow import compute, parquet
 
-    parts = defaultdict(list)
-    with parquet.ParquetFile(file) as images:
-        for batch in images.iter_batches(columns=["split", "sha256"]):
-            for split in batch["split"].unique().to_pylist():
-                chosen = batch.filter(compute.equal(batch["split"], split))["sha256"]
-                parts[split].append(np.array(chosen.to_pylist(), f"S{HEX}"))
-    found = {}
-    for split, arrays in sorted(parts.items()):
-        rows = np.sort(np.concatenate(arrays))
+    table = parquet.read_table(file, columns=["split", "sha256"]).sort_by("sha256")
+    digests = {}
+    for split in table["split"].unique().to_pylist():
+        rows = table.filter(compute.equal(table["split"], split))
         digest = hashlib.sha256()
-        for start in range(0, len(rows), 1 << 16):
-            part = rows[start : start + (1 << 16)]
-            digest.update(b"".join(value + b"\n" for value in part.tolist()))
-        found[split] = {"rows": len(rows), "sha256": digest.hexdigest()}
-    return found
+        for batch in rows.to_batches(max_chunksize=BATCH):
+            digest.update("".join(f"{line}\n" for line in batch["sha256"].to_pylist()).encode())
+        digests[split] = {"rows": len(rows), "sha256": digest.hexdigest()}
+    return digests
 
 
 def write_images(project: Project, lineage: Lineage, file: Path) -> int:
@@ -200,10 +192,10 @@ def write_images(project: Project, lineage: Lineage, file: Path) -> int:
         UsageError: The file's name has another suffix, or it cannot be written.
         ValueError: The store has lost the list, or it has changed.
     """
-    import pyarrow as pa
     from pyarrow import csv, parquet
 
-    if file.suffix not in (".parquet", ".csv"):
+    write = {".parquet": parquet.write_table, ".csv": csv.write_csv}.get(file.suffix)
+    if write is None:
         raise UsageError(f"--images {file}: name a file that ends in .parquet or .csv.")
     images = lineage.images
     [digest] = [made.digest for made in lineage.steps if made.step == images.step]
@@ -218,14 +210,10 @@ def write_images(project: Project, lineage: Lineage, file: Path) -> int:
     listed = found.folder / images.file
     if digests_of_images(listed) != images.splits:
         raise ValueError(f"{listed} has changed since the version was registered.")
-    columns = list(COLUMNS)
+    table = parquet.read_table(listed, columns=list(COLUMNS)).select(list(COLUMNS))
     try:
-        with parquet.ParquetFile(listed) as source, file.open("wb") as sink:
-            schema = pa.schema([source.schema_arrow.field(name) for name in columns])
-            to_parquet = file.suffix == ".parquet"
-            with (parquet.ParquetWriter if to_parquet else csv.CSVWriter)(sink, schema) as writer:
-                for batch in source.iter_batches(columns=columns):
-                    writer.write_batch(batch.select(columns))
+        with file.open("wb") as sink:
+            write(table, sink)
     except OSError as error:
         raise UsageError(f"--images {file} cannot be written: {error.strerror}.") from error
-    return sum(split["rows"] for split in images.splits.values())
+    return len(table)

@@ -10,22 +10,26 @@ from retrain.project import Project
 from retrain.registry.ledger import Entry
 from retrain.registry.versions import ModelVersion
 
-FOLDER = "card"  # of a run's artifacts, with the cards of the models that it trained
 LONGEST_DESCRIPTION = 5000  # characters, of MLflow's column
 
 
 def read(project: Project, version: ModelVersion) -> str | None:
-    """The card of a version (Markdown); None for one that has none, because it is old.
+    """The card of a version (Markdown); None if the run of its training is gone.
 
     How fast it is comes last: that is measured after the card is written.
     """
-    name = f"{FOLDER}/{version.package_digest}.md"
+    path = place(version.package_digest)
     with TemporaryDirectory() as folder:
-        file = tracking.download_artifact(project, version.run_id, name, Path(folder))
+        file = tracking.download_artifact(project, version.run_id, path, Path(folder))
         text = file.read_text(encoding="utf-8") if file else None
     if text is None or version.latency is None:
         return text
     return f"{text}\n## Speed\n\n{version.latency}.\n"
+
+
+def place(package_digest: str) -> str:
+    """The path of a card among the artifacts of the run that trained the model."""
+    return f"card/{package_digest}.md"
 
 
 MARKS = {True: "passed", False: "**failed**", None: "cannot tell"}  # of a rule
@@ -49,13 +53,8 @@ def description(
     lines = [f"**{entry.action.capitalize()}** on {entry.time[:10]}: {entry.verdict}{why}.", ""]
     for rule in rules:
         lines.append(f"- {rule['rule']}: is {rule['value']:.4f}, {MARKS[rule['passed']]}")
-    if card is None:
-        lines += ["", "| metric | test split |", "|---|---|"]
-        values = sorted(version.metrics.items())
-        lines += [f"| {metric} | {value:.4f} |" for metric, value in values]
-        return "\n".join(lines)
-    text = "\n".join([*lines, "", card])
+    text = "\n".join([*lines, "", card or ""])
     if len(text) <= LONGEST_DESCRIPTION:
         return text
-    rest = f"\n\n(The rest is in the run's artifacts: `{FOLDER}/{version.package_digest}.md`)"
+    rest = f"\n\n(The rest is in the run's artifacts: `{place(version.package_digest)}`)"
     return text[: text.rindex("\n", 0, LONGEST_DESCRIPTION - len(rest))] + rest

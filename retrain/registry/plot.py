@@ -5,11 +5,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from retrain.plot_style import BLUE, GREY, ORANGE, STYLE
+from retrain.plot_style import BLUE, STYLE
 from retrain.registry.ledger import Entry
 from retrain.registry.versions import ModelVersion
-
-COLOURS = {"promoted": BLUE, "rolled back": ORANGE}
 
 
 def plot(champions: Sequence[tuple[Entry, ModelVersion]], metric: str, file: Path) -> None:
@@ -27,27 +25,17 @@ def plot(champions: Sequence[tuple[Entry, ModelVersion]], metric: str, file: Pat
     import matplotlib
     from matplotlib.figure import Figure
 
-    shown: list[tuple[Any, float, Entry]] = [
-        (datetime.fromisoformat(entry.time), version.metrics[metric], entry)
-        for entry, version in champions
-        if metric in version.metrics
-    ]
+    shown = [(entry, version) for entry, version in champions if metric in version.metrics]
+    times: list[Any] = [datetime.fromisoformat(entry.time) for entry, _ in shown]
+    values = [version.metrics[metric] for _, version in shown]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(7.0, 3.2), layout="constrained")
         axes = figure.subplots()
-        times, values = [time for time, _, _ in shown], [value for _, value, _ in shown]
-        axes.plot(times, values, drawstyle="steps-post", color=GREY, linewidth=1)
-        for action, colour in COLOURS.items():
-            of_it = [(time, value) for time, value, entry in shown if entry.action == action]
-            if of_it:
-                axes.scatter(*zip(*of_it, strict=True), color=colour, label=action, zorder=3)
-        for time, value, entry in shown:
-            axes.annotate(
-                str(entry.version), (time, value), (4, 4), textcoords="offset points", fontsize=8
-            )
+        axes.plot(times, values, drawstyle="steps-post", color=BLUE, marker="o")
+        for time, value, (entry, _) in zip(times, values, shown, strict=True):
+            number = str(entry.version)
+            axes.annotate(number, (time, value), (4, 4), textcoords="offset points", fontsize=8)
         axes.set_ylabel(f"{metric} on its test split")
         axes.set_title("Champions, by version")
-        if shown:
-            axes.legend()
         axes.tick_params("x", rotation=30)
         figure.savefig(file, format="png")

@@ -96,7 +96,7 @@ def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None
     commit, changes = _code_of(record)
     if commit is None:
         raise UsageError(f"{name} was trained outside git: the code that trained it was not kept.")
-    differs = [*_not_kept(changes), *_surroundings(record)]
+    differs = [*_surroundings(record, changes)]
     for line in differs:
         say(f"Not as it was: {line}.")
     say(f"Trains {name} again, in a copy of commit {commit[:12]}.")
@@ -143,13 +143,10 @@ def _lost(changes: Mapping[str, Any] | None) -> list[str]:
     return [file for file in (changes or {}).get("files", ()) if file not in RECORDED]
 
 
-def _not_kept(changes: Mapping[str, Any] | None) -> Iterator[str]:
+def _surroundings(record: Lineage, changes: Mapping[str, Any] | None) -> Iterator[str]:
+    """What is other than it was: uncommitted code, the libraries, and this machine."""
     if lost := _lost(changes):
         yield f"uncommitted changes were not kept, of {', '.join(lost)}"
-
-
-def _surroundings(record: Lineage) -> Iterator[str]:
-    """What is other than it was: the libraries, and this machine."""
     for name, before in record.libraries.items():
         try:
             now = installed(name)
@@ -168,12 +165,11 @@ def _compare(
 ) -> Iterator[Compared]:
     steps = {each.step for each in record.steps}
     for before in record.steps:
-        now = made.get(before.step)
-        if now is None:
+        if now := made.get(before.step):
+            identical = before.digest == now["digest"]
+            yield Compared(before.step, identical, _difference(before, now, steps, moved))
+        else:
             yield Compared(before.step, False, "it was not needed")
-            continue
-        identical = before.digest == now["digest"]
-        yield Compared(before.step, identical, _difference(before, now, steps, moved))
 
 
 def _difference(before: Made, now: Manifest, steps: set[str], moved: Mapping[str, str]) -> str:

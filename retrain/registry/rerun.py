@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,6 @@ from retrain.worktree import checked_out
 Manifest = Mapping[str, Any]
 
 PIN = "data.dvc"
-PLACES = (("data", "path"), ("model", "pretrained"))  # parameters that may be a relative path
-STOP_SECONDS = 10.0
 
 # Runs steps in one process, each as `python -m tasks STEP NAME` does. It ends when its standard
 # input is closed, which the system does when the process ends that has started it.
@@ -99,19 +98,19 @@ def _prepare(project: Project, copy: Copy, record: Lineage) -> dict[str, str]:
         The parameters with a place that has another name, seen from the copy: by dotted name.
     """
     # The search has no part in a training, and with all its defaults it could not be read again.
-    parameters = {name: each for name, each in (record.parameters or {}).items() if name != "tune"}
+    recorded = deepcopy(record.parameters) or {}
+    parameters = {name: each for name, each in recorded.items() if name != "tune"}
+    tracked, model = record.data["tracked"], parameters["model"]
+    files = model.get("files", {})
     moved = {}
-    tracked = record.data["tracked"]
-    for section, key in (("model", "pretrained"),) if tracked else PLACES:
-        value = parameters[section].get(key)
+    for section, values, key in (
+        *([] if tracked else [("data", parameters["data"], "path")]),
+        ("model", model, "pretrained"),
+        *(("model.files", files, name) for name in files),
+    ):
+        value = values.get(key)
         if value and (place := _place(project, copy, value)) != value:
-            moved[f"{section}.{key}"] = place
-            parameters[section] = parameters[section] | {key: place}
-    for name, value in parameters["model"].get("files", {}).items():
-        if (place := _place(project, copy, value)) != value:
-            moved[f"model.files.{name}"] = place
-            files = parameters["model"]["files"] | {name: place}
-            parameters["model"] = parameters["model"] | {"files": files}
+            moved[f"{section}.{key}"] = values[key] = place
     text = json.dumps({"workloads": {record.model: parameters}}, ensure_ascii=False, indent=1)
     copy.params.write_text(text, encoding="utf-8")
     if tracked:
@@ -199,34 +198,32 @@ def _run(project: Project, copy: Copy, steps: Sequence[str], name: str) -> None:
     Raises:
         ValueError: One has failed.
     """
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, name, *steps],
-        cwd=copy.root,
-        env=_environment(copy),
-        stdin=subprocess.PIPE,
-        stdout=2,  # our standard output is for the result
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-        errors="replace",
-    ) as process:
-        assert process.stderr
-        try:
-            said = process.stderr.read()
-            code = process.wait()
-        except BaseException:
-            process.terminate()
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-            raise
-    if code:
-        lines = said.strip().splitlines() or [f"its process ended with code {code}"]
-        error = ValueError(f"{name} cannot be trained again: {lines[-1]}")
+    # Their program ends when its standard input is closed: by `run`, which kills it if it is
+    # interrupted, or by the system, if this process is killed.
+    read, write = os.pipe()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, name, *steps],
+            cwd=copy.root,
+            env=_environment(copy),
+            stdin=read,
+            stdout=2,  # our standard output is for the result
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+        )
+    finally:
+        os.close(write)
+        os.close(read)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        last = lines[-1] if lines else f"its process ended with code {done.returncode}"
+        error = ValueError(f"{name} cannot be trained again: {last}")
         project.logs.mkdir(parents=True, exist_ok=True)
         log = project.logs / f"{time.strftime('%Y%m%d-%H%M%S')}-reproduce-{name}.log"
         parts = [file.read_text(errors="replace") for file in sorted(copy.logs.glob("*.log"))]
-        log.write_text("\n".join([*parts, said]), encoding="utf-8")
+        log.write_text("\n".join([*parts, done.stderr]), encoding="utf-8")
         error.add_note(f"More is in {log}")
         raise error
 

@@ -120,6 +120,11 @@ class ModelVersion(Candidate):
     broken: str | None = None
     latency: Latency | None = None
 
+    @property
+    def title(self) -> str:
+        """Its name and number, for a sentence."""
+        return f"{self.name} version {self.version}"
+
     def public(self) -> dict[str, Any]:
         """All attributes as JSON-able values."""
         return asdict(self)

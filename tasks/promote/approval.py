@@ -1,6 +1,6 @@
 """Carries out what a person says of a version that passed the gate and waits for approval."""
 
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,8 +10,9 @@ from pydantic import BaseModel, Field
 
 from retrain.errors import ChampionChangedError, UsageError
 from retrain.project import Project
-from retrain.registry import decisions, ledger, ledger_run, model_card, versions
+from retrain.registry import decisions, ledger_run, model_card, versions
 from retrain.registry.ledger import LONGEST_REASON, Action, Decision, Entry, Ledger
+from retrain.registry.versions import ModelVersion
 from tasks.promote.check import check_before_promotion
 from tasks.promote.latency import bound_of, exceeds
 from tasks.promote.outcome import how_to_review
@@ -130,31 +131,14 @@ def _review(
         )
     champion = versions.champion(project, name)
     current = champion.version if champion else None
-    document = _document(project, written, waiting)
+    document = ledger_run.considered(project, written, waiting)
     if choice == "approve":
-        if current != waiting.previous:
-            raise ChampionChangedError(standing(name, waiting, current))
-        if document is None:
-            raise ValueError(
-                f"The document of the comparison of {name} version {version.version} is gone or "
-                f"was changed. Reject the version, and compare it again: retrain train {name} "
-                "--promote"
-            )
-        project.state.mkdir(exist_ok=True)
-        with TemporaryDirectory(dir=project.state) as scratch:
-            bound = bound_of(document)
-            found = check_before_promotion(project, version, Path(scratch), bound)
-        if bound is not None and found.p95 > bound:
-            raise ValueError(
-                f"{name} version {version.version} is not promoted and still waits: "
-                f"{exceeds(found, bound)}. Approve it again when this machine is less busy; or "
-                f"raise the bound, and then: retrain train {name}"
-            )
+        _check(project, version, waiting, current, document)
     decision = Decision(
-        ACTIONS[choice],
-        version.version,
-        current,
-        waiting.verdict,
+        action=ACTIONS[choice],
+        version=version.version,
+        previous=current,
+        verdict=waiting.verdict,
         document=document,
         reason=reason,
         data=waiting.data,
@@ -170,6 +154,38 @@ def _review(
     entry = decisions.read(project, name).latest(decision)
     assert entry is not None
     return _done(name, entry)
+
+
+def _check(
+    project: Project,
+    version: ModelVersion,
+    waiting: Entry,
+    champion: int | None,
+    document: Mapping[str, Any] | None,
+) -> None:
+    """Checks that a version may be approved as it is, and can be served.
+
+    Raises:
+        ChampionChangedError: The version was compared with a champion of the past.
+        ValueError: The comparison is gone, or the version cannot be served, or is too slow.
+    """
+    if champion != waiting.previous:
+        raise ChampionChangedError(standing(version.name, waiting, champion))
+    if document is None:
+        raise ValueError(
+            f"The document of the comparison of {version.title} is gone or was changed. Reject the "
+            f"version, and compare it again: retrain train {version.name} --promote"
+        )
+    project.state.mkdir(exist_ok=True)
+    with TemporaryDirectory(dir=project.state) as scratch:
+        bound = bound_of(document)
+        latency = check_before_promotion(project, version, Path(scratch), bound)
+    if bound is not None and latency.p95 > bound:
+        raise ValueError(
+            f"{version.title} is not promoted and still waits: {exceeds(latency, bound)}. Approve "
+            "it again when this machine is less busy; or raise the bound, and then: retrain train "
+            f"{version.name}"
+        )
 
 
 def standing(name: str, waiting: Entry, champion: int | None) -> str:
@@ -193,8 +209,8 @@ def standing(name: str, waiting: Entry, champion: int | None) -> str:
 
 def asked_by(written: Ledger, run: str) -> Entry | None:
     """The last entry by which a Prefect flow run let a version wait; None if there is none."""
-    mine = (each for each in reversed(written.entries) if each.run == run)
-    return next((each for each in mine if each.action == "waiting"), None)
+    asked = [each for each in written.entries if each.action == "waiting" and each.run == run]
+    return asked[-1] if asked else None
 
 
 def question(project: Project, name: str, written: Ledger, waiting: Entry) -> str:
@@ -210,8 +226,10 @@ def question(project: Project, name: str, written: Ledger, waiting: Entry) -> st
 
 def waited_before(written: Ledger) -> Entry | None:
     """The last entry of a version that waited and does so no more."""
-    waited = (each for each in reversed(written.entries) if each.action == "waiting")
-    return next((each for each in waited if each != written.waiting), None)
+    waited = [
+        each for each in written.entries if each.action == "waiting" and each != written.waiting
+    ]
+    return waited[-1] if waited else None
 
 
 def became_of(name: str, written: Ledger, waited: Entry) -> tuple[str, str]:
@@ -224,16 +242,6 @@ def became_of(name: str, written: Ledger, waited: Entry) -> tuple[str, str]:
         later = f"Another comparison waits for approval by now: {name} version {waiting.version}."
         return "Superseded", later
     return "Superseded", decisions.no_longer_waits(name, waited.version)
-
-
-def _document(project: Project, written: Ledger, waiting: Entry) -> dict[str, Any] | None:
-    """What the gate considered; None if that is gone or was changed."""
-    assert waiting.document
-    found = ledger_run.document(project, written, waiting.document)
-    if found is None or ledger.sha256_of(found.decode()) != waiting.document:
-        return None
-    document: dict[str, Any] = json.loads(found)
-    return document
 
 
 def _done(name: str, entry: Entry) -> Review:

@@ -6,8 +6,6 @@ what is served. The registry and `retrain export` show it.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import models
@@ -19,7 +17,6 @@ from retrain.runs import console
 from retrain.runs.records import cell
 from retrain.step import DataVersion
 from retrain.store import Artifact
-from retrain.workload import PASSED_ON
 from tasks.data.metrics import METRICS
 from tasks.data.package import images_of
 from tasks.data.splits import SPLITS
@@ -27,6 +24,8 @@ from tasks.promote.outcome import slice_row
 
 CONFIDENCE = 0.95
 WORST = 5
+Facts = Mapping[str, Any]
+Rows = Sequence[Facts]
 FEW = 30  # test images; the interval of a recall is then wider than 0.2, unless it is near 0 or 1
 NAMED = 20  # classes
 
@@ -50,40 +49,34 @@ def describe(
         decision: The facts of `gate`.
     """
     table = json.loads((scores.folder / "per_class.json").read_text(encoding="utf-8"))
+    slices = decision["slices"]
     sections: dict[str, Iterable[str]] = {
-        name: _what(trained),
-        "Data": _data(data, validated),
-        "Results on the test split": _results(scores.facts, table, decision["slices"]),
-        "Decision of the gate": [f"{decision['verdict'].capitalize()}.", *decision["says"]],
-        "Training": _training(trained, scores.facts),
-        "Limits": _limits(scores.facts, table, decision["slices"]),
+        f"# {name}": [_what(trained)],
+        "## Data": _data(data, validated),
+        "## Results on the test split": _results(scores.facts, table, slices),
+        "## Decision of the gate": [f"{decision['verdict'].capitalize()}.", *decision["says"]],
+        "## Training": _training(trained, scores.facts),
+        "## Limits": _limits(scores.facts, table, slices),
     }
-    if parameters := _parameters(trained.folder / MANIFEST):
-        sections["Parameters"] = [parameters]
-    parts = [
-        "\n".join([f"{'#' if number == 0 else '##'} {title}", "", *lines])
-        for number, (title, lines) in enumerate(sections.items())
-    ]
+    parts = ["\n".join([title, "", *lines]) for title, lines in sections.items()]
     return "\n\n".join(parts) + "\n"
 
 
 def keep(project: Project, run_id: str, package_digest: str, text: str) -> None:
     """Keeps a card with the MLflow run of the training."""
-    with TemporaryDirectory() as folder:
-        Path(folder, f"{package_digest}.md").write_text(text, encoding="utf-8")
-        tracking.log_artifacts(project, run_id, Path(folder), model_card.FOLDER)
+    tracking.client(project).log_text(run_id, text, model_card.place(package_digest))
 
 
-def _what(trained: Artifact) -> list[str]:
+def _what(trained: Artifact) -> str:
     model = trained.folder / "model"
     labels = json.loads((model / models.LABELS).read_text(encoding="utf-8"))
     images = images_of(model)
     colours = "grey" if images["channels"] == 1 else "RGB"
-    return [
-        f"An image classifier with {len(labels):,} classes: {_list(map(cell, labels))}. It takes "
-        f"images of {images['size']} x {images['size']} pixels, {colours} (resize "
-        f"{images['resize']}, {images['resampling']})."
-    ]
+    return (
+        f"An image classifier with {len(labels):,} classes: {_list(labels)}. It takes images of "
+        f"{images['size']} x {images['size']} pixels, {colours} (resize {images['resize']}, "
+        f"{images['resampling']})."
+    )
 
 
 def _data(version: DataVersion, facts: Mapping[str, Any]) -> Iterator[str]:
@@ -99,56 +92,55 @@ def _data(version: DataVersion, facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"{near:,} images look almost like one of a later split."
 
 
-def _results(
-    facts: Mapping[str, Any],
-    table: Sequence[Mapping[str, Any]],
-    slices: Sequence[Mapping[str, Any]],
-) -> Iterator[str]:
-    metrics = facts["metrics"]
-    rows = sum(row["rows"] for row in table)
+def _results(facts: Facts, table: Rows, slices: Rows) -> Iterator[str]:
+    rows, metrics = sum(row["rows"] for row in table), facts["metrics"]
     yield f"{rows:,} images that the model was not trained on. It answers in {facts['precision']}."
-    yield ""
-    yield "| metric | value | 95 % interval |"
-    yield "|---|---|---|"
-    for metric in METRICS:
-        if metric in metrics:
-            value = metrics[metric]
-            interval = _interval(value, rows) if metric == "accuracy" else ""
-            yield f"| {metric} | {console.number(value)} | {interval} |"
-    yield ""
+    intervals = {"accuracy": _interval(metrics["accuracy"], rows)}
+    yield from _table(
+        ("metric", "value", "95 % interval"),
+        [
+            (metric, console.number(metrics[metric]), intervals.get(metric, ""))
+            for metric in METRICS
+            if metric in metrics
+        ],
+    )
     yield "The classes with the lowest recall:"
-    yield ""
-    yield "| class | test images | recall | 95 % interval | precision |"
-    yield "|---|---|---|---|---|"
-    measured = [row for row in table if row["rows"]]
-    for row in sorted(measured, key=lambda each: float(each["recall"]))[:WORST]:
-        yield (
-            f"| {cell(row['label'])} | {row['rows']:,} | {row['recall']:.4f} "
-            f"| {_interval(row['recall'], row['rows'])} | {row['precision']:.4f} |"
-        )
+    measured = sorted((row for row in table if row["rows"]), key=lambda row: float(row["recall"]))
+    yield from _table(
+        ("class", "test images", "recall", "95 % interval", "precision"),
+        [
+            (
+                row["label"],
+                f"{row['rows']:,}",
+                f"{row['recall']:.4f}",
+                _interval(row["recall"], row["rows"]),
+                f"{row['precision']:.4f}",
+            )
+            for row in measured[:WORST]
+        ],
+    )
     if slices:
-        yield ""
-        yield "| images by column and value | test images | accuracy | 95 % interval |"
-        yield "|---|---|---|---|"
-        for one in slices:
-            name, *others = slice_row(one)
-            yield f"| {cell(name)} | {' | '.join(others)} |"
-    yield ""
+        columns = ("images by column and value", "test images", "accuracy", "95 % interval")
+        yield from _table(columns, [slice_row(one) for one in slices])
     yield "The intervals are Wilson's (1927), of shares of images."
 
 
-def _training(trained: Artifact, scores: Mapping[str, Any]) -> Iterator[str]:
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A table in Markdown, between empty lines."""
+    yield ""
+    for row in (columns, ["---"] * len(columns), *rows):
+        yield f"| {' | '.join(map(cell, row))} |"
+    yield ""
+
+
+def _training(trained: Artifact, scores: Facts) -> Iterator[str]:
     facts = trained.facts
     model = json.loads((trained.folder / "model" / models.MODEL).read_text(encoding="utf-8"))
     said = [f"Family {model['family']}"]
     if "parameters" in facts:
-        said += [
-            f"{facts['parameters']:,} parameters",
-            f"best epoch {facts['best_epoch']}",
-            *([facts["of_equals"]] if "of_equals" in facts else []),
-            f"batches of {facts['batch_size']:,}",
-            _precision(facts["numerics"]),
-        ]
+        said += [f"{facts['parameters']:,} parameters", f"best epoch {facts['best_epoch']}"]
+        said += [facts["of_equals"]] if "of_equals" in facts else []
+        said += [f"batches of {facts['batch_size']:,}", _precision(facts["numerics"])]
     if start := facts.get("start"):
         said.append(f"starting from the weights `{start[:8]}` of an earlier version")
     yield f"{', '.join(said)}."
@@ -156,53 +148,28 @@ def _training(trained: Artifact, scores: Mapping[str, Any]) -> Iterator[str]:
     yield f"Package `{scores['package']}`, {scores['package_bytes'] / 1e6:.4g} MB without code."
 
 
-def _limits(
-    facts: Mapping[str, Any],
-    table: Sequence[Mapping[str, Any]],
-    slices: Sequence[Mapping[str, Any]],
-) -> Iterator[str]:
+def _precision(numerics: Facts) -> str:
+    """How the network was trained; a function of the user's may do as it is told, or not."""
+    if told := numerics.get("told_precision"):
+        return f"by a function that was told to train in {told}"
+    return f"trained in {numerics['precision']}"
+
+
+def _limits(facts: Facts, table: Rows, slices: Rows) -> Iterator[str]:
     yield "- It gives every image one of these classes, also an image that shows something else."
     columns = dict.fromkeys(str(one["column"]) for one in slices)
-    by = f"by {_list(map(cell, ('class', *columns)))}" if slices else "by class only"
+    by = f"by {_list(['class', *columns])}" if slices else "by class only"
     yield (
         f"- The results hold for images like those of this data. They were measured {by}, and by "
         "nothing else, such as place or time."
     )
-    few = [f"{cell(row['label'])} ({row['rows']:,})" for row in table if row["rows"] < FEW]
+    few = [f"{row['label']} ({row['rows']:,})" for row in table if row["rows"] < FEW]
     if few:
         yield (
             f"- Classes with fewer than {FEW} test images: {_list(few)}. Of these little is known."
         )
     if facts["precision"] != "fp32":
         yield f"- In {facts['precision']}, a probability differs from that in fp32 by up to 0.02."
-
-
-def _parameters(manifest: Path) -> str:
-    """Those that the training depends on; none of DVC's copy of its output, which lacks them."""
-    if not manifest.exists():
-        return ""
-    config = json.loads(manifest.read_text(encoding="utf-8"))["plan"]["config"]
-    function = config.get("train.function")
-    given = [
-        (name, json.dumps(value))
-        for name, value in config.items()
-        if value is not None and not (function and _is_ignored(name))
-    ]
-    return ", ".join(f"`{name}` {cell(value)}" for name, value in given)
-
-
-def _is_ignored(name: str) -> bool:
-    """Whether a function of the user's never sees a parameter."""
-    section, _, key = name.partition(".")
-    known = (*PASSED_ON, "function", "arguments", "best")
-    return section == "train" and key.split(".")[0] not in known
-
-
-def _precision(numerics: Mapping[str, Any]) -> str:
-    """How the network was trained; a function of the user's may do as it is told, or not."""
-    if told := numerics.get("told_precision"):
-        return f"by a function that was told to train in {told}"
-    return f"trained in {numerics['precision']}"
 
 
 def _interval(share: float, rows: int) -> str:
@@ -213,7 +180,6 @@ def _interval(share: float, rows: int) -> str:
     return f"{found.low:.3f} to {found.high:.3f}"
 
 
-def _list(names: Iterable[str]) -> str:
-    given = list(names)
-    more = len(given) - NAMED
-    return ", ".join(given[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
+def _list(names: Sequence[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(map(cell, names[:NAMED])) + (f" and {more:,} more" if more > 0 else "")

@@ -136,37 +136,30 @@ def keep(project: Project, run_id: str, package_digest: str, example: Example) -
 
 
 def check_version(
-    project: Project,
-    version: ModelVersion,
-    scratch: Path,
-    bound: float | None = None,
-    alone: bool = False,
+    project: Project, version: ModelVersion, scratch: Path, bound: float | None = None
 ) -> Latency:
     """Checks that a version, as the registry holds it, can be served, and measures how fast it is.
 
-    A version without an example, which an older version of this project registered, only has to
-    answer at all.
+    A version whose example is gone, because the run of its training was deleted, only has to answer
+    at all.
 
     Args:
         project: The clone that the registry belongs to.
         version: Of the model.
         scratch: A folder for temporary files.
         bound: As for `measure`; what is slower is measured twice, and is no error.
-        alone: Whether it has to do without the libraries that its requirements lack; those of older
-            versions of this project may lack some.
 
     Raises:
         ValueError: It cannot; the message says why.
     """
-    name = f"{version.name} version {version.version}"
     with TemporaryDirectory(dir=scratch) as place:
         folder = packages.fetch(project, version, Path(place))
         example = example_for(project, version, scratch)
         try:
             check_files(folder, version, example)
-            return check_answers(folder, example, Path(place), bound, alone)
+            return check_answers(folder, example, Path(place), bound)
         except ValueError as error:
-            raise ValueError(f"{name} cannot be served: {error}") from error
+            raise ValueError(f"{version.title} cannot be served: {error}") from error
 
 
 def check_before_promotion(
@@ -187,7 +180,7 @@ def check_before_promotion(
     if version.broken:
         raise ValueError(f"{version.broken} ({how})")
     try:
-        return check_version(project, version, scratch, bound, alone=True)
+        return check_version(project, version, scratch, bound)
     except ValueError as error:
         versions.mark_broken(project, version, str(error))
         raise ValueError(f"{error} ({how})") from error
@@ -213,16 +206,13 @@ def check_files(folder: Path, version: ModelVersion, example: Example | None) ->
     Raises:
         ValueError: With the name of a file that is gone or has changed.
     """
-    for name in damaged_files(folder, version, example):
-        if not (folder / name).is_file():
-            raise ValueError(f"{name} is gone from {folder}.")
-        raise ValueError(f"{name} in {folder} has changed since it was registered.")
-    try:
-        found = package.digest_of_folder(folder)
-    except FileNotFoundError as error:
-        raise ValueError(f"{error.filename} is gone.") from error
-    if version.package_digest and found != version.package_digest:
-        raise ValueError(f"the files in {folder} have changed since they were registered.")
+    for name, sha256 in known_files(version, example).items():
+        if not is_file_with(folder / name, sha256):
+            if not (folder / name).is_file():
+                raise ValueError(f"{name} is gone from {folder}.")
+            raise ValueError(f"{name} in {folder} has changed since it was registered.")
+    if what := package.fault(folder, version.package_digest):
+        raise ValueError(f"the package {what}.")
 
 
 def known_files(version: ModelVersion, example: Example | None) -> dict[str, str]:
@@ -231,24 +221,13 @@ def known_files(version: ModelVersion, example: Example | None) -> dict[str, str
     return weights | dict(example.files if example else {})
 
 
-def damaged_files(folder: Path, version: ModelVersion, example: Example | None) -> Iterator[str]:
-    """The files of a package that are gone or have changed, by their paths."""
-    for name, sha256 in known_files(version, example).items():
-        if not is_file_with(folder / name, sha256):
-            yield name
-
-
 def is_file_with(path: Path, sha256: str) -> bool:
     """Whether there is a file with a SHA-256 (hex)."""
     return path.is_file() and sha256_of(path) == sha256
 
 
 def check_answers(
-    folder: Path,
-    example: Example | None,
-    scratch: Path,
-    bound: float | None = None,
-    alone: bool = False,
+    folder: Path, example: Example | None, scratch: Path, bound: float | None = None
 ) -> Latency:
     """Loads a package in a fresh process, compares its answers with those expected, and times it.
 
@@ -260,7 +239,6 @@ def check_answers(
         example: What it has to answer; if None, it has to answer at all.
         scratch: Where the process runs.
         bound: As for `measure`.
-        alone: As for `check_version`.
 
     Raises:
         ValueError: It does not load or answer; or the answers differ: the message says where and
@@ -268,24 +246,19 @@ def check_answers(
     """
     serving = json.loads((folder / package.SERVING).read_text(encoding="utf-8"))
     tolerance = TOLERANCE[serving["precision"]]
-    with closing(first_process(folder, scratch, alone)) as process:
+    with closing(first_process(folder, scratch, alone=True)) as process:
         if example is None:
             return measure(process, [gradient(folder / package.MODEL)], bound)
         served = serve(example.images, process)
-        for image, label, row, before in zip(
-            served.images,
-            served.labels,
-            served.probabilities.tolist(),
-            example.probabilities,
-            strict=True,
-        ):
+        answers = zip(served.images, served.labels, served.probabilities.tolist(), strict=True)
+        for (image, label, row), before in zip(answers, example.probabilities, strict=True):
             now = dict(zip(served.known, row, strict=True))
-            found = difference(before, now, label, tolerance)
-            if found is not None:
+            apart = difference(before, now, label, tolerance)
+            if apart is not None:
                 raise ValueError(
                     f"it answers {label!r} for {image.path}, where the evaluation says "
                     f"{max(before, key=before.__getitem__)!r}; their probabilities differ by "
-                    f"up to {found:.2g} ({tolerance:g} is allowed)."
+                    f"up to {apart:.2g} ({tolerance:g} is allowed)."
                 )
         return measure(process, [image.data for image in example.images], bound)
 
@@ -306,27 +279,18 @@ def difference(
     return None if largest <= tolerance and tied else largest
 
 
-def _spread(values: Any, count: int) -> list[Any]:
+def _spread(values: list[Any], count: int) -> list[Any]:
     """`count` values, evenly spaced; all if there are fewer."""
-    total = len(values)
-    return (
-        [values[place * total // count] for place in range(count)] if total > count else [*values]
-    )
+    count = min(count, len(values))
+    return [values[place * len(values) // count] for place in range(count)]
 
 
 def _evaluated(folder: Path, wanted: set[str]) -> Mapping[str, Mapping[str, float]]:
     """The probabilities that the evaluation wrote for some images (by SHA-256), by class."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
     from pyarrow import parquet
 
-    found = {}
-    with parquet.ParquetFile(folder / predictions.FILE) as file:
-        known = json.loads(file.schema_arrow.metadata[b"labels"])
-        for batch in file.iter_batches(columns=["sha256", "probabilities"]):
-            batch = batch.filter(pc.is_in(batch["sha256"], pa.array(sorted(wanted))))
-            for sha256, values in zip(
-                *(column.to_pylist() for column in batch.columns), strict=True
-            ):
-                found[sha256] = dict(zip(known, values, strict=True))
-    return found
+    columns, within = ["sha256", "probabilities"], [("sha256", "in", wanted)]
+    table = parquet.read_table(folder / predictions.FILE, columns=columns, filters=within)
+    known = json.loads(table.schema.metadata[b"labels"])
+    rows = table.to_pylist()
+    return {row["sha256"]: dict(zip(known, row["probabilities"], strict=True)) for row in rows}

@@ -3,13 +3,12 @@
 import hashlib
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 from retrain.params import origin_of
 from retrain.registry.lineage import Images, Lineage, Made, digests_of_images
 from retrain.step import DataVersion, Workspace
 from retrain.store import Artifact, Store
-from retrain.workload import Data, Workload
+from retrain.workload import Data
 from tasks.data import image_table
 
 REQUIREMENTS = "requirements.lock"
@@ -38,10 +37,10 @@ def lineage_of(
         run_id: The MLflow run of the training.
         workspace: Of the step that registers the model.
     """
-    project = workspace.project
+    project, asked = workspace.project, workspace.configuration
+    origin = origin_of(asked) if asked else None
     lock = project.root / REQUIREMENTS
-    listed = validated.folder / image_table.FILE_NAME
-    splits = digests_of_images(listed)
+    splits = digests_of_images(validated.folder / image_table.FILE_NAME)
     return Lineage(
         model=workspace.workload,
         package=scores.facts["package"],
@@ -62,20 +61,10 @@ def lineage_of(
         metrics=scores.facts["metrics"],
         steps=tuple(_steps(Store(project.store), pulled, validated, trained, scores)),
         mlflow_run=run_id,
-        **_asked_for(workspace.configuration),
+        entry=origin.entry if origin else None,
+        overrides=dict(origin.overrides) if origin else {},
+        parameters=asked.model_dump(mode="json", exclude={"name"}) if asked else None,
     )
-
-
-def _asked_for(workload: Workload | None) -> dict[str, Any]:
-    """The parameters of the run, and what they were made of."""
-    if workload is None:
-        return {"entry": None, "overrides": {}, "parameters": None}
-    origin = origin_of(workload)
-    return {
-        "entry": origin.entry,
-        "overrides": dict(origin.overrides),
-        "parameters": workload.model_dump(mode="json", exclude={"name"}),
-    }
 
 
 def _steps(

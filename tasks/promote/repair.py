@@ -1,25 +1,24 @@
 """Finds registered packages that have changed, and makes them again from what the store has."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from retrain import atomic, tracking
+from retrain import tracking
 from retrain.errors import DamagedArtifactError
 from retrain.project import Project
 from retrain.registry import packages, versions
 from retrain.registry.versions import ModelVersion
-from retrain.store import Artifact, Store
+from retrain.store import Store
 from retrain.verify import Verifier
 from tasks.data import package
 from tasks.promote.check import (
     MLMODEL,
     Example,
     check_files,
-    damaged_files,
     example_for,
     is_file_with,
     known_files,
@@ -58,76 +57,60 @@ def damaged_packages(project: Project, repair: bool) -> list[DamagedPackage]:
     Returns:
         Those that had changed.
     """
-    found = []
+    damaged = []
     for version in versions.every(project):
         with TemporaryDirectory() as place:
             example = example_for(project, version, Path(place))
-            what = _fault(project, version, example, Path(place))
-            if what is None:
+            try:
+                check_files(packages.fetch(project, version, Path(place)), version, example)
                 continue
+            except (OSError, ValueError) as error:
+                what = str(error).rstrip(".")
             why = _repair(project, version, example) if repair else None
         done = repair and why is None
-        found.append(DamagedPackage(version.name, version.version, what, done, why))
-    return found
-
-
-def _fault(
-    project: Project, version: ModelVersion, example: Example | None, place: Path
-) -> str | None:
-    try:
-        check_files(packages.fetch(project, version, place), version, example)
-    except (OSError, ValueError) as error:
-        return str(error).rstrip(".")
-    return None
+        damaged.append(DamagedPackage(version.name, version.version, what, done, why))
+    return damaged
 
 
 def _repair(project: Project, version: ModelVersion, example: Example | None) -> str | None:
     """Makes the files of a package again; returns why that cannot be, or None.
 
-    They are taken from the output of the training, or written anew, where these are the same bytes
-    as were registered. Each is replaced as a whole.
+    The package is written anew from the output of the training, in each precision. Of what was
+    written, each file that is the same bytes as were registered replaces a damaged one.
     """
     folder = tracking.local_path(packages.uri_of(project, version))
     if folder is None:
         return "its files are not on this machine"
     store = Store(project.store)
     trained = store.find("train", version.train_key) if version.train_key else None
-    try:
-        if trained is None or trained.digest != version.train_digest:
-            return "the store does not have its training any more"
-        Verifier(store).check([trained])
-    except DamagedArtifactError as error:
-        return str(error).rstrip(".")
+    if trained is None or trained.digest != version.train_digest:
+        return "the store does not have its training any more"
     folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=folder.parent) as place:
-        sources = [*_written(trained, folder, Path(place))]
-        files = known_files(version, example)
-        for name in damaged_files(folder, version, example):
-            made = (source / name for source in sources)
-            found = next((path for path in made if is_file_with(path, files[name])), None)
-            if found is None:
-                return f"nothing has {name} as it was registered"
-            _replace(folder / name, found)
-        if not (folder / MLMODEL).is_file():
-            _replace(folder / MLMODEL, sources[0] / MLMODEL)
     try:
+        Verifier(store).check([trained])
+        with TemporaryDirectory(dir=folder.parent) as place:
+            for precision in PRECISIONS:
+                written = Path(place, precision)
+                write_package(trained.folder / "model", precision, _counts(folder), written)
+                _replace_damaged(folder, written, known_files(version, example))
         check_files(folder, version, example)
-    except (OSError, ValueError) as error:
+    except (DamagedArtifactError, OSError, ValueError) as error:
         return str(error).rstrip(".")
     return None
 
 
-def _written(trained: Artifact, folder: Path, place: Path) -> Iterator[Path]:
-    """The package as it is written now, in each precision; its classes are those of the folder."""
-    counts: dict[str, int] = {}
+def _counts(folder: Path) -> dict[str, int]:
+    """The number of images of each class, as a package has them; none if that is damaged."""
     with suppress(OSError, ValueError):
-        counts = {name: count or 0 for name, count in package.classes_of(folder).items()}
-    for precision in PRECISIONS:
-        write_package(trained.folder / "model", precision, counts, place / precision)
-        yield place / precision
+        return {name: count or 0 for name, count in package.classes_of(folder).items()}
+    return {}
 
 
-def _replace(target: Path, source: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with atomic.replacing(target) as aside:
-        shutil.copyfile(source, aside)
+def _replace_damaged(folder: Path, written: Path, files: Mapping[str, str]) -> None:
+    """Replaces each damaged file of a package by one that was written, if that is the right one."""
+    if not (folder / MLMODEL).is_file():
+        shutil.copyfile(written / MLMODEL, folder / MLMODEL)
+    for name, sha256 in files.items():
+        if is_file_with(written / name, sha256) and not is_file_with(folder / name, sha256):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (written / name).replace(folder / name)

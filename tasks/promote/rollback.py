@@ -1,6 +1,5 @@
 """Makes an earlier champion champion again."""
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,9 +8,7 @@ from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry import decisions, versions
 from retrain.registry.ledger import Decision, Entry, Ledger
-from retrain.registry.versions import Latency
 from tasks.promote.check import check_version
-from tasks.promote.latency import BOUND, bound_of
 
 
 @dataclass(frozen=True)
@@ -25,8 +22,7 @@ class Rollback:
         reason: Why.
         who: The deployment, or the user of the machine.
         time: ISO 8601, UTC.
-        says: How fast the version is here, and whether that is slower than it was allowed to be;
-            None if a call that was killed has measured it.
+        says: How fast the version is here; None if a call that was killed has measured it.
     """
 
     workload: str
@@ -91,15 +87,16 @@ def _roll_back(project: Project, name: str, reason: str, to: int | None) -> Roll
     project.state.mkdir(exist_ok=True)
     with TemporaryDirectory(dir=project.state) as scratch:
         latency = check_version(project, version, Path(scratch))
+    left_out = _left_out(written, current, number)
     best = versions.reference(project, name)
-    becomes = best is None or best.version in _left_out(written, current, number)
+    becomes = best is None or best.version in left_out
     if disputed and disputed.version == number:  # it is accepted
         becomes = becomes or disputed.reference
     decision = Decision(
-        "rolled back",
-        number,
-        current,
-        "rolled back",
+        action="rolled back",
+        version=number,
+        previous=current,
+        verdict="rolled back",
         reason=reason,
         reference=becomes,
         package=version.package_digest,
@@ -107,41 +104,31 @@ def _roll_back(project: Project, name: str, reason: str, to: int | None) -> Roll
     )
     decisions.apply(project, version, decision)
     done = _done(name, decisions.read(project, name))
-    return replace(done, says=_speed(project, written, number, latency))
-
-
-def _speed(project: Project, written: Ledger, number: int, latency: Latency) -> str:
-    """How fast a version is, beside the bound that it was promoted by."""
-    bound = None
-    for entry in written.entries:
-        if entry.action == "promoted" and entry.version == number:
-            with suppress(Exception):  # the document may be damaged, and the alias has moved
-                bound = bound_of({"rules": decisions.rules(project, written, entry)})
-    if bound is None or latency.p95 <= bound:
-        return str(latency)
-    return f"{latency}; it was promoted with {BOUND}: {bound:g}"
+    return replace(done, says=str(latency))
 
 
 def _target(
     name: str, written: Ledger, current: int | None, to: int | None, disputed: Entry | None
 ) -> int:
     """The version to go back to; the champion itself, if that settles what is disputed."""
-    line = written.line
-    if to is not None:
-        known = sorted({entry.version for entry in written.entries if entry.appoints})
-        if to == current and disputed is None:
-            raise UsageError(f"{name} version {to} is the champion already.")
-        if to not in known:
-            others = [str(number) for number in known if number != current]
-            there = f" It was: {', '.join(others)}." if others else ""
-            raise UsageError(f"{name} version {to} was never champion.{there}")
-        return to
-    if current in line:
-        line = line[: len(line) - 1 - line[::-1].index(current)]
-    if not line:
-        before = f" before version {current}" if current else ""
-        raise ValueError(f"{name} has no champion{before} to go back to.")
-    return line[-1]
+    if to is None:
+        line = list(written.line)
+        if current in line:
+            while line.pop() != current:
+                pass
+        if not line:
+            before = f" before version {current}" if current else ""
+            raise ValueError(f"{name} has no champion{before} to go back to.")
+        return line[-1]
+    known = sorted({entry.version for entry in written.entries if entry.appoints})
+    if to == current and disputed is None:
+        raise UsageError(f"{name} version {to} is the champion already.")
+    if to not in known:
+        others = ", ".join(str(number) for number in known if number != current)
+        raise UsageError(
+            f"{name} version {to} was never champion." + (f" It was: {others}." if others else "")
+        )
+    return to
 
 
 def _left_out(written: Ledger, current: int | None, to: int) -> tuple[int | None, ...]:

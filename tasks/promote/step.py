@@ -281,7 +281,7 @@ def _register(
                 "models/ has changed since the model was evaluated; nothing is registered. "
                 "Run again."
             )
-        run_id = _run_of(trained, scores, workspace)
+        run_id = _run_of(trained, workspace)
         images = sample(open_raw_dataset(data, pulled), validated.folder)
         example = example_of(written, images, scores.folder)
         keep(project, run_id, scores.facts["package"], example)
@@ -306,25 +306,15 @@ def _register(
         return versions.register(project, candidate, written)
 
 
-def _run_of(trained: Artifact, scores: Artifact, workspace: Workspace) -> str:
-    """The MLflow run of a training; a new one with the same content if it was deleted."""
-    project, report = workspace.project, trained.folder / REPORT
-    run_id = str(json.loads((report / "mlflow.json").read_text(encoding="utf-8"))["run_id"])
-    if tracking.is_active(project, run_id):
-        return run_id
-    plan: dict[str, Any] = {"config": {}, "inputs": {"": "unknown"}}
-    if (trained.folder / MANIFEST).exists():  # DVC's copy of an output has none
-        plan = json.loads((trained.folder / MANIFEST).read_text(encoding="utf-8"))["plan"]
-    images = next(digest for name, digest in plan["inputs"].items() if name != "start")
-    run_id = tracking.start_run(
-        project, workspace.workload, trained.key, plan["config"], images
-    ).run_id
-    tracking.log_epochs(
-        project, run_id, json.loads((report / "history.json").read_text(encoding="utf-8"))
-    )
-    named = {f"test_{name}": value for name, value in scores.facts["metrics"].items()}
-    tracking.log_metrics(project, run_id, named)
-    tracking.end_run(project, run_id, "FINISHED")
+def _run_of(trained: Artifact, workspace: Workspace) -> str:
+    """The MLflow run of a training; a new one, without its curves, if it was deleted."""
+    project, file = workspace.project, trained.folder / REPORT / "mlflow.json"
+    run_id = str(json.loads(file.read_text(encoding="utf-8"))["run_id"])
+    if not tracking.is_active(project, run_id):
+        images = "unknown"
+        run = tracking.start_run(project, workspace.workload, trained.key, {}, images)
+        run_id = run.run_id
+        tracking.end_run(project, run_id, "FINISHED")
     return run_id
 
 

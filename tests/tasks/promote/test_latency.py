@@ -20,7 +20,6 @@ from tasks.data.slices import NO_SLICES
 from tasks.gate.step import gate
 from tasks.promote import check, latency, outcome, package as packaging
 from tasks.promote.approval import review
-from tasks.promote.rollback import roll_back
 from tasks.promote.step import Intent
 from tests.tasks.promote.conftest import COMPARE, FAST, ROWS, decide, history, train
 from tests.tasks.toy_model import write_scores
@@ -223,13 +222,3 @@ def test_what_is_too_slow_by_the_time_of_its_approval_still_waits(project, run, 
     assert versions.get(project, "toy", 1).broken is None
     takes(40)
     assert review(project, "toy", "approve", "it looks right").version == champion(project) == 1
-
-
-def test_a_rollback_says_that_a_version_is_slow_and_goes_back(project, run, takes):
-    run(train(project), "first", rules=BOUND)
-    run(train(project, 1), "better", 1)
-    takes(80)
-    done = roll_back(project, "toy", "wrong labels")
-    assert (done.version, champion(project)) == (1, 1)
-    assert done.says.startswith("p95 of a single image: 80.0 ms")
-    assert done.says.endswith("; it was promoted with gate.max_latency_ms: 50")
