@@ -37,13 +37,6 @@ def test_the_ledger_keeps_every_decision_in_order(project, name, pair):
     assert [entry.before for entry in written] == ["", written[0].digest, written[1].digest]
 
 
-def test_the_same_decision_is_written_once(project, name, pair):
-    for run in ("monday", "tuesday"):
-        decisions.apply(project, pair[0], decision(1, run=run))
-        decisions.apply(project, pair[1], decision(2, "rejected", previous=1, run=run))
-    assert [entry.run for entry in history(project, name)] == ["monday", "monday"]
-
-
 def test_a_model_that_is_promoted_again_after_another_is_written_again(project, name, pair):
     decisions.apply(project, pair[0], decision(1))
     decisions.apply(project, pair[1], decision(2, previous=1))
@@ -325,8 +318,3 @@ def test_of_two_machines_that_reject_at_once_one_takes_the_next_number(shared, t
     assert [entry.number for entry in written] == [1, 2, 3]
     assert {entry.version for entry in written[1:]} == {2, 3}
     assert written[2].before == written[1].digest
-
-
-def test_who_decides_is_the_user_of_the_machine(monkeypatch):
-    monkeypatch.setenv("LOGNAME", "ada")
-    assert ledger.who() == "ada"

@@ -1,7 +1,6 @@
 """The record of a version's lineage, in a real registry; and lists of images."""
 
 import hashlib
-import json
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlparse
@@ -100,11 +99,6 @@ def test_a_record_that_was_edited_or_is_gone_is_found_and_not_read(project, vers
     assert [fault.what.endswith("is gone") for fault in audit.lineage_faults(project)] == [True]
 
 
-def test_before_the_first_run_there_is_nothing_to_check_and_no_file_is_made(tmp_path):
-    assert audit.lineage_faults(Project(tmp_path)) == []
-    assert not (tmp_path / "mlflow.db").exists()
-
-
 def test_the_digest_of_a_split_is_that_of_its_sorted_lines(tmp_path):
     write_list(tmp_path / "images.parquet")
     assert lineage.digests_of_images(tmp_path / "images.parquet") == {
@@ -162,9 +156,3 @@ def test_a_list_that_is_lost_or_another_one_is_refused(project, listed, tmp_path
     ):
         lineage.write_images(project, listed, target)
     assert not target.exists()
-
-
-def test_the_record_is_json_that_people_can_read(project, version):
-    text = file_of(project, version).read_text()
-    assert json.loads(text)["data"]["version"] == "data-1"
-    assert text.count("\n") > 20

@@ -2,7 +2,6 @@
 
 import json
 import os
-from contextlib import nullcontext
 
 import pytest
 
@@ -11,14 +10,13 @@ from retrain import tracking
 from retrain.cli.main import main
 from retrain.errors import ChampionChangedError, UsageError
 from retrain.project import Project
-from retrain.registry import audit, decisions, ledger, packages, versions
+from retrain.registry import audit, decisions, packages, versions
 from retrain.runs import lost
 from retrain.step import DataVersion
-from tasks.promote import approval as module, check
 from tasks.promote.approval import review
 from tasks.promote.rollback import roll_back
 from tasks.promote.step import Intent
-from tests.tasks.promote.conftest import COMPARE, FAST, MANUAL, history, train
+from tests.tasks.promote.conftest import COMPARE, MANUAL, history, train
 
 REASON = "the night images look right"
 AGAIN = Intent(promote=True, again=True)
@@ -52,13 +50,6 @@ def test_what_passes_waits_once_and_nothing_is_served(project, run, look, pair):
     assert look(pair[1], "better", 1) is None  # with automatic approval it is promoted
     assert "waiting" not in run(pair[1], "better", 1)
     assert (champion(project), waiting(project)) == (2, None)
-
-
-def test_even_the_first_model_waits(project, run):
-    assert run(train(project), "first", rules=MANUAL)["waiting"]
-    assert champion(project) is None
-    done = review(project, "toy", "approve", REASON)
-    assert (done.version, done.previous, champion(project)) == (1, None, 1)
 
 
 def test_what_fails_or_is_a_trial_does_not_wait(project, run, pair):
@@ -110,13 +101,6 @@ def test_what_is_rejected_waits_again_only_on_demand(project, run, look, pair):
     assert audit.faults(project) == []
 
 
-def test_a_long_reason_does_not_keep_later_runs_from_their_work(project, run, pair):
-    review(project, "toy", "reject", "x" * ledger.LONGEST_REASON)
-    facts = run(pair[1], "better", 1, rules=MANUAL)
-    assert facts["withheld"].startswith("version 2 was rejected on ")
-    assert len(facts["withheld"]) == ledger.LONGEST_REASON
-
-
 def test_the_last_that_waits_is_the_one_and_an_earlier_one_comes_back_with_its_run(
     project, run, pair
 ):
@@ -142,12 +126,6 @@ def test_a_comparison_with_a_champion_of_the_past_is_not_approved(project, run, 
     assert review(project, "toy", "approve", REASON).version == champion(project) == 2
 
 
-def test_it_can_be_rejected_all_the_same(project, run, pair):
-    run(train(project, 2), "better", 1)
-    done = review(project, "toy", "reject", REASON)
-    assert (done.previous, champion(project), waiting(project)) == (3, 3, None)
-
-
 @pytest.mark.parametrize(
     ("reason", "message"), [("  ", "needs a reason"), ("x" * 501, "may have 500 characters")]
 )
@@ -164,16 +142,6 @@ def test_nothing_waits_before_and_after(project, run, pair):
             review(project, "toy", choice, "another reason")
     with pytest.raises(ValueError, match="No version of other waits"):
         review(project, "other", "approve", REASON)
-
-
-def test_what_cannot_be_served_does_not_even_wait(project, run, one, monkeypatch):
-    def fails(*_):
-        raise ValueError("it answers nonsense")
-
-    monkeypatch.setattr(check, "check_answers", fails)
-    with pytest.raises(ValueError, match="it answers nonsense"):
-        run(train(project, 1), "better", 1, rules=MANUAL)
-    assert waiting(project) is None
 
 
 def test_what_was_changed_since_is_not_approved(project, pair):
@@ -206,36 +174,6 @@ def test_a_version_that_was_deleted_is_registered_again_by_a_run(project, run, p
         review(project, "toy", "reject", REASON)
     assert run(pair[1], "better", 1, rules=MANUAL)["version"] == 3
     assert review(project, "toy", "approve", REASON).version == champion(project) == 3
-
-
-def test_of_two_people_the_first_decides(project, pair, monkeypatch):
-    original = check.check_version
-
-    def meanwhile(*arguments, **_):
-        monkeypatch.setattr(check, "check_version", original)
-        monkeypatch.setattr(module.versions, "lock", lambda _: nullcontext())  # another machine
-        review(project, "toy", "reject", "no")
-        return FAST
-
-    monkeypatch.setattr(check, "check_version", meanwhile)
-    with pytest.raises(ValueError, match="toy version 2 waits for approval no more"):
-        review(project, "toy", "approve", REASON)
-    assert champion(project) == 1
-    assert actions(project)[2:] == [("rejected", 2)]
-
-
-def test_a_run_goes_on_with_an_approval_that_was_killed(project, run, pair, monkeypatch):
-    from mlflow import MlflowClient
-
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(MlflowClient, "set_registered_model_alias", killed)
-        review(project, "toy", "approve", REASON)
-    with pytest.raises(ChampionChangedError):
-        run(pair[1], "better", 1, rules=MANUAL)
-    assert (champion(project), waiting(project)) == (2, None)
 
 
 @pytest.fixture
@@ -276,14 +214,6 @@ def test_the_commands_show_what_waits_and_decide(clone, run, capsys):
     shown = capsys.readouterr().out
     assert "1, not yet 3" in shown
     assert "1 -> 3" in shown
-
-
-def test_the_status_tells_of_a_comparison_that_is_no_longer_true(clone, run, capsys):
-    run(train(clone, 2), "better", 1)
-    assert main(["status"]) == 0
-    assert "compared with version 1, but version 3 is champion by now" in capsys.readouterr().out
-    assert main(["approve", "toy", "--reason", REASON]) == 1
-    assert "Compare it again: retrain train toy" in capsys.readouterr().err
 
 
 class Deployment:

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from retrain import tracking
-from retrain.cli.main import main
 from retrain.registry import model_card, packages, versions
 from retrain.registry.ledger import Entry
 from retrain.step import DataVersion
@@ -159,14 +158,3 @@ def test_the_description_is_as_long_as_mlflow_s_column(project):
     *_, last, empty, rest = text.splitlines()
     assert last in lines.splitlines()
     assert (empty, rest) == ("", "(The rest is in the run's artifacts: `card/mine.md`)")
-
-
-def test_a_command_shows_it(project, one, monkeypatch, capsys):
-    (project.root / "params.yaml").write_text("workloads: {toy: {}}\n")
-    monkeypatch.chdir(project.root)
-    assert main(["card", "toy@1"]) == 0
-    assert capsys.readouterr().out == model_card.read(project, versions.get(project, "toy", 1))
-    assert main(["card", "toy@2"]) == 2
-    assert capsys.readouterr().err == (
-        "retrain: toy has no version '2'. There are: 1, champion, reference.\n"
-    )

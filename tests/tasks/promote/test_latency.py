@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from mlflow import MlflowClient
 
 import models
 from retrain.code import source_of
@@ -21,7 +20,7 @@ from tasks.gate.step import gate
 from tasks.promote import check, latency, outcome, package as packaging
 from tasks.promote.approval import review
 from tasks.promote.step import Intent
-from tests.tasks.promote.conftest import COMPARE, FAST, ROWS, decide, history, train
+from tests.tasks.promote.conftest import FAST, ROWS, decide, history, train
 from tests.tasks.toy_model import write_scores
 
 BOUND = Gate(max_latency_ms=50)
@@ -180,37 +179,6 @@ def test_what_is_asked_for_is_measured_again(project, run, look, takes):
     takes(30)
     assert look(trained, "first", None, again, BOUND) is None
     assert run(trained, "first", rules=BOUND, intent=again)["aliases"] == ["champion", "reference"]
-
-
-def test_without_a_check_nothing_is_measured(project, run, takes):
-    trained = train(project)
-    assert "latency" not in run(trained, "first", intent=COMPARE, rules=BOUND)
-    version = versions.get(project, "toy", 1)
-    assert version.latency is None
-    assert "Speed" not in model_card.read(project, version)
-
-
-def test_what_was_decided_before_a_kill_is_not_measured_again(project, run, takes, monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    trained = train(project)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(MlflowClient, "set_registered_model_alias", interrupted)
-        run(trained, "first", rules=BOUND)
-    takes(80)
-    assert run(trained, "first", rules=BOUND)["latency"]["p95"] == 2
-    assert actions(project) == [("promoted", 1)]
-
-
-def test_what_is_too_slow_does_not_wait_nor_when_the_bound_is_lowered(project, run, takes):
-    takes(80)
-    trained = train(project)
-    assert "waiting" not in run(trained, "first", rules=MANUAL)
-    assert run(trained, "first", rules=Gate(max_latency_ms=100, approval="manual"))["waiting"]
-    assert "waiting" not in run(trained, "first", rules=MANUAL)
-    assert decisions.read(project, "toy").waiting is None
-    assert champion(project) is None
 
 
 def test_what_is_too_slow_by_the_time_of_its_approval_still_waits(project, run, takes):

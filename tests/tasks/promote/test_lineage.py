@@ -5,10 +5,8 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from retrain import hardware
@@ -198,20 +196,3 @@ def test_what_names_no_version_is_one_line(
     found, output, errors = run_command(project, monkeypatch, capsys, subject)
     assert (found, output, len(errors.splitlines())) == (code, "", 1)
     assert message in errors
-
-
-def test_the_images_are_listed_from_the_store(project, version, images, monkeypatch, capsys):
-    """The toy's `validate` is in no store, so it is put there first."""
-    record = lineage.read(project, version)
-    code, _, errors = run_command(project, monkeypatch, capsys, "toy", "--images", "x.parquet")
-    assert code == 1
-    assert "The store has lost the list of the images" in errors
-    listed = Path(images[1].folder, image_table.FILE_NAME)
-    found = replace(images[1], folder=listed.parent)
-    monkeypatch.setattr(Store, "find_digest", lambda *_: found)
-    code, output, _ = run_command(project, monkeypatch, capsys, "toy", "--images", "x.parquet")
-    assert code == 0
-    assert f"{ROWS + 4} images are listed in x.parquet." in output
-    written = pq.read_table(project.root / "x.parquet")
-    assert written["sha256"] == pq.read_table(listed)["sha256"]
-    assert record.images.file == image_table.FILE_NAME

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,13 +12,13 @@ from flows import rollback
 from retrain import tracking
 from retrain.cli.main import main
 from retrain.code import source_of
-from retrain.errors import ChampionChangedError, UsageError
+from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry import audit, decisions, ledger, packages, versions
 from retrain.registry.ledger import Decision
 from retrain.step import DataVersion, Workspace
 from tasks.data import package
-from tasks.promote import package as packaging, rollback as module, step
+from tasks.promote import package as packaging
 from tasks.promote.rollback import roll_back
 from tasks.promote.step import Intent, promote, promoted
 from tests.retrain.registry.helpers import allow, key_of
@@ -131,25 +130,6 @@ def test_a_version_of_which_nothing_is_left_is_refused(project, three):
         roll_back(project, "toy", REASON)
 
 
-def test_a_rollback_from_a_champion_of_the_past_is_refused(project, run, three, monkeypatch):
-    fourth = train(project, seed=3)
-
-    def meanwhile(*_):
-        monkeypatch.setattr(step.versions, "lock", lambda _: nullcontext())  # another machine
-        run(fourth, "better", 3)
-
-    monkeypatch.setattr(module, "check_version", meanwhile)
-    with pytest.raises(ChampionChangedError, match="but champion is version 4 by now"):
-        roll_back(project, "toy", REASON)
-    assert (champion(project), len(history(project))) == (4, 4)
-
-
-def test_a_broken_version_is_refused(project, three):
-    versions.mark_broken(project, versions.get(project, "toy", 2), "it answers nonsense")
-    with pytest.raises(ValueError, match="it answers nonsense"):
-        roll_back(project, "toy", REASON)
-
-
 @pytest.fixture
 def again(project, images, three):
     """Runs, or looks, with the model that was rolled back; its arguments are those of the step."""
@@ -206,18 +186,6 @@ def test_the_training_that_was_rolled_back_does_not_come_back_in_another_package
     assert (facts["version"], facts["withheld"]) == (5, said.replace("4", "5"))
     promoted_again = run(three[2], "better", 2, intent=Intent(promote=True, again=True))
     assert promoted_again["aliases"] == ["champion", "reference"]
-
-
-def test_a_package_that_was_rolled_back_is_nothing_against_its_training(
-    project, run, three, monkeypatch
-):
-    mended = in_another_package(project, three[2], monkeypatch)
-    assert run(three[2], "repackaged", 3, scores=mended)["version"] == 4
-    roll_back(project, "toy", "the mended code is slow")
-    assert champion(project) == 3
-    assert "withheld" in run(three[2], "repackaged", 3, scores=mended)
-    another = in_another_package(project, three[2], monkeypatch, "MENDED = 2")
-    assert run(three[2], "repackaged", 3, scores=another)["aliases"] == ["champion"]
 
 
 def in_another_package(project: Project, trained, monkeypatch, line: str = "MENDED = 1"):

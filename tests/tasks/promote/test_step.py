@@ -57,13 +57,6 @@ def test_the_first_model_that_passes_becomes_champion(project, run):
     assert document == decide("first", None).facts
 
 
-def test_a_model_that_failed_is_registered_as_rejected_and_the_champion_stays(project, run, one):
-    facts = run(train(project, seed=1), "cannot tell", champion=1)
-    assert (facts["version"], facts["aliases"]) == (2, [])
-    assert versions.champion(project, "toy").version == 1
-    assert [event.action for event in history(project)] == ["promoted", "rejected"]
-
-
 @pytest.mark.parametrize("verdict", ["below bounds", "cannot tell"])
 def test_the_same_decision_on_the_same_model_changes_nothing(project, verdict, run, one):
     challenger = train(project, seed=1)
@@ -89,19 +82,6 @@ def test_a_model_that_is_only_compared_is_registered_and_promoted_later(project,
     assert description.startswith("**Promoted**")
 
 
-def test_not_even_the_first_model_is_promoted_by_a_comparison(project, run):
-    facts = run(train(project), "first", intent=COMPARE)
-    assert (facts["version"], facts["aliases"]) == (1, [])
-    assert versions.champion(project, "toy") is None
-
-
-def test_a_package_has_the_number_of_images_of_each_class(project, images, one):
-    champion = versions.champion(project, "toy")
-    counts = images[1].facts["classes"]
-    assert package.classes_of(packages.download(project, champion)) == counts
-    assert champion.classes == package.classes_digest(counts)
-
-
 def test_the_champion_itself_is_left_alone(project, run):
     trained = train(project)
     first = run(trained, "first")
@@ -124,15 +104,6 @@ def test_looking_tells_what_there_is_left_to_do_and_does_nothing(project, look, 
     assert look(challenger, "better", 1) is None
     assert look(challenger, "cannot tell", 1, COMPARE) is None
     assert state(project) == before
-
-
-def test_a_rejected_model_that_passes_later_keeps_its_version(project, run):
-    trained = train(project)
-    run(trained, "below bounds")
-    facts = run(trained, "first")
-    assert (facts["version"], facts["aliases"]) == (1, ["champion", "reference"])
-    said = [(event.action, event.verdict) for event in history(project)]
-    assert said == [("rejected", "below bounds"), ("promoted", "first")]
 
 
 def test_a_decision_against_a_champion_of_the_past_is_not_carried_out(project, run):
