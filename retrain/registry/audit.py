@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from retrain import tracking
 from retrain.project import Project
-from retrain.registry import heads, ledger, ledger_run, lineage, snapshot, trust, versions
+from retrain.registry import chain, heads, ledger, ledger_run, lineage, snapshot, trust, versions
 from retrain.registry.ledger import Ledger
 
 
@@ -51,7 +51,7 @@ def _faults(project: Project, name: str) -> Iterator[str]:
     try:
         standing = trust.look(project, name)
     except ValueError:
-        yield from ledger.broken_chain(model.ledger, model.tags.get(ledger.DONE, ""))
+        yield from chain.broken_chain(model.ledger, model.tags.get(ledger.DONE, ""))
         return
     yield from standing.faults
     yield from _documents(project, standing.ledger)

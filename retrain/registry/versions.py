@@ -155,11 +155,7 @@ def champion(project: Project, name: str) -> ModelVersion | None:
 
 
 def reference(project: Project, name: str) -> ModelVersion | None:
-    """The best version so far; None when there is none.
-
-    Raises:
-        ValueError: As `champion` does.
-    """
+    """The best version so far; None when there is none. What it raises, `champion` does, too."""
     return _of_alias(project, name, REFERENCE)
 
 

@@ -5,6 +5,7 @@ and one that a kill interrupted is completed.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -70,17 +71,14 @@ def promote(
 ) -> Facts:
     """Registers a model, and makes it champion if it passed and the run is to promote it.
 
-    Before it becomes champion, it is loaded from the registry in a process of its own and
-    classifies some test images: its answers have to be those of the evaluation. With manual
-    approval it is checked in the same way, and then waits. If it takes longer for an image than is
-    allowed, it is rejected. What a person rolled back or rejected is not promoted again until a
-    person says so: neither that version, nor the same training in another package.
+    Before it becomes champion, or waits for approval, it has to be served with the answers of the
+    evaluation, and fast enough. What a person rolled back or rejected is not promoted again until
+    a person says so: neither that version, nor the same training in another package.
 
     Returns:
-        `name` and `version` in the registry; `aliases`; `digest`, SHA-256 (hex) of the weights;
-        `waiting`, true if it passed and waits for a person; `withheld`, why it was not promoted
-        although it passed, if that is so; `latency`, if it was measured; and then `rules`, that
-        about it, as those of `gate`, if there is one.
+        `name`, `version`, `aliases`; `digest` (SHA-256, hex) of the weights; `waiting`, if it
+        waits for a person; `withheld`, why it was not promoted although it passed; `latency`, if
+        it was measured, with the `rules` about it.
 
     Raises:
         ChampionChangedError: The champion has changed since the decision.
@@ -90,13 +88,7 @@ def promote(
     with versions.lock(project):
         _check_still_holds(decision, versions.champion(project, name))
         if decision.facts["verdict"] == "champion already":
-            if decisions.read(project, name).unfinished:  # of a run that was killed
-                decisions.settle(project, name)
-                _check_still_holds(decision, versions.champion(project, name))
-            champion = versions.champion(project, name)
-            assert champion is not None
-            assert Registered(project, champion).package  # raises an error if it is damaged
-            return _facts(champion)
+            return _facts(_unchanged(project, name, decision))
         describe = partial(
             card.describe, name, version, validated.facts, trained, scores, decision.facts
         )
@@ -113,15 +105,32 @@ def promote(
             if known and tracking.is_active(project, known.run_id):
                 card.keep(project, known.run_id, scores.facts["package"], describe())
             if passed:
-                found = check_before_promotion(
-                    project, registered, workspace.folder, rules.max_latency_ms
+                registered = _check(rules, registered, workspace)
+                sampled = make_reference(
+                    open_raw_dataset(data, pulled), validated.folder, scores.folder
                 )
-                registered = versions.note_latency(project, registered, found)
-                source = open_raw_dataset(data, pulled)
-                sampled = make_reference(source, validated.folder, scores.folder)
                 keep_reference(project, registered, sampled)
                 ruled = _decide(rules, version, decision, intent, registered, project)
+            ruled = replace(ruled, commit=project.commit())
         return _facts(decisions.apply(project, registered, ruled), ruled)
+
+
+def _check(rules: Gate, version: ModelVersion, workspace: Workspace) -> ModelVersion:
+    """Checks that a version can be served, and notes how fast it is."""
+    bound = rules.max_latency_ms
+    latency = check_before_promotion(workspace.project, version, workspace.folder, bound)
+    return versions.note_latency(workspace.project, version, latency)
+
+
+def _unchanged(project: Project, name: str, decision: Artifact) -> ModelVersion:
+    """The champion, which the model is itself; what a kill left undone is done first."""
+    if decisions.read(project, name).unfinished:
+        decisions.settle(project, name)
+    champion = versions.champion(project, name)
+    _check_still_holds(decision, champion)
+    assert champion is not None
+    assert Registered(project, champion).package  # raises an error if it is damaged
+    return champion
 
 
 def promoted(
@@ -149,7 +158,7 @@ def promoted(
     if registered is None:
         return None
     registered = _to_judge(rules, intent, registered)
-    ruled = _decide(rules, version, decision, intent, registered, project, look=True)
+    ruled = _decide(rules, version, decision, intent, registered, project)
     applied = decisions.is_applied(project, registered, ruled)
     return _facts(registered, ruled) if applied else None
 
@@ -167,10 +176,8 @@ def _decide(
     intent: Intent,
     version: ModelVersion,
     project: Project,
-    *,
-    look: bool = False,
 ) -> Decision:
-    """What is to be entered in the ledger.
+    """What is to be entered in the ledger, but for the commit.
 
     Args:
         rules: Whether a person has to approve what passes, and how long an image may take.
@@ -179,7 +186,6 @@ def _decide(
         intent: The run's.
         version: The registered model.
         project: The clone.
-        look: It is only compared with what is there, so that the commit need not be asked of git.
     """
     more = latency.rules_of(rules, version.latency)
     passed = decision.facts["passed"] and all(rule["passed"] for rule in more)
@@ -204,7 +210,6 @@ def _decide(
         document=document,
         reason=reason,
         data=data.digest,
-        commit=None if look else project.commit(),
         run=decision.provenance.get("run"),
         test_images=decision.facts["test_images"],
         reference=decision.facts["reference"],
@@ -252,35 +257,12 @@ def _register(
     text: str,
     workspace: Workspace,
 ) -> ModelVersion:
-    """Packages a model and registers it, with its lineage and an example of what it has to answer.
-
-    Args:
-        data: Where the data is.
-        version: The version of the data.
-        pulled: The data.
-        validated: Which of it is used.
-        trained: The model.
-        scores: Its evaluation.
-        text: Its card (Markdown).
-        workspace: The step's workspace.
-    """
+    """Packages a model and registers it, with its lineage, its card (Markdown), and an example."""
     project, classes = workspace.project, validated.facts["classes"]
     model = trained.folder / "model"
-    weights = packages.digest_of_weights(model)
-    if not weights == trained.facts["weights"] == scores.facts["weights"]:
-        raise ValueError(
-            f"{model / packages.WEIGHTS} has changed since it was trained; it is not registered. "
-            "Run again with --refresh."
-        )
     with TemporaryDirectory(dir=workspace.folder) as folder:
         written = Path(folder) / "package"
-        precision = scores.facts["precision"]
-        write_package(model, precision, classes, written)
-        if package.digest_of_folder(written) != scores.facts["package"]:
-            raise ValueError(
-                "models/ has changed since the model was evaluated; nothing is registered. "
-                "Run again."
-            )
+        _write_package(model, trained, scores, classes, written)
         run_id = _run_of(trained, workspace)
         images = sample(open_raw_dataset(data, pulled), validated.folder)
         example = example_of(written, images, scores.folder)
@@ -289,7 +271,7 @@ def _register(
         history = lineage_of(data, version, pulled, validated, trained, scores, run_id, workspace)
         candidate = Candidate(
             name=workspace.workload,
-            weights=weights,
+            weights=trained.facts["weights"],
             package_digest=scores.facts["package"],
             train_digest=trained.digest,
             train_key=trained.key,
@@ -304,6 +286,27 @@ def _register(
             lineage=lineage.write(project, history),
         )
         return versions.register(project, candidate, written)
+
+
+def _write_package(
+    model: Path, trained: Artifact, scores: Artifact, classes: Mapping[str, int], folder: Path
+) -> None:
+    """Writes the package of a model, which has to be the one that was evaluated.
+
+    Raises:
+        ValueError: The weights or the code have changed since.
+    """
+    weights = packages.digest_of_weights(model)
+    if not weights == trained.facts["weights"] == scores.facts["weights"]:
+        raise ValueError(
+            f"{model / packages.WEIGHTS} has changed since it was trained; it is not registered. "
+            "Run again with --refresh."
+        )
+    write_package(model, scores.facts["precision"], classes, folder)
+    if package.digest_of_folder(folder) != scores.facts["package"]:
+        raise ValueError(
+            "models/ has changed since the model was evaluated; nothing is registered. Run again."
+        )
 
 
 def _run_of(trained: Artifact, workspace: Workspace) -> str:
