@@ -17,7 +17,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
@@ -53,11 +53,11 @@ def main(libraries: Sequence[str]) -> None:
         try:
             model = mlflow.pyfunc.load_model(package, suppress_warnings=True)
         except Exception as error:
-            if named := [name for name in lacking if f"No module named {name!r}" in str(error)]:
+            if named := [name for name in lacking if f"import of {name} halted" in str(error)]:
                 raise ValueError(f"the package's requirements lack {named[0]}: {error}") from error
             raise
         for name, module in list(sys.modules.items()):
-            if name.split(".")[0] in PACKAGES:
+            if name.split(".")[0] in PACKAGES and module:
                 assert Path(str(module.__file__)).is_relative_to(package), (
                     f"{name} is not the package's"
                 )
@@ -135,20 +135,6 @@ def _remove_the_project() -> None:
     ]
 
 
-class _Without:
-    """Finds what another finder finds, without some packages."""
-
-    def __init__(self, finder: Any, names: Collection[str]) -> None:
-        self._finder, self._names = finder, names
-
-    def find_spec(self, name: str, *where: Any) -> Any:
-        lacks = name.partition(".")[0] in self._names
-        return None if lacks else self._finder.find_spec(name, *where)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._finder, name)
-
-
 def _hide_what_it_lacks(package: Path) -> set[str]:
     """Lets Python find no library that would not be installed with a package's requirements.
 
@@ -165,7 +151,8 @@ def _hide_what_it_lacks(package: Path) -> set[str]:
         for name, distributions in packages_distributions().items()
         if name not in own and with_them.isdisjoint(map(_normalised, distributions))
     }
-    sys.meta_path[:] = [_Without(finder, lacking) for finder in sys.meta_path]
+    for name in lacking - sys.modules.keys():
+        sys.modules[name] = None  # type: ignore[assignment]  # Python then refuses to import it
     return lacking
 
 

@@ -9,9 +9,7 @@ and uses a pool of actors.
 import logging
 import math
 import pickle
-import sys
 import traceback
-import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from functools import cached_property
@@ -25,12 +23,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-# What Ray costs before any work, in seconds, on two cores: a local Ray has to start (3 to 8); then
-# Ray Data is imported, and its two actors and this process's workers start (3); and each plan is
-# set up and shut down (0.08 to 0.15).
-RAY_START = 5.0
-RAY_WORKERS = 3.0
-PLAN = 0.15
+# What Ray costs before any work, in seconds, on two cores: a local Ray starts (3 to 8), then Ray
+# Data is imported and its workers start (3).
+START = 8.0
 # An actor that imports PyTorch and transformers, and loads a network.
 ACTOR = 4.0
 # A block costs Ray Data about 10 ms of a core, so its work should last longer, but be short enough
@@ -44,13 +39,9 @@ AT_ONCE = 1000
 # Enough blocks to spread the work of actors evenly; a block costs Ray about as much as a batch of a
 # small network.
 BLOCKS_PER_ACTOR = 16
-# Plans in a row that may end with a lost worker before they have given a result.
-TRIES = 4
 
 logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)
-
-_workers_started = False
 
 
 def map_units(
@@ -78,9 +69,15 @@ def map_units(
         Exception: The error of the first unit that fails; units that have not begun are not
             started.
     """
+    if _is_worth_a_plan(seconds):
+        return finish(_results(_plan(function, units, seconds)), units, done)
+    return finish((function(unit) for unit in units), units, done)
+
+
+def finish(mapped: Generator[R], units: Sequence[T], done: Callable[[T], None]) -> list[R]:
+    """Takes the results of units as they come, in order, and calls `done` with each unit."""
     results = []
-    map_all = _map_by_plan if _is_worth_a_plan(seconds) else _map_here
-    with closing(map_all(function, units, seconds)) as mapped:
+    with closing(mapped):
         for unit, result in zip(units, mapped, strict=True):
             results.append(result)
             done(unit)
@@ -104,20 +101,7 @@ def map_by_actors(make: Callable[[str], Callable[[T], R]], units: Sequence[T]) -
         Exception: The error of the first unit that fails.
     """
     connect()
-    import ray.exceptions
-
-    done, tries = 0, TRIES
-    while done < len(units):
-        before = done
-        try:
-            for result in _results(_plan_of_actors(make, units[done:])):
-                done += 1
-                yield result
-        except ray.exceptions.RayActorError:
-            tries = TRIES if done > before else tries - 1
-            if not tries:
-                raise
-            logger.warning("A worker of Ray was lost; unit %d and what follows begin again.", done)
+    yield from _results(_plan_of_actors(make, units))
 
 
 def are_actors_worth(seconds: float) -> bool:
@@ -144,39 +128,16 @@ def connect() -> None:
 
 def _is_worth_a_plan(seconds: float) -> bool:
     if ray_cluster.is_remote():  # its cores are not counted here
-        return seconds > RAY_START
+        return seconds > START
     from joblib import cpu_count
 
-    overhead = PLAN
-    if not _is_connected():
-        overhead += RAY_START + RAY_WORKERS
-    elif not _workers_started:
-        overhead += RAY_WORKERS
-    return bool(seconds - seconds / cpu_count() > overhead)
-
-
-def _is_connected() -> bool:
-    if "ray" not in sys.modules:
-        return False
-    import ray
-
-    return bool(ray.is_initialized())
-
-
-def _map_here(function: Callable[[T], R], units: Sequence[T], _: float) -> Generator[R]:
-    return (function(unit) for unit in units)
-
-
-def _map_by_plan(function: Callable[[T], R], units: Sequence[T], seconds: float) -> Generator[R]:
-    return _results(_plan(function, units, seconds))
+    return bool(seconds - seconds / cpu_count() > START)
 
 
 def _results(plan: "Dataset") -> Generator[Any]:
     """Runs a plan; gives the results that its rows hold, and raises the first error in them."""
-    global _workers_started
     with closing(_rows(plan)) as rows:
         for row in rows:
-            _workers_started = True
             result, error = pickle.loads(row["outcome"])
             if error is not None:
                 raise error
@@ -211,18 +172,14 @@ def _plan_of_actors(make: Callable[[str], Callable[[T], R]], units: Sequence[T])
     cpus = int(resources["CPU"]) if ray_cluster.is_remote() else int(cpu_count())
     actors = min(gpus or cpus, len(units))
     source = _source(units, min(len(units), BLOCKS_PER_ACTOR * actors))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Ray 2.64 will have another way to say `max_restarts`
-        return source.map(
-            _Actor,
-            fn_constructor_args=(make, "cuda" if gpus else "cpu"),
-            num_cpus=None if gpus else 1,
-            num_gpus=1 if gpus else None,
-            # Where others have CPUs, it starts with as many actors as it can have.
-            compute=ActorPoolStrategy(min_size=1, initial_size=actors, max_size=actors),
-            # With restarts, Ray prints a warning about each pool to standard error.
-            ray_remote_args_fn=lambda: {"max_restarts": 0, "max_task_retries": 0},
-        )
+    return source.map(
+        _Actor,
+        fn_constructor_args=(make, "cuda" if gpus else "cpu"),
+        num_cpus=None if gpus else 1,
+        num_gpus=1 if gpus else None,
+        # Where others have CPUs, it starts with as many actors as it can have.
+        compute=ActorPoolStrategy(min_size=1, initial_size=actors, max_size=actors),
+    )
 
 
 class _Actor:

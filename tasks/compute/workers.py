@@ -1,7 +1,6 @@
 """Runs work with workers that each load a network once: actors of Ray Data, or threads."""
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
 from queue import SimpleQueue
 from typing import TypeVar
 
@@ -39,12 +38,7 @@ def map_units(
         Exception: The error of the first unit that fails.
     """
     in_order = ray_data.map_by_actors if ray_data.are_actors_worth(seconds) else in_threads
-    results = []
-    with closing(in_order(make, units)) as mapped:
-        for unit, result in zip(units, mapped, strict=True):
-            results.append(result)
-            done(unit)
-    return results
+    return ray_data.finish(in_order(make, units), units, done)
 
 
 def in_threads(make: Make[T, R], units: Sequence[T]) -> Generator[R]:

@@ -1,10 +1,10 @@
 """Unpacks data that is an archive: zip, or tar in any compression."""
 
 import shutil
-import stat
 import sys
 import zipfile
 import zlib
+from collections.abc import Callable
 from lzma import LZMAError
 from pathlib import Path
 
@@ -26,8 +26,8 @@ def unpack(folder: Path, scratch: Path) -> None:
         scratch: Where the archive is unpacked; on the same file system.
 
     Raises:
-        ValueError: The archive is damaged, would fill the disk, or has a link, or a file whose name
-            leads outside it, is too long or is another file's too.
+        ValueError: The archive is damaged, would fill the disk, or has a file whose name leads
+            outside it or is too long, or a link.
     """
     archive = next(folder.iterdir())
     if len(list(folder.iterdir())) > 1 or not archive.is_file():
@@ -50,54 +50,46 @@ def unpack(folder: Path, scratch: Path) -> None:
 
 
 def _unpack_zip(archive: Path, target: Path) -> None:
-    accept = _Rules(target).check
+    check = _bounded(target)
     with zipfile.ZipFile(archive) as file:
         for member in file.infolist():
-            is_link = stat.S_ISLNK(member.external_attr >> 16)
-            accept(member.filename, member.file_size, member.is_dir(), is_link)
+            check(member.filename, member.file_size)
         file.extractall(target)
     shutil.rmtree(target / "__MACOSX", ignore_errors=True)  # macOS metadata, named like the files
 
 
 def _unpack_tar(archive: Path, target: Path) -> None:
-    accept = _Rules(target).check
+    check = _bounded(target)
 
     def checked(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo:
-        accept(member.name, member.size, member.isdir(), member.issym() or member.islnk())
+        check(member.name, member.size)
+        if member.issym() or member.islnk():  # it may lead elsewhere, once wrapping is taken away
+            raise ValueError(
+                f"The data's archive has a link, {member.name!r}. Pack the files themselves: tar "
+                "does so with --dereference --hard-dereference."
+            )
         return tarfile.data_filter(member, folder)  # refuses devices and pipes
 
     with tarfile.open(archive) as file:
         file.extractall(target, filter=checked)
 
 
-class _Rules:
-    """What the members of an archive have to keep to, each before it is unpacked."""
+def _bounded(target: Path) -> Callable[[str, int], None]:
+    """Checks the name and the size of each member, in bytes, before it is unpacked to a folder."""
+    left = most = int(shutil.disk_usage(target).free * SHARE)
 
-    def __init__(self, target: Path) -> None:
-        self._target = target
-        self._left = self._most = int(shutil.disk_usage(target).free * SHARE)
-        self._taken: set[Path] = set()
-
-    def check(self, name: str, size: int, is_folder: bool, is_link: bool) -> None:
-        """Refuses a member that is no file or folder of its own, or one too many for the disk."""
-        path = inside(self._target, name)
-        if is_link:
+    def check(name: str, size: int) -> None:
+        nonlocal left
+        inside(target, name)
+        left -= size
+        if left < 0:
             raise ValueError(
-                f"The data's archive has a link, {name!r}. Pack the files themselves: zip does so, "
-                "and tar with --dereference --hard-dereference."
-            )
-        if not is_folder and path in self._taken:
-            raise ValueError(
-                f"The data's archive has two files with the name {name!r}; which is it?"
-            )
-        self._taken.add(path)
-        self._left -= size
-        if self._left < 0:
-            raise ValueError(
-                f"The data's archive would unpack to more than {self._most / 1e9:,.1f} GB, which "
-                f"is {SHARE:.0%} of what is free on the disk of the store. Free some, or unpack it "
+                f"The data's archive would unpack to more than {most / 1e9:,.1f} GB, which is "
+                f"{SHARE:.0%} of what is free on the disk of the store. Free some, or unpack it "
                 "elsewhere and set data.path to the folder."
             )
+
+    return check
 
 
 def _without_wrapping(folder: Path) -> Path:

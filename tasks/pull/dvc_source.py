@@ -3,10 +3,8 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -52,8 +50,10 @@ class DvcSource:
             return False
         if not folder.is_dir():
             return False
-        found = list(islice(_sizes(folder), files + 1))
-        return bool(found) and (len(found), sum(found)) != (files, size)
+        sizes = [
+            path.stat().st_size for _, paths in walk_folder(folder, hidden=True) for path in paths
+        ]
+        return bool(sizes) and (len(sizes), sum(sizes)) != (files, size)
 
     def _pinned(self) -> dict[str, Any]:
         """The entry of the folder `data/` in `data.dvc`."""
@@ -126,14 +126,6 @@ def _read_listing(path: Path) -> dict[str, str]:
     return md5s
 
 
-def _sizes(folder: Path) -> Iterator[int]:
-    """The size of each file below a folder, including hidden ones, as in DVC."""
-    for where, names in walk_folder(folder, ignored=lambda name: None, hidden=True):
-        for name in names:
-            with suppress(FileNotFoundError):
-                yield (where / name).stat().st_size
-
-
 def _below(part: str, files: Mapping[str, str]) -> dict[str, str]:
     """The files below a folder, by their names in it; or the one file."""
     if part in files:
@@ -164,18 +156,21 @@ def _link_objects(repo: Any, md5s: Mapping[Path, str]) -> None:
             return hashlib.file_digest(file, "md5").hexdigest() != md5.removesuffix(".dir")
 
     damaged = [
-        item for item, bad in zip(md5s.items(), each(is_damaged, md5s.items()), strict=True) if bad
+        (path, md5)
+        for (path, md5), bad in zip(md5s.items(), each(is_damaged, md5s.items()), strict=True)
+        if bad
     ]
-    for md5 in {md5 for _, md5 in damaged}:
+    if not damaged:
+        return
+    for _, md5 in damaged:
         cache.delete(md5)
-    if damaged:
-        path, md5 = damaged[0]
-        raise OSError(
-            f"DVC's copy of {len(damaged)} of {len(md5s)} files is damaged, such as {path.name}. "
-            "It is gone from the cache now, and another try fetches it anew. If that does not "
-            f"help, the remote is damaged: delete files/md5/{md5[:2]}/{md5[2:]} there and run "
-            "dvc push where the data is whole."
-        )
+    path, md5 = damaged[0]
+    raise OSError(
+        f"DVC's copy of {len(damaged)} of {len(md5s)} files is damaged, such as {path.name}. It is "
+        "gone from the cache now, and another try fetches it anew. If that does not help, the "
+        f"remote is damaged: delete files/md5/{md5[:2]}/{md5[2:]} there and run dvc push where the "
+        "data is whole."
+    )
 
 
 def _default_remote(repo: Any) -> tuple[Any, str]:

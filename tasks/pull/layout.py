@@ -9,12 +9,11 @@ from tasks.data.listing import ALIASES, has_split_folders, is_no_image, list_fil
 EXAMPLES = 5
 
 
-def check_layout(root: Path, path: str) -> None:
+def check_layout(root: Path) -> None:
     """Refuses class folders that a classifier cannot be trained on.
 
     Args:
         root: The folder of the data.
-        path: Its name for the user, `data.path`.
 
     Raises:
         ValueError: All images are in one class, a class folder has no image, or a name is not
@@ -39,8 +38,8 @@ def check_layout(root: Path, path: str) -> None:
         [label] = labels
         raise ValueError(
             f"All images are in one class, {label}, and a classifier needs at least two: data.path "
-            "holds a folder of images per class (below train, val and test or not)."
-            + _deeper(root, path)
+            "holds a folder of images per class (below train, val and test or not). If the classes "
+            "lie deeper, name the folder that holds them."
         )
 
 
@@ -59,18 +58,6 @@ def _folders_in(folder: Path) -> list[Path]:
         for path in folder.iterdir()
         if path.is_dir() and not path.is_symlink() and not path.name.startswith(".")
     ]
-
-
-def _deeper(root: Path, path: str) -> str:
-    """Says which folder below the data has several folders in it, if there is such a one."""
-    folder = root
-    while len(below := _folders_in(folder)) == 1:
-        [folder] = below
-    if folder == root or not below:
-        return ""
-    inner = folder.relative_to(root).as_posix()
-    levels = "a level" if "/" not in inner else "some levels"
-    return f" It is probably {levels} too high: try data.path={path.rstrip('/')}/{inner}"
 
 
 def _check_utf8(name: str) -> None:

@@ -1,66 +1,18 @@
 """Data on this machine that is not under DVC."""
 
 import hashlib
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-
-from rich.markup import escape
 
 from retrain.errors import UsageError
 from retrain.runs import console
 from retrain.step import digest_of
 from tasks.pull.transfer import each, walk_folder
 
-EXAMPLES = 5
-
-
-@dataclass(frozen=True)
-class Listing:
-    """What is in a folder.
-
-    Attributes:
-        files: The regular files that are not hidden, by their names in it.
-        empty: The folders without a file or a folder.
-        ignored: Pipes, sockets, devices, and links that lead nowhere or in circles.
-    """
-
-    files: Mapping[str, Path]
-    empty: tuple[str, ...] = ()
-    ignored: tuple[str, ...] = ()
-
-    def state(self) -> str:
-        """Another one after a file was written to, replaced, added or removed; no file is read."""
-        digest = hashlib.sha256()
-        for name, path in self.files.items():
-            now = path.stat()
-            seen = (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
-            digest.update(os.fsencode(f"{name}\0{seen}\0"))
-        digest.update(os.fsencode("\0".join(self.empty)))
-        return digest.hexdigest()
-
-    def digest(self, copy: Path | None = None) -> str:
-        """SHA-256 (hex) over the names and the bytes of the files, and the empty folders' names.
-
-        Args:
-            copy: A folder where all of it is written to, as it is read.
-        """
-        if copy:
-            for name in self.empty:
-                (copy / name).mkdir(parents=True)
-        size = sum(path.stat().st_size for path in self.files.values())
-        with console.byte_progress("copying" if copy else "reading", size) as show:
-            digests = each(
-                lambda name: _read(self.files[name], copy and copy / name, show), self.files
-            )
-        named = dict(zip(self.files, digests, strict=True))
-        return digest_of(named | {f"{name}/": None for name in self.empty})
-
-
-# The digests of what this process has read, by its state: a run asks for the version of its data
-# more than once.
+# The digests of what this process has read, by the state of the files: a run asks for the version
+# of its data more than once.
 _digests: dict[str, str] = {}
 
 
@@ -80,54 +32,45 @@ class LocalSource:
 
     def digest(self) -> str:
         """SHA-256 (hex) over the names and the bytes of the files."""
-        found = list_data(self.path)
-        if not found.files:
+        files = self._files()
+        if not files:
+            exists = "has no regular file" if self.path.exists() else "does not exist"
             raise UsageError(
-                f"data.path: {self.path} {_why_nothing(self.path, found)}. (For a data set on the "
-                "Hugging Face hub, set data.format to hub.)"
+                f"data.path: {self.path} {exists}. (For a data set on the Hugging Face hub, set "
+                "data.format to hub.)"
             )
-        state = found.state()
+        found = {name: path.stat() for name, path in files.items()}
+        state = digest_of(
+            [[name, one.st_ino, one.st_size, one.st_mtime_ns] for name, one in found.items()]
+        )
         if state not in _digests:
-            _digests[state] = found.digest()
+            _digests[state] = _read_all(files, None)
         return _digests[state]
 
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
-        """Copies the files, whose bytes are measured on the way; says what it leaves out."""
-        found = list_data(self.path)
-        if found.ignored:
-            console.say(escape(_describe_ignored(found.ignored)))
-        if found.digest(folder) != digest:
+        """Copies the files, whose bytes are measured on the way, and the folders without any."""
+        if self.path.is_dir():
+            for below, _ in walk_folder(self.path):
+                (folder / below.relative_to(self.path)).mkdir(parents=True, exist_ok=True)
+        if _read_all(self._files(), folder) != digest:
             raise ValueError(f"{self.path} has changed since the run started: run it again.")
 
-
-def list_data(path: Path) -> Listing:
-    """What is in a folder; or the one file."""
-    if path.is_file():
-        return Listing({path.name: path})
-    if not path.is_dir():
-        return Listing({})
-    files: dict[str, Path] = {}
-    empty: list[str] = []
-    ignored: list[str] = []
-    for folder, names in walk_folder(path, ignored.append):
-        files |= {(folder / name).relative_to(path).as_posix(): folder / name for name in names}
-        if not names and not any(folder.iterdir()):
-            empty.append(folder.relative_to(path).as_posix())
-    return Listing(dict(sorted(files.items())), tuple(sorted(empty)), tuple(sorted(ignored)))
+    def _files(self) -> dict[str, Path]:
+        """The regular files, by their names in the folder; or the one file."""
+        if self.path.is_file():
+            return {self.path.name: self.path}
+        if not self.path.is_dir():
+            return {}
+        files = [path for _, paths in walk_folder(self.path) for path in paths]
+        return {path.relative_to(self.path).as_posix(): path for path in sorted(files)}
 
 
-def _why_nothing(path: Path, found: Listing) -> str:
-    if found.ignored or (path.exists() and not path.is_dir()):
-        return "has no regular file"
-    return "is empty" if path.exists() else "does not exist"
-
-
-def _describe_ignored(ignored: Sequence[str]) -> str:
-    more = len(ignored) - EXAMPLES
-    return (
-        f"Left out of the data, because they are no regular files or lead in circles: "
-        f"{', '.join(ignored[:EXAMPLES])}{f', and {more:,} more' if more > 0 else ''}"
-    )
+def _read_all(files: dict[str, Path], target: Path | None) -> str:
+    """SHA-256 (hex) over the names and the bytes of files, which are also copied to a folder."""
+    size = sum(path.stat().st_size for path in files.values())
+    with console.byte_progress("copying" if target else "reading", size) as show:
+        digests = each(lambda name: _read(files[name], target and target / name, show), files)
+    return digest_of(dict(zip(files, digests, strict=True)))
 
 
 PIECE = 1 << 20  # bytes per read, of which a person is told
@@ -138,12 +81,10 @@ def _read(path: Path, copy: Path | None, show: Callable[[int], None]) -> str:
     digest = hashlib.sha256()
     with ExitStack() as opened:
         file = opened.enter_context(path.open("rb", buffering=0))
-        if copy:
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            target = opened.enter_context(copy.open("wb"))
+        target = opened.enter_context(copy.open("wb")) if copy else None
         while piece := file.read(PIECE):
             digest.update(piece)
-            if copy:
+            if target:
                 target.write(piece)
             show(len(piece))
     return digest.hexdigest()

@@ -119,7 +119,7 @@ def pull(data: "Data", version: DataVersion, workspace: Workspace) -> Facts:
             unpack(folder, workspace.scratch)
         found = _recognise(folder) if data.format in ("auto", "hub") else data.format
         if found == "folders":
-            check_layout(folder, data.path)
+            check_layout(folder)
     except ValueError:  # a verdict: the same data is not pulled again
         shutil.rmtree(workspace.scratch)
         raise
@@ -211,12 +211,9 @@ def check(workload: "Workload", project: Project) -> Iterator[str]:
     """Finds a `data.path` that contains the project itself, with all its outputs."""
     data = workload.data
     url = urlsplit(data.path)
-    if url.scheme in ("file", "local"):
-        path = Path(url.path)
-    elif data.format == "hub" or url.scheme:
+    if data.format == "hub" or url.scheme not in ("", "file", "local"):
         return
-    else:
-        path = _place(data, project)
+    path = Path(url.path) if url.scheme else _place(data, project)
     root = project.root
     if any(
         clone.is_relative_to(place) for clone in (root, root.resolve())

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -55,66 +55,42 @@ def reaching(fault: str) -> Iterator[None]:
 
 
 def walk_folder(
-    root: Path, ignored: Callable[[str], None], hidden: bool = False
-) -> Iterator[tuple[Path, list[str]]]:
+    folder: Path, hidden: bool = False, above: Sequence[tuple[int, int]] = ()
+) -> Iterator[tuple[Path, list[Path]]]:
     """Lists a folder of this machine and the folders below it. Links are followed.
 
     Only regular files are listed: to open a pipe, a socket or a device would wait, perhaps for
     ever. A link that leads to a folder above it is not followed, because that would not end.
 
     Args:
-        root: The folder.
-        ignored: Called with the path of each entry that is left out, relative to the root.
+        folder: The folder.
         hidden: Whether hidden files and folders are listed too.
+        above: The device and the inode of each folder above it.
 
     Yields:
-        A folder, and the names of the files in it.
+        A folder, and the files in it.
     """
-    # Of each folder that is still to be listed: its identity and those of the folders above it.
-    lineages: dict[Path, tuple[tuple[int, int], ...]] = {root: (_identity(root),)}
-    for place, folders, names in os.walk(root, followlinks=True):
-        folder = Path(place)
-        lineage = lineages.pop(folder)
-        below = []
-        for name in (each for each in sorted(folders) if hidden or not each.startswith(".")):
-            identity = _identity(folder / name)
-            if identity in lineage:
-                ignored((folder / name).relative_to(root).as_posix())
-            else:
-                lineages[folder / name] = (*lineage, identity)
-                below.append(name)
-        folders[:] = below
-        files = []
-        for name in (each for each in sorted(names) if hidden or not each.startswith(".")):
-            if (folder / name).is_file():
-                files.append(name)
-            else:
-                ignored((folder / name).relative_to(root).as_posix())
-        yield folder, files
-
-
-def _identity(folder: Path) -> tuple[int, int]:
     found = folder.stat()
-    return found.st_dev, found.st_ino
+    identity = (found.st_dev, found.st_ino)
+    if identity in above:
+        return
+    entries = [path for path in sorted(folder.iterdir()) if hidden or path.name[0] != "."]
+    yield folder, [path for path in entries if path.is_file()]
+    for path in entries:
+        if path.is_dir():
+            yield from walk_folder(path, hidden, (*above, identity))
 
 
 def link_file(source: Path, target: Path) -> None:
-    """Links a file to a second path; copies it only where links are impossible.
-
-    It tries a reflink, a hard link and a copy, and replaces an existing file.
+    """Links a file to a second path, in place of any file there; copies it without links.
 
     Args:
         source: Must never be written to, like the objects in DVC's cache.
         target: Must not be written to either. The folders above it are made.
     """
-    from dvc_objects.fs.system import hardlink, reflink
-
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
-    for link in (reflink, hardlink):
-        try:
-            link(str(source), str(target))
-        except OSError:  # another file system, or one without such links
-            continue
-        return
-    shutil.copyfile(source, target)
+    try:
+        target.hardlink_to(source)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(source, target)

@@ -144,8 +144,7 @@ def test_ray_data_says_nothing_and_the_log_gets_its_statistics(ray_session, capf
 
 def test_a_second_core_is_worth_a_start_that_takes_less_than_it_saves(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(ray_data, "_is_connected", lambda: False)
-    start = ray_data.RAY_START + ray_data.RAY_WORKERS + ray_data.PLAN
+    start = ray_data.START
     for cores, seconds, worth in (
         (1, MUCH, False),
         (2, 1.9 * start, False),
@@ -161,14 +160,3 @@ def test_a_cluster_gets_work_that_is_worth_the_connection_whatever_this_machine_
     monkeypatch.setattr(joblib, "cpu_count", lambda: 1)
     assert not ray_data._is_worth_a_plan(1.0)
     assert ray_data._is_worth_a_plan(60.0)
-
-
-def test_less_work_is_worth_a_ray_that_runs_and_less_still_one_that_was_used(monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(joblib, "cpu_count", lambda: 2)
-    least = []
-    for connected, used in ((False, False), (True, False), (True, True)):
-        monkeypatch.setattr(ray_data, "_is_connected", lambda connected=connected: connected)
-        monkeypatch.setattr(ray_data, "_workers_started", used)
-        least.append(next(tenth for tenth in range(1000) if ray_data._is_worth_a_plan(tenth / 10)))
-    assert least == sorted(set(least), reverse=True)

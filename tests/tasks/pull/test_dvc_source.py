@@ -1,19 +1,17 @@
 """Data under DVC, with real repositories, remotes and caches."""
 
-import errno
 import hashlib
 import json
 import shutil
 
 import pytest
-from dvc_objects.fs.system import reflink
 
 from retrain.caching import is_transient
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.workload import Data
-from tasks.pull.step import data_version, outdated, pull
-from tests.tasks.pull.pulling import dvc, git, make_files, make_workspace, pulled, read_files
+from tasks.pull.step import data_version, outdated
+from tests.tasks.pull.pulling import dvc, git, make_files, pulled, read_files
 
 REMOTE = ".dvc/remote/files/md5"
 CACHE = ".dvc/cache/files/md5"
@@ -82,47 +80,6 @@ def test_the_pinned_version_is_fetched_from_the_remote(project):
     assert version.digest in (project.root / "data.dvc").read_text()
 
 
-def test_what_dvc_has_is_not_written_again(project, tmp_path):
-    pulled(project, "data/digits")
-    cached = object_of(project, "digits/cat/1.png", CACHE)
-    workspace = make_workspace(tmp_path / "work", project)
-    config = Data(path="data/digits")
-    pull(config, data_version(config, project), workspace)
-    taken = workspace.folder / "data" / "cat" / "1.png"
-    # A hard link here; a reflink, which is another file with the same blocks, where there are such.
-    assert taken.samefile(cached) or has_reflinks(tmp_path)
-    assert taken.samefile(cached) == (taken.stat().st_nlink > 1)
-
-
-def has_reflinks(folder):
-    (folder / "a").write_text("a")
-    try:
-        reflink(str(folder / "a"), str(folder / "b"))
-    except OSError:
-        return False
-    return True
-
-
-def test_a_listing_that_a_killed_run_left_half_is_replaced(project, tmp_path):
-    workspace = make_workspace(tmp_path / "work", project)
-    config = Data(path="data/digits")
-    version = data_version(config, project)
-    (workspace.scratch / version.digest).write_text("[{")
-    pull(config, version, workspace)
-    assert read_files(workspace.folder / "data") == NEW
-
-
-def test_where_there_are_no_links_it_is_copied(project, monkeypatch):
-    from dvc_objects.fs import system
-
-    def refuses(source, target):
-        raise OSError(errno.EXDEV, "another file system")
-
-    monkeypatch.setattr(system, "reflink", refuses)
-    monkeypatch.setattr(system, "hardlink", refuses)
-    assert pulled(project, "data/digits")[1] == NEW
-
-
 def test_only_what_is_wanted_is_fetched(project):
     pulled(project, "data/digits/cat", format="folders")
     fetched = {path.read_text() for path in objects(project.root, CACHE).values()}
@@ -181,13 +138,6 @@ def test_a_remote_that_is_gone_is_named_and_tried_again(project):
     assert pulled(project, "data/digits")[1] == NEW
 
 
-def test_a_file_that_was_never_pushed_is_an_error(project):
-    object_of(project, "digits/dog/2.png").unlink()
-    with pytest.raises(ConnectionError, match="with the data pushed to it"):
-        pulled(project, "data/digits")
-    assert pulled(project, "data/digits/cat", format="folders")[1] == {"1.png": "digits/cat/1.png"}
-
-
 def test_a_damaged_file_in_the_remote_is_not_taken(project):
     path = object_of(project, "digits/dog/2.png")
     overwrite(path, "digits/dog/X.png")
@@ -220,12 +170,6 @@ def test_a_damaged_cache_is_mended_from_the_remote_by_another_try(project):
 def test_a_path_that_the_version_has_not_is_answered_with_what_it_has(project):
     with pytest.raises(UsageError, match=r"has no digts, but digits, other\. .*dvc add data"):
         pulled(project, "data/digts")
-
-
-@pytest.mark.parametrize("name", ["digit", "digits/ca"])
-def test_the_beginning_of_a_folders_name_is_not_the_folder(project, name):
-    with pytest.raises(UsageError, match=f"has no {name}"):
-        pulled(project, f"data/{name}")
 
 
 def test_an_unknown_git_revision_is_named(project):

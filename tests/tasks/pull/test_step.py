@@ -2,7 +2,6 @@
 
 import io
 import shutil
-import stat
 import subprocess
 import tarfile
 import zipfile
@@ -78,24 +77,12 @@ def test_a_single_class_is_not_taken_for_a_wrapping(project, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("names", "inner"),
-    [
-        (["photos/ant/1.png", "photos/bee/1.png"], "a level too high: try data.path={}/photos"),
-        (["a/b/ant/1.png", "a/b/bee/1.png"], "some levels too high: try data.path={}/a/b"),
-        (["p/train/ant/1.png", "p/test/bee/1.png"], "a level too high: try data.path={}/p"),
-        (["ant/1.png", "ant/2.png"], None),
-        (["train/ant/1.png", "test/ant/2.png"], None),
-        (["ant/1.png", "2.png", ".bee/3.png"], None),
-    ],
+    "names", [["ant/1.png", "ant/2.png"], ["train/ant/1.png", "test/ant/2.png"]]
 )
-def test_a_single_class_is_refused_with_the_folder_that_may_be_meant(
-    project, tmp_path, names, inner
-):
+def test_a_single_class_is_refused(project, tmp_path, names):
     make_files(tmp_path / "pets", *names)
-    with pytest.raises(ValueError, match="All images are in one class") as error:
+    with pytest.raises(ValueError, match=r"^All images are in one class, ant, .* lie deeper, name"):
         pulled(project, tmp_path / "pets")
-    hint = inner and f"It is probably {inner.format(tmp_path / 'pets')}"
-    assert str(error.value).endswith(hint or "(below train, val and test or not).")
 
 
 @pytest.mark.parametrize(
@@ -132,12 +119,6 @@ def test_an_archive_that_leads_out_of_its_folder_is_refused(project, tmp_path, n
         pulled(project, tmp_path / "bad.zip")
 
 
-def test_a_tar_that_leads_out_of_its_folder_is_refused(project, tmp_path):
-    make_tar(tmp_path / "bad.tar", {"cat/1.png": "1", "../out.png": "out"})
-    with pytest.raises(ValueError, match=r"'\.\./out\.png', which leads out of its folder"):
-        pulled(project, tmp_path / "bad.tar")
-
-
 def test_a_tar_with_a_pipe_is_refused(project, tmp_path):
     with tarfile.open(tmp_path / "bad.tar", "w") as archive:
         member = tarfile.TarInfo("cat/1.png")
@@ -166,16 +147,6 @@ def test_a_link_in_an_archive_is_refused(project, tmp_path, name, kind, to):
         pulled(project, tmp_path / "bad.tar")
 
 
-def test_a_link_in_a_zip_is_refused(project, tmp_path):
-    member = zipfile.ZipInfo("cat/link.png")
-    member.external_attr = (stat.S_IFLNK | 0o777) << 16
-    make_zip(tmp_path / "bad.zip", PETS)
-    with zipfile.ZipFile(tmp_path / "bad.zip", "a") as archive:
-        archive.writestr(member, "../../secret.png")
-    with pytest.raises(ValueError, match=r"The data's archive has a link, 'cat/link\.png'"):
-        pulled(project, tmp_path / "bad.zip")
-
-
 @pytest.mark.parametrize("name", ["bomb.zip", "bomb.tar"])
 def test_an_archive_of_more_than_the_disk_has_is_refused_before_it_is_unpacked(
     project, tmp_path, name
@@ -192,18 +163,6 @@ def test_an_archive_of_more_than_the_disk_has_is_refused_before_it_is_unpacked(
             archive.addfile(member)
     with pytest.raises(ValueError, match=r"to more than .* GB, which is 90% of what is free"):
         pulled(project, tmp_path / name)
-
-
-def test_two_files_of_one_name_in_an_archive_are_refused(project, tmp_path):
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive, pytest.warns(UserWarning):
-        archive.writestr("cat/1.png", "1")
-        archive.writestr("cat/1.png", "2")
-    with tarfile.open(tmp_path / "a.tar", "w") as archive:
-        for name in ("cat/1.png", "./cat/1.png"):
-            archive.addfile(tarfile.TarInfo(name))
-    for name in ("a.zip", "a.tar"):
-        with pytest.raises(ValueError, match=r"two files with the name '(\./)?cat/1\.png'"):
-            pulled(project, tmp_path / name)
 
 
 @pytest.mark.parametrize("make", [make_zip, make_tar])
@@ -260,24 +219,10 @@ def test_a_broken_archive_is_an_error(project, tmp_path):
         pulled(project, tmp_path / "pets.tgz")
 
 
-def test_a_zip_whose_bytes_have_changed_is_an_error(project, tmp_path):
-    with zipfile.ZipFile(tmp_path / "pets.zip", "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr("cat/1.png", "all is well")
-    whole = (tmp_path / "pets.zip").read_bytes()
-    (tmp_path / "pets.zip").write_bytes(whole.replace(b"well", b"bad!"))
-    with pytest.raises(ValueError, match=r"pets\.zip cannot be unpacked"):
-        pulled(project, tmp_path / "pets.zip")
-
-
 def test_parquet_files_are_recognised_in_any_depth(project, tmp_path):
     make_files(tmp_path / "pets", "README.md", "data/train.parquet")
     assert pulled(project, tmp_path / "pets")[2] == {"format": "parquet"}
     assert pulled(project, tmp_path / "pets" / "data" / "train.parquet")[2] == {"format": "parquet"}
-
-
-def test_capitals_do_not_matter_in_an_images_name(project, tmp_path):
-    make_files(tmp_path / "pets", "cat/1.JPG", "dog/2.Png")
-    assert pulled(project, tmp_path / "pets")[2] == {"format": "folders"}
 
 
 @pytest.mark.parametrize(
@@ -292,11 +237,6 @@ def test_what_is_no_data_set_is_answered_with_what_was_found(project, tmp_path, 
     make_files(tmp_path / "pets", *names)
     with pytest.raises(ValueError, match=f"{found}.* a folder of images per class"):
         pulled(project, tmp_path / "pets")
-
-
-def test_a_format_that_is_set_stands(project, tmp_path):
-    make_files(tmp_path / "pets", "cat/1", "dog/2")
-    assert pulled(project, tmp_path / "pets", format="folders")[2] == {"format": "folders"}
 
 
 def test_the_version_of_nothing_is_an_error_before_the_run(project):
