@@ -40,8 +40,7 @@ class OwnColumns:
         """The values of images, by column; None where an image has none.
 
         Args:
-            images: With columns `file`, `row` and `path`. Calls in the order of the files read
-                each Parquet file once.
+            images: With columns `file`, `row` and `path`, in the order of the files.
 
         Raises:
             ValueError: There is no such column, or a file with it cannot be read.
@@ -49,19 +48,14 @@ class OwnColumns:
         return self._from_rows(images) if self._kind == "parquet" else self._from_metadata(images)
 
     def _from_rows(self, images: "pa.Table") -> dict[str, list[Any]]:
-        import pyarrow as pa
+        import pyarrow.compute as pc
 
-        found: dict[str, list[Any]] = {name: [None] * len(images) for name in self._names}
-        places: dict[str, list[tuple[int, int]]] = {}
-        for place, (file, row) in enumerate(
-            zip(images["file"].to_pylist(), images["row"].to_pylist(), strict=True)
-        ):
-            places.setdefault(file, []).append((place, row))
-        for file, rows in places.items():
-            values = self._of_file(file).take(pa.array([row for _, row in rows])).to_pydict()
+        found: dict[str, list[Any]] = {name: [] for name in self._names}
+        for file in images["file"].unique().to_pylist():
+            rows = images.filter(pc.equal(images["file"], file))["row"]
+            values = self._of_file(file).take(rows)
             for name in self._names:
-                for (place, _), value in zip(rows, values[name], strict=True):
-                    found[name][place] = value
+                found[name] += values[name].to_pylist()
         return found
 
     @cached_property
@@ -91,8 +85,8 @@ class OwnColumns:
         files = [name for name, _ in list_files(self._root) if name.rpartition("/")[2] in METADATA]
         if not files:
             raise ValueError(
-                f"{self._setting}: {_and(self._names)} is {self._otherwise}, and data.path holds "
-                f"no {_or(METADATA)} with columns of your own."
+                f"{self._setting}: {', '.join(self._names)} is {self._otherwise}, and data.path "
+                f"holds no {' or '.join(METADATA)} with columns of your own."
             )
         tables = [self._rows(file) for file in files]
         try:
@@ -131,13 +125,6 @@ class OwnColumns:
         missing = [name for name in wanted if name not in known]
         if missing:
             raise ValueError(
-                f"{self._setting}: {file} has no column {_and(missing)}, but {', '.join(known)}."
+                f"{self._setting}: {file} has no column {', '.join(missing)}, but "
+                f"{', '.join(known)}."
             )
-
-
-def _and(names: Sequence[str]) -> str:
-    return " and ".join(names)
-
-
-def _or(names: Sequence[str]) -> str:
-    return " or ".join(names)

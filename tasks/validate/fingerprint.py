@@ -16,7 +16,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +29,7 @@ THUMBNAIL = 16 * 16  # grey pixels
 LARGEST = 32  # difference of two thumbnails of images that look the same, of 255
 BITS = 3  # by which the fingerprints of images that look the same may differ
 SIDE = 8  # the frequencies in each direction
-NEIGHBOURS = 16  # with which a fingerprint is compared in each order, and an image with one
+NEIGHBOURS = 16  # with which a fingerprint is compared in each order, on each side
 _PAIRS = 2**14  # of thumbnails that are compared at a time
 _PIXELS = 32  # of a side that are enough
 # Of a side that are averaged to so few. With 128, one in a hundred copies of a photo that were made
@@ -104,8 +104,14 @@ def near_duplicates(
     import numpy as np
 
     found = np.full(len(prints), -1)
-    for one, other in _alike(prints, ranks, thumbnails, across=True):
-        found[one] = other
+    known = np.flatnonzero(prints)
+    for rank in np.unique(ranks)[:-1]:
+        lower, higher = known[ranks[known] == rank], known[ranks[known] > rank]
+        for one, other in _near(prints, lower, higher):
+            left = found[one] < 0
+            one, other = one[left], other[left]
+            same = _look_the_same(one, other, thumbnails)
+            found[one[same]] = other[same]
     return found
 
 
@@ -121,56 +127,12 @@ def look_alikes(prints: "NDArray[np.int64]", thumbnails: "Thumbnails") -> "NDArr
     """
     import numpy as np
 
-    pairs = _alike(prints, np.zeros_like(prints), thumbnails, across=False)
-    return np.concatenate([np.empty((2, 0), np.int64), *map(np.stack, pairs)], axis=1)
-
-
-def _alike(
-    prints: "NDArray[np.int64]",
-    ranks: "NDArray[np.int64]",
-    thumbnails: "Thumbnails",
-    across: bool,
-) -> "Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]":
-    """The indices of images that look the same, of a part of the pairs at a time.
-
-    Images of one fingerprint and one rank are a group. Each is compared with the first few of its
-    own group and of those whose fingerprints are near, until one looks the same.
-
-    Args:
-        prints: As above.
-        ranks: As above.
-        thumbnails: As above.
-        across: Whether only those are wanted where the second image has the higher rank.
-    """
-    import numpy as np
-
-    order = np.lexsort((ranks, prints))
-    order = order[prints[order] != 0]
-    is_new = np.ones(len(order), bool)
-    is_new[1:] = (np.diff(prints[order]) != 0) | (np.diff(ranks[order]) != 0)
-    starts = np.flatnonzero(is_new)
-    sizes, rank = np.diff(np.append(starts, len(order))), ranks[order[starts]]
-
-    def of_groups(mine: "NDArray[np.int64]", theirs: "NDArray[np.int64]") -> Any:
-        if across:
-            wanted = rank[mine] < rank[theirs]
-            mine, theirs = mine[wanted], theirs[wanted]
-        count = sizes[mine]
-        nth = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-        one, group = order[np.repeat(starts[mine], count) + nth], np.repeat(theirs, count)
-        for place in range(NEIGHBOURS):
-            left = sizes[group] > place
-            one, group = one[left], group[left]
-            other = order[starts[group] + place]
-            same = _look_the_same(one, other, thumbnails)
-            yield one[same], other[same]
-            one, group = one[~same], group[~same]
-
-    groups = np.flatnonzero(sizes > 1)
-    yield from of_groups(groups, groups)
-    for one, other in _pairs(prints[order[starts]]):
-        yield from of_groups(one, other)
-        yield from of_groups(other, one)
+    known = np.flatnonzero(prints)
+    pairs = [np.empty((2, 0), np.int64)]
+    for one, other in _near(prints, known, known):
+        same = _look_the_same(one, other, thumbnails)
+        pairs.append(np.stack([one[same], other[same]]))
+    return np.concatenate(pairs, axis=1)
 
 
 def _look_the_same(
@@ -190,26 +152,34 @@ def _look_the_same(
     return same
 
 
-def _pairs(
-    prints: "NDArray[np.int64]",
+def _near(
+    prints: "NDArray[np.int64]", of: "NDArray[np.int64]", among: "NDArray[np.int64]"
 ) -> "Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]":
-    """The indices of fingerprints that differ in a few bits, of a part of the pairs at a time.
+    """Pairs of images whose fingerprints differ in a few bits, of a part of the pairs at a time.
 
     Fingerprints are put in order four times, each time by other bits first, and each is compared
-    with those next to it. If two differ in up to 3 bits, they agree in the first 16 bits of one of
-    the orders. A pair is missed only where more than `NEIGHBOURS` lie between its two there; the
-    time grows with the number of images, not with its square.
+    with those next to its place. If two differ in up to 3 bits, they agree in the first 16 bits of
+    one of the orders. A pair is missed only where more than `NEIGHBOURS` lie between its two there;
+    the time grows with the number of images, not with its square.
+
+    Args:
+        prints: int64 (N,), the fingerprints of all images.
+        of: int64, the indices of the first images of the pairs.
+        among: int64, those of the second images.
     """
     import numpy as np
 
     bits = prints.view(np.uint64)
     for turn in range(0, 64, 16):
         turned = (bits << np.uint64(turn)) | (bits >> np.uint64(-turn % 64))
-        by = np.argsort(turned, kind="stable")
-        for distance in range(1, NEIGHBOURS + 1):
-            one, other = by[:-distance], by[distance:]
-            same = np.bitwise_count(bits[one] ^ bits[other]) <= BITS
-            yield one[same], other[same]
+        ordered = among[np.argsort(turned[among], kind="stable")]
+        places = np.searchsorted(turned[ordered], turned[of])
+        for distance in range(-NEIGHBOURS, NEIGHBOURS):
+            place = places + distance
+            inside = (place >= 0) & (place < len(ordered))
+            one, other = of[inside], ordered[place[inside]]
+            near = (np.bitwise_count(bits[one] ^ bits[other]) <= BITS) & (one != other)
+            yield one[near], other[near]
 
 
 def _grey(images: "NDArray[np.uint8]") -> "NDArray[np.float32]":

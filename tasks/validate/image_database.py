@@ -222,14 +222,7 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
         The copy in the earlier split is set aside. Training loses one example of many that way,
         while `test` would lose a row that this model and the one in production are compared on.
         """
-        for rank in reversed(range(1, len(SPLITS))):
-            less = ", ".join(f"'{split}'" for split in SPLITS[:rank])
-            with self._database:
-                self._database.execute(
-                    f"UPDATE images SET also_in = ?1 WHERE split IN ({less}) AND also_in IS NULL"
-                    " AND pixels IN (SELECT pixels FROM images WHERE split = ?1)",
-                    (SPLITS[rank],),
-                )
+        self._find_in_later_splits("also_in", "pixels")
 
     def find_divided(self) -> None:
         """Sets `group_in` of the images whose tie is also in a later split (train, val, test).
@@ -237,12 +230,22 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
         That can be where the data's names define splits. The images that `find_shared` has found
         are left out.
         """
+        self._find_in_later_splits("group_in", "tie", "AND also_in IS NULL")
+
+    def _find_in_later_splits(self, found: str, shared: str, others: str = "") -> None:
+        """Sets a column to the last split that shares the value of another column.
+
+        Args:
+            found: The column that is set.
+            shared: The other one.
+            others: SQL for a further condition.
+        """
         for rank in reversed(range(1, len(SPLITS))):
             less = ", ".join(f"'{split}'" for split in SPLITS[:rank])
             with self._database:
                 self._database.execute(
-                    f"UPDATE images SET group_in = ?1 WHERE split IN ({less}) AND group_in IS NULL"
-                    " AND also_in IS NULL AND tie IN (SELECT tie FROM images WHERE split = ?1)",
+                    f"UPDATE images SET {found} = ?1 WHERE split IN ({less}) AND {found} IS NULL"
+                    f" {others} AND {shared} IN (SELECT {shared} FROM images WHERE split = ?1)",
                     (SPLITS[rank],),
                 )
 

@@ -1,6 +1,5 @@
 """Work with a network that each worker loads once: by actors, or in this process."""
 
-import logging
 import os
 import signal
 import threading
@@ -42,28 +41,6 @@ def test_results_come_in_order_from_workers_that_load_once(ray_session, seconds)
     assert {device for _, _, device, _ in results} == {"cpu"}
 
 
-def refuse_one(device):
-    def work(unit):
-        if unit == 1:
-            raise ValueError("a part is broken")
-        return unit
-
-    return work
-
-
-def fail_to_load(device):
-    raise FileNotFoundError("there is no network")
-
-
-@places
-def test_an_error_is_raised_as_it_is(ray_session, seconds):
-    with pytest.raises(ValueError) as caught:
-        map_all(refuse_one, [0, 1, 2], seconds=seconds)
-    assert (type(caught.value), str(caught.value)) == (ValueError, "a part is broken")
-    with pytest.raises(FileNotFoundError, match="there is no network"):
-        map_all(fail_to_load, [0, 1, 2], seconds=seconds)
-
-
 def test_a_unit_whose_worker_is_lost_is_done_again(ray_session, tmp_path):
     def make(device):
         def work(unit):
@@ -76,27 +53,6 @@ def test_a_unit_whose_worker_is_lost_is_done_again(ray_session, tmp_path):
 
     assert map_all(make, [0, 1, 2, 3]) == [0, 1, 2, 3]
     assert (tmp_path / "lost").exists()
-
-
-def test_a_plan_ends_beside_training_workers(ray_session):
-    """They take half of the CPUs of a small Ray, and keep them."""
-    import ray
-
-    half = ray.cluster_resources()["CPU"] / 2
-    group = ray.util.placement_group([{"CPU": half / 2}] * 2)
-    ray.get(group.ready())
-    try:
-        assert [twice for twice, *_ in map_all(Loaded, [1, 2, 3])] == [2, 4, 6]
-    finally:
-        ray.util.remove_placement_group(group)
-
-
-def test_actors_say_nothing_and_the_log_gets_their_statistics(ray_session, capfd, caplog):
-    with caplog.at_level(logging.INFO, "tasks.compute.ray_data"):
-        map_all(Loaded, [1, 2])
-    assert "_Actor" in caplog.text
-    output = capfd.readouterr()
-    assert output.out == output.err == ""
 
 
 def test_as_many_calls_at_once_as_there_are_cores(monkeypatch):

@@ -114,14 +114,6 @@ def test_the_working_trees_data_is_neither_read_nor_changed(project):
     assert git(project.root, "status", "--porcelain") == ""
 
 
-def test_a_new_version_counts_before_it_is_committed(project):
-    dvc(project.root, "pull", "-q")
-    make_files(project.root / "data", "digits/cat/3.png")
-    dvc(project.root, "add", "-q", "data")
-    _, files, _ = pulled(project, "data/digits")
-    assert files == {**NEW, "cat/3.png": "digits/cat/3.png"}
-
-
 def test_the_cache_is_enough_when_the_remote_is_gone(project):
     first = pulled(project, "data/digits")
     shutil.rmtree(project.root / ".dvc" / "remote")
@@ -146,17 +138,6 @@ def test_a_damaged_file_in_the_remote_is_not_taken(project):
     assert is_transient(error.value)
     overwrite(path, "digits/dog/2.png")
     assert pulled(project, "data/digits")[1] == NEW
-
-
-def test_a_listing_that_says_less_than_was_pinned_is_not_believed(project):
-    (path,) = [
-        path
-        for name, path in objects(project.root, REMOTE).items()
-        if name in (project.root / "data.dvc").read_text()
-    ]
-    overwrite(path, json.dumps(json.loads(path.read_text())[:1]))
-    with pytest.raises(OSError, match="damaged"):
-        pulled(project, "data/digits")
 
 
 def test_a_damaged_cache_is_mended_from_the_remote_by_another_try(project):
@@ -237,11 +218,6 @@ def test_data_that_was_changed_without_dvc_add_is_said(working_tree, change):
     assert "dvc add data" in remark(working_tree)
     dvc(working_tree.root, "add", "-q", "data")
     assert remark(working_tree) is None
-
-
-def test_nothing_is_said_where_a_revision_is_asked_for(working_tree):
-    make_files(working_tree.root / "data", "digits/cat/2.png")
-    assert remark(working_tree, "old") is None
 
 
 @pytest.mark.parametrize(

@@ -69,11 +69,6 @@ def test_a_folder_at_a_url_is_downloaded(project):
         memory.rm("/pets", recursive=True)
 
 
-def test_a_file_url_is_a_url(project, tmp_path):
-    make_files(tmp_path / "pets", "cat/1.png", "dog/1.png")
-    assert set(pulled(project, f"file://{tmp_path}/pets")[1]) == {"cat/1.png", "dog/1.png"}
-
-
 def test_a_file_on_a_web_server_has_the_servers_version(project, tmp_path):
     make_files(tmp_path, "train.parquet")
 
@@ -210,28 +205,6 @@ def test_a_download_that_breaks_off_is_an_error(tmp_path):
 def test_a_protocol_that_is_unknown_or_not_installed_is_named(project, url):
     with pytest.raises(UsageError, match=r"s3fs|nonsense"):
         version_of(project, url)
-
-
-def test_a_name_at_a_url_that_leads_out_of_its_folder_is_refused(tmp_path):
-    memory = fsspec.filesystem("memory")
-    memory.pipe("/pets/cat/1.png", b"1")
-    memory.store["/pets/cat/../../../out.png"] = memory.store["/pets/cat/1.png"]
-    try:
-        place = UrlSource("memory://pets")
-        with pytest.raises(ValueError, match=r"out\.png', which leads out of its folder"):
-            place.fetch(place.digest(), tmp_path / "a/b/c", tmp_path)
-    finally:
-        memory.store.clear()
-    assert not list(tmp_path.rglob("out.png"))
-
-
-def test_only_regular_files_of_a_file_url_are_data(project, tmp_path):
-    make_files(tmp_path / "pets", "cat/1.png", "dog/1.png")
-    os.mkfifo(tmp_path / "pets/cat/pipe.png")
-    (tmp_path / "pets/dog/round").symlink_to(tmp_path / "pets")
-    (tmp_path / "pets/dog/2.png").symlink_to(tmp_path / "pets/dog/1.png")
-    _, files, _ = pulled(project, f"file://{tmp_path}/pets")
-    assert set(files) == {"cat/1.png", "dog/1.png", "dog/2.png"}
 
 
 @pytest.mark.parametrize("ranges", [True, False])
