@@ -35,7 +35,6 @@ def main(libraries: Sequence[str]) -> None:
     with os.fdopen(os.dup(1), "wb") as output:
         os.dup2(2, 1)  # what a library prints must not mix with the answers
         _remove_the_project()
-        import mlflow
         import numpy as np
         import torch
         from pyarrow import FixedSizeListArray, RecordBatch, array, float32, ipc, list_, string
@@ -47,20 +46,7 @@ def main(libraries: Sequence[str]) -> None:
         told = json.loads(line)
         package, classes = told["package"], told["classes"]
         os.chdir(told["folder"])
-        # To warn of other versions, it would look for half a second at all that is installed;
-        # `served.other_versions` tells of them.
-        lacking = _hide_what_it_lacks(Path(package)) if told["alone"] else set()
-        try:
-            model = mlflow.pyfunc.load_model(package, suppress_warnings=True)
-        except Exception as error:
-            if named := [name for name in lacking if f"import of {name} halted" in str(error)]:
-                raise ValueError(f"the package's requirements lack {named[0]}: {error}") from error
-            raise
-        for name, module in list(sys.modules.items()):
-            if name.split(".")[0] in PACKAGES and module:
-                assert Path(str(module.__file__)).is_relative_to(package), (
-                    f"{name} is not the package's"
-                )
+        model = _load(Path(package), told["alone"])
         of_classes = itemgetter(*classes)
         observe = getattr(model.unwrap_python_model(), "predict_with_features", model.predict)
         device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
@@ -93,6 +79,31 @@ def main(libraries: Sequence[str]) -> None:
                 writer = ipc.new_stream(output, batch.schema)
             writer.write_batch(batch, custom_metadata=machine | {"seconds": str(seconds)})
             output.flush()
+
+
+def _load(package: Path, alone: bool) -> Any:
+    """Loads a package; if it is alone, without the libraries that its requirements lack.
+
+    Raises:
+        ValueError: The requirements lack a library.
+    """
+    import mlflow
+
+    # To warn of other versions, it would look for half a second at all that is installed;
+    # `served.other_versions` tells of them.
+    lacking = _hide_what_it_lacks(package) if alone else set()
+    try:
+        model = mlflow.pyfunc.load_model(str(package), suppress_warnings=True)
+    except Exception as error:
+        if named := [name for name in lacking if f"import of {name} halted" in str(error)]:
+            raise ValueError(f"the package's requirements lack {named[0]}: {error}") from error
+        raise
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] in PACKAGES and module:
+            assert Path(str(module.__file__)).is_relative_to(package), (
+                f"{name} is not the package's"
+            )
+    return model
 
 
 def _answers(

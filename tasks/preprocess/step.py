@@ -6,7 +6,7 @@ scratch folder, so a run that was killed continues with the missing ones. `tasks
 describes the layout.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -77,14 +77,7 @@ def preprocess(
         (workspace.scratch / split).mkdir(parents=True, exist_ok=True)
         (workspace.folder / split).mkdir()
     if missing:
-        write = partial(_write_shards, source, images, validated.folder)
-        with console.unit_progress("preprocess", len(missing)) as show:
-            map_units(
-                write,
-                missing,
-                seconds=sum(task.unit.seconds for task in missing),
-                done=lambda task: show(task.unit.rows),
-            )
+        _write_all(partial(_write_shards, source, images, validated.folder), missing)
     for task in tasks:
         for split, shard in task.shards.items():
             # Should this run be killed before the output is published, the next finds it.
@@ -92,12 +85,9 @@ def preprocess(
     for split in SPLITS:
         _write_rows(validated.folder, groups, split, labels, workspace.folder / split)
     if images.storage == "source":
-        described = {
-            "format": pulled.facts["format"],
-            "image_column": data.image_column,
-            "label_column": data.label_column,
-            "bytes": _encoded_bytes(validated.folder, groups, "train"),
-        }
+        described = data.model_dump(include={"image_column", "label_column"})
+        described["format"] = pulled.facts["format"]
+        described["bytes"] = _encoded_bytes(validated.folder, groups, "train")
         write_json(workspace.folder / "train" / SOURCE, described)
     write_json(workspace.folder / LABELS, labels)
     form = images.model_dump(include={"size", "channels", "resize"})
@@ -108,6 +98,17 @@ def preprocess(
         "shape": [images.size, images.size, images.channels],
         "storage": images.storage,
     }
+
+
+def _write_all(write: Callable[[ShardTask], None], tasks: Sequence[ShardTask]) -> None:
+    """Does the work of all tasks, here or as a plan of Ray Data, and shows how far it is."""
+    with console.unit_progress("preprocess", len(tasks)) as show:
+        map_units(
+            write,
+            tasks,
+            seconds=sum(task.unit.seconds for task in tasks),
+            done=lambda task: show(task.unit.rows),
+        )
 
 
 def _side(images: "Images", split: str) -> int:

@@ -6,7 +6,6 @@ The tables that Great Expectations checks are `images` (a row per image), `class
 (how many accepted images each has); `bad` names the images that failed, and by which rule.
 """
 
-import hashlib
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -19,6 +18,8 @@ from tasks.data.image_table import property_types
 from tasks.data.splits import SPLITS
 from tasks.validate.fingerprint import THUMBNAIL, look_alikes, near_duplicates
 from tasks.validate.splits import assign_splits
+from tasks.validate.tables import TABLES
+from tasks.validate.ties import code, connect, equal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,38 +33,6 @@ if TYPE_CHECKING:
 _KEPT = ("split", "label", "error", "pixels", "fingerprint", *property_types())
 COLUMNS = (*_KEPT, "thumbnail")
 BATCH = 1024  # rows that are Python objects at a time
-
-_SQL_TYPES = {int: "INTEGER", float: "REAL", str: "TEXT"}
-_PROPERTIES = ", ".join(f"{name} {_SQL_TYPES[kind]}" for name, kind in property_types().items())
-
-
-def _html(column: str) -> str:
-    """SQL for a column's text as HTML: Data Docs show the values of a checked column unescaped."""
-    for mark, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
-        column = f"replace({column}, '{mark}', '{entity}')"
-    return column
-
-
-_TABLES = f"""
-CREATE TABLE images (
-    image INTEGER PRIMARY KEY, split TEXT, label TEXT, error TEXT, pixels TEXT, fingerprint INTEGER,
-    {_PROPERTIES},
-    member INTEGER, time, tie INTEGER, has_no_time INTEGER,
-    unknown_label TEXT, other_label TEXT, also_in TEXT, group_in TEXT,
-    near_duplicate INTEGER, near_duplicate_in TEXT,
-    shorter_side INTEGER GENERATED ALWAYS AS (min(width, height)),
-    longer_side INTEGER GENERATED ALWAYS AS (max(width, height)),
-    error_html TEXT GENERATED ALWAYS AS ({_html("error")}),
-    unknown_label_html TEXT GENERATED ALWAYS AS ({_html("unknown_label")}),
-    other_label_html TEXT GENERATED ALWAYS AS ({_html("other_label")})
-);
-CREATE TABLE known (label TEXT PRIMARY KEY) WITHOUT ROWID;
-CREATE TABLE bad (image INTEGER, rule INTEGER, PRIMARY KEY (image, rule)) WITHOUT ROWID;
-CREATE TABLE classes (
-    label TEXT PRIMARY KEY, train INTEGER, val INTEGER, test INTEGER, images INTEGER
-) WITHOUT ROWID;
-CREATE TABLE splits (split TEXT, images INTEGER);
-"""
 
 
 class ImageDatabase(AbstractContextManager["ImageDatabase"]):
@@ -79,11 +48,11 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
         self.path = path
         self._database = sqlite3.connect(path)
         self._database.row_factory = sqlite3.Row
-        self._database.create_function("code", 1, _code, deterministic=True)
+        self._database.create_function("code", 1, code, deterministic=True)
         # No run reads the database of a killed one, so nothing has to be safe on disk.
         self._database.execute("PRAGMA journal_mode = OFF")
         self._database.execute("PRAGMA synchronous = OFF")
-        self._database.executescript(_TABLES)
+        self._database.executescript(TABLES)
         self._thumbnails = path.with_suffix(".thumbnails").open("wb")
 
     def __exit__(
@@ -116,7 +85,7 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
             for batch in images.select(_KEPT).to_batches(BATCH)
             for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
         )
-        members = (group and _code(group) for group in groups)
+        members = (group and code(group) for group in groups)
         numbered = zip(count(first), members, times, rows, strict=False)
         with self._database:
             self._database.executemany(
@@ -161,10 +130,10 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
         )
         rows = np.fromiter(map(tuple, found), np.dtype((np.int64, 5)))
         numbers, ties, has_group, groups, prints = rows.T
-        pairs = [_equal(ties), np.flatnonzero(has_group)[_equal(groups[has_group == 1])]]
+        pairs = [equal(ties), np.flatnonzero(has_group)[equal(groups[has_group == 1])]]
         if near_duplicates:
             pairs.append(look_alikes(prints, self._thumbnails_of(numbers)))
-        names = _connect(np.concatenate(pairs, axis=1), np.where(has_group, groups, ties))
+        names = connect(np.concatenate(pairs, axis=1), np.where(has_group, groups, ties))
         with self._database:
             self._database.executemany(
                 "UPDATE images SET tie = ? WHERE image = ?",
@@ -369,35 +338,3 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
         return self._database.execute(
             f"SELECT * FROM {table} WHERE {key} IN ({found}) LIMIT ?", (limit,)
         ).fetchall()
-
-
-def _code(text: str) -> int:
-    """A number of 64 bits for a text."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
-
-
-def _equal(values: "NDArray[np.int64]") -> "NDArray[np.int64]":
-    """Pairs (2, P) of the indices of equal values, enough of them to connect all that are equal."""
-    import numpy as np
-
-    _, first, which = np.unique(values, return_index=True, return_inverse=True)
-    return np.stack([np.arange(len(values)), first[which]])
-
-
-def _connect(pairs: "NDArray[np.int64]", names: "NDArray[np.int64]") -> "NDArray[np.int64]":
-    """The smallest name among all that each is connected with.
-
-    Args:
-        pairs: int64 (2, P), indices of those that are connected.
-        names: int64 (N,).
-    """
-    import numpy as np
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    links = coo_array((np.ones(pairs.shape[1], bool), tuple(pairs)), shape=(len(names),) * 2)
-    parts, part = connected_components(links, directed=False)
-    smallest = np.full(parts, np.iinfo(np.int64).max)
-    np.minimum.at(smallest, part, names)
-    connected: NDArray[np.int64] = smallest[part]
-    return connected

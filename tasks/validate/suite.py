@@ -93,6 +93,15 @@ def image_rules(checks: "Checks") -> list[Rule]:
             gxe.ExpectColumnValuesToBeBetween(column="longer_side", max_value=checks.max_side),
             lambda image: f"{image['width']} x {image['height']} pixels is too large",
         ),
+        *_shared_rules(checks),
+    ]
+
+
+def _shared_rules(checks: "Checks") -> list[Rule]:
+    """What is expected of each image beside the others."""
+    from great_expectations import expectations as gxe
+
+    return [
         Rule(
             "images that a split held out from theirs has too",
             gxe.ExpectColumnValuesToBeNull(column="also_in"),
