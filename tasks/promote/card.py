@@ -10,7 +10,6 @@ from typing import Any
 
 import models
 from retrain import tracking
-from retrain.outputs import MANIFEST
 from retrain.project import Project
 from retrain.registry import model_card
 from retrain.runs import console

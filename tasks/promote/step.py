@@ -15,7 +15,6 @@ from typing import Any
 import models
 from retrain import tracking
 from retrain.errors import ChampionChangedError
-from retrain.outputs import MANIFEST
 from retrain.project import Project
 from retrain.registry import decisions, lineage, packages, versions
 from retrain.registry.ledger import LONGEST_REASON, Action, Decision
