@@ -1,10 +1,8 @@
 """Decodes and resizes images, in the same way for training and for serving."""
 
 import io
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,15 +15,10 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000
 
 RESAMPLING = "bicubic"  # with antialiasing
 
-
 # What turns an image the right way up, by its EXIF orientation: numbers of `Image.Transpose`. With
 # 5 and more, width and height are exchanged.
 _ORIENTATION = 0x0112
 _UPRIGHT = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
-
-# Up to this many pixels, it is faster to scale images together. With larger ones, the arithmetic
-# itself takes the time.
-_SMALL = 64 * 64
 
 
 @dataclass(frozen=True)
@@ -177,7 +170,7 @@ def cut_array(data: bytes, size: int, channels: int, part: Part) -> "NDArray[np.
 def to_arrays(
     encoded: Sequence[bytes], size: int, channels: int, resize: str
 ) -> "NDArray[np.uint8]":
-    """Does the same as `to_array` with several images; faster for small ones.
+    """Does the same as `to_array` with several images.
 
     Args:
         encoded: The encoded images.
@@ -194,17 +187,8 @@ def to_arrays(
     import numpy as np
 
     arrays = np.empty((len(encoded), size, size, channels), np.uint8)
-    alike: dict[tuple[int, ...], dict[int, NDArray[np.uint8]]] = defaultdict(dict)
     for number, data in enumerate(encoded):
-        found = _decode(data, least=2 * size)
-        pixels = found.stored
-        if isinstance(pixels, np.ndarray) and _may_join(found, size):
-            alike[pixels.shape][number] = pixels
-        else:
-            box = _box(found.width, found.height, resize)
-            arrays[number] = _scale(found, size, channels, box)
-    for some in alike.values():
-        arrays[list(some)] = _scale_joined(np.stack(list(some.values())), size, channels, resize)
+        arrays[number] = to_array(data, size, channels, resize)
     return arrays
 
 
@@ -347,104 +331,6 @@ def _upright(image: "Image.Image", orientation: int) -> "Image.Image":
     if orientation == 1:
         return image
     return image.transpose(Image.Transpose(_UPRIGHT[orientation]))
-
-
-def _may_join(found: _Decoded, size: int) -> bool:
-    """Whether `_scale_joined` gives the pixels of a decoded JPEG that `_scale` does.
-
-    Pillow scales an image sideways before it does up and down, except where it makes the image
-    much lower and hardly narrower.
-    """
-    small = max(found.width * found.height, size * size) <= _SMALL
-    upright = found.orientation == 1 and found.reduction == 1
-    return small and upright and found.height <= max(found.width, size)
-
-
-def _scale_joined(
-    pixels: "NDArray[np.uint8]", size: int, channels: int, resize: str
-) -> "NDArray[np.uint8]":
-    """Brings images of one size to the size wanted, all at once.
-
-    Pillow scales in one direction and then in the other, with pixels of 8 bits between them. Images
-    that stand below each other can be scaled sideways as one, and side by side up and down. That
-    saves what each call costs.
-
-    Args:
-        pixels: uint8 (N, H, W, C).
-        size: Height and width wanted.
-        channels: 1 or 3, as wanted.
-        resize: `crop` or `stretch`.
-
-    Returns:
-        uint8 (N, size, size, channels).
-    """
-    import numpy as np
-    from PIL import Image
-
-    count, height, width, _ = pixels.shape
-    if pixels.shape[1:] == (size, size, channels):
-        return pixels
-    bicubic = Image.Resampling[RESAMPLING.upper()]
-    left, top, right, bottom = _box(width, height, resize)
-    column = _image_of(pixels.reshape(count * height, width, -1))
-    column = _convert(column, "L" if channels == 1 else "RGB")
-    column = column.resize((size, count * height), bicubic, box=(left, 0, right, count * height))
-    halfway = np.asarray(column).reshape(count, height, size * channels)
-    return _scale_upright(halfway, top, bottom, size).reshape(count, size, size, channels)
-
-
-def _scale_upright(
-    pixels: "NDArray[np.uint8]", top: int, bottom: int, size: int
-) -> "NDArray[np.uint8]":
-    """Scales rows up or down, as Pillow does in its second direction.
-
-    Pillow adds 32-bit integers and cuts off 22 bits. Floats of 64 bits give the same result, in any
-    order and without rounding errors, in two thirds of the time.
-
-    Args:
-        pixels: uint8 (N, H, M).
-        top: The first row of what is scaled.
-        bottom: The row after the last of them.
-        size: The height wanted.
-
-    Returns:
-        uint8 (N, size, M).
-    """
-    import numpy as np
-
-    rows = pixels.astype(np.float64)
-    scaled = np.empty((len(pixels), size, pixels.shape[2]))
-    for into, out_of, weights in _weights(pixels.shape[1], top, bottom, size):
-        np.matmul(weights, rows[:, out_of], out=scaled[:, into])
-    scaled += 0.5
-    return np.clip(scaled, 0, 255, out=scaled).astype(np.uint8)
-
-
-@lru_cache
-def _weights(
-    height: int, top: int, bottom: int, size: int
-) -> "list[tuple[slice, slice, NDArray[np.float64]]]":
-    """The weights of the rows: slices of scaled rows, of the rows they need, and weights (S, R).
-
-    They are Pillow's result for rows of zeros and a one, as multiples of 2^-22.
-    """
-    import numpy as np
-    from PIL import Image
-
-    one = 2**22
-    image = Image.fromarray(np.eye(height, dtype=np.int32) * one)
-    box = (0, top, height, bottom)
-    weights = (
-        np.asarray(image.resize((height, size), Image.Resampling[RESAMPLING.upper()], box=box))
-        / one
-    )
-    parts = []
-    for first in range(0, size, 8):  # most weights are 0
-        part = weights[first : first + 8]
-        used = np.flatnonzero(part.any(axis=0))
-        out_of = slice(used[0], used[-1] + 1)
-        parts.append((slice(first, first + 8), out_of, np.ascontiguousarray(part[:, out_of])))
-    return parts
 
 
 def _box(width: int, height: int, resize: str) -> tuple[int, int, int, int]:
