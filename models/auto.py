@@ -29,19 +29,24 @@ if TYPE_CHECKING:
 
 
 class Pretrained(BaseModel):
-    """The settings of a family whose networks may be pretrained.
-
-    Attributes:
-        pretrained: A model on the Hugging Face hub, `owner/name` or `owner/name@revision`, or a
-            folder that holds one; a relative path is below the project. Its last layer is replaced.
-        pretrained_version: The commit on the hub, or the digest of the folder's files. It is found
-            when a workload is read; if it is given, no other version is used.
-    """
+    """The settings of a family whose networks may be pretrained."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    pretrained: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
-    pretrained_version: Annotated[str, Field(pattern="^[0-9a-f]{40,64}$")] | None = None
+    pretrained: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
+        default=None,
+        description=(
+            "A model on the Hugging Face hub, `owner/name` or `owner/name@revision`, or a folder "
+            "that holds one; a relative path is below the project. Its last layer is replaced."
+        ),
+    )
+    pretrained_version: Annotated[str, Field(pattern="^[0-9a-f]{40,64}$")] | None = Field(
+        default=None,
+        description=(
+            "The commit on the hub, or the digest of the folder's files. It is found when a "
+            "workload is read; if it is given, no other version is used."
+        ),
+    )
 
     @model_validator(mode="after")
     def _has_a_version_of_something(self) -> "Pretrained":
@@ -51,15 +56,16 @@ class Pretrained(BaseModel):
 
 
 class Settings(Pretrained):
-    """A network's settings in `params.yaml`; exactly one of `pretrained` and `config` is given.
+    """A network's settings in `params.yaml`; exactly one of `pretrained` and `config` is given."""
 
-    Attributes:
-        config: Of a network with random weights: `model_type`, and any parameter of that type's
-            config class in `transformers`, dropout too: `{model_type: resnet, depths: [2, 2]}`.
-            The images decide the size, the channels and the number of classes.
-    """
-
-    config: dict[str, Any] | None = None
+    config: dict[str, Any] | None = Field(
+        default=None,
+        description=(
+            "Of a network with random weights: `model_type`, and any parameter of that type's "
+            "config class in `transformers`, dropout too: `{model_type: resnet, depths: [2, 2]}`. "
+            "The images decide the size, the channels and the number of classes."
+        ),
+    )
 
     @model_validator(mode="after")
     def _goes_together(self) -> "Settings":

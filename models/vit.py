@@ -22,27 +22,33 @@ Width = Annotated[int, Field(ge=1, le=1 << 16)]
 
 
 class Settings(Pretrained):
-    """A ViT's settings in `params.yaml`: `pretrained`, or the sizes of one with random weights.
+    """A ViT's settings in `params.yaml`: `pretrained`, or the sizes of one with random weights."""
 
-    Attributes:
-        patch_size: Side of a patch in pixels; it divides `images.size`.
-        hidden_size: Width of a token's representation; `heads` divides it.
-        layers: Transformer blocks.
-        heads: Attention heads in each block.
-        mlp_ratio: Width of a block's MLP, in `hidden_size`s.
-        dropout: Of the blocks' outputs and of the attention.
-        initializer_range: Standard deviation of the initial weights; `1 / sqrt(hidden_size)` when
-            None, which keeps a layer's output as large as its input (LeCun et al., 1998). The 0.02
-            of `transformers` is made for widths near 768; a narrow network learns badly from it.
-    """
-
-    patch_size: Annotated[int, Field(ge=1, le=4096)] = 16
-    hidden_size: Width = 384
-    layers: Annotated[int, Field(ge=1, le=1000)] = 12
-    heads: Width = 6
-    mlp_ratio: Annotated[float, Field(gt=0, le=1000)] = 4.0
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    initializer_range: Annotated[float, Field(gt=0, le=100)] | None = None
+    patch_size: Annotated[int, Field(ge=1, le=4096)] = Field(
+        default=16, description="Side of a patch in pixels; it divides `images.size`."
+    )
+    hidden_size: Width = Field(
+        default=384, description="Width of a token's representation; `heads` divides it."
+    )
+    layers: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=12, description="Transformer blocks."
+    )
+    heads: Width = Field(default=6, description="Attention heads in each block.")
+    mlp_ratio: Annotated[float, Field(gt=0, le=1000)] = Field(
+        default=4.0, description="Width of a block's MLP, in `hidden_size`s."
+    )
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.0, description="Of the blocks' outputs and of the attention."
+    )
+    # The default follows LeCun et al., 1998. The 0.02 of `transformers` is made for widths near
+    # 768; a narrow network learns badly from it.
+    initializer_range: Annotated[float, Field(gt=0, le=100)] | None = Field(
+        default=None,
+        description=(
+            "Standard deviation of the initial weights; `1 / sqrt(hidden_size)` when null, which "
+            "keeps a layer's output as large as its input."
+        ),
+    )
 
     @model_validator(mode="after")
     def _goes_together(self) -> "Settings":
