@@ -26,26 +26,34 @@ HALF = (0.5,)
 
 
 class Settings(BaseModel):
-    """The settings of a custom network.
-
-    Attributes:
-        factory: The function that makes it: `package.module:name`, below the project's folder.
-        arguments: What it takes beside `num_classes`.
-        files: Files that it reads, by the name of the argument that is the path; a relative path
-            starts at the project's folder. A copy of them is saved with the network.
-        pretrained_version: Their digest. It is found when the workload is read.
-        mean: Of each channel, for pixels in [0, 1]; one value is for all.
-        std: Of each channel; one value is for all.
-    """
+    """The settings of a custom network."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    factory: Annotated[str, Field(pattern=user_code.PATTERN, max_length=1000)]
-    arguments: dict[str, Any] = {}
-    files: dict[str, Annotated[str, Field(min_length=1, max_length=4096)]] = {}
-    pretrained_version: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
-    mean: list[float] = list(HALF)
-    std: list[Annotated[float, Field(gt=0)]] = list(HALF)
+    factory: Annotated[str, Field(pattern=user_code.PATTERN, max_length=1000)] = Field(
+        description="The function that makes it: `package.module:name`, below the project's folder."
+    )
+    arguments: dict[str, Any] = Field(
+        default={}, description="What the function takes beside `num_classes`."
+    )
+    files: dict[str, Annotated[str, Field(min_length=1, max_length=4096)]] = Field(
+        default={},
+        description=(
+            "Files that the function reads, by the name of the argument that is the path; a "
+            "relative path starts at the project's folder. A copy is saved with the network."
+        ),
+    )
+    pretrained_version: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
+        default=None,
+        description="The digest of the files. It is found when the workload is read.",
+    )
+    mean: list[float] = Field(
+        default=list(HALF),
+        description="Of each channel, for pixels in [0, 1]; one value is for all.",
+    )
+    std: list[Annotated[float, Field(gt=0)]] = Field(
+        default=list(HALF), description="Standard deviation of each channel; one value is for all."
+    )
 
 
 def flops(settings: Settings, shape: tuple[int, int, int]) -> float:

@@ -26,23 +26,29 @@ WIDTH = 1024
 
 
 class Settings(BaseModel):
-    """A network's settings in `params.yaml`.
-
-    Attributes:
-        pretrained: The backbone: a model on the Hugging Face hub, `owner/name` or
-            `owner/name@revision`, or a folder that holds one; a relative path is below the project.
-        pretrained_version: The commit on the hub, or the digest of the folder's files. It is found
-            when a workload is read; if it is given, no other version is used.
-        hidden: Width of the head's hidden layer.
-        dropout: After the hidden layer.
-    """
+    """A network's settings in `params.yaml`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    pretrained: Annotated[str, Field(min_length=1, max_length=4096)]
-    pretrained_version: Annotated[str, Field(pattern="^[0-9a-f]{40,64}$")] | None = None
-    hidden: Annotated[int, Field(ge=1, le=1 << 16)] = 256
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3
+    pretrained: Annotated[str, Field(min_length=1, max_length=4096)] = Field(
+        description=(
+            "The backbone: a model on the Hugging Face hub, `owner/name` or `owner/name@revision`, "
+            "or a folder that holds one; a relative path is below the project."
+        ),
+    )
+    pretrained_version: Annotated[str, Field(pattern="^[0-9a-f]{40,64}$")] | None = Field(
+        default=None,
+        description=(
+            "The commit on the hub, or the digest of the folder's files. It is found when a "
+            "workload is read; if it is given, no other version is used."
+        ),
+    )
+    hidden: Annotated[int, Field(ge=1, le=1 << 16)] = Field(
+        default=256, description="Width of the head's hidden layer."
+    )
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.3, description="After the hidden layer."
+    )
 
 
 def faults(settings: Settings, shape: tuple[int, int, int]) -> list[str]:

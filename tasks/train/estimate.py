@@ -142,24 +142,12 @@ def estimate(
         add_adapters(network, lora)
     held = sum(each.numel() for each in network.parameters())
     trained = sum(each.numel() for each in network.parameters() if each.requires_grad)
-    is_divided = scale.strategy == "fsdp"
-    divided = (
-        WEIGHT_BYTES
-        + (AVERAGE_BYTES if hyperparameters.ema else 0)
-        + (AUTOCAST_BYTES if precision == "bf16" else 0)
-    ) * held + (GRADIENT_BYTES + MOMENT_BYTES[hyperparameters.optimizer]) * trained
-    # The first worker's, which has all of the best epoch's weights. Those that exchange gradients
-    # once a batch add up all of them meanwhile.
-    whole = 0 if on_gpu else BEST_BYTES * held
-    if workers > 1 and (not is_divided or hyperparameters.micro_batch):
-        whole += BUCKET_BYTES * trained
     images = hyperparameters.micro_batch or hyperparameters.batch_size // workers
     return Estimate(
         parameters=parameters,
         trained=trained,
         memory=PROCESS_BYTES
-        + divided / (workers if is_divided else 1)
-        + whole
+        + _state_bytes(hyperparameters, scale, held, trained, on_gpu)
         + images * activations * KEPT[precision],
         # A backward pass costs two forward passes, one of them for the gradients of the weights.
         flops=(2 if lora else 3) * flops,
@@ -167,6 +155,32 @@ def estimate(
         precision=precision,
         workers=workers,
     )
+
+
+def _state_bytes(
+    hyperparameters: Train, scale: Scale, held: int, trained: int, on_gpu: bool
+) -> float:
+    """What the first worker has of weights, gradients and the optimizer's state, in bytes.
+
+    Args:
+        hyperparameters: Of the training.
+        scale: On how many workers.
+        held: How many parameters there are, with those of adapters.
+        trained: How many of them are trained.
+        on_gpu: Whether it trains on GPUs.
+    """
+    workers, is_divided = max(scale.workers, 1), scale.strategy == "fsdp"
+    divided = (
+        WEIGHT_BYTES
+        + (AVERAGE_BYTES if hyperparameters.ema else 0)
+        + (AUTOCAST_BYTES if hyperparameters.precision == "bf16" else 0)
+    ) * held + (GRADIENT_BYTES + MOMENT_BYTES[hyperparameters.optimizer]) * trained
+    # The first worker has all of the best epoch's weights. Workers that exchange gradients once a
+    # batch add up all of them meanwhile.
+    whole = 0 if on_gpu else BEST_BYTES * held
+    if workers > 1 and (not is_divided or hyperparameters.micro_batch):
+        whole += BUCKET_BYTES * trained
+    return divided / (workers if is_divided else 1) + whole
 
 
 def measure(network: "Network", shape: tuple[int, ...], on_gpu: bool) -> tuple[float, float]:
