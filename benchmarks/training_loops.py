@@ -11,7 +11,8 @@ MLflow.
 - `ray_data`: a plain loop in `TorchTrainer` over the batches of Ray Data, from Parquet
 - `function`: the same function in `TorchTrainer`, without this project (`functions.py`)
 
-The figures are images/s of training (of whole epochs with their checkpoint for `function`), the
+The figures are images/s of training (of whole epochs with their checkpoint for `function`, and
+with evaluation for `huggingface`), the
 median of a training's epochs but the first, and of the trainings.
 """
 
@@ -50,15 +51,21 @@ def changed(workload: Workload, **sections: dict[str, Any]) -> Workload:
 
 
 def huggingface(workload: Workload, images: Path) -> float:
-    """The step with the Trainer."""
-    arguments = {"dataloader_drop_last": True}
-    trainer = changed(workload, train={"loop": "huggingface", "arguments": arguments})
-    return loops.step(trainer, images).training
+    """The step with the Trainer in a training function."""
+    best = workload.train.best.model_copy(update={"metric": "eval_accuracy"})
+    chosen = {
+        "function": "examples.huggingface:train",
+        "arguments": {"trainer": {"dataloader_drop_last": True}},
+        "best": best,
+    }
+    history = loops.run_step(changed(workload, train=chosen), images)[1]
+    rows = ROWS // workload.train.batch_size * workload.train.batch_size
+    return rows / statistics.median(entry["seconds"] for entry in history[1:])
 
 
 def huggingface_by_hand(workload: Workload, images: Path) -> float:
     """The Trainer, as one would call it."""
-    return loops.hf_trainer(workload, images).training
+    return loops.hf_trainer(workload, images).epoch
 
 
 def dataloader(workload: Workload, images: Path) -> float:

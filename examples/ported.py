@@ -13,18 +13,15 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from examples.network import build_model
-
 
 def train(config):
     """Trains, and reports each epoch."""
     device = ray.train.torch.get_device()
     workers = ray.train.get_context().get_world_size()
-    torch.manual_seed(config["seed"])
     train_loader = DataLoader(config["train"], config["batch_size"] // workers, shuffle=True)
     train_loader = ray.train.torch.prepare_data_loader(train_loader)
     val_loader = DataLoader(config["val"], config["batch_size"])
-    model = build_model(len(config["classes"]), channels=config["shape"][2])
+    model = config["model"]
     first_epoch = 0
     if checkpoint := ray.train.get_checkpoint():
         state = torch.load(Path(checkpoint.path, "model.pt"), weights_only=True)

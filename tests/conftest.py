@@ -39,7 +39,6 @@ GROUPS = (
     ),
     (  # Ray
         "tests/tasks/train/test_workers.py",
-        "tests/tasks/train/test_huggingface.py",
         "tests/tasks/train/test_function.py",
         "tests/tasks/train/test_pruning.py",
         "tests/tasks/train/test_stream.py",

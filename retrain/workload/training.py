@@ -96,10 +96,6 @@ class Plateau(Section):
 class Train(Section):
     """How the model is trained."""
 
-    loop: Literal["torch", "huggingface"] = Field(
-        default="torch",
-        description="A module of `tasks/train/loops/`.",
-    )
     function: Annotated[str, Field(pattern=NAMED, max_length=1000)] | None = Field(
         default=None,
         description=(
@@ -116,10 +112,7 @@ class Train(Section):
     )
     arguments: dict[str, Any] = Field(
         default={},
-        description=(
-            "What the function gets beside the parameters of this section; or, of the loop "
-            "`huggingface`, further arguments of its `TrainingArguments`."
-        ),
+        description="What the function gets beside the parameters of this section.",
     )
     epochs: int = Field(
         default=20,

@@ -219,7 +219,6 @@ def check(workload: "Workload", project: "Project") -> Iterator[str]:
     """Finds settings of a training that do not go with a network that is not trained itself."""
     train = workload.train
     unfit = {
-        "loop": train.loop != "torch",
         "function": train.function is not None,
         "augment": train.augment != Augment(),
         "lora": train.lora is not None,
@@ -229,8 +228,8 @@ def check(workload: "Workload", project: "Project") -> Iterator[str]:
     for name, is_set in unfit.items():
         if is_set:
             yield (
-                f"train.{name}: a head on embeddings is trained by the loop torch, with its images "
-                "and their embeddings as they are; leave it out."
+                f"train.{name}: a head on embeddings is trained by the project's own loop, with "
+                "its images and their embeddings as they are; leave it out."
             )
     if workload.images.storage == "source":
         yield "images.storage: embeddings are made of prepared images, and not of source."

@@ -1,8 +1,7 @@
 """How a network is calculated on the device of its training."""
 
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from retrain.hardware import find_compiler
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
 # FLOPs from which a training on a GPU is compiled: minutes on a fast GPU, while compiling takes
 # about one. On a CPU, compiling took 25 to 65 s to gain 10 % and needs a C++ compiler.
 WORTH_COMPILING = 1e17
-
-ACCELERATE_ON_CPU = "ACCELERATE_USE_CPU"
 
 
 def make_repeatable(device: "torch.device") -> None:
@@ -80,26 +77,6 @@ def autocast(device: "torch.device", hyperparameters: Train) -> AbstractContextM
     if hyperparameters.precision == "bf16":
         return torch.autocast(device.type, torch.bfloat16)
     return nullcontext()
-
-
-@contextmanager
-def known_to_accelerate(on_cpu: bool) -> Iterator[None]:
-    """Lets Accelerate, and so the Trainer of `transformers`, find the workers on CPUs.
-
-    Without it, each worker takes itself for the only one, and they train as many networks.
-    """
-    if not on_cpu:
-        yield
-        return
-    before = os.environ.get(ACCELERATE_ON_CPU)
-    os.environ[ACCELERATE_ON_CPU] = "true"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[ACCELERATE_ON_CPU]
-        else:
-            os.environ[ACCELERATE_ON_CPU] = before
 
 
 def generator(device: "torch.device") -> "torch.Generator":

@@ -58,6 +58,11 @@ class TrainingJob:
     threads: int | None
     bounds: Mapping[int, float]
 
+    @property
+    def waiting(self) -> Path:
+        """A file that exists while workers have been asked for and have not started."""
+        return self.scratch / "waiting"
+
     def is_pruned(self, history: Sequence[Epoch]) -> bool:
         """Whether the training, as a trial of a search, ends before its last epoch."""
         return pruned_at(history, self.hyperparameters.best, self.bounds) is not None

@@ -1,133 +1,163 @@
-"""Keeps what a user's training function reports to Ray Train: its metrics and checkpoints.
+"""Keeps what a training function of the user's reports to Ray Train: the history, and the best.
 
-`ray.train.report` and `ray.train.get_checkpoint` are what the function calls. Ray Train keeps a
-checkpoint on its storage while a training runs on workers, but not when it runs in this process,
-and not for the next process after a kill. So the files of a checkpoint are copied to the scratch
-folder, which all workers see, and `get_checkpoint` returns them from there.
+With workers, Ray Train copies each reported checkpoint to its storage, calls `Reports` in its
+controller, and gives the last checkpoint back when the function runs again after a kill. Without
+workers, Ray Train runs the function in this process and keeps nothing: `reporting_in_process` does
+the same there.
 """
 
+import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
 from math import isfinite
 from numbers import Real
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
-from retrain.workload import Best
-from tasks.train import folders
+import ray.train
+from ray.train import Checkpoint, UserCallback
+
+from retrain.atomic import write_json
+from retrain.runs.console import Progress
+from tasks.train.job import TrainingJob
+from tasks.train.progress import FILE
 from tasks.train.selection import is_better
 
-if TYPE_CHECKING:
-    from ray.train import Checkpoint
-
-FOLDER = "reports"
-
-
-class ReportError(ValueError):
-    """What a training function reported cannot be used."""
+HISTORY = "reports.json"
+BEST = "best"
+NEWEST = "newest"
 
 
-class Reports:
-    """The reports of a training, on each of its workers."""
+class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
+    """The reports of a training, in files that remain after a kill.
 
-    def __init__(
-        self,
-        scratch: Path,
-        rank: int,
-        best: Best,
-        kept: int,
-        barrier: Callable[[], None],
-        progress: Callable[[list[dict[str, Any]]], None],
-    ) -> None:
-        """Starts without reports.
+    Attributes:
+        history: An entry for each report: the numbers of the first worker, `epoch` (the number of
+            the report), `seconds` since the one before, and whether it had a `checkpoint`.
+        best: The best of the entries with a checkpoint; None if there is none.
+    """
+
+    def __init__(self, job: TrainingJob, images: int) -> None:
+        """Reads the reports of an interrupted training.
 
         Args:
-            scratch: The folder that remains after a kill.
-            rank: Of this worker.
-            best: Which report is the best.
-            kept: How many of the newest checkpoints are kept.
-            barrier: Waits for all workers.
-            progress: Called by the first worker with the history after each report.
+            job: The training.
+            images: How many images the training split has.
         """
+        self._job, self._images = job, images
+        self._last_report = monotonic()
         self.history: list[dict[str, Any]] = []
-        self._folder = scratch / FOLDER
-        self._rank, self._best, self._kept = rank, best, kept
-        self._barrier, self._progress = barrier, progress
-        self._ended = monotonic()
+        self.best: dict[str, Any] | None = None
+        if (file := job.scratch / HISTORY).exists():
+            written = json.loads(file.read_text(encoding="utf-8"))
+            self.history, self.best = written["history"], written["best"]
 
-    def add(self, metrics: Mapping[str, Any], checkpoint: "Checkpoint | None") -> None:
-        """Adds a report; all workers do it together.
+    @property
+    def best_checkpoint(self) -> Path:
+        """A folder with the files of the best report's checkpoint."""
+        assert self.best is not None
+        return self._job.scratch / BEST / str(self.best["epoch"])
 
-        The first worker's metrics count. The files of all workers' checkpoints make up one.
+    def after_report(
+        self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None
+    ) -> None:
+        """Takes a report of all workers; Ray Train's controller calls it.
 
         Raises:
-            ReportError: A metric is not a finite number.
+            ValueError: A metric is not a finite number.
+            PrunedError: The training is a trial of a search, which ends it.
         """
-        number = len(self.history) + 1
+        number, now = len(self.history) + 1, monotonic()
         entry: dict[str, Any] = {
-            name: float(value) for name, value in metrics.items() if _is_number(value)
+            name: float(value) for name, value in metrics[0].items() if _is_number(value)
         }
         for name, value in entry.items():
             if not isfinite(value):
-                raise ReportError(
+                raise ValueError(
                     f"train.function reported {name} = {value} in its report {number}: the "
                     "training diverged. Lower its learning rate."
                 )
-        target, partial = self._folder / f"{number:06d}", self._folder / f"{number:06d}.partial"
-        if self._rank == 0:
-            folders.remove_from(self._folder, number)
-            for left in (partial, target):  # by a try that was interrupted
-                shutil.rmtree(left, ignore_errors=True)
-            partial.mkdir(parents=True)
-        self._barrier()
-        if checkpoint:
-            with checkpoint.as_directory() as source:
-                shutil.copytree(source, partial, dirs_exist_ok=True)
-        self._barrier()
-        now = monotonic()
-        entry |= {"epoch": number, "seconds": now - self._ended}
-        self._ended = now
+        seconds = now - self._last_report
+        self._last_report = now
+        entry |= {"epoch": number, "seconds": seconds, "checkpoint": checkpoint is not None}
         self.history.append(entry)
-        if self._rank == 0:
-            self._finish(number, partial, target)
-            self._progress(self.history)
+        choice = self._job.hyperparameters.best
+        if checkpoint and choice.metric in entry and is_better(entry, self.best, choice):
+            self.best = entry
+            with checkpoint.as_directory() as source:
+                shutil.copytree(source, self.best_checkpoint, dirs_exist_ok=True)
+        write_json(self._job.scratch / HISTORY, {"history": self.history, "best": self.best})
+        if self.best:
+            _remove_others(self._job.scratch / BEST, {self.best_checkpoint})
+        self.show_progress()
+        self._job.check_pruned(self.history)
 
-    def _finish(self, number: int, partial: Path, target: Path) -> None:
-        """Makes a complete checkpoint valid, and removes those that are no longer needed."""
-        if not any(partial.iterdir()):
-            partial.rmdir()
-            return
-        partial.rename(target)
-        self.history[-1]["checkpoint"] = True
-        folders.seal(target, {"history": self.history})
-        best = self.best()
-        folders.remove_old(self._folder, self._kept, self.folder(best) if best else None)
+    def show_progress(self) -> None:
+        """Writes the progress, in which a report is taken for an epoch."""
+        epochs, done = self._job.hyperparameters.epochs, len(self.history)
+        last = self.history[-1]
+        progress = Progress(
+            epoch=min(done, epochs),  # whose loss it is
+            epochs=epochs,
+            fraction=min(done / epochs, 1.0),
+            images_per_second=self._images / last["seconds"],
+            loss=last.get("train_loss", last.get("loss")),
+            seconds_left=max(epochs - done, 0) * last["seconds"],
+        )
+        document = {"progress": asdict(progress), "history": self.history, "resumed_at": None}
+        write_json(self._job.scratch / FILE, document)
 
-    def last(self) -> Path | None:
-        """The newest undamaged checkpoint; the history becomes that up to it."""
-        found = folders.newest(self._folder)
-        if found is None:
-            return None
-        folder, facts = found
-        self.history = facts["history"]
-        return folder
 
-    def best(self) -> dict[str, Any] | None:
-        """The best of the reports with a checkpoint; None if there is none."""
-        found = None
-        for entry in self.history:
-            if entry.get("checkpoint") and self._best.metric in entry:
-                found = entry if is_better(entry, found, self._best) else found
-        return found
+@contextmanager
+def reporting_in_process(job: TrainingJob, reports: Reports, users: ModuleType) -> Iterator[None]:
+    """Lets `ray.train.report` and `get_checkpoint` keep checkpoints in a training without workers.
 
-    def folder(self, entry: Mapping[str, Any]) -> Path:
-        """The folder of a report's checkpoint.
+    Args:
+        job: The training.
+        reports: Gets what is reported.
+        users: The module of the function, which may have imported them by name.
+    """
+    above = job.scratch / NEWEST
 
-        Args:
-            entry: Of the history.
-        """
-        return self._folder / f"{entry['epoch']:06d}"
+    def report(metrics: Mapping[str, Any], checkpoint: Any = None, **options: Any) -> None:
+        kept = None
+        if checkpoint:
+            kept = Checkpoint.from_directory(above / str(len(reports.history) + 1))
+            with checkpoint.as_directory() as source:
+                shutil.copytree(source, kept.path, dirs_exist_ok=True)
+        reports.after_report(None, [dict(metrics)], kept)
+        newest = [entry["epoch"] for entry in reports.history if entry["checkpoint"]]
+        _remove_others(above, {above / str(each) for each in newest[-job.keep_checkpoints :]})
+
+    def get_checkpoint() -> Checkpoint | None:
+        reported = [entry["epoch"] for entry in reports.history if entry["checkpoint"]]
+        return Checkpoint.from_directory(above / str(reported[-1])) if reported else None
+
+    own = {ray.train.report: report, ray.train.get_checkpoint: get_checkpoint}
+    replaced = [
+        (module, name, value)
+        for module in (ray.train, users)
+        for name, value in vars(module).items()
+        if any(value is original for original in own)
+    ]
+    for module, name, original in replaced:
+        setattr(module, name, own[original])
+    try:
+        yield
+    finally:
+        for module, name, original in replaced:
+            setattr(module, name, original)
+
+
+def _remove_others(above: Path, kept: set[Path]) -> None:
+    """Removes the folders in a folder that are not kept."""
+    for folder in above.glob("*"):
+        if folder not in kept:
+            shutil.rmtree(folder)
 
 
 def _is_number(value: Any) -> bool:

@@ -5,6 +5,7 @@ wait for it in the exchange of gradients. If they wait too long, it is said in o
 """
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from ray.train import ControllerError, TrainingFailedError, UserCallback
@@ -22,10 +23,15 @@ class StopAtVerdict(UserCallback):  # type: ignore[misc]  # Ray is not typed
     callback raises.
     """
 
+    def __init__(self, waiting: Path) -> None:
+        """Takes the file that exists while workers have been asked for and have not started."""
+        self._waiting = waiting
+
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
-        """Raises the error of the first worker with such an error."""
-        if found := _first_verdict(worker_exceptions.values()):
-            raise found
+        """Raises the error of the first worker with such an error; else other workers start."""
+        if error := _first_verdict(worker_exceptions.values()):
+            raise error
+        self._waiting.touch()
 
 
 def verdict(error: TrainingFailedError) -> Exception | None:

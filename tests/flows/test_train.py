@@ -346,7 +346,7 @@ def small(tmp_path_factory):
     write_vit(folder / "vit", 32)
     beans = {
         "data.path": folder / "beans", "data.format": "parquet", "images.size": 32,
-        "model.pretrained": folder / "vit", "train.arguments.eval_steps": 2,
+        "model.pretrained": folder / "vit",
     }  # fmt: skip
     write_mnist(folder / "mnist")
     mnist = {

@@ -182,7 +182,7 @@ def test_a_killed_search_goes_on_with_the_trial_that_was_running(clone, first, t
         ("{model.heads: {choices: [4, 5]}}", "with model.heads=5: model.heads: 5 does not divide"),
         ("{gate.margin: {choices: [0.1]}}", "tune.space.gate.margin: no training depends on it"),
         ("{train.best.mode: {choices: [max]}}", "tune.space.train.best.mode: trials are compared"),
-        ("{train.arguments: {choices: [{a: 1}]}}", "train.arguments: the loop torch does not use"),
+        ("{train.arguments: {choices: [{a: 1}]}}", "train.arguments: the project's own"),
         (
             "{train.batch_size: {choices: [8, 64]}, train.micro_batch: {choices: [4, 32]}}",
             "with train.batch_size=8, train.micro_batch=32: train.micro_batch 32 is more than",

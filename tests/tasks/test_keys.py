@@ -66,7 +66,6 @@ EDITS = {
     "tasks/pull/hub_source.py": [],
     "tasks/pull/url_source.py": [],
     "tasks/train/loops/function.py": [],
-    "tasks/train/loops/huggingface.py": [],
     "tasks/train/dataloader_ingest.py": [],
     "tasks/train/stream_ingest.py": [],
     "tasks/data/source_images.py": [],
@@ -177,12 +176,12 @@ def test_the_head_on_embeddings_does_not_belong_to_the_step_that_embeds():
 
 def test_a_function_of_the_user_s_counts_and_so_does_that_of_its_network():
     custom = load_workload(ROOT / "params.yaml", "custom")
-    other = {"function": "examples.with_accelerate:train"}
+    other = {"function": "examples.accelerate_loop:train"}
     other = custom.model_copy(update={"train": custom.train.model_copy(update=other)})
     train, other_train = (step_plan("train", each, FACTS).code.keys() for each in (custom, other))
     assert {"examples.network", "examples.ported", "models.custom"} <= train
     assert "tasks.train.loops.torch" not in train
-    assert other_train - train == {"examples.with_accelerate"}
+    assert other_train - train == {"examples.accelerate_loop"}
     code = step_plan("evaluate", custom, FACTS).code
     assert "examples.network" in code
     assert "examples.ported" not in code
@@ -190,7 +189,7 @@ def test_a_function_of_the_user_s_counts_and_so_does_that_of_its_network():
 
 def test_the_libraries_that_only_a_user_s_code_imports_count():
     custom = load_workload(ROOT / "params.yaml", "custom")
-    other = {"function": "examples.with_accelerate:train"}
+    other = {"function": "examples.accelerate_loop:train"}
     other = custom.model_copy(update={"train": custom.train.model_copy(update=other)})
     own = {"numpy", "safetensors", "torch", "transformers"}
     assert step_plan("train", custom, FACTS).libraries.keys() == own | {"ray"}
@@ -243,8 +242,6 @@ def test_dvc_knows_the_modules_of_each_stage():
     ]
     names = ("mnist", "custom", "doggos")
     workloads += [load_workload(ROOT / "params.yaml", name) for name in names]
-    trainer = workload.train.model_copy(update={"loop": "huggingface"})
-    workloads.append(workload.model_copy(update={"train": trainer}))
     changes = workload.train.model_copy(
         update={"augment": Augment(crop=0.5, erasing=0.1, mixup=0.2)}
     )

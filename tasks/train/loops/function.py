@@ -1,36 +1,42 @@
-"""Runs a training function of the user's, as `TorchTrainer` does, and keeps what it reports.
+"""Runs a training function of the user's, as `TorchTrainer` does, and takes its best report.
 
 `docs/port-your-loop.md` says what the function gets and what it has to do.
 """
 
+import os
 import re
-import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import chdir, contextmanager
-from dataclasses import asdict
+from contextlib import AbstractContextManager, chdir, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from models import custom, user_code
-from retrain.atomic import write_json
+from models import user_code
 from retrain.errors import PrunedError
-from retrain.runs.console import Progress
 from retrain.workload import PASSED_ON, Train, Workload
 from tasks.data.shards import Prepared, open_prepared
-from tasks.train.device import known_to_accelerate, set_threads
+from tasks.train.device import set_threads
 from tasks.train.job import TrainingJob
-from tasks.train.progress import FILE
-from tasks.train.reports import ReportError, Reports
+
+if TYPE_CHECKING:
+    from models.network import Network
+    from tasks.train.reports import Reports
 
 KEY = "train.function"
-NAME = "the loop of train.function"
+NAME = "train.function"
 METRICS = None  # any that the function reports
 NO_METRICS = {"checkpoint", "epoch", "seconds"}  # of an entry of the history
 STRATEGIES = ("ddp",)  # or what the function does itself
 INGESTS = ("auto", "dataloader")
-USED = (*PASSED_ON, "function", "arguments", "best", "loop")
+ENDS_WHEN_ASKED = False  # at Ctrl-C it is ended at once
+USED = (*PASSED_ON, "function", "arguments", "best", "init")
 
+# With it, Accelerate and so the Trainer of transformers find the workers of a training on CPUs.
+# Without it, each worker takes itself for the only one, and they train as many networks.
+ACCELERATE_ON_CPU = "ACCELERATE_USE_CPU"
+# What Ray says when a worker waited too long in `ray.train.report`.
+NOT_ALL_REPORTED = "collective operation timed out"
 # Of files that may hold weights.
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 # What is in the names of a network that was saved inside DDP, `torch.compile` or a wrapper for
@@ -39,16 +45,12 @@ WRAPPED = re.compile(r"^((module|_orig_mod)\.)+|\b(_orig_mod|_checkpoint_wrapped
 
 
 def faults(workload: Workload) -> Iterator[str]:
-    """A sentence for each setting that does not go with a function."""
-    if workload.model.family != "custom":
-        yield (
-            "model.family: with train.function it is custom, and model.factory names the function "
-            "that makes the network."
-        )
+    """Finds settings that do not go with a function, of which there are none."""
+    return iter(())
 
 
 def slow_faults(hyperparameters: Train, root: Path) -> Iterator[str]:
-    """Why the function cannot be imported."""
+    """Finds that the function cannot be imported."""
     assert hyperparameters.function is not None
     try:
         user_code.find(hyperparameters.function, KEY, root)
@@ -56,81 +58,88 @@ def slow_faults(hyperparameters: Train, root: Path) -> Iterator[str]:
         yield str(error)
 
 
-def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
-    """Runs the function, as one of the workers; the first one saves the network of the best report.
+def callbacks(job: TrainingJob) -> "list[Reports]":
+    """What Ray Train's controller calls: it keeps what is reported."""
+    from tasks.train.reports import Reports
 
-    Args:
-        config: The job, under `job`.
+    return [Reports(job, len(open_prepared(job.images).split("train")))]
+
+
+def work(job: TrainingJob) -> dict[str, Any]:
+    """Runs the function, as one of the workers.
 
     Returns:
-        Of the first worker: `history` (what was reported), `best` (the best report), `parameters`
-        (how many) and `numerics` (how it was calculated).
+        The `threads` of this worker.
 
     Raises:
         PrunedError: The training is a trial of a search, which ends it.
-        ValueError: The function failed, or did not do what it has to.
+        ValueError: The function failed in a way that another try would not mend.
     """
     import torch
-    from ray.train import get_context
     from ray.train.torch import get_device
 
-    job = config["job"]
+    named = job.hyperparameters.function
+    assert named is not None
     data = open_prepared(job.images)
     threads = set_threads(get_device(), job.threads)
+    if get_device().type == "cpu":
+        os.environ[ACCELERATE_ON_CPU] = "true"
+    function = user_code.find(named, KEY, job.root)
     torch.manual_seed(job.hyperparameters.seed)
-    with chdir(job.root), known_to_accelerate(threads is not None):
-        with _kept(job, len(data.split("train"))) as reports:
-            _call(job, data)
-        if get_context().get_world_rank():
-            return {}
-        job.check_pruned(reports.history)  # of a function that was over, or went on
-        best = _best(job, reports)
-        _show(job, len(data.split("train")), reports.history)
-        parameters = _save(job, data, reports.folder(best))
-    return {
-        "history": reports.history,
-        "best": best,
-        "parameters": parameters,
-        "numerics": {
-            "told_precision": job.hyperparameters.precision,
-            "threads": threads,
-        },
-    }
+    with chdir(job.root), _keeping_reports(job, function):
+        values = _config(job, data, job.build(data))
+        _call(function, values, named)
+    return {"threads": threads}
 
 
-def _call(job: TrainingJob, data: Prepared) -> None:
+def _keeping_reports(
+    job: TrainingJob, function: Callable[..., Any]
+) -> AbstractContextManager[None]:
+    """Keeps what is reported where Ray Train does not: in a training without workers."""
+    import torch
+
+    if torch.distributed.is_initialized():
+        return nullcontext()
+    from tasks.train.reports import reporting_in_process
+
+    [reports] = callbacks(job)
+    job.check_pruned(reports.history)
+    return reporting_in_process(job, reports, sys.modules[function.__module__])
+
+
+def _call(function: Callable[..., Any], config: dict[str, Any], named: str) -> None:
     """Calls the function.
 
     Raises:
         ValueError: It failed in a way that another try would not mend.
     """
-    named = job.hyperparameters.function
-    assert named is not None
-    function = user_code.find(named, KEY, job.root)
     try:
-        function(_config(job, data))
-    except (ReportError, PrunedError):
+        function(config)
+    except (PrunedError, MemoryError):
         raise
-    except (OSError, RuntimeError, MemoryError) as error:
-        if not isinstance(error, FileNotFoundError):
-            raise  # of the machine or of another worker, perhaps: Ray Train tries again
-        raise ValueError(f"{KEY}: {named} failed: {user_code.said_by(error)}.") from error
     except Exception as error:
+        if NOT_ALL_REPORTED in str(error):
+            raise ValueError(
+                f"{KEY}: a worker waited in ray.train.report longer than scale.timeout_seconds for "
+                "the others. All workers have to report; one of them does not, hangs or is far "
+                "slower."
+            ) from error
+        if isinstance(error, OSError | RuntimeError) and not isinstance(error, FileNotFoundError):
+            raise  # of the machine or of another worker, perhaps: Ray Train tries again
+        if str(error).startswith(KEY):
+            raise
         raise ValueError(f"{KEY}: {named} failed: {user_code.said_by(error)}.") from error
 
 
-def _config(job: TrainingJob, data: Prepared) -> dict[str, Any]:
+def _config(job: TrainingJob, data: Prepared, network: "Network") -> dict[str, Any]:
     """The dictionary that the function gets."""
-    from models.network import in_stored_units, normalise
+    from models.network import normalise
     from tasks.train.datasets import SplitDataset
 
-    settings = custom.Settings.model_validate(job.settings)
-    mean, std = map(in_stored_units, custom.normalisation(settings, data.shape[2]))
-    pixels = partial(normalise, mean=mean, std=std)
+    pixels = partial(normalise, mean=network.mean, std=network.std)
     return (
         job.hyperparameters.model_dump(include=set(PASSED_ON))
-        | {"classes": list(data.labels), "shape": data.shape}
-        | {"files": custom.files(settings, job.root)}
+        | {"model": network.classifier, "classes": list(data.labels), "shape": data.shape}
         | {
             split: SplitDataset(job.images, split, job.memory_gb, pixels)
             for split in ("train", "val")
@@ -139,79 +148,34 @@ def _config(job: TrainingJob, data: Prepared) -> dict[str, Any]:
     )
 
 
-@contextmanager
-def _kept(job: TrainingJob, images: int) -> Iterator[Reports]:
-    """Keeps what is reported to Ray Train, and gives it back when the function resumes.
+def finish(job: TrainingJob, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Saves the network of the best report, after the function has ended on all workers.
 
     Args:
         job: The training.
-        images: Of the training split.
-    """
-    from ray.train import Checkpoint
-    from ray.train.v2._internal.execution.train_fn_utils import get_train_fn_utils
+        result: Of the first worker.
 
-    # Ray Train says that this object may be patched. All of `ray.train` calls it, however a
-    # function imports it.
-    train = get_train_fn_utils()
-    report = train.report
-    show = partial(_show, job, images)
-    rank = train.get_context().get_world_rank()
-    best, kept = job.hyperparameters.best, job.keep_checkpoints
-    reports = Reports(job.scratch, rank, best, kept, partial(_wait, train.barrier), show)
-
-    def keep(metrics: Mapping[str, Any], checkpoint: Any = None, **options: Any) -> None:
-        reports.add(metrics, checkpoint)
-        if rank == 0:  # whose metrics count; the others are ended with it
-            job.check_pruned(reports.history)
-        if checkpoint and options.get("delete_local_checkpoint_after_upload"):
-            shutil.rmtree(checkpoint.path)
-        report(metrics)
-
-    def resume() -> Any:
-        folder = reports.last()
-        return Checkpoint.from_directory(folder) if folder else None
-
-    train.report, train.get_checkpoint = keep, resume
-    try:
-        yield reports
-    finally:
-        del train.report, train.get_checkpoint
-
-
-def _wait(barrier: Callable[[], None]) -> None:
-    """Waits for all workers, as long as `scale.timeout_seconds` says.
+    Returns:
+        `history` (what was reported), `best` (the best report), `parameters` (how many) and
+        `numerics` (how it was calculated).
 
     Raises:
-        ReportError: They do not come.
+        PrunedError: The training is a trial of a search, which ends it.
+        ValueError: The function did not do what it has to.
     """
-    from ray.train.v2._internal.exceptions import CollectiveTimeoutError
-
-    try:
-        barrier()
-    except CollectiveTimeoutError as error:
-        raise ReportError(
-            f"{KEY}: a worker waited in ray.train.report longer than scale.timeout_seconds for the "
-            "others. All workers have to report; one of them does not, hangs or is far slower."
-        ) from error
-
-
-def _show(job: TrainingJob, images: int, history: list[dict[str, Any]]) -> None:
-    """Writes the progress: a report is taken for an epoch."""
-    epochs, done = job.hyperparameters.epochs, len(history)
-    took = history[-1]["seconds"]
-    progress = Progress(
-        epoch=min(done, epochs),  # whose loss it is
-        epochs=epochs,
-        fraction=min(done / epochs, 1.0),
-        images_per_second=images / took,
-        loss=history[-1].get("train_loss", history[-1].get("loss")),
-        seconds_left=max(epochs - done, 0) * took,
-    )
-    document = {"progress": asdict(progress), "history": history, "resumed_at": None}
-    write_json(job.scratch / FILE, document)
+    [reports] = callbacks(job)
+    job.check_pruned(reports.history)  # of a function that was over
+    best = _best(job, reports)
+    reports.show_progress()
+    return {
+        "history": reports.history,
+        "best": best,
+        "parameters": _save(job, reports.best_checkpoint),
+        "numerics": {"told_precision": job.hyperparameters.precision, **result},
+    }
 
 
-def _best(job: TrainingJob, reports: Reports) -> dict[str, Any]:
+def _best(job: TrainingJob, reports: "Reports") -> dict[str, Any]:
     """The best report.
 
     Raises:
@@ -226,15 +190,15 @@ def _best(job: TrainingJob, reports: Reports) -> dict[str, Any]:
             f"{KEY}: {named} never reported {metric}, by which train.best.metric finds the best "
             f"report. It reported {', '.join(reported) or 'no numbers'}."
         )
-    if best := reports.best():
-        return best
+    if reports.best:
+        return reports.best
     raise ValueError(
         f"{KEY}: {named} reported no checkpoint with {metric}: pass one to ray.train.report, with "
         "the network's state_dict in a file."
     )
 
 
-def _save(job: TrainingJob, data: Prepared, checkpoint: Path) -> int:
+def _save(job: TrainingJob, checkpoint: Path) -> int:
     """Saves the network with the weights of a checkpoint, as `models.save` does.
 
     Returns:
@@ -243,8 +207,8 @@ def _save(job: TrainingJob, data: Prepared, checkpoint: Path) -> int:
     Raises:
         ValueError: No file of the checkpoint has the weights of the network.
     """
-    settings = custom.Settings.model_validate(job.settings)
-    network = custom.build(settings, data.shape, len(data.labels), loaded=True)
+    data = open_prepared(job.images)
+    network = job.build(data)
     own = {_plain(name): value for name, value in network.classifier.state_dict().items()}
     for path in sorted(path for path in checkpoint.rglob("*") if path.suffix in SUFFIXES):
         for weights in _state_dicts(path):
@@ -252,11 +216,10 @@ def _save(job: TrainingJob, data: Prepared, checkpoint: Path) -> int:
                 for name, value in weights.items():
                     own[name].copy_(value)
                 job.save(network, data)
-                return sum(each.numel() for each in network.parameters())
-    factory = job.settings["factory"]
+                return sum(parameter.numel() for parameter in network.parameters())
     raise ValueError(
         f"{KEY}: no file of the best report's checkpoint has the state_dict of the network that "
-        f"model.factory makes ({factory}). Files are read that end in {', '.join(SUFFIXES)}."
+        f"the section model describes. Files are read that end in {', '.join(SUFFIXES)}."
     )
 
 

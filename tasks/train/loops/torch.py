@@ -43,12 +43,13 @@ if TYPE_CHECKING:
 # In PyTorch's messages, when memory cannot be had.
 NO_MEMORY = ("can't allocate memory", "not enough memory", "size calculation overflowed")
 
-NAME = "the loop torch"
+NAME = "the project's own loop"
 STEPS_BETWEEN_FLAGS = 10  # after which workers agree on whether to write a checkpoint
 
 METRICS = ("train_loss", "val_loss", "val_accuracy")
 STRATEGIES = ("ddp", "fsdp")
 INGESTS = ("auto", "dataloader", "stream")
+ENDS_WHEN_ASKED = True
 USED = tuple(set(Train.model_fields) - {"function", "arguments"})  # of the section `train`
 
 
@@ -74,11 +75,18 @@ def slow_faults(hyperparameters: Train, root: Path) -> Iterator[str]:
     return iter(())
 
 
-def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
-    """Trains, as one of the workers: from its last checkpoint if there is one.
+def callbacks(job: TrainingJob) -> list[Any]:
+    """What Ray Train's controller calls: nothing, because this loop has its own checkpoints."""
+    return []
 
-    Args:
-        config: The job, under `job`.
+
+def finish(job: TrainingJob, result: dict[str, Any]) -> dict[str, Any]:
+    """What the first worker returned, which has saved the network itself."""
+    return result
+
+
+def work(job: TrainingJob) -> dict[str, Any]:
+    """Trains, as one of the workers: from its last checkpoint if there is one.
 
     Returns:
         `history` (one mapping for each epoch), `best` (the best of them), `parameters` (how many)
@@ -91,7 +99,7 @@ def work(config: Mapping[str, TrainingJob]) -> dict[str, Any]:
     """
     try:
         with ExitStack() as opened:
-            training = Training(config["job"], opened)
+            training = Training(job, opened)
             while not training.is_over:
                 training.train_epoch()
                 if training.is_interrupted:

@@ -143,7 +143,6 @@ def test_a_killed_run_goes_on_with_the_missing_parts(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"train.loop": "huggingface"}, "train.loop"),
         ({"train.function": "examples.ported:train"}, "train.function"),
         ({"train.augment": {"flip": True}}, "train.augment"),
         ({"train.lora": {"r": 4}}, "train.lora"),

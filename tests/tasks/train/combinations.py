@@ -9,12 +9,13 @@ does the same, and holds `docs/combinations.md` to it.
 """
 
 import json
-import shutil
 import sys
 import tempfile
+import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
+from functools import partial
 from itertools import groupby, product
 from math import isfinite
 from pathlib import Path
@@ -34,6 +35,7 @@ from tasks.data.shards import open_prepared, shard_name
 from tasks.preprocess.step import preprocess
 from tasks.train import stream_ingest
 from tasks.train.job import TrainingJob
+from tasks.train.launch import launch
 from tasks.validate.step import validate
 from tests import hub
 from tests.tasks import toy_data
@@ -42,16 +44,16 @@ ROOT = Path(__file__).parents[3]
 TABLE = ROOT / "docs" / "combinations.md"
 LABELS = ("bottom", "left", "right", "top")
 SIDE, ROWS, VALIDATED, EMBEDDED, EPOCHS = 16, 48, 16, 12, 2
+BY_TRAINER = "eval_accuracy"
 FILES = 80  # of images that are not prepared
 
+OWN, FUNCTION = "own loop", "function"
 LOOPS: dict[str, dict[str, Any]] = {
-    "torch": {},
-    "huggingface": {"train.loop": "huggingface"},
-    "function": {"train.function": "examples.ported:train"},
+    OWN: {},
+    FUNCTION: {"train.function": "examples.huggingface:train", "train.best.metric": BY_TRAINER},
 }
-INGESTS = ("memory", "windows", "dataloader", "stream")
-# What goes to the loops `huggingface` and `function`, which have one way of their own.
-OWN_INGEST = "auto"
+# What goes to the training; a function has one way of its own.
+INGESTS = {OWN: ("memory", "windows", "dataloader", "stream"), FUNCTION: ("auto",)}
 SHARINGS: dict[str, dict[str, Any]] = {
     "one process": {"scale.workers": 0},
     "workers, ddp": {"scale.workers": 2},
@@ -95,15 +97,14 @@ class Combination:
 
 
 def combinations(families: Iterable[str]) -> Iterator[Combination]:
-    """All of them, but for ways of images where a loop has its own.
+    """Each network with each loop, way of images and sharing; and each of them with each recipe.
 
-    What streams differs only in how its images arrive: it has each network with each sharing, and
-    each recipe.
+    A recipe is tried with images in memory, and once with those that stream.
     """
     for loop, sharing, recipe, family in product(LOOPS, SHARINGS, RECIPES, families):
-        for ingest in INGESTS if loop == "torch" else (OWN_INGEST,):
-            once = (sharing, family) == (next(iter(SHARINGS)), "vit")
-            if ingest != "stream" or recipe == "plain" or once:
+        for ingest in INGESTS[loop]:
+            streams_once = (ingest, sharing, family) == ("stream", "one process", "vit")
+            if recipe == "plain" or streams_once or ingest in ("memory", "auto"):
                 yield Combination(family, loop, ingest, sharing, recipe)
 
 
@@ -251,8 +252,8 @@ def _write_dinov2(folder: Path) -> None:
     BitImageProcessor(size={"shortest_edge": SIDE}).save_pretrained(folder)
 
 
-def train_all(jobs: Sequence[TrainingJob], loop: str, workers: int) -> list[str | None]:
-    """Runs trainings one after the other in the same workers, as the step runs one.
+def train_all(jobs: Sequence[TrainingJob], workers: int) -> list[str | None]:
+    """Runs trainings by the project's own loop, one after the other in the same workers.
 
     Returns:
         What failed in each of them; None for those that ended.
@@ -262,21 +263,15 @@ def train_all(jobs: Sequence[TrainingJob], loop: str, workers: int) -> list[str 
 
     from tasks.train.trainer import Trainer
 
-    if workers:
-        scaling = ScalingConfig(num_workers=workers, resources_per_worker={"CPU": 0.4})
-    else:
-        scaling = ScalingConfig(num_workers=0)
+    resources = {"resources_per_worker": {"CPU": 0.4}} if workers else {}
+    scaling = ScalingConfig(num_workers=workers, **resources)
     streamed = [job for job in jobs if job.ingest == "stream"]
     assert not streamed or len(jobs) == 1, "a trainer has the images of one training"
     images = stream_ingest.of_trainer(*streamed, scaling) if streamed else {}
     with tempfile.TemporaryDirectory() as storage:
         trainer = Trainer(
             _work_all,
-            train_loop_config={
-                "job": jobs[0],
-                "jobs": list(jobs),
-                "loop": f"tasks.train.loops.{loop}",
-            },
+            train_loop_config={"job": jobs[0], "jobs": list(jobs)},
             torch_config=TorchConfig(backend="gloo", timeout_s=60),
             scaling_config=scaling,
             run_config=RunConfig(name="combinations", storage_path=storage),
@@ -286,17 +281,18 @@ def train_all(jobs: Sequence[TrainingJob], loop: str, workers: int) -> list[str 
 
 
 def _work_all(config: Mapping[str, Any]) -> list[str | None]:
-    import traceback
+    from tasks.train.loops import torch as own_loop
 
-    loop = import_module(config["loop"])
-    found: list[str | None] = []
-    for job in config["jobs"]:
-        try:
-            result = loop.work({"job": job})
-            found.append(_fault(job, result) if result else None)
-        except Exception as error:
-            found.append(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
-    return found
+    return [_attempt(partial(own_loop.work, job), job) for job in config["jobs"]]
+
+
+def _attempt(train: Callable[[], dict[str, Any]], job: TrainingJob) -> str | None:
+    """What fails in a training."""
+    try:
+        result = train()
+        return _fault(job, result) if result else None
+    except Exception as error:
+        return f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
 
 
 def _fault(job: TrainingJob, result: Mapping[str, Any]) -> str | None:
@@ -315,7 +311,7 @@ def _fault(job: TrainingJob, result: Mapping[str, Any]) -> str | None:
         logits = network(images)
     if images.shape[0] == len(val):
         loss = float(torch.nn.functional.cross_entropy(logits, torch.from_numpy(val.labels)))
-        told = result["best"].get("val_loss", loss)
+        told = result["best"].get("val_loss", result["best"].get("eval_loss"))
         rough = job.hyperparameters.precision == "bf16"
         if abs(loss - told) > (0.05 if rough else 1e-3) * max(1.0, loss):
             return f"the saved network's loss is {loss}, and the training said {told}"
@@ -332,19 +328,27 @@ def train_small(place: Place, chosen: Iterable[Combination]) -> dict[Combination
     Returns:
         What failed, and how.
     """
-    found: dict[Combination, str | None] = {}
-    folder = place.root / "trained"
-    chosen = sorted(chosen, key=_together)
+    chosen = sorted(filter(is_trained, chosen), key=_together)
     starts = _starts(place, sorted({each.family for each in chosen if "champion" in each.recipe}))
-    for (loop, workers, _), group in groupby(chosen, _together):
-        members = list(group)
-        jobs = []
-        for number, each in enumerate(members):
+    found: dict[Combination, str | None] = {}
+    for number, ((loop, workers, _), group) in enumerate(groupby(chosen, _together)):
+        jobs = {}
+        for each in group:
             start = starts[each.family] if "champion" in each.recipe else None
-            jobs.append(place.job(each, folder / str(number), start))
-        found |= dict(zip(members, train_all(jobs, loop, workers), strict=True))
-        shutil.rmtree(folder)
+            jobs[each] = place.job(each, place.root / f"trained-{number}" / str(len(jobs)), start)
+        if loop == OWN:
+            found |= dict(zip(jobs, train_all([*jobs.values()], workers), strict=True))
+        else:
+            for each, job in jobs.items():
+                found[each] = _attempt(partial(launch, job, place.workload(each).scale), job)
     return {each: fault for each, fault in found.items() if fault}
+
+
+def is_trained(chosen: Combination) -> bool:
+    """Whether a combination is trained: workers start for each function anew, so one has two."""
+    with_workers = SHARINGS[chosen.sharing]["scale.workers"] > 0
+    few = (chosen.family, chosen.recipe) == ("pretrained vit", "plain")
+    return chosen.loop == OWN or not with_workers or few
 
 
 def _together(chosen: Combination) -> tuple[str, int, str]:
@@ -357,9 +361,9 @@ def _starts(place: Place, families: Sequence[str]) -> dict[str, Path]:
     """Saved networks to start from, by family."""
     starts = {}
     for number, family in enumerate(families):
-        chosen = Combination(family, "torch", "memory", "one process", "plain")
+        chosen = Combination(family, OWN, "memory", "one process", "plain")
         job = place.job(chosen, place.root / f"start-{number}", None)
-        assert train_all([job], "torch", 0) == [None]
+        assert train_all([job], 0) == [None]
         starts[family] = job.output
     return starts
 
@@ -372,30 +376,22 @@ def document(refused: Mapping[Combination, str | None]) -> str:
     """
     plain = {each: why for each, why in refused.items() if each.recipe == "plain"}
     trained = {(each.family, each.loop, each.sharing) for each, why in plain.items() if not why}
-    trains = {(loop, sharing) for _, loop, sharing in trained}
-    columns = [each for each in product(LOOPS, SHARINGS) if each in trains]
-
-    def networks(family: str, loop: str, sharing: str) -> list[tuple[str, str | None]]:
-        return [
-            (each.ingest, why)
-            for each, why in plain.items()
-            if (each.family, each.loop, each.sharing) == (family, loop, sharing)
-        ]
-
-    def recipes(recipe: str, loop: str, sharing: str) -> list[tuple[str, str | None]]:
-        return [
-            (each.family, why)
-            for each, why in refused.items()
-            if (each.recipe, each.loop, each.sharing) == (recipe, loop, sharing)
-            and (each.family, loop, sharing) in trained
-            and each.ingest != "stream"
-        ]
-
-    families = list(dict.fromkeys(each.family for each in refused))
+    shown = [
+        each
+        for each in refused
+        if (each.family, each.loop, each.sharing) in trained and each.ingest != "stream"
+    ]
+    ways, recipes = defaultdict(list), defaultdict(list)
+    for each, why in plain.items():
+        ways[each.family, each.loop, each.sharing].append((each.ingest, why))
+    for each in shown:
+        if each.ingest in ("memory", "auto"):
+            recipes[each.recipe, each.loop, each.sharing].append((each.family, refused[each]))
+    columns = [key for key in product(LOOPS, SHARINGS) if any(one[1:] == key for one in trained)]
     lines = [
         HEAD,
         "## Networks and the ways of images\n",
-        *_table("network", families, columns, networks),
+        *_table("network", list(dict.fromkeys(each.family for each in refused)), columns, ways),
         "\n## Recipes\n",
         *_table("recipe", list(RECIPES), columns, recipes),
         "\n## What a refusal says\n",
@@ -412,9 +408,11 @@ the saved network is loaded, and its loss compared with what the training said. 
 by `python -m tests.tasks.train.combinations`, from what is refused and what was trained.
 
 In the first table a tick is for all ways of images that the loop has, in the second for all
-networks that the first one has in that column; `no` is for none. `stream` is tried with each
-network, and with each recipe. Grey images have fewer augmentations, `torch.compile` needs a
-compiler, and NCCL a GPU for each worker: these are refused as well where they cannot be had.
+networks that the first one has in that column; `no` is for none. Recipes are tried with images in
+memory, and once with `stream`. The function is `examples/huggingface.py`, which has its own way of
+images; workers train one of its networks. Grey images have fewer augmentations, `torch.compile`
+needs a compiler, and NCCL a GPU for each worker: these are refused as well where they cannot be
+had.
 """
 
 
@@ -422,7 +420,7 @@ def _table(
     name: str,
     rows: Sequence[str],
     columns: Sequence[tuple[str, str]],
-    cases: Callable[[str, str, str], list[tuple[str, str | None]]],
+    cases: Mapping[tuple[str, str, str], Sequence[tuple[str, str | None]]],
 ) -> Iterator[str]:
     """A table in Markdown, of which cases are trained.
 
@@ -430,21 +428,20 @@ def _table(
         name: Of the first column.
         rows: The first cell of each row.
         columns: The loop and the sharing of each of the others.
-        cases: The cases of a row, a loop and a sharing, each with why it is refused.
+        cases: By row, loop and sharing, the cases, each with why it is refused.
     """
-    yield f"| {name} | {' | '.join(f'`{loop}`, {sharing}' for loop, sharing in columns)} |"
+    yield f"| {name} | {' | '.join(f'{loop}, {sharing}' for loop, sharing in columns)} |"
     yield "|---" * (1 + len(columns)) + "|"
     for row in rows:
-        yield f"| {row} | {' | '.join(_cell(cases(row, *column)) for column in columns)} |"
+        yield f"| {row} | {' | '.join(_cell(cases[row, *column]) for column in columns)} |"
 
 
 def _cell(cases: Sequence[tuple[str, str | None]]) -> str:
     """Of cases, those that are trained."""
-    names = list(dict.fromkeys(name for name, _ in cases))
-    trained = [each for each in names if not any(why for name, why in cases if name == each)]
-    if not trained or len(trained) == len(names):
+    trained = [name for name, why in cases if not why]
+    lacking = [name for name, why in cases if why]
+    if not trained or not lacking:
         return "✓" if trained else "no"
-    lacking = [each for each in names if each not in trained]
     if len(lacking) < len(trained):
         return f"✓ but {', '.join(lacking)}"
     return ", ".join(trained)

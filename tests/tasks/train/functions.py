@@ -10,10 +10,11 @@ from pathlib import Path
 import ray.train
 import torch
 from accelerate import Accelerator
+from ray.train import Checkpoint, report as report_of_ray
 from safetensors.torch import save_model
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
-from examples import network, ported, with_accelerate
+from examples import accelerate_loop, huggingface, network, ported
 
 
 class Unexpected:
@@ -146,8 +147,13 @@ def reports_tied(config):
 
 
 def reports_pretrained(config):
-    made = pretrained_network(len(config["classes"]), **config["files"])
-    report({"val_accuracy": 0.5}, made.state_dict())
+    report({"val_accuracy": 0.5}, config["model"].state_dict())
+
+
+def reports_by_name(config):
+    with tempfile.TemporaryDirectory() as folder:
+        torch.save(weights_of(config), Path(folder, "weights.pt"))
+        report_of_ray({"val_accuracy": 0.5}, checkpoint=Checkpoint.from_directory(folder))
 
 
 def reads_a_file(config):
@@ -179,7 +185,15 @@ def begins_again(config):
 
 
 def stops_once(config):
-    """As the ported one, but it is lost in its third report, once."""
+    losing(ported.train, config)
+
+
+def trainer_stops_once(config):
+    losing(huggingface.train, config)
+
+
+def losing(train, config):
+    """Trains, but the connection is lost in the third report, once."""
     lost = Path(config["lost"])
     real, reported = ray.train.report, []
 
@@ -192,7 +206,7 @@ def stops_once(config):
 
     ray.train.report = losing
     try:
-        ported.train(config)
+        train(config)
     finally:
         ray.train.report = real
         with lost.with_name("reported").open("a", encoding="utf-8") as file:
@@ -211,4 +225,4 @@ def hangs_on_one_worker(config):
 
 def trains_with_accelerate(config):
     assert Accelerator().num_processes == config["processes"]
-    with_accelerate.train(config)
+    accelerate_loop.train(config)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import ray.train
 import torch
 from safetensors.torch import load
 
@@ -18,9 +19,10 @@ from retrain.project import Project
 from retrain.workload import Best, Model, Scale, Train
 from tasks.data.shards import open_prepared
 from tasks.train.datasets import SplitDataset
-from tasks.train.reports import FOLDER
+from tasks.train.reports import BEST, NEWEST
 from tasks.train.step import check, check_slowly
-from tests.tasks.train.helpers import run
+from tests.tasks.train import functions
+from tests.tasks.train.helpers import run, validated
 
 ROOT = Path(__file__).parents[3]
 FACTORY = "examples.network:build_model"
@@ -45,33 +47,21 @@ def test_it_learns_and_its_best_report_is_the_model(trained, images):
     assert max(accuracies) > 0.8
     assert trained.facts["best_epoch"] == 1 + np.argmax(accuracies)
     assert trained.facts["val_accuracy"] == max(accuracies)
-    classifier = models.load(trained.folder / "model")
-    val = open_prepared(images).split("val")
-    with torch.inference_mode():
-        logits = classifier.module(torch.from_numpy(val.images[np.arange(len(val))]))
-    hits = (logits.argmax(1).numpy() == val.labels).mean()
-    assert hits == pytest.approx(max(accuracies))
-
-
-def test_the_progress_names_the_epoch_whose_loss_it_shows(images, tmp_path):
-    hyperparameters = with_function("stops_once", arguments={"lost": str(tmp_path / "lost")})
-    with pytest.raises(RuntimeError, match="the connection was lost"):
-        run(tmp_path, images, hyperparameters, model=MODEL)
-    shown = json.loads((tmp_path / "scratch" / "progress.json").read_text())
-    assert (shown["progress"]["epoch"], shown["progress"]["fraction"]) == (2, 0.5)
-    assert shown["progress"]["loss"] == shown["history"][-1]["loss"]
-
-
-def test_its_reports_are_in_mlflow(trained):
-    client = tracking.client(trained.project)
-    logged = client.get_metric_history(trained.run_id, "val_accuracy")
-    assert [metric.value for metric in logged] == [e["val_accuracy"] for e in trained.history]
+    assert validated(trained, images)[1] == pytest.approx(max(accuracies))
+    logged = tracking.client(trained.project).get_metric_history(trained.run_id, "val_accuracy")
+    assert [metric.value for metric in logged] == accuracies
 
 
 def test_only_the_last_checkpoint_and_the_best_are_kept(trained):
-    kept = {path.name for path in (trained.project.root / "scratch" / FOLDER).iterdir()}
-    numbers = {f"{number:06d}" for number in (trained.facts["best_epoch"], 4)}
-    assert kept == numbers | {f"{number}.json" for number in numbers}
+    scratch = trained.project.root / "scratch"
+    assert [path.name for path in (scratch / NEWEST).iterdir()] == ["4"]
+    assert [path.name for path in (scratch / BEST).iterdir()] == [str(trained.facts["best_epoch"])]
+
+
+def test_a_training_that_was_over_is_not_repeated(trained, images):
+    again = run(trained.project.root, images, with_function("train"), model=MODEL, output="again")
+    assert again.facts == trained.facts
+    assert again.history == trained.history
 
 
 def test_the_images_that_it_gets_are_those_that_the_served_network_sees(images):
@@ -91,53 +81,62 @@ def test_the_images_that_it_gets_are_those_that_the_served_network_sees(images):
     assert torch.equal(dataset.__getitems__([7, 5])[1][0], image)
 
 
-def test_the_best_report_is_found_in_any_mapping_of_a_checkpoint(images, tmp_path):
-    trained = run(tmp_path, images, with_function("reports_three"), model=MODEL)
-    assert trained.facts["best_epoch"] == 2
+@pytest.mark.parametrize(
+    ("name", "best_epoch", "value"), [("reports_three", 2, 1), ("reports_wrapped", 1, 7)]
+)
+def test_the_weights_are_found_in_any_mapping_and_under_the_names_of_wrappers(
+    images, tmp_path, name, best_epoch, value
+):
+    trained = run(tmp_path, images, with_function(name), model=MODEL)
+    assert trained.facts["best_epoch"] == best_epoch
     weights = load(trained.model_files()[models.WEIGHTS])
-    assert all((value == 1).all() for value in weights.values())
+    assert all((weight == value).all() for weight in weights.values())
 
 
-def test_it_resumes_from_its_last_report(images, tmp_path):
-    arguments = {"lost": str(tmp_path / "lost")}
-    hyperparameters = with_function("stops_once", arguments=arguments)
+@pytest.mark.parametrize(
+    ("name", "reported", "epochs"),
+    [("stops_once", "2 2 ", [1, 2, 3, 4]), ("begins_again", "", [1, 2, 3, 4, 5, 6, 7])],
+)
+def test_it_resumes_from_its_last_report_or_begins_again(images, tmp_path, name, reported, epochs):
+    hyperparameters = with_function(name, arguments={"lost": str(tmp_path / "lost")})
     with pytest.raises(RuntimeError, match="the connection was lost"):
         run(tmp_path, images, hyperparameters, model=MODEL, output="lost-output")
-    resumed = run(tmp_path, images, hyperparameters, model=MODEL)
-    assert (tmp_path / "reported").read_text() == "2 2 "
-    assert [entry["epoch"] for entry in resumed.history] == [1, 2, 3, 4]
-
-
-def test_one_that_does_not_resume_begins_again(images, tmp_path):
-    arguments = {"lost": str(tmp_path / "lost")}
-    hyperparameters = with_function("begins_again", arguments=arguments)
-    with pytest.raises(RuntimeError, match="the connection was lost"):
-        run(tmp_path, images, hyperparameters, model=MODEL, output="lost-output")
+    shown = json.loads((tmp_path / "scratch" / "progress.json").read_text())
+    assert shown["progress"]["epoch"] == len(shown["history"])
+    assert shown["progress"]["fraction"] == len(shown["history"]) / 4
     trained = run(tmp_path, images, hyperparameters, model=MODEL)
-    assert [entry["epoch"] for entry in trained.history] == [1, 2, 3, 4]
-    assert trained.facts["best_epoch"] == 1
-    weights = load(trained.model_files()[models.WEIGHTS])
-    assert all((value == 0).all() for value in weights.values())
+    assert [entry["epoch"] for entry in trained.history] == epochs
+    if reported:
+        assert (tmp_path / "reported").read_text() == reported
+    else:
+        assert trained.facts["best_epoch"] == 1
 
 
-def test_a_training_that_was_over_is_not_repeated(trained, images):
-    again = run(trained.project.root, images, with_function("train"), model=MODEL, output="again")
-    assert again.facts == trained.facts
-    assert again.history == trained.history
+BY_TRAINER = {"function": "examples.huggingface:train", "best": Best(metric="eval_accuracy")}
 
 
-def test_a_damaged_checkpoint_is_passed_over(images, tmp_path):
-    arguments = {"lost": str(tmp_path / "lost")}
-    hyperparameters = with_function("stops_once", arguments=arguments)
+def test_the_trainer_of_transformers_trains_and_resumes_a_network_of_the_project_s(
+    images, tmp_path
+):
+    recipe = BASE.model_copy(update=BY_TRAINER)
+    trained = run(tmp_path / "whole", images, recipe)
+    assert trained.facts["eval_accuracy"] > 0.6
+    assert validated(trained, images)[1] == pytest.approx(trained.facts["eval_accuracy"])
+    lost = {
+        "function": "tests.tasks.train.functions:trainer_stops_once",
+        "arguments": {"lost": str(tmp_path / "lost")},
+    }
     with pytest.raises(RuntimeError, match="the connection was lost"):
-        run(tmp_path, images, hyperparameters, model=MODEL, output="lost-output")
-    newest = tmp_path / "scratch" / FOLDER / "000002" / "model.pt"
-    content = bytearray(newest.read_bytes())
-    content[len(content) // 2] ^= 1
-    newest.write_bytes(content)
-    resumed = run(tmp_path, images, hyperparameters, model=MODEL)
-    assert (tmp_path / "reported").read_text() == "2 3 "
-    assert [entry["epoch"] for entry in resumed.history] == [1, 2, 3, 4]
+        run(tmp_path, images, recipe.model_copy(update=lost), output="lost-output")
+    resumed = run(tmp_path, images, recipe.model_copy(update=lost))
+    assert (tmp_path / "reported").read_text() == "2 2 "
+    assert resumed.model_files() == trained.model_files()
+
+
+def test_what_a_function_imports_from_ray_train_by_name_is_kept_too(images, tmp_path):
+    trained = run(tmp_path, images, with_function("reports_by_name"), model=MODEL)
+    assert [entry["val_accuracy"] for entry in trained.history] == [0.5]
+    assert ray.train.report is functions.report_of_ray
 
 
 @pytest.mark.parametrize(
@@ -147,7 +146,7 @@ def test_a_damaged_checkpoint_is_passed_over(images, tmp_path):
         ("reports_nan", "reported loss = nan in its report 2: the training diverged"),
         ("reports_no_checkpoint", r"reported no checkpoint with val_accuracy: pass one to"),
         ("reports_another_metric", r"never reported val_accuracy, .* It reported accuracy\.$"),
-        ("reports_another_network", r"has the state_dict of the network that model\.factory makes"),
+        ("reports_another_network", r"has the state_dict of the network that the section model"),
         ("raises", r"raises failed: KeyError: 'learning_rate' \(functions\.py, line \d+\)"),
         (
             "reads_a_file",
@@ -160,12 +159,6 @@ def test_what_it_does_wrong_is_said_in_one_line(images, tmp_path, name, said):
         run(tmp_path, images, with_function(name), model=MODEL)
     assert "\n" not in str(raised.value)
     assert str(raised.value).startswith("train.function")
-
-
-def test_the_names_of_wrappers_are_taken_from_its_weights(images, tmp_path):
-    trained = run(tmp_path, images, with_function("reports_wrapped"), model=MODEL)
-    weights = load(trained.model_files()[models.WEIGHTS])
-    assert all((value == 7).all() for value in weights.values())
 
 
 def test_tied_weights_are_saved_and_loaded(images, tmp_path):
@@ -247,10 +240,10 @@ def workload(folder, *, train=None, model=None, images=None):
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"train": {"ema": 0.9}}, "train.ema: the loop of train.function does not use it."),
+        ({"train": {"ema": 0.9}}, "train.ema: train.function does not use it."),
         (
             {"images": {"storage": "source"}},
-            "images.storage: the loop of train.function needs prepared images, and not source.",
+            "images.storage: train.function needs prepared images, and not source.",
         ),
         (
             {"train": {"function": "examples.gone:train"}},

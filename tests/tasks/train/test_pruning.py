@@ -68,12 +68,6 @@ def test_two_workers_end_together(images, tmp_path, ray_session):
     prune(tmp_path, images, RECIPE, scale=Scale(workers=2))
 
 
-def test_the_trainer_of_transformers_ends_too(images, tmp_path):
-    recipe = Train(loop="huggingface", epochs=5, batch_size=16, lr=0.01)
-    prune(tmp_path, images, recipe)
-    assert run(tmp_path, images, recipe).facts == run(tmp_path / "whole", images, recipe).facts
-
-
 PORTED = Model(family="custom", factory="examples.network:build_model", arguments={"channels": 1})
 
 

@@ -12,7 +12,7 @@ from retrain.registry import packages, versions
 from retrain.registry.versions import Candidate
 from retrain.step import plan
 from retrain.store import Artifact
-from retrain.workload import Data, Lora, Model, Train, Workload
+from retrain.workload import Best, Data, Lora, Model, Train, Workload
 from tasks.data.champion import Registered, Start
 from tasks.train.start import find_start
 from tasks.train.step import STEP
@@ -20,6 +20,7 @@ from tests import templates
 from tests.tasks.train.helpers import LABELS, SMALL, run
 
 BASE = Train(epochs=3, batch_size=16, lr=0.01)
+BY_TRAINER = Best(metric="eval_accuracy")
 AGAIN = BASE.model_copy(update={"init": "champion", "epochs": 1, "lr": 1e-6})
 
 
@@ -53,7 +54,9 @@ def champion(images, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"loop": "huggingface"}, {"lora": Lora(r=2)}], ids=["torch", "trainer", "lora"]
+    "changes",
+    [{}, {"lora": Lora(r=2)}, {"function": "examples.huggingface:train", "best": BY_TRAINER}],
+    ids=["own loop", "lora", "function"],
 )
 def test_it_begins_where_the_champion_ended(champion, images, tmp_path, changes):
     recipe = AGAIN.model_copy(update=changes)
@@ -62,7 +65,9 @@ def test_it_begins_where_the_champion_ended(champion, images, tmp_path, changes)
     for name, value in before.items():
         assert torch.allclose(value, after[name], atol=1e-4), name
     assert trained.facts["start"] == "1" * 64
-    assert trained.facts["val_accuracy"] == pytest.approx(champion.facts["val_accuracy"], abs=0.05)
+    assert trained.facts[recipe.best.metric] == pytest.approx(
+        champion.facts["val_accuracy"], abs=0.05
+    )
     assert "start" not in champion.facts
 
 

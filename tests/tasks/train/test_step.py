@@ -100,7 +100,7 @@ def test_memory_that_cannot_be_had_is_the_users_to_mend(monkeypatch, sizes):
 
     monkeypatch.setattr(torch_loop, "Training", lambda job, opened: torch.empty(sizes))
     with pytest.raises(ValueError, match=r"not enough memory to train .* train\.micro_batch"):
-        torch_loop.work({"job": None})  # type: ignore[dict-item]
+        torch_loop.work(None)  # type: ignore[arg-type]
 
 
 def test_a_pretrained_folder_that_changed_since_it_was_chosen_is_refused(tmp_path):

@@ -159,15 +159,11 @@ EVERYTHING = Augment(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("loop", "epochs"), [("torch", 10), ("huggingface", 2)])
-def test_a_training_with_all_changes_repeats_to_the_bit(images, tmp_path, loop, epochs):
-    recipe = Train(
-        loop=loop, epochs=epochs, batch_size=16, lr=0.01, augment=EVERYTHING, micro_batch=8
-    )  # fmt: skip
+def test_a_training_with_all_changes_repeats_to_the_bit(images, tmp_path):
+    recipe = Train(epochs=10, batch_size=16, lr=0.01, augment=EVERYTHING, micro_batch=8)
     one, two = (run(tmp_path / name, images, recipe) for name in ("one", "two"))
     assert one.model_files() == two.model_files()
-    if loop == "torch":
-        assert one.facts["val_accuracy"] > 0.6
+    assert one.facts["val_accuracy"] > 0.6
 
 
 def faults(changes):

@@ -4,7 +4,6 @@ import os
 import signal
 import threading
 import time
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -133,7 +132,7 @@ def test_a_divided_network_trains_as_a_whole_one_when_a_worker_is_killed(
             assert torch.allclose(value, by_one[name], atol=1e-3), name
 
 
-def raising_on_the_last_rank(config):
+def raising_on_the_last_rank(job):
     """A worker's function: the last worker fails while the others wait for it."""
     from pathlib import Path
 
@@ -142,30 +141,31 @@ def raising_on_the_last_rank(config):
 
     context = ray.train.get_context()
     rank = context.get_world_rank()
-    with Path(config["job"].scratch, f"tries-of-{rank}").open("a", encoding="utf-8") as tries:
+    with Path(job.scratch, f"tries-of-{rank}").open("a", encoding="utf-8") as tries:
         tries.write("x")
     if rank == context.get_world_size() - 1:
-        raise config["job"].settings["error"]
+        raise job.settings["error"]
     torch.distributed.all_reduce(torch.zeros(1))
 
 
-def going_on(config):
+def going_on(job):
     """A worker's function: the last worker sees one checkpoint more than the others."""
     import ray.train
 
     context = ray.train.get_context()
     is_last = context.get_world_rank() == context.get_world_size() - 1
-    loaded = checkpoint.load(config["job"].scratch / ("last" if is_last else "others"))
+    loaded = checkpoint.load(job.scratch / ("last" if is_last else "others"))
     assert loaded is not None
     if loaded["step"] != 5:
-        raise config["job"].settings["error"]
+        raise job.settings["error"]
     return {}
 
 
 def train_with(tmp_path, monkeypatch, error, scale=SCALE, work=raising_on_the_last_rank):
     """Trains with one of the functions above."""
-    from tasks.train import step
     from tasks.train.job import TrainingJob
+    from tasks.train.launch import launch
+    from tasks.train.loops import torch as torch_loop
 
     job = TrainingJob(
         family="vit",
@@ -187,8 +187,8 @@ def train_with(tmp_path, monkeypatch, error, scale=SCALE, work=raising_on_the_la
         bounds={},
     )
     job.scratch.mkdir(exist_ok=True)
-    monkeypatch.setattr(import_module(step._loop(RECIPE)), "work", work)
-    return step._launch(job, scale)
+    monkeypatch.setattr(torch_loop, "work", work)
+    return launch(job, scale)
 
 
 def test_workers_go_on_from_the_step_that_the_first_one_sees(ray_session, tmp_path, monkeypatch):

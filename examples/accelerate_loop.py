@@ -1,6 +1,6 @@
 """A training function with Accelerate, which finds the workers of Ray Train by itself.
 
-train: {function: examples.with_accelerate:train, best: {metric: val_accuracy}}
+train: {function: examples.accelerate_loop:train, best: {metric: val_accuracy}}
 model: {family: custom, factory: examples.network:build_model}
 """
 
@@ -13,15 +13,12 @@ from accelerate import Accelerator
 from torch import nn
 from torch.utils.data import DataLoader
 
-from examples.network import build_model
-
 
 def train(config):
     """Trains, and reports each epoch."""
     accelerator = Accelerator()
-    torch.manual_seed(config["seed"])
     size = config["batch_size"] // accelerator.num_processes
-    model = build_model(len(config["classes"]), channels=config["shape"][2])
+    model = config["model"]
     model, optimizer, train_loader, val_loader = accelerator.prepare(
         model,
         torch.optim.AdamW(model.parameters(), lr=config["lr"]),
