@@ -3,25 +3,24 @@
 retrain compare vit@champion vit@7
 retrain compare vit@champion vit@7 --data photos --output differences.parquet
 
-It has no steps, and changes nothing: no alias, no ledger.
+It changes nothing: no alias, no ledger.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from flows import predict
-from retrain import atomic, preflight
+from retrain import atomic
 from retrain.errors import UsageError
+from retrain.flow import flow
 from retrain.params import load_section
 from retrain.project import Project, find_project
 from retrain.registry.versions import ModelVersion
-from retrain.runs import console, lost
-from retrain.runs.pipeline import flow_without_steps
+from retrain.runs import console
 from retrain.runs.records import Document
+from retrain.runs.without_steps import FlowRun, begun
 from retrain.store import Store
 from retrain.workload import Gate
 from tasks.data.champion import Registered
@@ -37,37 +36,10 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
-    from prefect import Flow
-
-NAME = "compare"
-HELP = "Compares the answers of any two registered versions for the same images."
 
 
-def find_two(project: Project, a: str, b: str) -> tuple[ModelVersion, ModelVersion]:
-    """The two versions.
-
-    Args:
-        project: The clone.
-        a: `NAME`, which means its champion, `NAME@ALIAS` or `NAME@NUMBER`.
-        b: The same.
-
-    Raises:
-        UsageError: There is no such version, or both are the same.
-    """
-    one, other = (predict.find_named(project, text) for text in (a, b))
-    if (one.name, one.version) == (other.name, other.version):
-        raise UsageError(f"{a} and {b} are both {_name(one)}: name two versions.")
-    return one, other
-
-
-def check_output(
-    project: Project, data: str | None, output: str | None, force: bool
-) -> Path | None:
-    """The path of the output, if there is to be one; as `predict.check_output` gives it."""
-    return None if output is None else predict.check_output(project, data, output, force)
-
-
-def run(
+@flow
+def compare(
     a: str,
     b: str,
     data: str | None = None,
@@ -76,7 +48,7 @@ def run(
     label_column: str | None = None,
     force: bool = False,
 ) -> Document:
-    """Compares two versions, inside a Prefect flow run.
+    """Compares the answers of any two registered versions for the same images.
 
     Args:
         a: `NAME`, which means its champion, `NAME@ALIAS` or `NAME@NUMBER`.
@@ -94,55 +66,55 @@ def run(
     Raises:
         ValueError: The user has to correct something.
     """
-    from prefect import runtime
-
-    began = monotonic()
     project = find_project()
-    models = find_two(project, a, b)
+    models = check(project, a, b, data, output, force)
+    path = output and str(predict.check_output(project, data, output, force))
+    with begun(project, "compare") as run:
+        with _opened(run, models, data, image_column, label_column) as (place, source):
+            comparison, differences = compare_on(run, models, source)
+        document = run.document(
+            data=place,
+            output=path,
+            a=models[0].identity(),
+            b=models[1].identity(),
+            comparison=comparison,
+            outcome=any_two.sentences(comparison, *map(_name, models))[0],
+        )
+        if path:
+            _write(differences, Path(path))
+        _publish(document)
+        return document
+
+
+def check(
+    project: Project, a: str, b: str, data: str | None, output: str | None, force: bool
+) -> tuple[ModelVersion, ModelVersion]:
+    """Checks what the user has given; as the flow takes it.
+
+    Returns:
+        The two versions.
+
+    Raises:
+        UsageError: There is no such version, both are the same, there are no such images, or the
+            output cannot be written.
+    """
+    one, other = (predict.find_named(project, text) for text in (a, b))
+    if (one.name, one.version) == (other.name, other.version):
+        raise UsageError(f"{a} and {b} are both {_name(one)}: name two versions.")
     if data is not None:
         predict.check_input(project, data, "--data")
-    path = check_output(project, data, output, force)
-    lost.end_lost_runs(project)
-    preflight.check_surroundings(project)
-    store, run_id = Store(project.store), str(runtime.flow_run.id)
-    columns = image_column, label_column
-    with (
-        store.holding(run_id),
-        _opened(project, store, run_id, models, data, *columns) as (place, source),
-    ):
-        found, differences = compare(project, store, run_id, models, source)
-    names = [_name(each) for each in models]
-    document = {
-        "flow": NAME,
-        "run": run_id,
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seconds": round(monotonic() - began, 3),
-        "data": place,
-        "output": path and str(path),
-        "a": models[0].identity(),
-        "b": models[1].identity(),
-        "comparison": found,
-        "outcome": any_two.sentences(found, *names)[0],
-    }
-    if path:
-        _write(differences, path)
-    _publish(document)
-    return document
+    if output is not None:
+        predict.check_output(project, data, output, force)
+    return one, other
 
 
-def compare(
-    project: Project,
-    store: Store,
-    run: str,
-    models: Sequence[ModelVersion],
-    source: Source,
+def compare_on(
+    run: FlowRun, models: Sequence[ModelVersion], source: Source
 ) -> "tuple[dict[str, Any], pa.Table]":
     """Has two versions classify the same images, and compares their answers.
 
     Args:
-        project: The clone.
-        store: Where the answers are kept meanwhile.
-        run: The id of the run, which holds artifacts.
+        run: The run, in whose store the answers are kept meanwhile.
         models: The two.
         source: The images.
 
@@ -152,10 +124,10 @@ def compare(
     Raises:
         ValueError: There is no image, a file is broken, or a package is.
     """
-    folder = store.temporary(run)
+    folder = run.store.temporary(run.id)
     files = [folder / f"{number}.parquet" for number, _ in enumerate(models)]
     for model, file in zip(models, files, strict=True):
-        classify(Registered(project, model), source, file, store)
+        classify(Registered(run.project, model), source, file, run.store)
     images = [
         Shown(image.path, image.sha256, image.label, digest_of(image.data))
         for unit in source.units()
@@ -163,8 +135,8 @@ def compare(
     ]
     if not images:
         raise ValueError("There are no images to compare the models on.")
-    learnt = [_learnt(project, model) for model in models]
-    rules = load_section(project.params, models[1].name, Gate)
+    learnt = [_learnt(run.project, model) for model in models]
+    rules = load_section(run.project.params, models[1].name, Gate)
     a, b = (any_two.read_answers(file, images) for file in files)
     return any_two.compare(a, b, images, learnt, rules)
 
@@ -188,9 +160,7 @@ def _name(model: ModelVersion) -> str:
 
 @contextmanager
 def _opened(
-    project: Project,
-    store: Store,
-    run: str,
+    run: FlowRun,
     models: Sequence[ModelVersion],
     data: str | None,
     image_column: str | None,
@@ -198,13 +168,13 @@ def _opened(
 ) -> Iterator[tuple[str, Source]]:
     """The name of the images for a person, and the images."""
     if data is not None:
-        with predict.fetched(project, store, run, data, "--data") as folder:
+        with predict.fetched(run, data, "--data") as folder:
             source = open_labelled(folder, data, image_column, label_column)
             yield f"the {source.split} split of {data}" if source.split else data, source
         return
-    model, found = _evaluated(store, models)
-    reader = EvaluatedImages(found.source.reader, found.validated)
-    yield f"the {SPLIT} split of {_name(model)}", Source(found.source.format, reader, SPLIT)
+    model, evaluated = _evaluated(run.store, models)
+    reader = EvaluatedImages(evaluated.source.reader, evaluated.validated)
+    yield f"the {SPLIT} split of {_name(model)}", Source(evaluated.source.format, reader, SPLIT)
 
 
 def _evaluated(store: Store, models: Sequence[ModelVersion]) -> tuple[ModelVersion, Evaluated]:
@@ -250,15 +220,3 @@ def _publish(document: Document) -> None:
         table=metrics or found["pairs"],
         description=document["outcome"],
     )
-
-
-def as_prefect_flow() -> "Flow[..., Document]":
-    """The flow that Prefect runs, with the parameters of `run`."""
-    return flow_without_steps(run, NAME, HELP)
-
-
-def __getattr__(name: str) -> Any:
-    """Gives Prefect its flow when it is asked for: importing Prefect takes a second."""
-    if name != NAME:
-        raise AttributeError(name)
-    return as_prefect_flow()

@@ -7,20 +7,16 @@ A sample of the images is classified. Above `drift.threshold` it emits the event
 which an automation of Prefect can start `train/vit` (`prefect.yaml`).
 """
 
-from datetime import UTC, datetime
-from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flows import predict
-from retrain import preflight
-from retrain.params import load_drift
-from retrain.project import Project, find_project
+from retrain.flow import flow
+from retrain.project import find_project
 from retrain.registry.versions import CHAMPION, ModelVersion
-from retrain.runs import console, lost
+from retrain.runs import console
 from retrain.runs.notify import notify_now
-from retrain.runs.pipeline import flow_without_steps
 from retrain.runs.records import Document
-from retrain.store import Store
+from retrain.runs.without_steps import FlowRun, begun
 from tasks.data.champion import Registered
 from tasks.data.reference import find_reference
 from tasks.drift import report
@@ -28,20 +24,17 @@ from tasks.predict.predict import sample
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from prefect import Flow
-
-NAME = "drift"
-HELP = "Compares images with the test split of the model in production."
 
 
-def run(
+@flow
+def drift(
     workload: str,
     input: str,
     reference: str | None = None,
     version: str | int = CHAMPION,
     image_column: str | None = None,
 ) -> Document:
-    """Compares a sample of images with a reference, inside a Prefect flow run.
+    """Compares images with the test split of the model in production.
 
     Args:
         workload: The name of a workload, or of what runs with `--as`.
@@ -57,53 +50,26 @@ def run(
     Raises:
         ValueError: The user has to correct something.
     """
-    from prefect import runtime
-
-    began = monotonic()
     project = find_project()
     model = predict.find_model(project, workload, str(version))
     for place in filter(None, (input, reference)):
         predict.check_input(project, place)
-    threshold = load_drift(project.params, workload).threshold
-    lost.end_lost_runs(project)
-    preflight.check_surroundings(project)
-    store, run_id = Store(project.store), str(runtime.flow_run.id)
-
-    def sampled(place: str) -> "pa.Table":
-        with predict.opened(project, store, run_id, place, image_column) as source:
-            found = sample(Registered(project, model), source, store)
-        if not len(found):
-            raise ValueError(f"None of the images of {place} can be classified.")
-        return found
-
-    with store.holding(run_id):
+    with begun(project, "drift") as run:
         # First what may not be there.
-        against = sampled(reference) if reference else _test_split(project, model)
-        incoming = sampled(input)
-    result = report.report(
-        project,
-        model,
-        against,
-        incoming,
-        place=input,
-        against=reference or report.TEST_SPLIT,
-        threshold=threshold,
-        run=run_id,
-    )
-    report.publish(workload, result)
-    if result["drifted"]:
-        notify_now("drift", report.sentence(result))
-    return {
-        "flow": NAME,
-        "workload": workload,
-        "run": run_id,
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seconds": round(monotonic() - began, 3),
-        "input": input,
-        "model": model.identity(),
-        "drift": result,
-        "outcome": report.sentence(result),
-    }
+        expected = _sample(run, model, reference, image_column)
+        incoming = _sample(run, model, input, image_column)
+        against = reference or report.TEST_SPLIT
+        result = report.report(project, model, expected, incoming, input, against, run.id)
+        report.publish(workload, result)
+        if result["drifted"]:
+            notify_now("drift", report.sentence(result))
+        return run.document(
+            workload=workload,
+            input=input,
+            model=model.identity(),
+            drift=result,
+            outcome=report.sentence(result),
+        )
 
 
 def show(document: Document) -> None:
@@ -112,28 +78,24 @@ def show(document: Document) -> None:
     console.say(f"{'took':<10} {document['took']:.1f} s")
 
 
-def _test_split(project: Project, model: ModelVersion) -> "pa.Table":
-    """The version's reference.
+def _sample(
+    run: FlowRun, model: ModelVersion, place: str | None, image_column: str | None
+) -> "pa.Table":
+    """A sample of the images of a place; without a place, what the version was evaluated on.
 
     Raises:
-        ValueError: It cannot be made any more.
+        ValueError: There are none, or the store has lost them.
     """
-    found = find_reference(project, model)
-    if found is None:
-        raise ValueError(
-            f"The store has lost what {model.name} version {model.version} was evaluated on: name "
-            "other images with --reference, such as the input of an earlier time."
-        )
-    return found
-
-
-def as_prefect_flow() -> "Flow[..., Document]":
-    """The flow that Prefect runs, with the parameters of `run`."""
-    return flow_without_steps(run, NAME, HELP)
-
-
-def __getattr__(name: str) -> Any:
-    """Gives Prefect its flow when it is asked for: importing Prefect takes a second."""
-    if name != NAME:
-        raise AttributeError(name)
-    return as_prefect_flow()
+    if place is None:
+        reference = find_reference(run.project, model)
+        if reference is None:
+            raise ValueError(
+                f"The store has lost what {model.name} version {model.version} was evaluated on: "
+                "name other images with --reference, such as the input of an earlier time."
+            )
+        return reference
+    with predict.opened(run, place, image_column) as source:
+        images = sample(Registered(run.project, model), source, run.store)
+    if not len(images):
+        raise ValueError(f"None of the images of {place} can be classified.")
+    return images

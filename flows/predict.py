@@ -3,8 +3,8 @@
 retrain predict vit --input photos --output predictions.parquet
 prefect deployment run predict/vit --param input=photos --param output=predictions.parquet --watch
 
-It has no steps with a key in the store: its output is a file of the user's, and what a killed run
-has finished is kept until a run of the same images with the same package ends.
+Its output is a file of the user's, and what a killed run has finished is kept until a run of the
+same images with the same package ends.
 """
 
 import os
@@ -12,38 +12,79 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import mkdtemp
-from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from retrain import atomic, preflight
 from retrain.errors import UsageError
+from retrain.flow import flow
 from retrain.logins import has_login, refused
-from retrain.outputs import list_files
-from retrain.params import load_drift
 from retrain.project import Project, find_project
 from retrain.registry import versions
 from retrain.registry.versions import CHAMPION, ModelVersion
-from retrain.runs import console, lost, records
-from retrain.runs.pipeline import flow_without_steps
+from retrain.runs import console, records
 from retrain.runs.records import Document
-from retrain.step import digest_of
+from retrain.runs.without_steps import FlowRun, begun
 from retrain.store import Store
 from tasks.data.champion import Registered
 from tasks.data.reference import find_reference
-from tasks.drift.report import TEST_SPLIT, publish, report, sentence
+from tasks.drift import report
 from tasks.predict.inputs import Source, open_source
 from tasks.predict.origin import read_origin
-from tasks.predict.predict import NAME, predict as classify
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from prefect import Flow
+from tasks.predict.predict import predict as classify
 
 UNKNOWN = "Not compared with the test split: the store has lost what the version was evaluated on."
-HELP = "Classifies images with the model in production, and writes a Parquet file."
+
+
+@flow
+def predict(
+    workload: str,
+    input: str,
+    output: str,
+    version: str | int = CHAMPION,
+    image_column: str | None = None,
+    force: bool = False,
+) -> Document:
+    """Classifies images with the model in production, and writes a Parquet file.
+
+    Args:
+        workload: The name of a workload, or of what runs with `--as`.
+        input: A folder of images at any depth, a Parquet or WebDataset file or a folder of them, or
+            a URL of either; a relative path starts at the project's folder.
+        output: The Parquet file to write.
+        version: The number of a version, or an alias.
+        image_column: The Parquet column with the images; `image` or `img` if None.
+        force: Replace the output if it exists.
+
+    Returns:
+        The run's document, as `--json` prints it.
+
+    Raises:
+        ValueError: The user has to correct something.
+    """
+    project = find_project()
+    model = find_model(project, workload, str(version))
+    check_input(project, input)
+    path = check_output(project, input, output, force)
+    with begun(project, "predict") as run:
+        with opened(run, input, image_column) as source:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            predictions, sample = classify(Registered(project, model), source, path, run.store)
+        reference, drift = find_reference(project, model), None
+        if reference is not None and len(sample):
+            against = report.TEST_SPLIT
+            drift = report.report(project, model, reference, sample, input, against, run.id)
+        document = run.document(
+            workload=workload,
+            input=input,
+            output=str(path),
+            model=model.identity(),
+            **asdict(predictions),
+            drift=drift,
+        )
+        document["outcome"] = _outcome(document)
+        _publish(document)
+        return document
 
 
 def find_model(project: Project, workload: str, version: str) -> ModelVersion:
@@ -135,15 +176,11 @@ def check_output(project: Project, place: str | None, output: str, force: bool) 
 
 
 @contextmanager
-def opened(
-    project: Project, store: Store, run: str, place: str, image_column: str | None
-) -> Iterator[Source]:
+def opened(run: FlowRun, place: str, image_column: str | None) -> Iterator[Source]:
     """Finds out what an input holds, and downloads it first if it is at a URL.
 
     Args:
-        project: The clone.
-        store: Where a download is kept meanwhile.
-        run: The id of the run, which holds artifacts.
+        run: The run that reads it.
         place: A folder, a file, or a URL that fsspec knows.
         image_column: The Parquet column with the images; None if it has a usual name.
 
@@ -152,22 +189,18 @@ def opened(
         ValueError: As `fetched` does.
         OSError: As `fetched` does.
     """
-    with fetched(project, store, run, place) as folder:
+    with fetched(run, place) as folder:
         yield open_source(folder, place, image_column)
 
 
 @contextmanager
-def fetched(
-    project: Project, store: Store, run: str, place: str, option: str = "--input"
-) -> Iterator[Path]:
+def fetched(run: FlowRun, place: str, option: str = "--input") -> Iterator[Path]:
     """A folder with an input, which is downloaded first if it is at a URL.
 
     A download is kept if the block fails, for the next run.
 
     Args:
-        project: The clone.
-        store: Where a download is kept meanwhile.
-        run: The id of the run, which holds artifacts.
+        run: The run that reads it.
         place: A folder, a file, or a URL that fsspec knows.
         option: What the user gave it as.
 
@@ -177,98 +210,15 @@ def fetched(
         OSError: The URL cannot be reached.
     """
     if "://" in place:
-        with _downloaded(store, place, option) as folder:
+        with _downloaded(run.store, place, option) as folder:
             yield folder
         return
-    path = _path(project, place)
+    path = _path(run.project, place)
     if path.is_file():  # a folder with a link to it: the readers take folders
-        folder = Path(mkdtemp(dir=store.temporary(run)))
+        folder = Path(mkdtemp(dir=run.store.temporary(run.id)))
         (folder / path.name).symlink_to(path)
         path = folder
     yield path
-
-
-def run(
-    workload: str,
-    input: str,
-    output: str,
-    version: str | int = CHAMPION,
-    image_column: str | None = None,
-    force: bool = False,
-) -> Document:
-    """Classifies images, inside a Prefect flow run.
-
-    Args:
-        workload: The name of a workload, or of what runs with `--as`.
-        input: A folder of images at any depth, a Parquet or WebDataset file or a folder of them, or
-            a URL of either; a relative path starts at the project's folder.
-        output: The Parquet file to write.
-        version: The number of a version, or an alias.
-        image_column: The Parquet column with the images; `image` or `img` if None.
-        force: Replace the output if it exists.
-
-    Returns:
-        The run's document, as `--json` prints it.
-
-    Raises:
-        ValueError: The user has to correct something.
-    """
-    from prefect import runtime
-
-    began = monotonic()
-    project = find_project()
-    model = find_model(project, workload, str(version))
-    check_input(project, input)
-    path = check_output(project, input, output, force)
-    lost.end_lost_runs(project)
-    preflight.check_surroundings(project)
-    store, run_id = Store(project.store), str(runtime.flow_run.id)
-    with store.holding(run_id), opened(project, store, run_id, input, image_column) as source:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        written, sample = classify(Registered(project, model), source, path, store)
-    document = {
-        "flow": NAME,
-        "workload": workload,
-        "run": run_id,
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seconds": round(monotonic() - began, 3),
-        "input": input,
-        "output": str(path),
-        "model": model.identity(),
-        **asdict(written),
-    }
-    document["outcome"] = _outcome(document)
-    document["drift"] = compare(project, model, sample, input, run_id)
-    _publish(document)
-    return document
-
-
-def compare(
-    project: Project, model: ModelVersion, sample: "pa.Table", place: str, run: str
-) -> dict[str, Any] | None:
-    """Compares a sample with the test split; None if it is not known any more, or has no image.
-
-    Args:
-        project: The clone.
-        model: The version that classified the sample.
-        sample: As `tasks.data.image_facts.schema` has it.
-        place: What came in.
-        run: The id of the flow run.
-    """
-    reference = find_reference(project, model)
-    if reference is None or not len(sample):
-        return None
-    threshold = load_drift(project.params, model.name).threshold
-    return report(
-        project,
-        model,
-        reference,
-        sample,
-        place=place,
-        against=TEST_SPLIT,
-        threshold=threshold,
-        run=run,
-    )
 
 
 def show(document: Document) -> None:
@@ -281,7 +231,7 @@ def show(document: Document) -> None:
     ]
     console.say_table(["label", "images", "share"], rows)
     console.say(f"[bold]{escape(document['outcome'])}[/]")
-    console.say(escape(sentence(document["drift"]) if document["drift"] else UNKNOWN) + "\n")
+    console.say(escape(report.sentence(document["drift"]) if document["drift"] else UNKNOWN) + "\n")
     console.say(escape(f"{'output':<10} {document['output']}"))
     console.say(f"{'took':<10} {document['took']:.1f} s")
 
@@ -306,7 +256,7 @@ def _publish(document: Document) -> None:
         description=f"{document['outcome']} `{document['output']}`",
     )
     if document["drift"]:
-        publish(document["workload"], document["drift"])
+        report.publish(document["workload"], document["drift"])
 
 
 def _path(project: Project, text: str) -> Path:
@@ -324,31 +274,14 @@ def _downloaded(store: Store, url: str, option: str) -> Iterator[Path]:
         digest = source.digest()
     except UsageError as error:
         raise UsageError(str(error).replace("data.path", option, 1)) from error
-    with store.lock(NAME, digest):
-        scratch = store.scratch(NAME, digest)
-        folder, done = scratch / "data", scratch / "downloaded"
-        if not done.exists() or done.read_text(encoding="utf-8") != _contents(folder):
+    with store.lock("predict", digest):
+        scratch = store.scratch("predict", digest)
+        folder, downloaded = scratch / "data", scratch / "downloaded"
+        if not downloaded.exists():
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             source.fetch(digest, folder, scratch)
             unpack(folder, scratch)
-            atomic.write_text(done, _contents(folder))
+            downloaded.touch()
         yield folder
         shutil.rmtree(scratch)
-
-
-def _contents(folder: Path) -> str:
-    """What the files of a download are: a digest of all of them."""
-    return digest_of(list_files(folder))
-
-
-def as_prefect_flow() -> "Flow[..., Document]":
-    """The flow that Prefect runs, with the parameters of `run`."""
-    return flow_without_steps(run, NAME, HELP)
-
-
-def __getattr__(name: str) -> Any:
-    """Gives Prefect its flow when it is asked for: importing Prefect takes a second."""
-    if name != NAME:
-        raise AttributeError(name)
-    return as_prefect_flow()

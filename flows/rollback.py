@@ -3,38 +3,22 @@
 retrain rollback vit --reason "wrong labels in week 12" [--to VERSION]
 prefect deployment run rollback/vit --param reason="wrong labels in week 12" --watch
 
-It has no steps, and the command runs it without Prefect: going back is not to depend on a server.
+The command runs it without Prefect: going back is not to depend on a server.
 """
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from retrain.flow import flow
 from retrain.project import Project, find_project
 from retrain.registry import decisions
 from retrain.runs import records
 from tasks.promote.rollback import Rollback, roll_back
 
-if TYPE_CHECKING:
-    from prefect import Flow
 
-NAME = "rollback"
-HELP = "Makes the champion before the current one champion again, and enters that in the ledger."
-
-
-def go_back(project: Project, workload: str, reason: str, to: int | None = None) -> Rollback:
-    """Rolls a workload's model back; see `tasks.promote.rollback.roll_back`.
-
-    Raises:
-        UsageError: There is no such workload, or the version was never champion.
-        ValueError: There is nothing to go back to, or the version cannot be served.
-    """
-    if not decisions.read(project, workload).entries:
-        records.check_name(project, workload)
-    return roll_back(project, workload, reason, to)
-
-
-def run(workload: str, reason: str, to: int | None = None) -> dict[str, Any]:
-    """Rolls a workload's model back, inside a Prefect flow run.
+@flow
+def rollback(workload: str, reason: str, to: int | None = None) -> dict[str, Any]:
+    """Makes the champion before the current one champion again, and enters that in the ledger.
 
     Args:
         workload: The name of the workload.
@@ -56,14 +40,13 @@ def run(workload: str, reason: str, to: int | None = None) -> dict[str, Any]:
     return asdict(done)
 
 
-def __getattr__(name: str) -> "Flow[..., dict[str, Any]]":
-    """Gives Prefect its flow when it is asked for: importing Prefect takes a second.
+def go_back(project: Project, workload: str, reason: str, to: int | None = None) -> Rollback:
+    """Rolls a workload's model back; see `tasks.promote.rollback.roll_back`.
 
     Raises:
-        AttributeError: The name is another one.
+        UsageError: There is no such workload, or the version was never champion.
+        ValueError: There is nothing to go back to, or the version cannot be served.
     """
-    if name != NAME:
-        raise AttributeError(name)
-    from prefect import Flow
-
-    return Flow(run, NAME, description=HELP, flow_run_name=f"{NAME}-{{workload}}")
+    if not decisions.read(project, workload).entries:
+        records.check_name(project, workload)
+    return roll_back(project, workload, reason, to)

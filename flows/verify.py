@@ -1,46 +1,86 @@
-"""The flow `verify`: reads the packages of all registered versions.
+"""Verifies what the project has stored: the store, the packages, the ledgers and the lineages.
 
 retrain verify [--repair]
 
-It has no steps, and the command runs it without Prefect, like `rollback`; the command reads the
-store, the ledgers and the lineages, too.
+It is no Prefect flow: a person runs it, and nobody deploys it.
 """
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from retrain.project import find_project
+from retrain import verify as stored
+from retrain.gc import size_of
+from retrain.project import Project
+from retrain.registry import audit
+from retrain.store import Store
+from retrain.verify import Damage
 from tasks.promote.repair import DamagedPackage, damaged_packages
 
-if TYPE_CHECKING:
-    from prefect import Flow
 
-NAME = "verify"
-HELP = "Reads the packages of all registered versions."
+@dataclass(frozen=True)
+class Remains:
+    """What a killed run has left in the store, in a folder.
 
-__all__ = ["DamagedPackage", "damaged_packages"]
+    Attributes:
+        step: The name of the step.
+        key: The key of the step's plan.
+        path: The folder.
+        bytes: The size of its files.
+    """
+
+    step: str
+    key: str
+    path: str
+    bytes: int
 
 
-def run(repair: bool = False) -> list[dict[str, Any]]:
-    """Reads the packages, inside a Prefect flow run.
+@dataclass(frozen=True)
+class Verified:
+    """What was read, and what is wrong with it.
+
+    Attributes:
+        artifacts: How many are in the store, without those that were removed.
+        damaged: The artifacts that were changed.
+        repaired: Whether what can be mended was mended.
+        packages: The packages of registered versions that were changed.
+        ledgers: The ledgers that were changed.
+        lineages: The lineages that were changed.
+        leftovers: What killed runs have left in the store.
+    """
+
+    artifacts: int
+    damaged: Sequence[Damage]
+    repaired: bool
+    packages: Sequence[DamagedPackage]
+    ledgers: Sequence[audit.Fault]
+    lineages: Sequence[audit.Fault]
+    leftovers: Sequence[Remains]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is wrong any more."""
+        broken = [package for package in self.packages if not package.repaired]
+        unmended = [] if self.repaired else self.damaged
+        return not (broken or unmended or self.ledgers or self.lineages)
+
+
+def verify(project: Project, repair: bool, progress: Callable[[int, int], None]) -> Verified:
+    """Reads all that is stored.
 
     Args:
-        repair: Make those again that have changed, where the store has the bytes.
-
-    Returns:
-        Those that had changed.
+        project: The clone.
+        repair: Remove damaged artifacts, and make damaged packages again.
+        progress: Called with how many artifacts were read, and how many there are.
     """
-    return [asdict(each) for each in damaged_packages(find_project(), repair)]
-
-
-def __getattr__(name: str) -> "Flow[..., list[dict[str, Any]]]":
-    """Gives Prefect its flow when it is asked for: importing Prefect takes a second.
-
-    Raises:
-        AttributeError: The name is another one.
-    """
-    if name != NAME:
-        raise AttributeError(name)
-    from prefect import Flow
-
-    return Flow(run, NAME, description=HELP)
+    store = Store(project.store)
+    damaged = stored.verify(store, progress)
+    leftovers = [
+        Remains(left.step, left.key, str(left.path), size_of(left.path))
+        for left in stored.leftovers(store)
+    ]
+    for artifact in damaged if repair else ():
+        stored.discard_if_damaged(store, artifact.step, artifact.key)
+    packages = damaged_packages(project, repair)
+    ledgers, lineages = audit.faults(project), audit.lineage_faults(project)
+    count = len(list(store.entries()))
+    return Verified(count, damaged, repair, packages, ledgers, lineages, leftovers)

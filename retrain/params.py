@@ -22,7 +22,7 @@ from retrain.faults import did_you_mean, shorten, shown, validate
 from retrain.hardware import Node, precision, threads
 from retrain.project import Project
 from retrain.servers import ray_cluster
-from retrain.workload import Drift, Section, Workload
+from retrain.workload import Section, Workload
 
 S = TypeVar("S", bound=Section)
 
@@ -108,15 +108,6 @@ def load_workload(
             )
     folder = params.absolute().parent
     return _make(Origin(folder, name, as_name or name, workloads[name], overrides or {}))
-
-
-def load_drift(params: Path, name: str) -> Drift:
-    """The section `drift` of a workload, without the rest; the defaults for an unknown name.
-
-    Raises:
-        UsageError: A key or a value is wrong.
-    """
-    return load_section(params, name, Drift)
 
 
 def load_section(params: Path, name: str, kind: type[S]) -> S:

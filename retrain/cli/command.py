@@ -1,72 +1,54 @@
-"""What all commands share: how a command is added, and how its JSON is printed."""
+"""What all commands share: the application, the groups of `retrain --help`, and an answer.
 
-import argparse
-import json
+To add a command, write a typed function with a docstring under `@app.command(group=…)` in a module
+that `retrain/cli/main.py` imports. Its parameters are the arguments and options, and the docstring
+says what each is for. Heavy libraries are imported inside the function.
+"""
+
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
 
-from retrain.errors import UsageError
+from cyclopts import App, Group, Parameter
+
 from retrain.project import Project
 
+app = App(
+    name="retrain",
+    help="Keep an image classifier trained.",
+    help_format="markdown",
+    version=lambda: version("retrain"),
+    default_parameter=Parameter(negative=()),
+)
+app.register_install_completion_command()
 
-class Parser(argparse.ArgumentParser):
-    """A parser that leaves its errors to `main`, like those of the commands."""
+TRAINING = Group.create_ordered("Training")
+MODELS = Group.create_ordered("Models and images")
+REGISTRY = Group.create_ordered("What is in production")
+MACHINE = Group.create_ordered("Store and servers")
 
-    def error(self, message: str) -> NoReturn:
-        """Refuses the arguments.
-
-        Raises:
-            UsageError: Always.
-        """
-        raise UsageError(f"{message} (see: {self.prog} --help)")
+# A command that has a parameter `project: Clone`, or `to_json: ToJson`, is given it by `main`.
+Clone = Annotated[Project, Parameter(parse=False)]
+ToJson = Annotated[bool, Parameter(parse=False)]
 
 
 @dataclass(frozen=True)
-class Commands:
-    """The commands of the command line.
+class Answer:
+    """What a command answers.
 
     Attributes:
-        parsers: What `argparse.ArgumentParser.add_subparsers` gave.
+        document: What `--json` prints: JSON-able values, or a dataclass of them, or a list of such.
+        show: Shows it to a person; None if the command has done so already.
+        failed: Whether what was asked for did not succeed.
     """
 
-    parsers: Any
-
-    def add(
-        self,
-        name: str,
-        function: Callable[[Project, argparse.Namespace], int],
-        help_: str,
-        *,
-        workload: bool = False,
-    ) -> argparse.ArgumentParser:
-        """Adds a command.
-
-        Args:
-            name: What the user types.
-            function: Runs the command; returns the exit code.
-            help_: What the command does, in one sentence.
-            workload: Whether it takes the name of a workload.
-
-        Returns:
-            The command's parser, for its own options.
-        """
-        parser: argparse.ArgumentParser = self.parsers.add_parser(
-            name, help=help_, description=help_, allow_abbrev=False
-        )
-        parser.set_defaults(command=function)
-        parser.add_argument("--json", action="store_true", help="print one JSON document")
-        parser.add_argument(
-            "--debug",
-            action="store_true",
-            default=argparse.SUPPRESS,
-            help="show the traceback of an error",
-        )
-        if workload:
-            parser.add_argument("workload", help="an entry of params.yaml")
-        return parser
+    document: Any
+    show: Callable[[], object] | None = None
+    failed: bool = False
 
 
-def print_json(value: Any) -> None:
-    """Prints the one JSON document of a command."""
-    print(json.dumps(value, indent=1))
+def place(text: str) -> str:
+    """A path or URL as it is meant here: a flow runs in the project's folder, and stores it."""
+    return text if "://" in text else str(Path.cwd() / text)

@@ -1,19 +1,23 @@
-"""The commands that run a flow, one for each module of `flows/`: `retrain train vit`."""
+"""The commands that run a flow of steps, such as `retrain train vit`, and that about its last run.
 
-import argparse
+How a flow is run on the screen, through Prefect, is here for all commands that run one.
+"""
+
 import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from flows import pipelines
+from cyclopts import Parameter
+
 from retrain import preflight, roots
-from retrain.cli.command import Commands, print_json
+from retrain.cli.command import TRAINING, Answer, Clone, ToJson, app
 from retrain.params import load_workload, parse_override
 from retrain.project import Project
 from retrain.runs import lost
@@ -23,119 +27,172 @@ if TYPE_CHECKING:
     from retrain.runs.records import Document
 
 
-def add_commands(commands: Commands) -> None:
-    """Adds a command for each flow with steps; another has a command of its own."""
-    for name, pipeline in pipelines().items():
-        parser = commands.add(name, partial(_run, pipeline), pipeline.help, workload=True)
-        parser.add_argument(
-            "--set",
-            action="append",
-            default=[],
-            metavar="KEY=VALUE",
-            dest="overrides",
-            help="replace a parameter, such as train.lr=1e-3; nothing after the = drops it to its "
-            "default (repeatable)",
-        )
-        for option, parameter in pipeline.options.items():
-            parser.add_argument(f"--{option}", metavar="VALUE", help=f"sets {parameter}")
-        parser.add_argument("--data-rev", metavar="REV", help="use the data of this git revision")
-        parser.add_argument(
-            "--as",
-            metavar="NAME",
-            dest="as_name",
-            help="run under a name of its own, with a champion of its own",
-        )
-        if pipeline.promotes:
-            parser.add_argument(
-                "--promote",
-                action="store_true",
-                help="promote the model if it passes, also with --set or --data-rev, or if it was "
-                "rolled back",
-            )
-        parser.add_argument(
-            "--dry-run", action="store_true", help="show what would run and why, and run nothing"
-        )
-        parser.add_argument("--run", action="store_true", help="run even if nothing has changed")
-        parser.add_argument(
-            "--refresh", action="store_true", help="run every step, taking nothing from the cache"
-        )
-        parser.add_argument(
-            "--force", action="store_true", help="run steps that need more than this machine has"
-        )
+@Parameter(name="*")
+@dataclass(frozen=True)
+class RunOptions:
+    """The options that all flows of steps share.
+
+    Attributes:
+        overrides: Replace a parameter, such as train.lr=1e-3; nothing after the = drops it to its
+            default (repeatable).
+        data_rev: Use the data of this git revision.
+        as_name: Run under a name of its own, with a champion of its own.
+        dry_run: Show what would run and why, and run nothing.
+        run: Run even if nothing has changed.
+        refresh: Run every step, taking nothing from the cache.
+        force: Run steps that need more than this machine has.
+    """
+
+    overrides: Annotated[
+        tuple[str, ...], Parameter(name="--set", metavar="KEY=VALUE", show_default=False)
+    ] = ()
+    data_rev: str | None = None
+    as_name: Annotated[str | None, Parameter(name="--as")] = None
+    dry_run: bool = False
+    run: bool = False
+    refresh: bool = False
+    force: bool = False
 
 
-def _run(pipeline: "Pipeline", project: Project, options: argparse.Namespace) -> int:
+DEFAULTS = RunOptions()
+
+
+@app.command(group=TRAINING)
+def train(
+    workload: str,
+    /,
+    *,
+    options: RunOptions = DEFAULTS,
+    promote: bool = False,
+    project: Clone,
+    to_json: ToJson,
+) -> Answer:
+    """Train a workload's model, and promote it if the gate passes it.
+
+    Examples: `retrain train vit`, `retrain train vit --set train.epochs=3 --dry-run`
+
+    Args:
+        workload: An entry of params.yaml.
+        promote: Promote the model if it passes, also with --set or --data-rev, or if it was rolled
+            back.
+    """
+    is_trial = bool(options.overrides or options.data_rev) and options.as_name is None
+    may_promote = True if promote else False if is_trial else None
+    return _run("train", workload, options, {}, may_promote, project, to_json)
+
+
+@app.command(group=TRAINING)
+def validate(
+    workload: str,
+    /,
+    *,
+    options: RunOptions = DEFAULTS,
+    project: Clone,
+    to_json: ToJson,
+) -> Answer:
+    """Pull and check a workload's data.
+
+    Args:
+        workload: An entry of params.yaml.
+    """
+    return _run("validate", workload, options, {}, None, project, to_json)
+
+
+@app.command(group=TRAINING)
+def tune(
+    workload: str,
+    /,
+    *,
+    options: RunOptions = DEFAULTS,
+    trials: int | None = None,
+    project: Clone,
+    to_json: ToJson,
+) -> Answer:
+    """Search for better parameters of a workload's training, and promote nothing.
+
+    Args:
+        workload: An entry of params.yaml.
+        trials: Sets tune.trials.
+    """
+    values = {} if trials is None else {"tune.trials": trials}
+    return _run("tune", workload, options, values, None, project, to_json)
+
+
+@app.command(group=TRAINING)
+def why(
+    workload: str,
+    /,
+    *,
+    flow: Literal["train", "tune", "validate"] | None = None,
+    project: Clone,
+) -> Answer:
+    """Show why each step of the last run ran or was cached.
+
+    Args:
+        workload: An entry of params.yaml, or a name of `--as`.
+        flow: The last run of this flow.
+    """
+    from retrain.runs import console, records
+
+    records.check_name(project, workload)
+    last = records.last_run(project, workload, flow)
+    if last is None:
+        again = f"retrain {flow or 'train'} {workload}"
+        raise ValueError(f"{workload} has not been run here yet: {again}")
+    return Answer(last["steps"], lambda: console.print_steps(last))
+
+
+def _run(
+    flow: str,
+    workload: str,
+    options: RunOptions,
+    values: dict[str, Any],
+    promote: bool | None,
+    project: Project,
+    to_json: bool,
+) -> Answer:
+    """Runs a flow, if it has anything to do.
+
+    Args:
+        flow: Its name.
+        workload: The name of the workload.
+        options: As the user has given them.
+        values: Parameters that other options set, by dotted name.
+        promote: Whether the run may change what is served; None if it may, except for a version
+            that was rolled back.
+        project: The clone.
+        to_json: Leave standard output to the document.
+    """
     from retrain.runs import console
 
-    overrides = dict(parse_override(text) for text in _overrides(pipeline, options))
+    pipeline: Pipeline = import_module(f"flows.{flow}").PIPELINE
+    overrides = dict(map(parse_override, options.overrides)) | values
     # First, so that a wrong parameter is refused at once.
-    workload = load_workload(project.params, options.workload, overrides, as_name=options.as_name)
-    pipeline.check(workload, project, options.force)
-    promote = _is_to_promote(pipeline, options)
+    config = load_workload(project.params, workload, overrides, as_name=options.as_name)
+    pipeline.check(config, project, options.force)
     with console.shown_on(sys.stderr):  # it may have to read data that is not under DVC
-        dry_run = pipeline.dry_run(project, workload, options.data_rev, promote)
+        dry_run = pipeline.dry_run(project, config, options.data_rev, promote)
     if options.dry_run:
         preview = pipeline.preview(dry_run, insist=options.run, refresh=options.refresh)
-        print_json(preview) if options.json else _show_preview(preview)
-        return 0
+        return Answer(preview, partial(_show_preview, preview))
     # After a run that was killed, a flow has to run, even if that finds nothing to do.
     has_to_run = options.run or options.refresh or lost.are_there(project)
-    if not has_to_run and (same := pipeline.unchanged(dry_run)):
+    if not has_to_run and (unchanged := pipeline.unchanged(dry_run)):
         roots.add(project, ())
-        if warning := pipeline.data_warning(workload.data, project, options.data_rev):
+        if warning := pipeline.data_warning(config.data, project, options.data_rev):
             print(warning, file=sys.stderr)
-        print_json(same | {"took": _seconds()}) if options.json else print(same["outcome"])
-        return 0
+        document = unchanged | {"took": _seconds()}
+        return Answer(document, lambda: print(document["outcome"]))
     first = next(iter(pipeline.imports)) if options.refresh else dry_run.has_to_run
-    pipeline.check_slowly(first, workload, project, options.force)
-    for line in pipeline.forecast(first, workload, project):
+    pipeline.check_slowly(first, config, project, options.force)
+    for line in pipeline.forecast(first, config, project):
         print(line, file=sys.stderr)
     imports = pipeline.imports_from(first, project)
     preflight.check_surroundings(project)
-    document = _run_on_screen(pipeline, project, overrides, promote, options, imports)
-    if options.json:
-        print_json(document)
-    return 0
-
-
-def _overrides(pipeline: "Pipeline", options: argparse.Namespace) -> list[str]:
-    """The parameters that the command line sets, as `--set` has them."""
-    given = {parameter: getattr(options, name) for name, parameter in pipeline.options.items()}
-    set_by_name = [f"{name}={value}" for name, value in given.items() if value is not None]
-    return [*options.overrides, *set_by_name]
-
-
-def _is_to_promote(pipeline: "Pipeline", options: argparse.Namespace) -> bool | None:
-    """Whether a run may change what is served: with other parameters or data it is a trial.
-
-    Returns:
-        True if it was told to; None if it may, except for a version that was rolled back.
-    """
-    if pipeline.promotes and options.promote:
-        return True
-    tries = bool(options.overrides or options.data_rev) and options.as_name is None
-    return False if tries else None
-
-
-def _show_preview(preview: "Document") -> None:
-    for step in preview["steps"]:
-        print(f"{step['step']:<20} would {step['would']}: {step['why']}")
-    print(preview["outcome"])
-
-
-def _run_on_screen(
-    pipeline: "Pipeline",
-    project: Project,
-    overrides: dict[str, Any],
-    promote: bool | None,
-    options: argparse.Namespace,
-    imports: list[Callable[[], object]],
-) -> "Document":
-    """Runs a flow's steps."""
 
     def run() -> Any:
         return pipeline.as_prefect_flow()(
-            options.workload,
+            workload,
             overrides,
             options.data_rev,
             options.refresh,
@@ -145,18 +202,23 @@ def _run_on_screen(
             force=options.force,
         )
 
-    name = f"{pipeline.name}-{options.as_name or options.workload}"
-    return run_on_screen(project, name, run, pipeline.show, options.json, imports)
+    return run_on_screen(project, f"{flow}-{config.name}", run, pipeline.show, to_json, imports)
+
+
+def _show_preview(preview: "Document") -> None:
+    for step in preview["steps"]:
+        print(f"{step['step']:<20} would {step['would']}: {step['why']}")
+    print(preview["outcome"])
 
 
 def run_on_screen(
     project: Project,
     name: str,
-    run: Callable[[], Any],
+    run: Callable[[], "Document"],
     show: Callable[["Document"], None],
     to_json: bool,
-    imports: list[Callable[[], object]],
-) -> "Document":
+    imports: Sequence[Callable[[], object]],
+) -> Answer:
     """Runs a flow through Prefect and shows it, with the libraries' output in a log file.
 
     Args:
@@ -168,13 +230,16 @@ def run_on_screen(
         imports: Called while a server starts.
     """
     from retrain.runs import console
+    from retrain.servers.ephemeral import start_ephemeral_server
 
     log = project.logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}.log"
     with console.on_screen(log, to_stderr=to_json):
         try:
-            _use_prefect(project, imports)
+            if not use_prefect_server(project):
+                prefect = partial(import_module, "prefect.main")
+                start_ephemeral_server(project, [prefect, *imports])
             with lost.marked(project):
-                document = run()
+                document = dict(run())
         except Exception as error:
             traceback.print_exc()  # into the log file
             _send_logs()
@@ -183,7 +248,7 @@ def run_on_screen(
         document["took"] = _seconds()
         if not to_json:
             show(document)
-    return dict(document)
+    return Answer(document)
 
 
 def _send_logs() -> None:
@@ -201,19 +266,6 @@ def _seconds() -> float:
     return round(time.time() - began, 3)
 
 
-def _use_prefect(project: Project, imports: list[Callable[[], object]]) -> None:
-    """Uses the Prefect server that there is; if there is none, starts one for this process.
-
-    Args:
-        project: The clone.
-        imports: Called while a server starts.
-    """
-    from retrain.servers.ephemeral import start_ephemeral_server
-
-    if not use_prefect_server(project):
-        start_ephemeral_server(project, [partial(import_module, "prefect.main"), *imports])
-
-
 def use_prefect_server(project: Project) -> bool:
     """Uses the Prefect server of `make up`, or the one that the user names in `PREFECT_API_URL`.
 
@@ -229,9 +281,9 @@ def use_prefect_server(project: Project) -> bool:
 
     os.chdir(project.root)  # where Prefect reads prefect.toml
     os.environ.setdefault("PREFECT_HOME", str(project.state / "prefect"))
-    server = next((each for each in services.running(project) if each.name == "prefect"), None)
-    if server:
-        os.environ.setdefault("PREFECT_API_URL", f"{server.url}/api")  # wins over prefect.toml
+    for server in services.running(project):
+        if server.name == "prefect":
+            os.environ.setdefault("PREFECT_API_URL", f"{server.url}/api")  # wins over prefect.toml
     api = os.environ.get("PREFECT_API_URL")
     if api:
         reachable.check("PREFECT_API_URL", api, "/health")

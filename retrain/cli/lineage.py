@@ -1,115 +1,118 @@
 """The commands about how a version came about: `lineage`, `reproduce`."""
 
-import argparse
 import dataclasses
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows import predict
-from retrain.cli.command import Commands, print_json
-from retrain.project import Project
+from retrain.cli.command import REGISTRY, Answer, Clone, app
 
 if TYPE_CHECKING:
     from retrain.registry.ledger import Entry
     from retrain.registry.lineage import Lineage, Made
+    from retrain.registry.reproduce import Reproduction
     from retrain.registry.versions import ModelVersion
 
 UNKNOWN = "not recorded"
 SHOWN = 12  # characters of a key in a table
 MAX_FILES = 5  # that are named
+CHECKED = {"quarantined": "images set aside", "near_duplicates": "near duplicates"}
 
 
-def add_commands(commands: Commands) -> None:
-    """Adds `lineage` and `reproduce`."""
-    help_ = "Show what a version, or a file of predictions, came from: data, code, steps, machine."
-    lineage = commands.add("lineage", _lineage, help_)
-    lineage.add_argument(
-        "subject",
-        metavar="NAME[@VERSION]|FILE.parquet",
-        help="a version, as vit@champion, vit@7 or vit; or a file that `retrain predict` wrote",
-    )
-    lineage.add_argument(
-        "--images",
-        type=Path,
-        metavar="FILE",
-        help="write the SHA-256 of each image with its path, split and label (.parquet or .csv)",
-    )
-    help_ = "Train a version again from its recorded commit, data and parameters; compare weights."
-    again = commands.add("reproduce", _reproduce, help_)
-    again.add_argument("version", metavar="NAME[@VERSION]", help="as vit@champion, vit@7 or vit")
+@app.command(group=REGISTRY)
+def lineage(subject: str, /, *, images: Path | None = None, project: Clone) -> Answer:
+    """Show what a version, or a file of predictions, came from: data, code, steps, machine.
 
-
-def _lineage(project: Project, options: argparse.Namespace) -> int:
+    Args:
+        subject: A version, as vit@champion, vit@7 or vit; or a Parquet file that `retrain predict`
+            wrote.
+        images: Write the SHA-256 of each image with its path, split and label into this .parquet or
+            .csv file.
+    """
+    from flows import predict
     from retrain.registry import decisions, lineage
     from retrain.runs import console
 
-    file, origin = Path.cwd() / options.subject, None
+    file, origin = Path.cwd() / subject, None
     if file.suffix == ".parquet" or file.is_file():
         origin, version = predict.find_model_of(project, file)
     else:
-        version = predict.find_named(project, options.subject)
+        version = predict.find_named(project, subject)
     record = lineage.read(project, version)
-    if options.images:
+    count = 0
+    if images:
         if record is None:
             named = f"{version.name} version {version.version}"
             raise ValueError(f"The images of {named} were {UNKNOWN}.")
-        written = lineage.write_images(project, record, Path.cwd() / options.images)
-    entries = decisions.read(project, version.name).entries
-    about = [entry for entry in entries if entry.version == version.version]
-    if options.json:
-        print_json(
-            {
-                "file": origin,
-                "model": version.public(),
-                "decisions": [dataclasses.asdict(entry) for entry in about],
-                "lineage": record and dataclasses.asdict(record),
-            }
-        )
-        return 0
-    for name, text in _lines(origin, version, about, record):
-        print(f"{name:<13}{text}")
-    if record:
-        columns = ("step", "key", "output", "made", "by run", "seconds")
-        console.print_table(columns, [_row(made) for made in record.steps])
-    if options.images:
-        print(f"{written:,} images are listed in {options.images}.")
-    return 0
+        count = lineage.write_images(project, record, Path.cwd() / images)
+    ledger = decisions.read(project, version.name)
+    entries = [entry for entry in ledger.entries if entry.version == version.version]
+    document = {
+        "file": origin,
+        "model": version.public(),
+        "decisions": entries,
+        "lineage": record,
+    }
+
+    def show() -> None:
+        for name, text in _lines(origin, version, entries, record):
+            print(f"{name:<13}{text}")
+        if record:
+            columns = ("step", "key", "output", "made", "by run", "seconds")
+            console.print_table(columns, [_row(made) for made in record.steps])
+        if images:
+            print(f"{count:,} images are listed in {images}.")
+
+    return Answer(document, show)
 
 
-def _reproduce(project: Project, options: argparse.Namespace) -> int:
+@app.command(group=REGISTRY)
+def reproduce(version: str, /, *, project: Clone) -> Answer:
+    """Train a version again from its recorded commit, data and parameters; compare weights.
+
+    Args:
+        version: A version, as vit@champion, vit@7 or vit.
+    """
+    from flows import predict
+    from retrain.registry.reproduce import reproduce
+
+    model = predict.find_named(project, version)
+    result = reproduce(project, model, lambda line: print(line, file=sys.stderr, flush=True))
+    document = dataclasses.asdict(result) | {"outcome": result.outcome}
+
+    def show() -> None:
+        if not result.identical:
+            _show_differences(result)
+        print(result.outcome)
+        print(f"weights {result.weights}")
+        if not result.identical:
+            print(f"     -> {result.reproduced}")
+
+    return Answer(document, show, failed=not result.identical)
+
+
+def _show_differences(result: "Reproduction") -> None:
+    """Shows in which steps and metrics a model that was trained again is another one."""
     from rich.markup import escape
 
-    from retrain.registry.reproduce import reproduce
     from retrain.runs import console
 
-    version = predict.find_named(project, options.version)
-    done = reproduce(project, version, lambda line: print(line, file=sys.stderr, flush=True))
-    if options.json:
-        print_json(dataclasses.asdict(done) | {"outcome": done.outcome})
-        return 0 if done.identical else 1
-    if not done.identical:
-        same = {True: "the same", False: "another"}
-        rows = [
-            (each.step, same[each.identical], escape(each.inputs) or same[True])
-            for each in done.steps
-        ]
-        console.print_table(("step", "output", "inputs"), rows)
-        apart = [
-            (name, *map(console.number, values), console.number(_distance(*values)))
-            for name, values in done.metrics.items()
-        ]
-        console.print_table(("metric", "registered", "reproduced", "apart"), apart)
-    print(done.outcome)
-    print(f"weights {done.weights}")
-    if not done.identical:
-        print(f"     -> {done.reproduced}")
-    return 0 if done.identical else 1
+    same = {True: "the same", False: "another"}
+    steps = [
+        (step.step, same[step.identical], escape(step.inputs) or same[True])
+        for step in result.steps
+    ]
+    console.print_table(("step", "output", "inputs"), steps)
+    metrics = [
+        (name, *map(console.number, (before, after, _distance(before, after))))
+        for name, (before, after) in result.metrics.items()
+    ]
+    console.print_table(("metric", "registered", "reproduced", "apart"), metrics)
 
 
-def _distance(before: float | None, now: float | None) -> float | None:
-    return None if before is None or now is None else abs(now - before)
+def _distance(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else abs(after - before)
 
 
 def _lines(
@@ -122,10 +125,10 @@ def _lines(
     from retrain.runs import console
 
     if origin:
-        state = {True: "as they were written", False: "NOT those that were written"}
-        told = state.get(origin["unchanged"], f"a copy in which their digest is {UNKNOWN}")
+        states = {True: "as they were written", False: "NOT those that were written"}
+        state = states.get(origin["unchanged"], f"a copy in which their digest is {UNKNOWN}")
         digest = f" (sha256 {origin['images']})" if origin["images"] else ""
-        yield "predictions", f"{origin['rows']:,} images, {told}{digest}"
+        yield "predictions", f"{origin['rows']:,} images, {state}{digest}"
     aliases = f" ({', '.join(version.aliases)})" if version.aliases else ""
     named = f"{version.name} version {version.version}{aliases}"
     yield "version", f"{named}, registered {version.created}"
@@ -150,40 +153,33 @@ def _lines(
 
 def _recorded(record: "Lineage") -> Iterator[tuple[str, str]]:
     """The lines that only a record has."""
-    training, trained = record.training, record.trained
-    numerics = ", ".join(f"{name} {value}" for name, value in training.get("numerics", {}).items())
+    training, data, checks = record.training, record.data, record.validation
     best = f"best epoch {training['best_epoch']}; " if "best_epoch" in training else ""
-    yield "training", f"{best}{numerics}" or UNKNOWN
+    yield "training", f"{best}{_pairs(training.get('numerics', {}))}" or UNKNOWN
     if start := training.get("start"):
         yield "started from", f"weights {start}"
     if record.entry:
-        yield "parameters", f"{record.entry} of params.yaml{_overrides(record.overrides)}"
-    data = record.data
+        changed = ", ".join(f"{name}={value}" for name, value in record.overrides.items())
+        yield "parameters", f"{record.entry} of params.yaml{changed and f', with {changed}'}"
     kind = "under DVC" if data["tracked"] else "not under DVC"
-    asked = f", of git revision {data['revision']}" if data["revision"] else ""
-    yield "data", f"{data['path']} ({kind}), version {data['version']}{asked}"
-    for split, found in record.images.splits.items():
-        yield "images", f"{split}: {found['rows']:,}, sha256 {found['sha256']}"
-    checks = record.validation
-    told = [f"{checks[name]:,} {what}" for name, what in CHECKED.items() if name in checks]
-    if told:
-        yield "checks", ", ".join(told)
+    revision = f", of git revision {data['revision']}" if data["revision"] else ""
+    yield "data", f"{data['path']} ({kind}), version {data['version']}{revision}"
+    for split, images in record.images.splits.items():
+        yield "images", f"{split}: {images['rows']:,}, sha256 {images['sha256']}"
+    counts = [f"{checks[name]:,} {what}" for name, what in CHECKED.items() if name in checks]
+    if counts:
+        yield "checks", ", ".join(counts)
     code = f"commit {record.commit}" if record.commit else "outside git"
     yield "code", f"{code}{_uncommitted(record.uncommitted)}"
-    libraries = ", ".join(f"{name} {value}" for name, value in record.libraries.items())
-    yield "libraries", libraries or UNKNOWN
+    yield "libraries", _pairs(record.libraries) or UNKNOWN
     yield "locked", f"requirements.lock, sha256 {record.requirements or UNKNOWN}"
-    yield "machine", _machine(trained.provenance.get("machine"))
-    yield "Prefect run", trained.provenance.get("run") or UNKNOWN
+    yield "machine", _machine(record.trained.provenance.get("machine"))
+    yield "Prefect run", record.trained.provenance.get("run") or UNKNOWN
     yield "MLflow run", record.mlflow_run
 
 
-CHECKED = {"quarantined": "images set aside", "near_duplicates": "near duplicates"}
-
-
-def _overrides(overrides: Mapping[str, Any]) -> str:
-    changed = ", ".join(f"{name}={value}" for name, value in overrides.items())
-    return f", with {changed}" if changed else ""
+def _pairs(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 def _uncommitted(changes: Mapping[str, Any] | None) -> str:

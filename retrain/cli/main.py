@@ -6,25 +6,60 @@ and nothing else; that of a command that did not succeed is `{"error": "…"}`.
 """
 
 import gc
+import json as json_format
 import signal
 import sys
 import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from threading import current_thread, main_thread
+from typing import Annotated, Any
+
+from cyclopts import CycloptsError, Group, Parameter
 
 from retrain import streams
-from retrain.cli import flows, lineage, predict, registry, runs, servers, store
-from retrain.cli.command import Commands, Parser, print_json
+from retrain.cli import flows, lineage, predict, registry, servers, store
+from retrain.cli.command import Answer, app
 from retrain.errors import UsageError
 from retrain.messages import message_of
 from retrain.project import find_project
 
-# In the order of `retrain --help`.
-GROUPS = (flows, predict, registry, lineage, runs, store, servers)
+# The modules with the commands, in the order of `retrain --help`.
+MODULES = (flows, predict, registry, lineage, store, servers)
 
 TERMINATED = 128 + signal.SIGTERM
+
+app.meta.group_parameters = Group("Options of every command", sort_key=100)
+
+
+@app.meta.default
+def run(
+    *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
+    json: bool = False,
+    debug: bool = False,
+) -> int:
+    """Runs the command that the user has named, and prints its answer.
+
+    Args:
+        json: Print one JSON document.
+        debug: Show the traceback of an error.
+    """
+    if not tokens:
+        raise UsageError("Name a command (see: retrain --help)")
+    command, bound, injected = app.parse_args(tokens, exit_on_error=False, print_error=False)
+    values: dict[str, Any] = {"to_json": json} if "to_json" in injected else {}
+    if "project" in injected:
+        values["project"] = find_project()
+    answer = command(*bound.args, **bound.kwargs, **values)
+    if not isinstance(answer, Answer):  # of --help, --version and --install-completion
+        return 0
+    if json:
+        print(json_format.dumps(answer.document, indent=1, default=asdict))
+    elif answer.show:
+        answer.show()
+    return int(answer.failed)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,20 +69,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code.
     """
     streams.prepare()
-    given = sys.argv[1:] if arguments is None else arguments
+    given = sys.argv[1:] if arguments is None else list(arguments)
     if current_thread() is main_thread():
         signal.signal(signal.SIGTERM, _terminate)
     try:
-        options = _parser().parse_args(given)
-        code: int = options.command(find_project(), options)
-        return code
+        command, bound, _ = app.meta.parse_args(given, exit_on_error=False, print_error=False)
+        return int(command(*bound.args, **bound.kwargs) or 0)
+    except CycloptsError as error:
+        command_line = " ".join(["retrain", *(error.command_chain or ()), "--help"])
+        return _refuse(given, UsageError(f"{error} (see: {command_line})"), 2)
     except UsageError as error:
         return _refuse(given, error, 2)
     except KeyboardInterrupt:
         return _refuse(given, "Interrupted.", 130)
     except SystemExit as error:
-        if not error.code:  # --help
-            return 0
         if error.code not in (TERMINATED, signal.SIGTERM):  # Ray replaces this handler by its own
             return _refuse(given, f"A library has ended the command: {error}", 1)
         return _refuse(given, "Terminated.", TERMINATED)
@@ -69,17 +104,6 @@ def _keep(error: Exception) -> None:
         error.add_note(f"More is in {log}")
 
 
-def _parser() -> Parser:
-    parser = Parser(
-        prog="retrain", description="Keep an image classifier trained.", allow_abbrev=False
-    )
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    commands = Commands(parser.add_subparsers(title="commands", required=True, metavar="COMMAND"))
-    for group in GROUPS:
-        group.add_commands(commands)
-    return parser
-
-
 def _terminate(*_: object) -> None:
     """Ends the command with an exception, as Ctrl-C does, so that clean-up code runs."""
     raise SystemExit(TERMINATED)
@@ -94,7 +118,7 @@ def _refuse(arguments: Sequence[str], error: Exception | str, code: int) -> int:
     for note in getattr(error, "__notes__", ()) if code == 1 else ():
         print(note, file=sys.stderr)
     if "--json" in arguments:
-        print_json({"error": message})
+        print(json_format.dumps({"error": message}, indent=1))
     return code
 
 

@@ -1,138 +1,154 @@
-"""The commands that classify images: `predict`, `drift`, `compare`."""
+"""The commands that classify images, and those that show or write a model."""
 
-import argparse
 from functools import partial
 from importlib import import_module
-from pathlib import Path
-from typing import Any
+from typing import Literal
 
-from flows import compare, drift, predict
-from retrain.cli.command import Commands, print_json
+from retrain.cli.command import MODELS, Answer, Clone, ToJson, app, place
 from retrain.cli.flows import run_on_screen
-from retrain.project import Project
-from retrain.registry.versions import CHAMPION
 
 IMPORTS = [partial(import_module, name) for name in ("mlflow", "torch", "pyarrow.parquet")]
 
 
-def add_commands(commands: Commands) -> None:
-    """Adds `predict`, `drift` and `compare`."""
-    parser = commands.add("predict", _predict, predict.HELP, workload=True)
-    _add_input(parser)
-    parser.add_argument("--output", required=True, metavar="FILE", help="the Parquet file to write")
-    parser.add_argument("--force", action="store_true", help="replace the output if it exists")
-    parser = commands.add("drift", _drift, drift.HELP, workload=True)
-    _add_input(parser)
-    parser.add_argument(
-        "--reference",
-        metavar="PLACE",
-        help="compare with these images, instead of the test split of the version",
-    )
-    parser = commands.add("compare", _compare, compare.HELP)
-    for name, help_ in (("a", "a version"), ("b", "the version that is compared with it")):
-        parser.add_argument(
-            name, metavar="NAME[@VERSION]", help=f"{help_}, by its number or an alias (champion)"
-        )
-    parser.add_argument(
-        "--data",
-        metavar="PLACE",
-        help="images, with classes or without: a folder, Parquet or WebDataset files, or a URL "
-        "(the test split of the newer version)",
-    )
-    parser.add_argument(
-        "--output",
-        metavar="FILE",
-        help="the Parquet file to write, with the images to which they give different labels",
-    )
-    parser.add_argument("--force", action="store_true", help="replace the output if it exists")
-    _add_image_column(parser)
-    parser.add_argument(
-        "--label-column", metavar="NAME", help="the Parquet column with the classes (label, labels)"
-    )
+@app.command(group=MODELS)
+def predict(
+    workload: str,
+    /,
+    *,
+    input: str,
+    output: str,
+    version: str = "champion",
+    image_column: str | None = None,
+    force: bool = False,
+    project: Clone,
+    to_json: ToJson,
+) -> Answer:
+    """Classify images with the model in production, and write a Parquet file.
 
+    Example: `retrain predict vit --input photos --output predictions.parquet`
 
-def _add_input(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--input",
-        required=True,
-        metavar="PLACE",
-        help="a folder of images at any depth, Parquet or WebDataset files, or a URL of either",
-    )
-    parser.add_argument(
-        "--version", default=CHAMPION, metavar="N|ALIAS", help="the version to ask (champion)"
-    )
-    _add_image_column(parser)
+    Args:
+        workload: An entry of params.yaml, or a name of `--as`.
+        input: A folder of images at any depth, Parquet or WebDataset files, or a URL of either.
+        output: The Parquet file to write.
+        version: The number or the alias of the version to ask.
+        image_column: The Parquet column with the images; image or img, if it is not named.
+        force: Replace the output if it exists.
+    """
+    from flows import predict as flow
 
-
-def _add_image_column(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--image-column", metavar="NAME", help="the Parquet column with the images (image or img)"
-    )
-
-
-def _predict(project: Project, options: argparse.Namespace) -> int:
-    place, output = _place(options.input), str(Path.cwd() / options.output)
+    source, file = place(input), place(output)
     # First, so that a mistake is refused at once.
-    predict.find_model(project, options.workload, options.version)
-    predict.check_input(project, place)
-    predict.check_output(project, place, output, options.force)
-
-    def run() -> Any:
-        return predict.as_prefect_flow()(
-            options.workload, place, output, options.version, options.image_column, options.force
-        )
-
-    name = f"predict-{options.workload}"
-    document = run_on_screen(project, name, run, predict.show, options.json, [*IMPORTS])
-    if options.json:
-        print_json(document)
-    return 0
+    flow.find_model(project, workload, version)
+    flow.check_input(project, source)
+    flow.check_output(project, source, file, force)
+    run = partial(flow.predict, workload, source, file, version, image_column, force)
+    return run_on_screen(project, f"predict-{workload}", run, flow.show, to_json, IMPORTS)
 
 
-def _drift(project: Project, options: argparse.Namespace) -> int:
-    place = _place(options.input)
-    reference = _place(options.reference) if options.reference else None
-    predict.find_model(project, options.workload, options.version)
-    for each in filter(None, (place, reference)):
-        predict.check_input(project, each)
+@app.command(group=MODELS)
+def drift(
+    workload: str,
+    /,
+    *,
+    input: str,
+    reference: str | None = None,
+    version: str = "champion",
+    image_column: str | None = None,
+    project: Clone,
+    to_json: ToJson,
+) -> Answer:
+    """Compare images with the test split of the model in production.
 
-    def run() -> Any:
-        return drift.as_prefect_flow()(
-            options.workload, place, reference, options.version, options.image_column
-        )
+    Example: `retrain drift vit --input photos`
 
-    name = f"drift-{options.workload}"
-    document = run_on_screen(project, name, run, drift.show, options.json, [*IMPORTS])
-    if options.json:
-        print_json(document)
-    return 0
+    Args:
+        workload: An entry of params.yaml, or a name of `--as`.
+        input: A folder of images at any depth, Parquet or WebDataset files, or a URL of either.
+        reference: Compare with these images, instead of the test split of the version.
+        version: The number or the alias of the version to ask.
+        image_column: The Parquet column with the images; image or img, if it is not named.
+    """
+    from flows import drift as flow, predict
 
-
-def _compare(project: Project, options: argparse.Namespace) -> int:
-    data = _place(options.data) if options.data else None
-    output = str(Path.cwd() / options.output) if options.output else None
-    compare.find_two(project, options.a, options.b)
-    if data is not None:
-        predict.check_input(project, data, "--data")
-    compare.check_output(project, data, output, options.force)
-
-    def run() -> Any:
-        return compare.as_prefect_flow()(
-            options.a,
-            options.b,
-            data,
-            output,
-            options.image_column,
-            options.label_column,
-            options.force,
-        )
-
-    document = run_on_screen(project, "compare", run, compare.show, options.json, [*IMPORTS])
-    if options.json:
-        print_json(document)
-    return 0
+    source, against = place(input), reference and place(reference)
+    predict.find_model(project, workload, version)
+    for images in filter(None, (source, against)):
+        predict.check_input(project, images)
+    run = partial(flow.drift, workload, source, against, version, image_column)
+    return run_on_screen(project, f"drift-{workload}", run, flow.show, to_json, IMPORTS)
 
 
-def _place(text: str) -> str:
-    """A place as it is meant here: the flow runs in the project's folder, and Prefect stores it."""
-    return text if "://" in text else str(Path.cwd() / text)
+@app.command(group=MODELS)
+def compare(
+    a: str,
+    b: str,
+    /,
+    *,
+    data: str | None = None,
+    output: str | None = None,
+    force: bool = False,
+    image_column: str | None = None,
+    label_column: str | None = None,
+    project: Clone,
+    to_json: ToJson,
+) -> Answer:
+    """Compare the answers of any two registered versions for the same images.
+
+    Example: `retrain compare vit@champion vit@7`
+
+    Args:
+        a: A version as NAME@NUMBER or NAME@ALIAS; NAME is its champion.
+        b: The version that is compared with it.
+        data: Images, with classes or without: a folder, Parquet or WebDataset files, or a URL. The
+            test split of the newer version, if it is not named.
+        output: The Parquet file to write, with the images to which they give different labels.
+        force: Replace the output if it exists.
+        image_column: The Parquet column with the images; image or img, if it is not named.
+        label_column: The Parquet column with the classes; label or labels, if it is not named.
+    """
+    from flows import compare as flow
+
+    source, file = data and place(data), output and place(output)
+    flow.check(project, a, b, source, file, force)
+    run = partial(flow.compare, a, b, source, file, image_column, label_column, force)
+    return run_on_screen(project, "compare", run, flow.show, to_json, IMPORTS)
+
+
+@app.command(group=MODELS)
+def export(
+    model: str,
+    /,
+    *,
+    to: str,
+    format: Literal["huggingface", "onnx"] = "huggingface",
+    project: Clone,
+) -> Answer:
+    """Write a model for the Auto classes of transformers, or as an ONNX file.
+
+    Args:
+        model: A version as NAME@NUMBER or NAME@ALIAS; NAME is its champion.
+        to: A new folder.
+        format: The form to write.
+    """
+    from flows.export import export
+
+    result = export(project, model, place(to), format)
+    return Answer(result, lambda: print(result.outcome))
+
+
+@app.command(group=MODELS)
+def card(model: str, /, *, project: Clone) -> Answer:
+    """Show the card of a model: its data, results and limits.
+
+    Args:
+        model: A version as NAME@NUMBER or NAME@ALIAS; NAME is its champion.
+    """
+    from flows.predict import find_named
+    from retrain.registry import model_card
+
+    version = find_named(project, model)
+    text = model_card.read(project, version)
+    if text is None:
+        raise ValueError(f"{version.name} version {version.version} has no card: it is too old.")
+    return Answer({"card": text}, lambda: print(text, end=""))

@@ -1,103 +1,57 @@
-"""The commands about registered models: what is known of them, and what a person decides."""
+"""The commands about what is in production, and what a person decides about it."""
 
-import argparse
-import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from retrain.cli.command import Commands, print_json
+from retrain.cli.command import REGISTRY, Answer, Clone, app
 from retrain.errors import UsageError
 from retrain.messages import message_of
 from retrain.project import Project
-from retrain.runs.records import Document
 
 if TYPE_CHECKING:
     from retrain.registry.ledger import Entry, Ledger
 
-Choice = Literal["approve", "reject"]
-REVIEWS: Mapping[Choice, str] = {
-    "approve": "Promote the model that waits for approval.",
-    "reject": "Reject the model that waits for approval.",
-}
 
+@app.command(group=REGISTRY)
+def status(workload: str | None = None, /, *, project: Clone) -> Answer:
+    """Show what is in production, what waits for approval, and how the last runs ended.
 
-def add_commands(commands: Commands) -> None:
-    """Adds `status`, `history`, `approve`, `reject`, `rollback`, `card` and `export`."""
-    help_ = "Show what is in production, what waits for approval, and how the last runs ended."
-    status = commands.add("status", _status, help_)
-    status.add_argument("workload", nargs="?", help="show its last run whole")
-    help_ = "Show what was promoted, rejected, left waiting or rolled back, by whom and why."
-    history = commands.add("history", _history, help_, workload=True)
-    history.add_argument(
-        "--plot", type=Path, metavar="FILE.png", help="draw the champions' metric over time"
-    )
-    for choice, help_ in REVIEWS.items():
-        review = commands.add(choice, partial(_review, choice), help_, workload=True)
-        review.add_argument("--reason", required=True, help="why, for the ledger")
-        review.add_argument(
-            "--version", type=int, metavar="VERSION", help="only if it is this version that waits"
-        )
-    help_ = "Make the champion before the current one champion again."
-    rollback = commands.add("rollback", _rollback, help_, workload=True)
-    rollback.add_argument("--reason", required=True, help="why, for the ledger")
-    rollback.add_argument(
-        "--to", type=int, metavar="VERSION", help="go back to this earlier champion"
-    )
-    card = commands.add("card", _card, "Show the card of a model: its data, results and limits.")
-    card.add_argument(
-        "model", metavar="NAME[@VERSION]", help="a version, by its number or an alias (champion)"
-    )
-    help_ = "Write a model for the Auto classes of transformers, or as an ONNX file."
-    export = commands.add("export", _export, help_)
-    export.add_argument(
-        "model", metavar="NAME[@VERSION]", help="a version, by its number or an alias (champion)"
-    )
-    export.add_argument("--to", required=True, metavar="DIR", help="a new folder")
-    export.add_argument(
-        "--format", choices=("huggingface", "onnx"), default="huggingface", help="(huggingface)"
-    )
-
-
-def _status(project: Project, options: argparse.Namespace) -> int:
+    Args:
+        workload: Show the last run of this workload whole.
+    """
     from flows.train import waiting
     from retrain.registry import decisions, versions
     from retrain.runs import console, records
 
-    if options.workload:
-        records.check_name(project, options.workload)
-    shown: list[dict[str, Any]] = []
-    for name in [options.workload] if options.workload else records.names(project):
+    if workload:
+        records.check_name(project, workload)
+    states: list[dict[str, Any]] = []
+    for name in [workload] if workload else records.names(project):
         champion = versions.champion(project, name)
-        shown.append(
-            {
-                "workload": name,
-                "champion": champion and champion.public(),
-                "fault": decisions.fault(project, name),
-                "waiting": waiting(project, name),
-                "last_run": records.last_run(project, name),
-            }
-        )
-    if options.json:
-        print_json(shown)
-        return 0
-    columns = ("workload", "champion", "accuracy", "registered", "last run")
-    console.print_table(columns, [_status_row(**each) for each in shown])
-    for each in shown:
-        if each["fault"]:
-            print(each["fault"])
-        if each["waiting"]:
-            print(f"{each['waiting']['says']}.")
-    if options.workload:
-        _print_images("the champion", shown[0]["champion"])
-        _print_images("the last run's model", shown[0]["last_run"])
-    if options.workload and (last := shown[0]["last_run"]) and "error" not in last:
-        with console.shown_on(sys.stdout):
-            import_module(f"flows.{last['flow']}").PIPELINE.show(last | {"took": last["seconds"]})
-    return 0
+        state = {
+            "workload": name,
+            "champion": champion and champion.public(),
+            "fault": decisions.fault(project, name),
+            "waiting": waiting(project, name),
+            "last_run": records.last_run(project, name),
+        }
+        states.append(state)
+
+    def show() -> None:
+        columns = ("workload", "champion", "accuracy", "registered", "last run")
+        console.print_table(columns, [_status_row(**state) for state in states])
+        for state in states:
+            if state["fault"]:
+                print(state["fault"])
+            if state["waiting"]:
+                print(f"{state['waiting']['says']}.")
+        if workload:
+            _show_workload(states[0])
+
+    return Answer(states, show)
 
 
 def _status_row(
@@ -105,7 +59,7 @@ def _status_row(
     champion: dict[str, Any] | None,
     fault: str | None,
     waiting: Mapping[str, Any] | None,
-    last_run: Document | None,
+    last_run: dict[str, Any] | None,
 ) -> tuple[Any, ...]:
     from retrain.runs import records
 
@@ -118,58 +72,68 @@ def _status_row(
     return workload, f"version {champion['version']}", accuracy, champion["created"], ended
 
 
-def _print_images(whose: str, document: Mapping[str, Any] | None) -> None:
-    """Prints what images a model takes, in one line; nothing for a model that there is not."""
-    images = (document or {}).get("images")
-    if not images:
-        return
-    size, colours = images["size"], "grey" if images["channels"] == 1 else "RGB"
-    told = [f"{size} x {size} {colours}", f"resize {images['resize']}"]
+def _show_workload(state: Mapping[str, Any]) -> None:
+    """Shows what images a workload's models take, and its last run."""
+    from retrain.runs import console
+
+    last_run = state["last_run"]
+    for whose, model in (("the champion", state["champion"]), ("the last run's model", last_run)):
+        if images := (model or {}).get("images"):
+            print(f"{whose} takes images of {_describe(images)}")
+    if last_run and "error" not in last_run:
+        with console.shown_on(sys.stdout):
+            pipeline = import_module(f"flows.{last_run['flow']}").PIPELINE
+            pipeline.show(last_run | {"took": last_run["seconds"]})
+
+
+def _describe(images: Mapping[str, Any]) -> str:
+    """The images that a model takes, in one line."""
+    colours = "grey" if images["channels"] == 1 else "RGB"
+    parts = [f"{images['size']} x {images['size']} {colours}", f"resize {images['resize']}"]
     if "mean" in images:  # not in the records of older versions
-        told += [
-            images["resampling"],
-            *(f"{name} {_each(images[name])}" for name in ("mean", "std")),
-        ]
-    print(f"{whose} takes images of {', '.join(told)}")
+        parts.append(images["resampling"])
+        parts += [f"{name} {_channels(images[name])}" for name in ("mean", "std")]
+    return ", ".join(parts)
 
 
-def _each(values: Sequence[float]) -> str:
+def _channels(values: Sequence[float]) -> str:
     """The value of each channel; one value, if they are all equal."""
-    shown = values[:1] if len({*values}) == 1 else values
-    return " ".join(f"{value:.4g}" for value in shown)
+    different = values[:1] if len({*values}) == 1 else values
+    return " ".join(f"{value:.4g}" for value in different)
 
 
-def _history(project: Project, options: argparse.Namespace) -> int:
+@app.command(group=REGISTRY)
+def history(workload: str, /, *, plot: Path | None = None, project: Clone) -> Answer:
+    """Show what was promoted, rejected, left waiting or rolled back, by whom and why.
+
+    Args:
+        workload: An entry of params.yaml, or a name of `--as`.
+        plot: Draw the champions' metric over time into this PNG file.
+    """
+    from dataclasses import asdict
+
     from retrain.registry import decisions
     from retrain.runs import console, records
 
-    written = decisions.read(project, options.workload)
-    if not written.entries:
-        records.check_name(project, options.workload)
-    if options.plot:
-        _plot(project, options.workload, written, options.plot)
-    if options.json:
-        print_json(
-            [
-                dataclasses.asdict(entry) | {"rules": decisions.rules(project, written, entry)}
-                for entry in written.entries
-            ]
-        )
-        return 0
-    rows = [
-        (
-            entry.time,
-            entry.action,
-            _from_to(entry),
-            entry.verdict,
-            entry.who,
-            entry.reason,
-        )
-        for entry in written.entries
+    ledger = decisions.read(project, workload)
+    if not ledger.entries:
+        records.check_name(project, workload)
+    if plot:
+        _plot(project, workload, ledger, plot)
+
+    def show() -> None:
+        columns = ("time", "action", "from -> to", "verdict", "who", "reason")
+        rows = [
+            (entry.time, entry.action, _from_to(entry), entry.verdict, entry.who, entry.reason)
+            for entry in ledger.entries
+        ]
+        console.print_table(columns, rows)
+
+    document = [
+        asdict(entry) | {"rules": decisions.rules(project, ledger, entry)}
+        for entry in ledger.entries
     ]
-    columns = ("time", "action", "from -> to", "verdict", "who", "reason")
-    console.print_table(columns, rows)
-    return 0
+    return Answer(document, show)
 
 
 def _from_to(entry: "Entry") -> str:
@@ -180,41 +144,64 @@ def _from_to(entry: "Entry") -> str:
     return f"{before}, not {'yet ' if entry.action == 'waiting' else ''}{entry.version}"
 
 
-def _plot(project: Project, name: str, written: "Ledger", file: Path) -> None:
+def _plot(project: Project, name: str, ledger: "Ledger", file: Path) -> None:
     """Draws the metric of the gate over the champions.
 
     Raises:
         UsageError: The file cannot be written.
     """
-    from retrain.params import load_workload, workload_names
+    from retrain.params import load_section
     from retrain.registry import plot, versions
     from retrain.workload import Gate
 
-    gate = Gate()
-    if name in workload_names(project.params):  # not if it was run under a name of its own
-        gate = load_workload(project.params, name).gate
     champions = [
         (entry, version)
-        for entry in written.entries
+        for entry in ledger.entries
         if entry.appoints and (version := versions.get(project, name, entry.version))
     ]
     try:
-        plot.plot(champions, gate.metric, file)
+        plot.plot(champions, load_section(project.params, name, Gate).metric, file)
     except OSError as error:
         raise UsageError(f"{file} cannot be written: {error.strerror}.") from error
 
 
-def _review(choice: Choice, project: Project, options: argparse.Namespace) -> int:
+@app.command(group=REGISTRY)
+def approve(workload: str, /, *, reason: str, version: int | None = None, project: Clone) -> Answer:
+    """Promote the model that waits for approval.
+
+    Args:
+        workload: An entry of params.yaml, or a name of `--as`.
+        reason: Why, for the ledger.
+        version: Only if it is this version that waits.
+    """
+    return _review("approve", project, workload, reason, version)
+
+
+@app.command(group=REGISTRY)
+def reject(workload: str, /, *, reason: str, version: int | None = None, project: Clone) -> Answer:
+    """Reject the model that waits for approval.
+
+    Args:
+        workload: An entry of params.yaml, or a name of `--as`.
+        reason: Why, for the ledger.
+        version: Only if it is this version that waits.
+    """
+    return _review("reject", project, workload, reason, version)
+
+
+def _review(
+    choice: Literal["approve", "reject"],
+    project: Project,
+    workload: str,
+    reason: str,
+    version: int | None,
+) -> Answer:
     from flows.train import review
 
-    done = review(project, options.workload, choice, options.reason, options.version)
-    if done.run:
-        _end_suspended(project, done.run, done.state, done.outcome)
-    if options.json:
-        print_json(dataclasses.asdict(done))
-    else:
-        print(f"{done.outcome}.")
-    return 0
+    result = review(project, workload, choice, reason, version)
+    if result.run:
+        _end_suspended(project, result.run, result.state, result.outcome)
+    return Answer(result, lambda: print(f"{result.outcome}."))
 
 
 def _end_suspended(project: Project, run: str, state: str, outcome: str) -> None:
@@ -236,38 +223,17 @@ def _end_suspended(project: Project, run: str, state: str, outcome: str) -> None
         )
 
 
-def _rollback(project: Project, options: argparse.Namespace) -> int:
+@app.command(group=REGISTRY)
+def rollback(workload: str, /, *, reason: str, to: int | None = None, project: Clone) -> Answer:
+    """Make the champion before the current one champion again.
+
+    Args:
+        workload: An entry of params.yaml, or a name of `--as`.
+        reason: Why, for the ledger.
+        to: Go back to this earlier champion.
+    """
     from flows.rollback import go_back
 
-    done = go_back(project, options.workload, options.reason, options.to)
-    if options.json:
-        print_json(dataclasses.asdict(done))
-    else:
-        print(f"{done.outcome}.")
-        if done.says:
-            print(f"{done.says}.")
-    return 0
-
-
-def _card(project: Project, options: argparse.Namespace) -> int:
-    from flows.predict import find_named
-    from retrain.registry import model_card
-
-    version = find_named(project, options.model)
-    card = model_card.read(project, version)
-    if card is None:
-        raise ValueError(f"{version.name} version {version.version} has no card: it is too old.")
-    print_json({"card": card}) if options.json else print(card, end="")
-    return 0
-
-
-def _export(project: Project, options: argparse.Namespace) -> int:
-    from flows.export import export_version
-
-    folder = str(Path.cwd() / options.to)
-    done = export_version(project, options.model, folder, options.format)
-    if options.json:
-        print_json(dataclasses.asdict(done))
-    else:
-        print(done.outcome)
-    return 0
+    result = go_back(project, workload, reason, to)
+    sentences = [f"{text}." for text in (result.outcome, result.says) if text]
+    return Answer(result, lambda: print(*sentences, sep="\n"))

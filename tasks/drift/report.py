@@ -5,9 +5,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from retrain.atomic import write_json
+from retrain.params import load_section
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console
+from retrain.workload import Drift
 from tasks.drift.compare import compare, shares
 
 if TYPE_CHECKING:
@@ -23,10 +25,8 @@ def report(
     version: ModelVersion,
     reference: "pa.Table",
     incoming: "pa.Table",
-    *,
     place: str,
     against: str,
-    threshold: float,
     run: str,
 ) -> dict[str, Any]:
     """Compares two samples, keeps the result below the project's state, and tells of a drift.
@@ -38,7 +38,6 @@ def report(
         incoming: The same.
         place: What came in.
         against: The name of the reference.
-        threshold: The score above which it is a drift.
         run: The id of the flow run.
 
     Returns:
@@ -46,6 +45,7 @@ def report(
     """
     import pyarrow.parquet as pq
 
+    threshold = load_section(project.params, version.name, Drift).threshold
     features = [asdict(feature) for feature in compare(reference, incoming)]
     worst = max(features, key=lambda each: float(each["score"] or 0))
     folder = project.state / "drift" / version.name

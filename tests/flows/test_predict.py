@@ -10,6 +10,7 @@ import pytest
 
 from flows import predict
 from retrain.project import Project
+from retrain.runs.without_steps import FlowRun
 from retrain.store import Store
 from tasks.predict import inputs
 from tests.flows.conftest import until
@@ -57,7 +58,9 @@ def test_what_cannot_be_done_is_one_line(clone, arguments, message):
     if "pipe" in arguments:
         os.mkfifo(clone.root / "pipe")
     name, *others = arguments
-    command = ("predict", name, "--input", "docs", "--output", "out.parquet", *others)
+    options = {"--input": "docs", "--output": "out.parquet"}
+    options |= dict(zip(others[::2], others[1::2], strict=True))
+    command = ("predict", name, *(part for option in options.items() for part in option))
     errors = clone.retrain(*command, code=2).stderr
     assert len(errors.splitlines()) == 1
     assert message in errors
@@ -80,10 +83,11 @@ def test_an_archive_at_a_url_is_downloaded_once_and_removed(tmp_path):
     write_files(tmp_path / "images", {"a/1.png": png(1), "b/2.png": png(2)})
     shutil.make_archive(str(tmp_path / "images"), "zip", tmp_path / "images")
     url = f"file://{tmp_path}/images.zip"
-    project, store = Project(tmp_path), Store(tmp_path / "store")
+    store = Store(tmp_path / "store")
+    run = FlowRun(Project(tmp_path), store, "run", "predict")
 
     def read():
-        with predict.opened(project, store, "run", url, None) as source:
+        with predict.opened(run, url, None) as source:
             units = source.units()
             found = [each for unit in units for each in inputs.read(source, unit)]
             assert list(store.leftovers())
@@ -94,30 +98,6 @@ def test_an_archive_at_a_url_is_downloaded_once_and_removed(tmp_path):
     url = f"file://{tmp_path}/gone.zip"
     with pytest.raises(ValueError, match=f"--input: there is nothing at {url}"):
         read()
-
-
-def test_a_download_that_was_damaged_since_is_not_gone_on_with(tmp_path):
-    write_files(tmp_path / "images", {"a/1.png": png(1)})
-    shutil.make_archive(str(tmp_path / "images"), "zip", tmp_path / "images")
-    project, store = Project(tmp_path), Store(tmp_path / "store")
-
-    def fetched():
-        return predict.fetched(project, store, "run", f"file://{tmp_path}/images.zip")
-
-    with pytest.raises(KeyboardInterrupt), fetched() as folder:
-        (folder / "kept").hardlink_to(folder / "a/1.png")
-        raise KeyboardInterrupt
-    with pytest.raises(KeyboardInterrupt), fetched() as folder:
-        assert not (folder / "kept").exists()
-        raise KeyboardInterrupt
-    image = folder / "a/1.png"
-    before = image.stat().st_ino, image.stat().st_mtime_ns
-    with pytest.raises(KeyboardInterrupt), fetched():
-        assert (image.stat().st_ino, image.stat().st_mtime_ns) == before  # it was kept
-        image.write_bytes(png(2))
-        raise KeyboardInterrupt
-    with fetched() as folder:
-        assert (folder / "a/1.png").read_bytes() == png(1)
 
 
 def test_what_has_drifted_is_told_to_prefect(clone, first, tmp_path):

@@ -6,13 +6,12 @@ import pytest
 from retrain.errors import UsageError
 from retrain.params import (
     file_of,
-    load_drift,
     load_section,
     load_workload,
     parse_override,
     workload_names,
 )
-from retrain.workload import Gate
+from retrain.workload import Drift, Gate
 
 SHIPPED = Path(__file__).parents[2] / "params.yaml"
 
@@ -255,12 +254,12 @@ def test_another_name_is_not_that_of_an_entry_and_is_a_valid_one(tmp_path):
 
 def test_the_section_about_drift_is_read_alone_and_has_defaults(tmp_path):
     path = minimal(tmp_path, "    drift: {threshold: 2.5}\n  other: {}\n")
-    assert load_drift(path, "toy").threshold == 2.5
+    assert load_section(path, "toy", Drift).threshold == 2.5
     assert load_workload(path, "toy").drift.threshold == 2.5
-    assert load_drift(path, "other") == load_drift(path, "photos")  # a name given with --as
+    assert load_section(path, "other", Drift) == Drift()  # a name given with --as
     path = minimal(tmp_path, "    drift: {treshold: 2.5}\n")
     with pytest.raises(UsageError, match="Did you mean 'threshold'"):
-        load_drift(path, "toy")
+        load_section(path, "toy", Drift)
 
 
 def test_the_section_about_the_gate_is_read_alone_and_has_defaults(tmp_path):

@@ -18,11 +18,12 @@ import pytest
 import torch
 
 import models
-from flows.compare import compare
+from flows.compare import compare_on
 from flows.predict import find_model_of
 from models.network import Observed
 from retrain.errors import UsageError
 from retrain.registry import packages, versions
+from retrain.runs.without_steps import FlowRun
 from retrain.store import Store
 from tasks.compute.served import PackageProcess
 from tasks.data import image_facts, raw_dataset
@@ -329,7 +330,9 @@ def test_two_versions_are_compared_by_what_each_answers(toy, tmp_path, monkeypat
     source = open_labelled(tmp_path / "images", "images", None, None)
     store, models = Store(tmp_path / "store"), (toy.champion.version, toy.older.version)
     with store.holding("run"):
-        found, differences = compare(toy.project, store, "run", models, source)
+        found, differences = compare_on(
+            FlowRun(toy.project, store, "run", "compare"), models, source
+        )
     rows = [int(name[4:6]) for name in sorted(files)]
     a, b = (
         plain_probabilities(toy.model, images, 256)[rows].argmax(1)

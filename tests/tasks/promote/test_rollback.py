@@ -289,11 +289,14 @@ def test_a_deployment_goes_back_and_signs_with_its_name(clone, prefect_session, 
     from prefect.flow_engine import run_flow
 
     given = {"workload": "toy", "reason": REASON}
+    flow = rollback.rollback.as_prefect_flow()
     with get_client(sync_client=True) as client:
-        made = client.create_deployment(client.create_flow(rollback.rollback), name="toy")
+        made = client.create_deployment(
+            client.create_flow(rollback.rollback.as_prefect_flow()), name="toy"
+        )
         run = client.create_flow_run_from_deployment(made, parameters=given)
         monkeypatch.setenv("PREFECT__FLOW_RUN_ID", str(run.id))  # as a worker does
-        assert run_flow(rollback.rollback, run, given)["who"] == "rollback/toy"
+        assert run_flow(flow, run, given)["who"] == "rollback/toy"
         told = client.read_artifacts()
     assert champion(clone) == 2
     assert [each.data for each in told if each.key == "toy-rollback"] == [
