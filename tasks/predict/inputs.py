@@ -9,9 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from math import log2
 from pathlib import Path
-from zlib import crc32
 
 from retrain.errors import UsageError
 from retrain.workload import Data
@@ -24,7 +22,7 @@ from tasks.data.listing import (
     split_of_parquet,
 )
 from tasks.data.parquet_files import USUAL
-from tasks.data.raw_dataset import READERS, RawImage, Reader, Unit, join, open_unlabelled
+from tasks.data.raw_dataset import READERS, RawImage, Reader, Unit, group, open_unlabelled
 
 SPLIT = "test"  # what is read of labelled images, if their names define splits
 
@@ -46,36 +44,16 @@ class Source:
     def units(self) -> list[Unit]:
         """The images in units that are worth a task each, in order of the files' names and rows.
 
-        Most units end where the name of a file says so, so that the units before and after an image
-        that is added, or taken away, stay the same.
-
         Raises:
             ValueError: A file cannot be read.
         """
-        units: list[Unit] = []
-        some: list[Unit] = []
-        size = Unit(0, 0)
-        for part in filter(lambda part: part.rows, self._smallest_parts()):
-            some.append(part)
-            size = Unit(size.rows + part.rows, size.bytes + part.bytes)
-            if size.tasks >= 1 or (size.tasks >= 0.5 and _may_end(part)):
-                units.append(join(some))
-                some, size = [], Unit(0, 0)
-        return [*units, join(some)] if some else units
-
-    def _smallest_parts(self) -> Iterator[Unit]:
-        """Single files of images, or pieces of other files."""
-        for part in self.reader.parts():
-            for piece in part.pieces:
-                yield Unit(piece.rows, part.bytes * piece.rows // part.rows, (piece,))
-
-
-def _may_end(part: Unit) -> bool:
-    """Whether a unit may end after a part, by its name: some four parts of a task's images do."""
-    name = repr(part.pieces)
-    # The size of a file is the mean of some, so it counts no more exactly than by powers of two.
-    share = 2.0 ** round(log2(4 * part.tasks))
-    return crc32(os.fsencode(name)) < share * (1 << 32)
+        parts = (
+            Unit(piece.rows, part.bytes * piece.rows // part.rows, (piece,))
+            for part in self.reader.parts()
+            for piece in part.pieces
+            if piece.rows
+        )
+        return list(group(parts, tasks=1.0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Classifies the units of an input and writes a file for each, which a killed run leaves behind."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -15,9 +15,6 @@ from tasks.predict.inputs import Image, Source, read
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-ROWS = "rows"  # of a part's metadata: of how many images its sample is
 
 
 @dataclass(frozen=True)
@@ -139,12 +136,8 @@ class Worker:
             return False
         try:
             there = _images_of(part.file)
-            before = replace(self._job, rows=_rows_of(part.file))
             return all(
-                image is not None
-                and (image.path, image.sha256) == was
-                and self._job.is_sampled(image) <= before.is_sampled(image)
-                and self._job.has_features(image) <= before.has_features(image)
+                image is not None and (image.path, image.sha256) == was
                 for image, was in zip_longest(self._job.images(part.unit), there)
             )
         except (OSError, pa.ArrowInvalid):  # the file is damaged
@@ -154,10 +147,9 @@ class Worker:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        schema = schema_of_parts().with_metadata({ROWS: str(self._job.rows)})
         with (
             atomic.replacing(part.file) as aside,
-            pq.ParquetWriter(aside, schema, write_page_checksum=True) as writer,
+            pq.ParquetWriter(aside, schema_of_parts(), write_page_checksum=True) as writer,
         ):
             for images in portions(self._job.images(part.unit)):
                 answers = _answers(images, [*map(self._job.has_features, images)], process)
@@ -169,13 +161,6 @@ class Worker:
                     column = pa.array([each.get(name) for each in facts], pa.float64())
                     answers = answers.append_column(name, column)
                 writer.write_batch(answers)
-
-
-def _rows_of(file: Path) -> int:
-    """Of how many images the sample in a part was."""
-    import pyarrow.parquet as pq
-
-    return int(pq.read_schema(file).metadata[ROWS.encode()])
 
 
 def _images_of(file: Path) -> Iterator[tuple[str, str | None]]:

@@ -3,7 +3,7 @@
 The work is a plan over the units of the input (`tasks/compute/workers.py`): actors of Ray Data for
 much of it, threads of this process for little, each with a process beside it that has loaded the
 package. Each unit becomes a file in the scratch folder. A run that was killed goes on with the
-missing ones, even if images were added since, and the file that it writes at its end is the same,
+missing ones if the input lists the same images, and the file that it writes at its end is the same,
 byte by byte.
 """
 
@@ -13,7 +13,7 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version as installed
@@ -32,7 +32,7 @@ from tasks.compute.workers import map_units
 from tasks.data import image_facts, package
 from tasks.data.champion import Registered
 from tasks.data.raw_dataset import READERS, Unit
-from tasks.predict.inputs import Image, Source, digest_of_images
+from tasks.predict.inputs import Source, digest_of_images
 from tasks.predict.parts import Job, Part, Worker, schema
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NAME = "predict"
-HALF = 32  # hexadecimal digits of a key
 LIBRARIES = (
     "mlflow", "numpy", "pandas", "pillow", "pyarrow", "simplejpeg", "torch", "transformers",
 )  # fmt: skip
@@ -87,14 +86,14 @@ def predict(
     Raises:
         ValueError: A file of the input is broken, or the package is.
     """
-    with _classified(registered, source, store) as (parts, reused, job):
+    with _classified(registered, source, store) as (parts, reused):
         metadata = {
             "labels": json.dumps(list(package.classes_of(registered.package))),
             "retrain.model": registered.version.name,
             "retrain.version": str(registered.version.version),
             "retrain.package": registered.digest,
         }
-        return _join(parts, output, metadata, reused), _sample(parts, job)
+        return _join(parts, output, metadata, reused), _sample(parts)
 
 
 def sample(registered: Registered, source: Source, store: Store) -> "pa.Table":
@@ -103,15 +102,15 @@ def sample(registered: Registered, source: Source, store: Store) -> "pa.Table":
     Returns:
         The sample, as `tasks.data.image_facts.schema` has it.
     """
-    with _classified(registered, source, store, only_sample=True) as (parts, _, job):
-        return _sample(parts, job)
+    with _classified(registered, source, store, only_sample=True) as (parts, _):
+        return _sample(parts)
 
 
 @contextmanager
 def _classified(
     registered: Registered, source: Source, store: Store, only_sample: bool = False
-) -> Iterator[tuple[list[Part], int, Job]]:
-    """The finished parts, how many of them were there, and the job; removed after the block."""
+) -> Iterator[tuple[list[Part], int]]:
+    """The finished parts, and how many of them were there; they are removed after the block."""
     folder = registered.package
     if others := other_versions(folder):
         libraries = ", ".join(others)
@@ -125,7 +124,6 @@ def _classified(
         rows = sum(unit.rows for unit in units)
         job = Job(_name(registered), folder, source, rows, only_sample)
         parts = [Part(unit, scratch / f"{_digest_of_unit(unit)}.parquet") for unit in units]
-        _take_over(store, key, parts)
         with console.unit_progress(NAME, len(parts)) as show:
             reused = map_units(
                 partial(Worker, job),
@@ -133,7 +131,7 @@ def _classified(
                 seconds=_seconds(folder, units),
                 done=lambda part: show(part.unit.rows),
             )
-        yield parts, sum(reused), job
+        yield parts, sum(reused)
         shutil.rmtree(scratch)
 
 
@@ -146,7 +144,6 @@ def _key(
 ) -> str:
     """What finished units belong to.
 
-    The first half is of a package and what classifies with it, the second of a listing of images.
     That the images' contents are the same is checked when a unit is used again.
     """
     modules = (__name__, "tasks.compute.answer", READERS[source.format])
@@ -155,20 +152,13 @@ def _key(
         "code": code_digests(modules),
         "libraries": {name: installed(name) for name in LIBRARIES},
         "only_sample": only_sample,
+        "units": [*map(_digest_of_unit, units)],
     }
-    return digest_of(made_by)[:HALF] + digest_of([*map(_digest_of_unit, units)])[:HALF]
+    return digest_of(made_by)
 
 
 def _digest_of_unit(unit: Unit) -> str:
     return digest_of([asdict(piece) for piece in unit.pieces])
-
-
-def _take_over(store: Store, key: str, parts: Sequence[Part]) -> None:
-    """Links the parts that killed runs of other listings have finished with the same package."""
-    for scratch in store.scratches(NAME, key[:HALF]):
-        for part in parts:
-            with suppress(OSError):  # it has no such part, or there is one, or no links
-                part.file.hardlink_to(scratch / part.file.name)
 
 
 def _copied(folder: Path, copy: Path) -> Path:
@@ -211,11 +201,8 @@ def _join(
     return Predictions(rows, errors, dict(sorted(labels.items())), digest, reused)
 
 
-def _sample(parts: Sequence[Part], job: Job) -> "pa.Table":
-    """The rows of the sample that have a label and facts.
-
-    A part that was finished before images were added may have more of them, and more features.
-    """
+def _sample(parts: Sequence[Part]) -> "pa.Table":
+    """The rows of the sample that have a label and facts."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -225,15 +212,9 @@ def _sample(parts: Sequence[Part], job: Job) -> "pa.Table":
     for part in parts:
         table = pq.read_table(part.file)
         table = table.filter(pc.and_(pc.is_valid(table["label"]), pc.is_valid(table["side"])))
-        named = zip(*(table[name].to_pylist() for name in ("path", "sha256")), strict=True)
-        images = [Image(path, sha256, b"") for path, sha256 in named]
-        kept = pa.array([*map(job.has_features, images)], pa.bool_())
-        features = pc.if_else(kept, table["features"], pa.scalar(None, table["features"].type))
-        table = table.set_column(table.schema.get_field_index("features"), "features", features)
-        table = table.filter(pa.array([*map(job.is_sampled, images)], pa.bool_()))
         if len(table):
-            given = np.stack(table["probabilities"].to_numpy())
-            confidence = pa.chunked_array([given.max(axis=1)], pa.float32())
+            probabilities = np.stack(table["probabilities"].to_numpy())
+            confidence = pa.chunked_array([probabilities.max(axis=1)], pa.float32())
             table = table.append_column("confidence", confidence)
             tables.append(table.select(image_facts.schema().names))
     return pa.concat_tables(tables)

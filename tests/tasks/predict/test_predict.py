@@ -207,24 +207,6 @@ def test_a_killed_run_goes_on_and_the_file_is_the_same(toy, folder, first, tmp_p
     assert not any(path.exists() for path in parts.values())
 
 
-def test_a_killed_run_goes_on_after_a_file_was_added_or_taken_away(toy, folder, first, tmp_path):
-    store, copy = tmp_path / "store", tmp_path / "images"
-    shutil.copytree(folder, copy, symlinks=True)
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, toy.project.root, copy, store, str(UNIT)],
-        cwd=ROOT,
-        env=os.environ | {"LOKY_MAX_CPU_COUNT": "1"},
-    )
-    assert done.returncode == -signal.SIGKILL
-    (copy / "00a.png").write_bytes(png(pixels(1)[0]))
-    again, _ = predict(toy.older, source(copy), tmp_path / "more.parquet", Store(store))
-    assert (again.rows, again.reused) == (ROWS + 1, 1)
-    (copy / "00a.png").unlink()
-    again, _ = predict(toy.older, source(copy), tmp_path / "out.parquet", Store(store))
-    assert again.reused == 2
-    assert (tmp_path / "out.parquet").read_bytes() == first[1].read_bytes()
-
-
 def test_a_finished_unit_is_not_used_for_other_images_of_the_same_size(
     toy, folder, first, tmp_path
 ):
@@ -234,7 +216,6 @@ def test_a_finished_unit_is_not_used_for_other_images_of_the_same_size(
     unit = opened.units()[0]
     table = pq.read_table(first[1]).slice(0, unit.rows)
     part = Part(unit, tmp_path / "part.parquet")
-    table = table.replace_schema_metadata({"rows": str(ROWS)})
     pq.write_table(table, part.file, write_page_checksum=True)
     worker = Worker(Job("toy version 2", toy.older.package, opened, ROWS), "cpu")
     assert worker(part) is True
