@@ -146,7 +146,7 @@ def test_the_package_has_the_code_that_it_runs_and_no_other(project, one):
     champion = versions.champion(project, "toy")
     folder = packages.download(project, champion)
     code = {path.relative_to(folder / "code").as_posix() for path in folder.glob("code/**/*.*")}
-    own = ("cost", "fine_tuned", "vit")
+    own = ("architecture", "auto", "fine_tuned", "fitting", "vit")
     modules = ("__init__", "image", "network", "pretrained", "serving", "user_code", *own)
     assert code == {f"models/{name}.py" for name in modules}
     assert package.digest_of_folder(folder) == champion.package_digest
