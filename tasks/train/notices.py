@@ -56,7 +56,7 @@ def say_what_is_not_locked(workload: Workload, lock: Path) -> None:
     """Names the libraries of the user's modules that other machines would not have."""
     if not lock.exists():
         return
-    known = names_in(lock)
+    known = {"torch", *names_in(lock)}  # its build differs by system: pyproject.toml pins it
     for name in libraries_of(modules_of_the_user(workload)):
         if name not in known:
             console.say(

@@ -90,7 +90,7 @@ def test_a_training_that_diverges_says_to_lower_the_learning_rate(images, tmp_pa
 
 def test_what_does_not_go_with_the_images_is_the_users_to_mend(images, tmp_path):
     wrong = Model(family="vit", patch_size=3, hidden_size=16, layers=1, heads=2)
-    with pytest.raises(ValueError, match=r"model\.patch_size: 3 does not divide images\.size 8"):
+    with pytest.raises(ValueError, match=r"patch_size 3 does not divide images\.size 8"):
         run(tmp_path, images, RECIPE, model=wrong)
 
 
