@@ -48,6 +48,20 @@ def test_a_sample_is_not_far_from_itself_nor_from_another_of_the_same_images():
     assert scores(reference, draw(1)) == scores(reference, draw(1))
 
 
+def test_distances_means_and_scores_are_those_of_their_formulas():
+    one = draw(0, 4, label=["ant", "ant", "bee", "bee"], brightness=[1.0, 2.0, 3.0, 4.0])
+    other = draw(1, 4, label=["bee", "cat", "bee", "bee"], brightness=[3.0, 4.0, 5.0, 7.0])
+    features = {each.feature: each for each in compare(one, other)}
+    assert tuple(features) == NAMES
+    label, brightness = features["label"], features["brightness"]
+    assert (label.distance, label.reference, label.incoming) == (0.5, None, None)
+    assert (brightness.distance, brightness.reference, brightness.incoming) == (0.5, 2.5, 4.75)
+    assert brightness.yardstick - brightness.usual >= 1 / 4
+    for each in features.values():
+        reach = each.yardstick - each.usual
+        assert each.score == pytest.approx(max(0.0, each.distance - each.usual) / reach)
+
+
 def test_two_images_of_a_thousand_that_are_unlike_a_constant_are_no_drift():
     sides = np.full(1000, 8.0)
     sides[:2] = 16.0
