@@ -13,7 +13,7 @@ export HF_HUB_DISABLE_TELEMETRY = 1
 # The hundreds of processes of a test run share what one of them has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup train test test-all fuzz lint format bench soak up down lock
+.PHONY: help setup train test test-all fuzz lint format bench soak up down lock upgrade
 .DEFAULT_GOAL := help
 
 help:  ## Show the targets.
@@ -26,6 +26,12 @@ setup: .venv/installed  ## Install the locked environment into .venv (once).
 	$(BIN)/pip install --quiet --no-deps --require-hashes --requirement requirements-dev.lock
 	$(BIN)/pip install --quiet --editable .  # and PyTorch, whose build differs between systems
 	@touch $@
+
+upgrade:  ## Merge a newer version of this project (REF=upstream/main), and show what would run again.
+	git fetch upstream
+	git merge --no-edit $(REF)
+	@$(MAKE) --no-print-directory setup
+	@$(BIN)/retrain plan
 
 lock:  ## Lock the newest versions that pyproject.toml allows (UPGRADE=NAME for one package).
 	$(BIN)/uv pip compile --quiet $(UPGRADE_OPTION) pyproject.toml -o requirements.lock

@@ -18,7 +18,8 @@ from cyclopts import Parameter
 
 from retrain import preflight, roots
 from retrain.cli.command import TRAINING, Answer, Clone, ToJson, app
-from retrain.params import load_workload, parse_override
+from retrain.messages import message_of
+from retrain.params import load_workload, parse_override, workload_names
 from retrain.project import Project
 from retrain.runs import lost
 
@@ -140,6 +141,28 @@ def why(
         again = f"retrain {flow or 'train'} {workload}"
         raise ValueError(f"{workload} has not been run here yet: {again}")
     return Answer(last["steps"], lambda: console.print_steps(last))
+
+
+@app.command(group=TRAINING)
+def plan(*, project: Clone) -> Answer:
+    """Show what the next training of each workload would do and why, and run nothing."""
+    plans = {name: _plan(name, project) for name in workload_names(project.params)}
+
+    def show() -> None:
+        for name, document in plans.items():
+            print(f"{name}: {document.get('outcome') or document['error']}")
+
+    return Answer(plans, show)
+
+
+def _plan(workload: str, project: Project) -> dict[str, Any]:
+    """What the next training of a workload would do; an `error` if that cannot be told."""
+    try:
+        answer = _run("train", workload, RunOptions(dry_run=True), {}, None, project, True)
+    except (ValueError, ConnectionError) as error:
+        return {"error": message_of(error)}
+    planned: dict[str, Any] = answer.document
+    return planned
 
 
 def _run(

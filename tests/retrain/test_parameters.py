@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import jsonschema
@@ -19,6 +20,12 @@ def test_every_parameter_has_a_description_and_its_default():
     for name, value in flat.items():
         if name not in ("name", "data.path", "model.family"):
             assert by_name[name].default == value, name
+
+
+def test_the_schema_and_the_page_are_those_of_the_parameters():
+    root = SHIPPED.parent
+    assert json.loads((root / "params.schema.json").read_text(encoding="utf-8")) == json_schema()
+    assert (root / "docs" / "parameters.md").read_text(encoding="utf-8") == markdown()
 
 
 def test_bounds_and_values_are_those_that_are_checked():
