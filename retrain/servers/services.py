@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 from urllib.parse import urlsplit
@@ -44,11 +45,15 @@ MAX_SOCKET_PATH = 103 - 9
 
 START_SECONDS = 180.0  # a first start migrates a database, on a machine that may be busy
 LOG_LINES = 12
+DEPLOYMENTS = (
+    Path("prefect.yaml"),
+    Path("team", "prefect.yaml"),
+)  # those of this project, then own
 ALIVE = ("STARTING", "RUNNING")
 
 
 def up(project: Project) -> list[Service]:
-    """Starts the services that do not run yet, and registers the deployments of `prefect.yaml`.
+    """Starts the services that do not run yet, and registers the deployments.
 
     Args:
         project: The clone that the services belong to.
@@ -75,7 +80,9 @@ def up(project: Project) -> list[Service]:
         try:
             _start(project, api, [each for each in missing if each.name != "worker"])
             _create_pool(api)
-            _deploy(project, api)
+            for file in DEPLOYMENTS:
+                if (project.root / file).exists():
+                    _deploy(project, api, file)
             _start(project, api, [each for each in missing if each.name == "worker"])
         except BaseException:
             if not alive:
@@ -252,9 +259,10 @@ def _create_pool(api: str) -> None:
         raise ValueError(f"The Prefect server did not create the work pool {POOL!r}: {answer}")
 
 
-def _deploy(project: Project, api: str) -> None:
+def _deploy(project: Project, api: str, file: Path) -> None:
+    """Registers the deployments of a file, by its path below the project's folder."""
     done = subprocess.run(
-        [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"],
+        [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", file],
         cwd=project.root,
         env=_environment(project, api) | {"PREFECT_CLI_COLORS": "false"},
         stdin=subprocess.DEVNULL,
@@ -266,4 +274,4 @@ def _deploy(project: Project, api: str) -> None:
     # Prefect skips an invalid entry; the exit code is 0 if others are valid.
     if done.returncode or "Skipping" in done.stdout:
         last = "\n".join(done.stdout.splitlines()[-LOG_LINES:])
-        raise ValueError(f"The deployments of prefect.yaml were refused:\n{last}")
+        raise ValueError(f"The deployments of {file} were refused:\n{last}")

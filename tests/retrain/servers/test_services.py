@@ -66,6 +66,8 @@ def make_project(folder, environment):
     deployments = deployments.replace("flows/train.py:train", "small.py:small")
     deployments = deployments.replace("workload: vit", "seconds: 0")
     (folder / "prefect.yaml").write_text(deployments)
+    (folder / "team").mkdir()
+    (folder / "team" / "prefect.yaml").write_text(deployments.replace("name: vit", "name: ours"))
     (folder / "small.py").write_text(FLOW)
     (folder / "params.yaml").write_text("workloads: {}\n")
     for name in (
@@ -225,6 +227,10 @@ def test_the_deployment_is_registered_with_its_next_runs(api):
     planned = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
     runs = until(lambda: api("flow_runs/filter", planned))
     assert all(run["auto_scheduled"] for run in runs)
+
+
+def test_the_deployments_of_the_team_are_registered_too(api):
+    assert api("deployments/name/small/ours")["entrypoint"] == "small.py:small"
 
 
 def test_a_run_started_in_the_project_is_watched_to_its_end_with_its_output(project):
