@@ -6,7 +6,6 @@ Only the last one can wait for a person.
 import json
 import re
 import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 from time import monotonic, sleep
@@ -16,7 +15,7 @@ import pytest
 
 from retrain import tracking
 from retrain.project import Project
-from tests import templates
+from tests import templates, warm_python
 from tests.flows import preloaded
 from tests.flows.conftest import free_port, until
 
@@ -116,7 +115,7 @@ def servers(clone):
         "PREFECT_API_URL": f"http://127.0.0.1:{free_port()}/api",
         "MLFLOW_PORT": str(free_port()),
     }
-    cli = (sys.executable, "-m", "retrain.cli.main")
+    cli = (warm_python.REAL, "-m", "retrain.cli.main")  # its servers outlive the tests' processes
     templates.place_prefect_database(clone.root)
     try:
         clone.run(*cli, "up", **ports)

@@ -157,7 +157,9 @@ def test_a_deleted_output_is_made_again_and_nothing_after_it_runs(clone, first):
 
 def test_changed_logic_of_the_model_runs_training_and_what_follows(clone, first):
     source = (clone.root / "models" / "vit.py").read_text()
-    clone.edit("models/vit.py", "def build(", "def unused() -> int:\n    return 1\n\n\ndef build(")
+    clone.edit(
+        "models/vit.py", "def faults(", "def unused() -> int:\n    return 1\n\n\ndef faults("
+    )
     again = clone.train()
     assert [name for name in ran(again) if name != "evaluate_champion"][:2] == ["train", "evaluate"]
     # The same weights, but other code will answer: a version of its own, which need not be better.
@@ -304,7 +306,7 @@ def test_any_two_versions_are_compared_and_nothing_is_changed(clone, first, tmp_
         (["train", "vit", "--set", "train.epochs=three"], 2, "valid integer"),
         (["train", "vit", "--data-rev", "nowhere"], 2, "nowhere"),
         (["train", "vit", "--set", "data.path=/nowhere"], 2, "/nowhere"),
-        (["train"], 2, "workload"),
+        (["train"], 2, "WORKLOAD"),
         (["train", "vit", "--dry-run", "--set", "data.path=/nowhere"], 2, "/nowhere"),
         (["train", "vit", "--as", "a/b"], 2, "ASCII letters"),
         (["validate", "vit", "--promote"], 2, "--promote"),

@@ -11,7 +11,7 @@ from retrain import preflight
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.workload import Data, Gate, Model, Scale, Train, Workload
-from tasks.train import step as train_step
+from tasks.train import checks as train_checks
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,20 +61,20 @@ def test_the_project_itself_is_no_data(tmp_path, path):
 @pytest.mark.parametrize(("found", "workers"), [(0, 0), (1, 2)])
 def test_required_gpus_that_are_not_there_are_refused(tmp_path, monkeypatch, found, workers):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(train_step, "gpu_capabilities", lambda: [9.0] * found)
+    monkeypatch.setattr(train_checks, "gpu_capabilities", lambda: [9.0] * found)
     [fault] = faults(tmp_path, scale=Scale(workers=workers, require_gpu=True))
     assert f"scale.require_gpu: {found} GPUs for {max(workers, 1)} workers" in fault
 
 
 def test_required_gpus_that_are_there_pass(tmp_path, monkeypatch):
-    monkeypatch.setattr(train_step, "gpu_capabilities", lambda: [9.0] * 2)
+    monkeypatch.setattr(train_checks, "gpu_capabilities", lambda: [9.0] * 2)
     scale = Scale(workers=2, require_gpu=True)
     preflight.check(PIPELINE.steps, workload(scale=scale), Project(tmp_path))
 
 
 def test_nccl_without_gpus_is_refused(tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(train_step, "gpu_capabilities", lambda: [9.0])
+    monkeypatch.setattr(train_checks, "gpu_capabilities", lambda: [9.0])
     [fault] = faults(tmp_path, scale=Scale(workers=2, backend="nccl"))
     assert "scale.backend: nccl needs a GPU for each worker." in fault
 
@@ -90,7 +90,7 @@ def test_what_this_machine_cannot_hold_is_refused_unless_it_is_forced(tmp_path):
 @pytest.mark.parametrize(("gpus", "said"), [(0, "no C++ compiler"), (1, "no C compiler")])
 def test_a_missing_compiler_is_said_before_it_is_called(tmp_path, monkeypatch, gpus, said):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(train_step, "gpu_capabilities", lambda: [9.0] * gpus)
+    monkeypatch.setattr(train_checks, "gpu_capabilities", lambda: [9.0] * gpus)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.delenv("CXX", raising=False)

@@ -136,7 +136,9 @@ def older(project, trained, written, data, scores):
     code = folder / "code" / "models"
     (code / "vit.py").rename(code / "transformer_of_old.py")
     description = folder / "artifacts" / "model" / "model.json"
-    description.write_text(description.read_text().replace('"vit"', '"transformer_of_old"'))
+    description.write_text(
+        description.read_text().replace('"family": "vit"', '"family": "transformer_of_old"')
+    )
     serving = {"precision": "fp32", "files": package.checksums(folder / package.MODEL)}
     (folder / package.SERVING).write_text(json.dumps(serving))
     decoder = (code / "image.py").read_text()
