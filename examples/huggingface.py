@@ -59,6 +59,7 @@ def train(config):
             per_device_eval_batch_size=share,
             learning_rate=config["lr"],
             weight_decay=config["weight_decay"],
+            use_cpu=not torch.cuda.is_available(),  # else bf16 is refused there
             bf16=config["precision"] == "bf16",
             seed=config["seed"] % 2**32,
             eval_strategy="epoch",

@@ -327,10 +327,13 @@ def test_a_taken_port_is_refused_before_anything_is_started(tmp_path, monkeypatc
     assert services.running(project) == []
 
 
-def test_a_service_that_cannot_start_is_reported_and_the_others_are_stopped(tmp_path, monkeypatch):
-    project = make_project(tmp_path, monkeypatch)
+def test_a_service_that_cannot_start_is_reported_and_the_others_are_stopped(
+    tmp_path_factory, monkeypatch
+):
+    folder = tmp_path_factory.mktemp("bad")  # a Unix socket's path is short
+    project = make_project(folder, monkeypatch)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # a cluster elsewhere: none is started here
-    shutil.copy(ROOT / "params.yaml", tmp_path / "mlflow.db")  # no SQLite file
+    shutil.copy(ROOT / "params.yaml", folder / "mlflow.db")  # no SQLite file
     with pytest.raises(ValueError, match=r"(?s)MLflow UI ended at its start.*not a database"):
         services.up(project)
     assert services.running(project) == []

@@ -167,7 +167,7 @@ def test_workers_need_the_libraries_only_and_run_the_code_of_the_driver(cluster,
     assert result["asked"] == [asked]
     changed, files = result["seen"]
     assert changed == "today"
-    code = ["examples", "flows", "mine.py", "models", "ours", "retrain", "tasks"]
+    code = ["examples", "flows", "mine.py", "models", "ours", "retrain", "tasks", "team"]
     assert files == sorted([*code, "params.yaml"])
     for step in ("validate", "preprocess"):
         made, expected = (
