@@ -202,14 +202,14 @@ def run_step(name: str, folder: Path, overrides: Sequence[str]) -> None:
     """Runs a step on what the earlier ones left in a folder."""
     from retrain.servers import ray_cluster
     from tasks.compute import ray_data
-    from tasks.evaluate.step import STEP as EVALUATE
-    from tasks.preprocess.step import STEP as PREPROCESS
-    from tasks.train.step import STEP as TRAIN
-    from tasks.validate.step import STEP as VALIDATE
+    from tasks.evaluate.step import evaluate
+    from tasks.preprocess.step import preprocess
+    from tasks.train.step import train
+    from tasks.validate.step import validate
 
     # A plan however little work there is.
     ray_data.RAY_START = ray_data.RAY_WORKERS = ray_data.PLAN = 0.0
-    step = {each.name: each for each in (VALIDATE, PREPROCESS, TRAIN, EVALUATE)}[name]
+    step = {each.name: each for each in (validate, preprocess, train, evaluate)}[name]
     workload = load_workload(
         find_project().params, "vit", OVERRIDES | dict(map(parse_override, overrides))
     )
@@ -219,7 +219,9 @@ def run_step(name: str, folder: Path, overrides: Sequence[str]) -> None:
     )
     for path in (workspace.folder, workspace.scratch):
         path.mkdir()
-    facts = step.run(workload, [output(each, folder) for each in step.inputs], workspace)
+    facts = step.run(
+        workload, [output(each, folder) for each in step.inputs_for(workload)], workspace
+    )
     (folder / f"{name}.json").write_text(json.dumps(facts))
     shutil.rmtree(workspace.scratch)
 

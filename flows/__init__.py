@@ -1,24 +1,21 @@
-"""The flows, one module each.
-
-A module has the Prefect flow under its own name, and `PIPELINE` if the flow consists of steps.
-"""
+"""The flows, one module each; in each, the flow has the name of its module."""
 
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from retrain.runs.pipeline import Pipeline
+    from retrain.flow import StepsFlow
 
 
 def flow_names() -> list[str]:
     """The names of the flows, which are the names of the modules in this package."""
-    return sorted(module.name for module in iter_modules(__path__))
+    return sorted(module.name for module in iter_modules(__path__) if not module.ispkg)
 
 
-def pipelines() -> "dict[str, Pipeline]":
+def flows_with_steps() -> "dict[str, StepsFlow]":
     """The flows that consist of steps, by name."""
-    modules = {name: import_module(f"flows.{name}") for name in flow_names()}
-    return {
-        name: module.PIPELINE for name, module in modules.items() if hasattr(module, "PIPELINE")
-    }
+    from retrain.flow import StepsFlow
+
+    flows = {name: getattr(import_module(f"flows.{name}"), name, None) for name in flow_names()}
+    return {name: flow for name, flow in flows.items() if isinstance(flow, StepsFlow)}

@@ -18,15 +18,16 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from flows import train
+from flows.reports.data import DataReport
+from flows.train import prepare, train
 from retrain import preflight, tracking
 from retrain.errors import DamagedArtifactError, PrunedError, UsageError
+from retrain.flow import flow
 from retrain.messages import message_of
 from retrain.params import origin_of, vary
 from retrain.project import Project
-from retrain.runs import console, records
+from retrain.runs import console
 from retrain.runs.dry_run import DryRun, StepHasToRunError
-from retrain.runs.pipeline import Pipeline
 from retrain.runs.records import Document
 from retrain.runs.run import Run
 from retrain.runs.state import RunState
@@ -35,39 +36,20 @@ from retrain.search.patch import as_yaml, patch
 from retrain.search.plot import plot
 from retrain.search.table import row, table
 from retrain.search.trials import COMPLETE, FAILED, PRUNED, Trial, Trials, bounds, search_key
-from retrain.step import REPORT, DataVersion, Input, Step, TrialContext, plan
+from retrain.step import REPORT, DataVersion, Input, Step, TrialContext, current_run, plan
 from retrain.store import Artifact
 from retrain.workload import Workload, flatten
 from tasks.data.champion import Start
 from tasks.data.embeddings import prepared_by
-from tasks.embed.step import STEP as EMBED
-from tasks.preprocess.step import STEP as PREPROCESS
-from tasks.pull.step import STEP as PULL, data_version, outdated
+from tasks.embed.step import embed
+from tasks.pull.step import pull
 from tasks.train.selection import best_so_far, larger_is_better, pruned_at, score
-from tasks.train.step import STEP as TRAIN, TRACKED
-from tasks.validate.step import STEP as VALIDATE
+from tasks.train.step import TRACKED, train as train_network
+from tasks.validate.step import validate
 
 EXAMPLE = "{train.lr: {low: 1e-4, high: 1e-2, log: true}}"
 NEW = Start(None)  # what trials start from
 PLOT, PATCH, TABLE = "search.png", "best.patch", "trials.csv"
-
-
-def order(run: Run | DryRun, version: DataVersion) -> None:
-    """Prepares a version of the data once, and searches; ends with the best training.
-
-    Raises:
-        ValueError: The user has to correct something; or all trials failed.
-    """
-    data = run(PULL, version)
-    checked = run(VALIDATE, data)
-    images = train.prepare(run, data, checked)
-    if isinstance(run, Run):
-        _search(run, images, data)
-    elif _left(run.state):
-        over, wanted = len(_trials(run.state).over()), _wanted(run.workload)
-        raise StepHasToRunError(TRAIN.name, f"{over} of {wanted} trials are over")
-    best = _best(run.state)
-    run(TRAIN, images, data, NEW, workload=vary(run.workload, best.values))
 
 
 def _search(run: Run, images: Artifact, data: Artifact) -> None:
@@ -83,11 +65,11 @@ def _search(run: Run, images: Artifact, data: Artifact) -> None:
     """
     from filelock import Timeout
 
-    state, project = run.state, run.context.project
+    state, project = run.state, run.project
     key, trials = _key(state), _trials(state)
     with ExitStack() as held:
         with suppress(Timeout):  # another process may be at the same search
-            held.enter_context(state.store.lock(PIPELINE.name, key, wait=False))
+            held.enter_context(state.store.lock(state.flow, key, wait=False))
             if run.refresh:
                 trials.forget()
         params = flatten({"tune": state.workload.tune.model_dump(exclude={"trials"})})
@@ -96,7 +78,7 @@ def _search(run: Run, images: Artifact, data: Artifact) -> None:
             _try_all(run, trials, (images, data, NEW), parent.run_id)
             with trials.locked():
                 _report(state, _best(state))
-            tracking.log_artifacts(project, parent.run_id, _folder(state) / REPORT, PIPELINE.name)
+            tracking.log_artifacts(project, parent.run_id, _folder(state) / REPORT, state.flow)
             tracking.log_metrics(project, parent.run_id, _metrics(state))
         except BaseException:
             tracking.end_run(project, parent.run_id, "FAILED")
@@ -134,12 +116,12 @@ def _tried(
     cached, reason, mlflow = False, None, None
     try:
         chosen = vary(workload, trial.values)
-        if found := [*TRAIN.check(chosen, run.context.project)]:
+        if found := [*train_network.check(chosen, run.project)]:
             raise UsageError(" ".join(found))
         # One that has ended is compared by its result.
         limits = {epoch: each for epoch, each in limits.items() if epoch < chosen.train.epochs}
         context = TrialContext(name, parent, limits)
-        artifact, cached = run.run_trial(TRAIN, chosen, context, *inputs)
+        artifact, cached = run.run_trial(train_network, chosen, context, *inputs)
         history = _read(artifact, "history.json")
         mlflow = _read(artifact, TRACKED)["run_id"]
         ended = pruned_at(history, choice, limits)  # the store may have had it
@@ -186,8 +168,8 @@ def _settings(values: Mapping[str, Any]) -> list[str]:
 
 def _key(state: RunState) -> str:
     """What identifies the search; the images are prepared already."""
-    made = [state.artifacts[name] for name in (prepared_by(state.workload), PULL.name)]
-    training = plan(TRAIN, state.workload, [*made, NEW])
+    made = [state.artifacts[name] for name in (prepared_by(state.workload), pull.name)]
+    training = plan(train_network, state.workload, [*made, NEW])
     return search_key(training, state.workload.tune)
 
 
@@ -279,7 +261,9 @@ def _report(state: RunState, best: Trial) -> None:
         rows = [row(trial) for trial in _ranked(state)]
         csv.writer(file).writerows(table(rows, [each.name for each in space], choice.metric))
     changes = {
-        name: each for name, each in _changes(state, best).items() if _is_read_by(TRAIN, name)
+        name: each
+        for name, each in _changes(state, best).items()
+        if _is_read_by(train_network, name)
     }
     text, entry = params.read_text(encoding="utf-8"), origin_of(state.workload).entry
     diff = patch(text, entry, changes, params.name)
@@ -302,20 +286,21 @@ def faults(workload: Workload, project: Project, force: bool) -> Iterator[str]:
         yield f"tune.space: nothing to search. Give it values to try: --set 'tune.space={EXAMPLE}'"
     for parameter in space:
         name = parameter.name
-        if not _is_read_by(TRAIN, name):
+        if not _is_read_by(train_network, name):
             yield f"tune.space.{name}: no training depends on it, and a trial is a training."
         elif name == "model.family":
             yield f"tune.space.{name}: each family has settings of its own. Search one family."
-        elif EMBED.needed(workload) and _is_read_by(EMBED, name):
+        elif embed.needed(workload) and _is_read_by(embed, name):
             yield f"tune.space.{name}: the embeddings depend on it, and are made once."
         elif name == "train.init":
             yield f"tune.space.{name}: a search starts from new weights."
         elif name.startswith("train.best"):
             yield f"tune.space.{name}: trials are compared by it, so it is the same for all."
+    known = [step.name for step in train.known_steps()]
     seen = set()
     for values in spaces.corners(space):
         try:
-            preflight.check([TRAIN], vary(workload, values), project, PIPELINE.others)
+            preflight.check([train_network], vary(workload, values), project, known)
         except UsageError as error:
             said = str(error).removeprefix(f"workload {workload.name}: ")
             if said not in seen:
@@ -325,10 +310,7 @@ def faults(workload: Workload, project: Project, force: bool) -> Iterator[str]:
 
 def document(run: RunState) -> Document:
     """A run as JSON-able values; the parts of steps that did not run are None."""
-    base = records.base_document(run)
-    checked = run.artifacts.get(VALIDATE.name)
-    names = ("rows", "quarantined", "near_duplicates")
-    base["data"] |= {name: checked and checked.facts[name] for name in names}
+    base = DataReport().base_document(run)
     nothing = {"search": None, "trials": None, "best": None, "command": None}
     if prepared_by(run.workload) not in run.artifacts:
         return base | nothing | {"look": {}, "outcome": None}
@@ -399,29 +381,32 @@ def publish(document: Document) -> None:
     )
 
 
-PIPELINE = Pipeline(
-    name="tune",
-    steps=(PULL, VALIDATE, PREPROCESS, EMBED, TRAIN),
-    help="Searches for better parameters of a workload's training, and promotes nothing.",
-    order=order,
-    data_version=data_version,
-    data_warning=outdated,
-    document=document,
-    standing=standing,
-    show=show,
-    publish=publish,
-    imports={
-        "pull": ("dvc.repo",),
-        "validate": ("great_expectations",),
-        "preprocess": ("numpy", "pyarrow.parquet"),
-        "embed": ("torch", "transformers.modeling_utils"),
-        "train": ("mlflow", "torch", "ray.train.torch", "transformers.modeling_utils", "optuna"),
-    },
-    preparations={"train": tracking.client},  # may create MLflow's database
-    faults=faults,
-    others=[step.name for step in train.PIPELINE.steps],
-    options={"trials": "tune.trials"},
-)
+class TuningReport(DataReport):
+    """See `retrain.flow.Report` for each method."""
 
-# Gives Prefect its flow, under the module's own name, when it is asked for.
-__getattr__ = PIPELINE.module_attribute
+    faults = staticmethod(faults)
+    document = staticmethod(document)
+    standing = staticmethod(standing)
+    show = staticmethod(show)
+    publish = staticmethod(publish)
+
+
+@flow(tells=TuningReport(), beside=train)
+def tune(version: DataVersion) -> None:
+    """Searches for better parameters of a workload's training, and promotes nothing.
+
+    Raises:
+        ValueError: The user has to correct something; or all trials failed.
+    """
+    run = current_run()
+    assert isinstance(run, Run | DryRun)
+    data = pull(version)
+    checked = validate(data)
+    images = prepare(data, checked)
+    if isinstance(run, Run):
+        _search(run, images, data)
+    elif _left(run.state):
+        over, wanted = len(_trials(run.state).over()), _wanted(run.workload)
+        raise StepHasToRunError(train_network.name, f"{over} of {wanted} trials are over")
+    best = _best(run.state)
+    train_network(images, data, NEW, workload=vary(run.workload, best.values))

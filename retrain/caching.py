@@ -4,7 +4,7 @@ Prefect does not persist results here: its files name the serializer to read the
 be pickle, and a store that others can write to must not decide what code runs here.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from prefect import Task
@@ -14,71 +14,71 @@ from prefect.states import Completed
 from prefect.task_engine import TaskRunTimeoutError
 from prefect.tasks import exponential_backoff
 
-from retrain.errors import DamagedArtifactError, PrunedError, is_verdict
-from retrain.execute import Check, get_or_run, run_uncached
-from retrain.limits import ends_process
+from retrain.errors import DamagedArtifactError, PrunedError, StepTimeoutError, is_verdict
+from retrain.limits import ends_process, timeout_message
 from retrain.patches import let_forks_end
-from retrain.step import Input, Plan, Step
-from retrain.store import Artifact, RunContext, Store
+from retrain.step import Step
+from retrain.store import Artifact, RunContext
 from retrain.workload import Workload
 
 let_forks_end()
 
 CACHED = "Cached"  # what Prefect calls the state of a task that did not have to run
 PRUNED = "Pruned"  # and that of a trial that was ended early
-RETRIES = 2
 BACKOFF_SECONDS = 2.0
 
 # Raised when something outside is unavailable for a while: a network, a worker, a locked database.
 _TRANSIENT_MODULES = ("botocore", "dvc", "mlflow", "ray", "requests", "sqlalchemy", "urllib3")
 
 
-def as_task(
-    step: Step, store: Store, check: Check, hours: float, trial: str | None = None
-) -> "Task[..., State[Artifact | PrunedError]]":
-    """The Prefect task of a step.
+def run_as_task(
+    step: Step, work: Callable[[], tuple[Artifact, bool]], workload: Workload, context: RunContext
+) -> tuple[Artifact, bool]:
+    """Runs a step, or takes its output from the store, in a Prefect task.
 
-    It takes `plan`, `workload`, `inputs`, `context` and `refresh`, and returns a state whose data
-    is the step's output; its name is `Cached` when the store had that output. A cached step leaves
-    its artifact in the store. A pruned trial's state is `Pruned`, and its data the error.
+    The task's state is `Cached` if the store had the output, and `Pruned` for a trial that was
+    ended early.
 
     Args:
         step: Which step.
-        store: Where its output goes.
-        check: Checks the inputs of a step that runs.
-        hours: How long each of its tries may take.
-        trial: The name of the trial that it is run for.
-    """
+        work: Returns the step's output, and whether the store had it.
+        workload: It may have a time limit for the step, for each of its tries.
+        context: The run.
 
-    def run(
-        plan: Plan, workload: Workload, inputs: Sequence[Input], context: RunContext, refresh: bool
-    ) -> State[Artifact | PrunedError]:
+    Raises:
+        PrunedError: The step is the trial of a search, and was ended early.
+        StepTimeoutError: It did not end within its limit.
+        ValueError: From the step.
+    """
+    hours, trial = step.limit(workload), context.trial
+
+    def run() -> State[tuple[Artifact, bool] | PrunedError]:
         with ends_process(step.name, hours, context.run, workload.name):
-            if not step.cached:
-                artifact = run_uncached(step, plan, workload, inputs, context, check)
-                return Completed(data=artifact)
             try:
-                artifact, was_cached = get_or_run(
-                    store, step, plan, workload, inputs, context, check, refresh=refresh
-                )
+                result = work()
             except PrunedError as pruned:
                 return Completed(data=pruned, name=PRUNED)
-        if was_cached:
-            return Completed(data=artifact, name=CACHED)
-        return Completed(data=artifact)
+        return Completed(data=result, name=CACHED if result[1] else None)
 
-    return Task(
+    task = Task(
         run,
         name=step.name,
-        task_run_name=f"{step.name}, {trial}" if trial else step.name,
+        task_run_name=f"{step.name}, {trial.name}" if trial else step.name,
         timeout_seconds=3600 * hours,
-        retries=RETRIES,
+        retries=step.retries,
         retry_delay_seconds=exponential_backoff(BACKOFF_SECONDS),
         retry_jitter_factor=0.5,
         retry_condition_fn=_is_transient,
         cache_policy=NO_CACHE,
         persist_result=False,  # also if the user's settings ask for it
     )
+    try:
+        result = task().result()
+    except TaskRunTimeoutError:
+        raise StepTimeoutError(timeout_message(step.name, hours)) from None
+    if isinstance(result, PrunedError):
+        raise result
+    return result
 
 
 def is_transient(error: BaseException) -> bool:

@@ -1,21 +1,97 @@
 """The decorator of flows: `@flow` above a function in `flows/` makes a Prefect flow of it.
 
+    @flow
+    def rollback(workload: str, reason: str) -> dict[str, Any]: ...
+
+    @flow(tells=TrainingReport())
+    def train(version: DataVersion) -> None: ...
+
+The body of the second one calls steps. What follows it decides what a call does: in a run it is a
+Prefect task with the store as its cache, in a dry run a look into the store.
+
 Prefect is imported when a flow is run as a flow run, and not before: importing it takes a second,
 and a command that has nothing to do should take less. Prefect itself loads a file by its path
 (`flows/train.py:train` in `prefect.yaml`), which makes a module outside of any package; there, the
 name stands for Prefect's own flow.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
+import inspect
+from collections.abc import Callable, Iterable
+from functools import cached_property, partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
+from retrain import preflight, roots, tracking
+from retrain.code import source_of
+from retrain.params import load_workload
+from retrain.project import Project, find_project
+from retrain.runs import console, lost, records
+from retrain.runs.dry_run import DryRun, StepHasToRunError
 from retrain.runs.notify import notify_of_end, run_name
+from retrain.runs.records import Document
+from retrain.runs.run import Run
+from retrain.runs.state import RunState
+from retrain.step import DataVersion, Step, following
+from retrain.store import RunContext, Store
+from retrain.workload import Data, Workload
 
 if TYPE_CHECKING:
     from prefect import Flow as PrefectFlow
+    from prefect.client.schemas.objects import State
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class Report(Protocol):
+    """What a flow with steps tells of itself; an object beside the flow."""
+
+    def data_version(self, data: Data, project: Project, revision: str | None) -> DataVersion:
+        """The version of the data of a run.
+
+        Args:
+            data: The section of the workload.
+            project: The clone.
+            revision: A git revision; None for the working tree.
+        """
+
+    def data_warning(self, data: Data, project: Project, revision: str | None) -> str | None:
+        """A warning about the data for a person who starts a run; None if there is none."""
+
+    def faults(self, workload: Workload, project: Project, force: bool) -> Iterable[str]:
+        """Sentences about faults that are not of one step, if the steps find none, before a run.
+
+        Args:
+            workload: The workload of the run.
+            project: The clone.
+            force: The steps may need more than this machine has.
+        """
+
+    def document(self, run: RunState) -> Document:
+        """Describes a run in JSON-able values.
+
+        The run may have failed at any step; if it has not, `outcome` is one sentence about its end,
+        and people are notified of that if `rejected` or `waiting` is true.
+        """
+
+    def standing(self, document: Document) -> str:
+        """The current state if nothing has changed since a run."""
+
+    def show(self, document: Document) -> None:
+        """Shows a run on the console."""
+
+    def publish(self, document: Document) -> None:
+        """Shows a run in Prefect."""
+
+    def resume(self, project: Project, name: str, run: str) -> "State[Document] | None":
+        """Goes on with a run that was suspended (`retrain.runs.suspension`), at its start.
+
+        Returns:
+            The state that the run ends in; None if the steps have to be followed.
+        """
+
+    def wait(self, project: Project, document: Document) -> None:
+        """May suspend a run that has ended, until a person has decided."""
 
 
 class Flow(Generic[P, R]):
@@ -39,16 +115,21 @@ class Flow(Generic[P, R]):
 
     def as_prefect_flow(self) -> "PrefectFlow[P, R]":
         """The flow that Prefect runs; it notifies people when a run fails."""
+        made: PrefectFlow[P, R] = self._as_prefect_flow(self.fn)
+        return made
+
+    def _as_prefect_flow(self, fn: Callable[..., Any], **hooks: Any) -> Any:
         from prefect import Flow as PrefectFlow
 
         return PrefectFlow(
-            self.fn,
+            fn,
             self.name,
             description=self.description,
             flow_run_name=self._run_name,
             persist_result=False,
             on_failure=[notify_of_end],
             on_crashed=[notify_of_end],
+            **hooks,
         )
 
     def _run_name(self) -> str:
@@ -58,11 +139,278 @@ class Flow(Generic[P, R]):
         return f"{self.name}-{run_name(runtime.flow_run.parameters)}"
 
 
-def flow(fn: Callable[P, R]) -> Flow[P, R]:
-    """Makes a flow of a function: `@flow`.
+class StepsFlow(Flow[[DataVersion], None]):
+    """A flow whose function calls steps.
 
-    The function's name is the flow's, and the first line of its docstring describes it. One of its
-    parameters is `workload`, or another by which a run is named (`retrain.runs.notify.run_name`).
+    Attributes:
+        tells: What it tells of itself.
     """
-    made = Flow(fn)
-    return made if "." in fn.__module__ else made.as_prefect_flow()  # type: ignore[return-value]
+
+    def __init__(
+        self,
+        fn: Callable[[DataVersion], None],
+        tells: Report,
+        beside: "StepsFlow | None",
+    ) -> None:
+        """Describes the flow; see `flow`."""
+        super().__init__(fn)
+        self.tells, self._beside = tells, beside
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """All its steps, in the order in which its function names them.
+
+        A workload may not need some of them.
+        """
+        return tuple(_steps_of(self.fn, set()).values())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the flow inside a Prefect flow run; see `run` for its parameters."""
+        return self.as_prefect_flow()(*args, **kwargs)
+
+    def as_prefect_flow(self) -> "PrefectFlow[..., Any]":
+        """The flow that Prefect runs, with the parameters of `run`."""
+        made: PrefectFlow[..., Any] = self._as_prefect_flow(self.run, on_completion=[notify_of_end])
+        return made
+
+    def check(self, workload: Workload, project: Project, force: bool = False) -> None:
+        """Finds faults that would make a run fail, before anything is started.
+
+        Args:
+            workload: The workload of the run.
+            project: The clone.
+            force: The steps may need more than this machine has.
+
+        Raises:
+            UsageError: With a line for each fault.
+        """
+        known = [step.name for step in self.known_steps()]
+        preflight.check(self.steps_for(workload), workload, project, known)
+        preflight.refuse(workload, self.tells.faults(workload, project, force))
+
+    def known_steps(self) -> tuple[Step, ...]:
+        """Those that a workload may have limits for: its own, and those of the flow beside it."""
+        return self.steps if self._beside is None else (*self.steps, *self._beside.steps)
+
+    def steps_for(self, workload: Workload) -> list[Step]:
+        """The steps that a workload needs, in order."""
+        return [step for step in self.steps if step.needed(workload)]
+
+    def steps_from(self, first: str | None, workload: Workload) -> list[Step]:
+        """The steps that a workload needs from one on; none if that is None."""
+        steps = self.steps_for(workload)
+        names = [step.name for step in steps]
+        return steps[names.index(first) :] if first in names else []
+
+    def imports_from(
+        self, first: str | None, workload: Workload, project: Project
+    ) -> list[Callable[[], object]]:
+        """What a run imports and prepares for its steps from one on, in calls of about a second."""
+        modules = [name for step in self.steps_from(first, workload) for name in step.imports]
+        calls: list[Callable[[], object]] = [
+            partial(import_module, name) for name in dict.fromkeys(modules)
+        ]
+        if "mlflow" in modules:
+            calls.append(partial(tracking.client, project))  # may create MLflow's database
+        return calls
+
+    def dry_run(
+        self,
+        project: Project,
+        workload: Workload,
+        revision: str | None = None,
+        promote: bool | None = None,
+    ) -> DryRun:
+        """Follows the steps up to the first that has to run. Nothing is changed.
+
+        Args:
+            project: The clone.
+            workload: The workload, with the parameters of the run.
+            revision: The git revision whose version of the data is used; the working tree's if
+                None.
+            promote: As for `run`.
+
+        Raises:
+            ValueError: As in a run.
+        """
+        last = records.last_success(project, workload.name, self.name)
+        context = RunContext(last["run"] if last else "", project)
+        dry_run = DryRun(self.state(context, workload, revision, promote), last)
+        try:
+            with following(dry_run):
+                self.fn(dry_run.state.version)
+        except StepHasToRunError as error:
+            dry_run.has_to_run, dry_run.reason = error.step, error.reason
+        return dry_run
+
+    def state(
+        self,
+        context: RunContext,
+        workload: Workload,
+        revision: str | None = None,
+        promote: bool | None = None,
+    ) -> RunState:
+        """The state of a run that begins, with the version of the data that it uses."""
+        project = context.project
+        version = self.tells.data_version(workload.data, project, revision)
+        store, may = Store(project.store), promote is not False
+        return RunState(self.name, workload, version, store, context, may, bool(promote))
+
+    def unchanged(self, dry_run: DryRun) -> Document | None:
+        """The document of a run that changes nothing; None if the run would change something.
+
+        It has the last run's id and time. It is also None if the last run failed or was killed.
+        """
+        last = dry_run.last
+        if last is None or not dry_run.agrees_with(last):
+            return None
+        document = self.tells.document(dry_run.state) | {"time": last["time"], "unchanged": True}
+        since = f"Nothing changed since run {last['run'][:8]} of {last['time']}"
+        return document | {"outcome": f"{since}; {self.tells.standing(document)}."}
+
+    def preview(self, dry_run: DryRun, *, insist: bool, refresh: bool) -> Document:
+        """Describes what a run would do, without running it.
+
+        Args:
+            dry_run: As `dry_run` gives it.
+            insist: Whether the run follows the steps even if nothing has changed.
+            refresh: Whether it takes nothing from the store.
+        """
+        names = [step.name for step in self.steps_for(dry_run.workload)]
+        steps = dry_run.preview(names, refresh=refresh)
+        same = None if insist or refresh else self.unchanged(dry_run)
+        first = next((step for step in steps if step["would"] == "run"), None)
+        outcome = "Every output is in the store; no step would run."
+        if same:
+            outcome = same["outcome"]
+        elif first:
+            outcome = f"{first['step']} would be the first step to run: {first['why']}."
+        return {
+            "flow": self.name,
+            "workload": dry_run.workload.name,
+            "dry_run": True,
+            "unchanged": same is not None,
+            "data": {"version": dry_run.state.version.digest},
+            "steps": steps,
+            "outcome": outcome,
+        }
+
+    def run(
+        self,
+        workload: str,
+        overrides: dict[str, Any] | None = None,
+        data_rev: str | None = None,
+        refresh: bool = False,
+        run: bool = False,
+        promote: bool | None = None,
+        as_name: str | None = None,
+        force: bool = False,
+    ) -> "Document | State[Document]":
+        """Runs the steps that have to run, inside a Prefect flow run.
+
+        When nothing has changed since the last run, no step runs, and the flow run ends in the
+        state `Skipped`. One that is resumed, after it was suspended, may end without them, too.
+
+        Args:
+            workload: An entry of `params.yaml`.
+            overrides: Parameters that replace the file's, by dotted name: `{"train.lr": 0.0005}`;
+                an empty text drops one to its default.
+            data_rev: A git revision whose version of the data is used; the working tree's if None.
+            refresh: Run every step, even those whose output is in the store.
+            run: Follow the steps even if nothing has changed.
+            promote: Whether a model that passes the gate becomes champion, or is only compared and
+                registered. If None, it becomes champion unless it was rolled back. A flow that
+                promotes nothing ignores it.
+            as_name: Another name for the run's workload, with a champion of its own.
+            force: Run steps that need more than this machine has.
+
+        Returns:
+            The run's document, as `--json` prints it.
+
+        Raises:
+            ValueError: The user has to correct something, such as data that fails its checks.
+        """
+        from prefect import runtime
+        from prefect.states import Completed
+
+        project, tells = find_project(), self.tells
+        config = load_workload(project.params, workload, overrides, as_name=as_name)
+        run_id = str(runtime.flow_run.id)
+        if ended := tells.resume(project, config.name, run_id):
+            return ended
+        self.check(config, project, force)
+        lost.end_lost_runs(project)
+        if warning := tells.data_warning(config.data, project, data_rev):
+            console.say(warning)
+        first: str | None = self.steps[0].name
+        if not refresh:
+            dry_run = self.dry_run(project, config, data_rev, promote)
+            if not run and (same := self.unchanged(dry_run)):
+                roots.add(project, ())
+                console.logger.info(same["outcome"])
+                return Completed(name="Skipped", message=same["outcome"], data=same)
+            first = dry_run.has_to_run  # what is cached needs no check, which imports libraries
+        preflight.check_slowly(self.steps_from(first, config), config, project, force)
+        preflight.check_surroundings(project)
+        state = self.state(RunContext(run_id, project), config, data_rev, promote)
+        steps = Run(state, refresh)
+        with steps.hold_artifacts(), records.recording(state, tells.document):
+            steps.follow(self.fn, state.version)
+        document = tells.document(state)
+        console.logger.info(document["outcome"])  # for who watches a deployment
+        tells.publish(document)
+        tells.wait(project, document)
+        return document
+
+
+def _steps_of(function: Callable[..., Any], seen: set[object]) -> dict[str, Step]:
+    """The steps that a function names, and those that the project's functions in it name."""
+    steps: dict[str, Step] = {}
+    for value in inspect.getclosurevars(function).globals.values():
+        if isinstance(value, Step):
+            steps.setdefault(value.name, value)
+        elif inspect.isfunction(value) and value not in seen and source_of(value.__module__):
+            seen.add(value)
+            steps = {**steps, **{k: v for k, v in _steps_of(value, seen).items() if k not in steps}}
+    return steps
+
+
+@overload
+def flow(fn: Callable[P, R]) -> Flow[P, R]: ...
+
+
+@overload
+def flow(
+    *,
+    tells: Report,
+    beside: StepsFlow | None = ...,
+) -> Callable[[Callable[[DataVersion], None]], StepsFlow]: ...
+
+
+def flow(
+    fn: Callable[..., Any] | None = None,
+    *,
+    tells: Report | None = None,
+    beside: StepsFlow | None = None,
+) -> Any:
+    """Makes a flow of a function: `@flow`; or `@flow(tells=…)`, if it calls steps.
+
+    The function's name is the flow's, and the first line of its docstring describes it. Without
+    steps, one of its parameters is `workload`, or another by which a run is named
+    (`retrain.runs.notify.run_name`). With steps, its only parameter is the version of the data.
+
+    Args:
+        fn: The function.
+        tells: What the flow tells of itself.
+        beside: A flow for the same workloads, which may have limits for its steps too.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        if tells is None:
+            made: Flow[..., Any] = Flow(function)
+        else:
+            made = StepsFlow(function, tells, beside)
+        is_in_a_package = "." in function.__module__
+        return made if is_in_a_package else made.as_prefect_flow()
+
+    return decorate if fn is None else decorate(fn)

@@ -1,7 +1,7 @@
 """Checks a run before its first step, so that it fails at once and not hours later."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from retrain import tracking
@@ -17,28 +17,27 @@ def check(
     steps: Sequence[Step],
     workload: Workload,
     project: Project,
-    others: Sequence[str] = (),
+    known: Sequence[str] = (),
 ) -> None:
     """Finds faults that would make one of the steps of a flow fail. Nothing is changed.
 
     Args:
-        steps: All steps of the flow, in order.
+        steps: The steps of the flow, in order.
         workload: The workload of the run.
         project: The clone that it runs in.
-        others: The names of further steps, whose time limits a workload may have too.
+        known: The names of further steps, whose time limits a workload may have too.
 
     Raises:
         UsageError: With a line for each fault.
     """
-    names = [*(step.name for step in steps), *others]
+    names = [*(step.name for step in steps), *known]
     faults = [
         f"limits.{name}: no such step.{did_you_mean(name, names)}"
         for name in workload.limits
         if name not in names
     ]
     faults += [fault for step in steps for fault in step.check(workload, project)]
-    if faults:
-        raise UsageError(f"workload {workload.name}: " + "\n".join(faults))
+    refuse(workload, faults)
 
 
 def check_slowly(
@@ -59,8 +58,17 @@ def check_slowly(
     if not faults and not force:  # a faulty workload cannot be estimated
         excesses = [step.forecast(workload, project).excess for step in steps]
         faults += [excess for excess in excesses if excess]
-    if faults:
-        raise UsageError(f"workload {workload.name}: " + "\n".join(faults))
+    refuse(workload, faults)
+
+
+def refuse(workload: Workload, faults: Iterable[str]) -> None:
+    """Refuses a workload, if there are faults.
+
+    Raises:
+        UsageError: With a line for each fault.
+    """
+    if lines := [*faults]:
+        raise UsageError(f"workload {workload.name}: " + "\n".join(lines))
 
 
 def check_surroundings(project: Project) -> None:

@@ -1,17 +1,19 @@
 """Defines a step, and the plan that decides whether it has to run.
 
-A step is one function. It takes the sections of the workload that it reads, the outputs of earlier
-steps and a workspace, writes its files into the workspace's folder, and returns a few facts. It
-knows nothing of Prefect, DVC or the cache.
+A step is one function under the decorator `step`. It takes the sections of the workload that it
+reads, the outputs of earlier steps and a workspace, writes its files into the workspace's folder,
+and returns a few facts. It knows nothing of Prefect, DVC or the cache.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from retrain.code import code_digests
 from retrain.project import Project
@@ -135,9 +137,62 @@ class Forecast:
     excess: str | None = None
 
 
-@dataclass(frozen=True)
+class Runner(Protocol):
+    """Takes the calls of steps in a flow's body: it runs them, or looks for their outputs."""
+
+    @property
+    def workload(self) -> Workload:
+        """The workload of the run."""
+
+    @property
+    def project(self) -> Project:
+        """The clone that the run is in."""
+
+    @property
+    def promote(self) -> bool:
+        """Whether the run may change what is served."""
+
+    @property
+    def again(self) -> bool:
+        """Whether it may promote even a version that was rolled back."""
+
+    def __call__(self, step: "Step", *inputs: Input, workload: Workload | None = None) -> Any:
+        """Returns a step's output, an `Artifact`.
+
+        Args:
+            step: Which step.
+            *inputs: The outputs of the steps in its `inputs`, in that order.
+            workload: With other parameters than the run's.
+        """
+
+    def would_run(self, plan: "Plan") -> bool:
+        """Whether the call of a cached step would run it, because the store lacks its output."""
+
+
+_runner: ContextVar[Runner] = ContextVar("runner")
+
+
+@contextmanager
+def following(runner: Runner) -> Iterator[None]:
+    """Has a runner take the calls of steps while the block follows a flow."""
+    token = _runner.set(runner)
+    try:
+        yield
+    finally:
+        _runner.reset(token)
+
+
+def current_run() -> Runner:
+    """The runner of the flow that is being followed."""
+    return _runner.get()
+
+
+Hook = TypeVar("Hook", bound=Callable[..., Any])
+
+
+@dataclass(eq=False)
 class Step:
-    """One step of the flow.
+    """One step of a flow, as the decorator `step` makes it of a function.
 
     Attributes:
         name: The name of the step, a verb.
@@ -150,21 +205,26 @@ class Step:
         looked_up: Those of them in which the step only looks up what another input names by its
             SHA-256, and checks it: their digests are not part of the key.
         libraries: The distributions whose version changes the output.
-        chosen: Called with the workload and the inputs; returns what is used because of them.
         reports_with: Modules that affect only what the step shows, logs and writes below
             `report/`: a change in them does not change the output.
         cached: Whether the same key gives the same output. False for a step that reads the
             registry.
-        dry_function: For a step that is not cached. It has the parameters of the function, changes
-            nothing and returns what the function would return, or None if the function would
-            change something.
+        retries: How often the step is tried again after an error that may pass.
+        hours: The time limit of each try, if the workload's `limits` have none for the step.
+        needed: Whether a flow calls the step for a workload.
+        has_stage: Whether `dvc.yaml` has a stage for the step.
+        imports: The modules that take long to import: a run that needs the step imports them
+            while its Prefect server starts.
+        ahead: Called when the step has to run, to start what a later step needs.
+        chosen: Called with the workload and the inputs; returns what is used because of them.
         check: Finds faults that would make the step fail, before a run's first step: a sentence
             for each. It takes milliseconds and imports nothing heavy.
         check_slowly: The same, for faults that take seconds to find. It is called only when the
             step is about to run, or may be.
         forecast: What the step would take, also known before a run's first step.
-        hours: The time limit of the step, if the workload's `limits` have none for it.
-        needed: Whether a flow calls the step for a workload.
+        dry_function: For a step that is not cached. It has the parameters of the function, changes
+            nothing and returns what the function would return, or None if the function would
+            change something.
     """
 
     name: str
@@ -173,15 +233,54 @@ class Step:
     inputs: tuple[str, ...] | Callable[[Workload], tuple[str, ...]]
     looked_up: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
-    chosen: Callable[..., Chosen] | None = None
     reports_with: tuple[str, ...] = ()
     cached: bool = True
-    dry_function: Callable[..., Facts | None] | None = None
+    retries: int = 2
+    hours: float = 24.0
+    needed: Callable[[Workload], bool] = lambda workload: True
+    has_stage: bool = True
+    imports: tuple[str, ...] = ()
+    ahead: Callable[[], object] = lambda: None
+    chosen: Callable[..., Chosen] = lambda workload, *inputs: Chosen()
     check: Callable[[Workload, Project], Iterable[str]] = lambda workload, project: ()
     check_slowly: Callable[[Workload, Project], Iterable[str]] = lambda workload, project: ()
     forecast: Callable[[Workload, Project], Forecast] = lambda workload, project: Forecast()
-    hours: float = 24.0
-    needed: Callable[[Workload], bool] = lambda workload: True
+    dry_function: Callable[..., Facts | None] | None = None
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Runs the step in the flow that is being followed, as `Runner.__call__` says.
+
+        Outside a flow it calls the function itself.
+        """
+        runner = _runner.get(None)
+        if runner is None:
+            return self.function(*arguments, **options)
+        return runner(self, *arguments, **options)
+
+    def chooses(self, function: Hook) -> Hook:
+        """A decorator: the function is the step's `chosen`."""
+        self.chosen = function
+        return function
+
+    def checks(self, function: Hook) -> Hook:
+        """A decorator: the function is the step's `check`."""
+        self.check = function
+        return function
+
+    def checks_slowly(self, function: Hook) -> Hook:
+        """A decorator: the function is the step's `check_slowly`."""
+        self.check_slowly = function
+        return function
+
+    def forecasts(self, function: Hook) -> Hook:
+        """A decorator: the function is the step's `forecast`."""
+        self.forecast = function
+        return function
+
+    def dry_runs(self, function: Hook) -> Hook:
+        """A decorator: the function is the step's `dry_function`."""
+        self.dry_function = function
+        return function
 
     def inputs_for(self, workload: Workload) -> tuple[str, ...]:
         """The names of the earlier steps whose outputs are the inputs, for a workload."""
@@ -213,6 +312,24 @@ class Step:
     def _sections(self, workload: Workload) -> list[Any]:
         sections = dict.fromkeys(name.split(".")[0] for name in self.reads)
         return [getattr(workload, section) for section in sections]
+
+
+def step(
+    *,
+    inputs: tuple[str, ...] | Callable[[Workload], tuple[str, ...]],
+    reads: tuple[str, ...] = (),
+    name: str | None = None,
+    **options: Any,
+) -> Callable[[Callable[..., Facts]], Step]:
+    """Makes a step of a function: `@step(inputs=…, reads=…, libraries=…, hours=…)`.
+
+    Args:
+        inputs: As in `Step`, like the others.
+        reads: None if the output depends on the inputs alone.
+        name: The function's if None.
+        options: The other attributes of the step.
+    """
+    return lambda function: Step(name or function.__name__, function, reads, inputs, **options)
 
 
 @dataclass(frozen=True)
@@ -248,7 +365,7 @@ def plan(step: Step, workload: Workload, inputs: Sequence[Input]) -> Plan:
     """Makes the plan of a step: what its output depends on."""
     wanted = step.inputs_for(workload)
     assert tuple(each.step for each in inputs) == wanted, (step.name, inputs)
-    chosen = step.chosen(workload, *inputs) if step.chosen else Chosen()
+    chosen = step.chosen(workload, *inputs)
     modules = (step.function.__module__, *chosen.modules)
     return Plan(
         step=step.name,

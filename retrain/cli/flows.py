@@ -24,7 +24,7 @@ from retrain.project import Project
 from retrain.runs import lost
 
 if TYPE_CHECKING:
-    from retrain.runs.pipeline import Pipeline
+    from retrain.flow import StepsFlow
     from retrain.runs.records import Document
 
 
@@ -77,9 +77,11 @@ def train(
         promote: Promote the model if it passes, also with --set or --data-rev, or if it was rolled
             back.
     """
+    from flows.train import train as flow
+
     is_trial = bool(options.overrides or options.data_rev) and options.as_name is None
     may_promote = True if promote else False if is_trial else None
-    return _run("train", workload, options, {}, may_promote, project, to_json)
+    return _run(flow, workload, options, {}, may_promote, project, to_json)
 
 
 @app.command(group=TRAINING)
@@ -96,7 +98,9 @@ def validate(
     Args:
         workload: An entry of params.yaml.
     """
-    return _run("validate", workload, options, {}, None, project, to_json)
+    from flows.validate import validate as flow
+
+    return _run(flow, workload, options, {}, None, project, to_json)
 
 
 @app.command(group=TRAINING)
@@ -115,8 +119,10 @@ def tune(
         workload: An entry of params.yaml.
         trials: Sets tune.trials.
     """
+    from flows.tune import tune as flow
+
     values = {} if trials is None else {"tune.trials": trials}
-    return _run("tune", workload, options, values, None, project, to_json)
+    return _run(flow, workload, options, values, None, project, to_json)
 
 
 @app.command(group=TRAINING)
@@ -157,8 +163,10 @@ def plan(*, project: Clone) -> Answer:
 
 def _plan(workload: str, project: Project) -> dict[str, Any]:
     """What the next training of a workload would do; an `error` if that cannot be told."""
+    from flows.train import train as flow
+
     try:
-        answer = _run("train", workload, RunOptions(dry_run=True), {}, None, project, True)
+        answer = _run(flow, workload, RunOptions(dry_run=True), {}, None, project, True)
     except (ValueError, ConnectionError) as error:
         return {"error": message_of(error)}
     planned: dict[str, Any] = answer.document
@@ -166,7 +174,7 @@ def _plan(workload: str, project: Project) -> dict[str, Any]:
 
 
 def _run(
-    flow: str,
+    flow: "StepsFlow",
     workload: str,
     options: RunOptions,
     values: dict[str, Any],
@@ -177,7 +185,7 @@ def _run(
     """Runs a flow, if it has anything to do.
 
     Args:
-        flow: Its name.
+        flow: Which flow.
         workload: The name of the workload.
         options: As the user has given them.
         values: Parameters that other options set, by dotted name.
@@ -188,33 +196,34 @@ def _run(
     """
     from retrain.runs import console
 
-    pipeline: Pipeline = import_module(f"flows.{flow}").PIPELINE
     overrides = dict(map(parse_override, options.overrides)) | values
     # First, so that a wrong parameter is refused at once.
     config = load_workload(project.params, workload, overrides, as_name=options.as_name)
-    pipeline.check(config, project, options.force)
+    flow.check(config, project, options.force)
     with console.shown_on(sys.stderr):  # it may have to read data that is not under DVC
-        dry_run = pipeline.dry_run(project, config, options.data_rev, promote)
+        dry_run = flow.dry_run(project, config, options.data_rev, promote)
     if options.dry_run:
-        preview = pipeline.preview(dry_run, insist=options.run, refresh=options.refresh)
+        preview = flow.preview(dry_run, insist=options.run, refresh=options.refresh)
         return Answer(preview, partial(_show_preview, preview))
     # After a run that was killed, a flow has to run, even if that finds nothing to do.
     has_to_run = options.run or options.refresh or lost.are_there(project)
-    if not has_to_run and (unchanged := pipeline.unchanged(dry_run)):
+    if not has_to_run and (unchanged := flow.unchanged(dry_run)):
         roots.add(project, ())
-        if warning := pipeline.data_warning(config.data, project, options.data_rev):
+        if warning := flow.tells.data_warning(config.data, project, options.data_rev):
             print(warning, file=sys.stderr)
         document = unchanged | {"took": _seconds()}
         return Answer(document, lambda: print(document["outcome"]))
-    first = next(iter(pipeline.imports)) if options.refresh else dry_run.has_to_run
-    pipeline.check_slowly(first, config, project, options.force)
-    for line in pipeline.forecast(first, config, project):
-        print(line, file=sys.stderr)
-    imports = pipeline.imports_from(first, project)
+    first = flow.steps[0].name if options.refresh else dry_run.has_to_run
+    steps = flow.steps_from(first, config)
+    preflight.check_slowly(steps, config, project, options.force)
+    for step in steps:
+        if forecast := step.forecast(config, project).says:
+            print(forecast, file=sys.stderr)
+    imports = flow.imports_from(first, config, project)
     preflight.check_surroundings(project)
 
     def run() -> Any:
-        return pipeline.as_prefect_flow()(
+        return flow(
             workload,
             overrides,
             options.data_rev,
@@ -225,7 +234,8 @@ def _run(
             force=options.force,
         )
 
-    return run_on_screen(project, f"{flow}-{config.name}", run, pipeline.show, to_json, imports)
+    name = f"{flow.name}-{config.name}"
+    return run_on_screen(project, name, run, flow.tells.show, to_json, imports)
 
 
 def _show_preview(preview: "Document") -> None:

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +21,7 @@ def status(workload: str | None = None, /, *, project: Clone) -> Answer:
     Args:
         workload: Show the last run of this workload whole.
     """
-    from flows.train import waiting
+    from flows.reports.approvals import waiting
     from retrain.registry import decisions, versions
     from retrain.runs import console, records
 
@@ -74,6 +73,7 @@ def _status_row(
 
 def _show_workload(state: Mapping[str, Any]) -> None:
     """Shows what images a workload's models take, and its last run."""
+    from flows import flows_with_steps
     from retrain.runs import console
 
     last_run = state["last_run"]
@@ -82,8 +82,8 @@ def _show_workload(state: Mapping[str, Any]) -> None:
             print(f"{whose} takes images of {_describe(images)}")
     if last_run and "error" not in last_run:
         with console.shown_on(sys.stdout):
-            pipeline = import_module(f"flows.{last_run['flow']}").PIPELINE
-            pipeline.show(last_run | {"took": last_run["seconds"]})
+            flow = flows_with_steps()[last_run["flow"]]
+            flow.tells.show(last_run | {"took": last_run["seconds"]})
 
 
 def _describe(images: Mapping[str, Any]) -> str:
@@ -196,7 +196,7 @@ def _review(
     reason: str,
     version: int | None,
 ) -> Answer:
-    from flows.train import review
+    from flows.reports.approvals import review
 
     result = review(project, workload, choice, reason, version)
     if result.run:

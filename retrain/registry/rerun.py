@@ -30,8 +30,9 @@ Manifest = Mapping[str, Any]
 
 PIN = "data.dvc"
 
-# Runs steps in one process, each as `python -m tasks STEP NAME` does. It ends when its standard
-# input is closed, which the system does when the process ends that has started it.
+# Runs steps in one process, each as `retrain step STEP NAME` does; older commits have a program of
+# their own for it. It ends when its standard input is closed, which the system does when the
+# process ends that has started it.
 PROGRAM = """
 import os, runpy, signal, sys
 from threading import Thread
@@ -43,10 +44,12 @@ def end_with_input():
 
 Thread(target=end_with_input, daemon=True).start()
 name, *steps = sys.argv[1:]
+is_older = os.path.exists("tasks/__main__.py")
+program, words = ("tasks", []) if is_older else ("retrain.cli", ["step"])
 for step in steps:
-    sys.argv = ["tasks", step, name]
+    sys.argv = [program, *words, step, name]
     try:
-        runpy.run_module("tasks", run_name="__main__", alter_sys=True)
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
     except SystemExit as ended:
         if ended.code:
             raise

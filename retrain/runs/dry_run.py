@@ -6,12 +6,13 @@ from pathlib import Path
 from time import monotonic
 
 from retrain.runs.records import Document
-from retrain.runs.state import Outcome, RunState
+from retrain.runs.state import Outcome, StateRunner
 from retrain.step import Input, Plan, Step, Workspace, digest_of, plan
-from retrain.store import Artifact, RunContext
+from retrain.store import Artifact
 from retrain.workload import Workload
 
 REFRESHED = "nothing taken from the cache (refresh)"
+ASKED = "asked of the registry each time"
 
 
 class StepHasToRunError(Exception):
@@ -28,30 +29,18 @@ class StepHasToRunError(Exception):
 
 
 @dataclass
-class DryRun:
+class DryRun(StateRunner):
     """Takes the outputs of the steps from the store, in the order of the flow; runs no step.
 
     Attributes:
-        state: The run that would take place, and the outputs that were found so far.
         last: The document of the last run, if that was successful.
         has_to_run: The first step that would have to run; None if there is none.
         reason: Why it would have to run.
     """
 
-    state: RunState
     last: Document | None = None
     has_to_run: str | None = None
     reason: str | None = None
-
-    @property
-    def workload(self) -> Workload:
-        """The workload of the run."""
-        return self.state.workload
-
-    @property
-    def context(self) -> RunContext:
-        """The last run, and the project that it ran in."""
-        return self.state.context
 
     def __call__(self, step: Step, *inputs: Input, workload: Workload | None = None) -> Artifact:
         """Takes a step's output from the store.
@@ -78,7 +67,7 @@ class DryRun:
                 self.state.reason_to_run(now) if step.cached else "it would change the registry"
             )
             raise StepHasToRunError(step.name, reason)
-        ran = None if step.cached else "asked of the registry each time"
+        ran = None if step.cached else ASKED
         outcome = Outcome.of(step.name, now, found, ran=ran, seconds=monotonic() - began)
         self.state.add(outcome, found)
         return found
@@ -132,8 +121,7 @@ class DryRun:
 
     def _dry_run(self, step: Step, now: Plan, inputs: tuple[Input, ...]) -> Artifact | None:
         """The output of a step that is not cached; None if the step would change something."""
-        project, name = self.context.project, self.workload.name
-        workspace = Workspace(Path(), Path(), now.key, name, project)
+        workspace = Workspace(Path(), Path(), now.key, self.workload.name, self.project)
         facts = step.dry_run(self.workload, inputs, workspace)
         if facts is None:
             return None

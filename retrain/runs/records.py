@@ -1,7 +1,7 @@
 """Writes and reads the records of runs: one document per run, by flow and workload.
 
 Each flow extends `base_document`, which has the steps, the data and the times, to the document of
-its runs (`retrain.runs.pipeline.Pipeline.document`).
+its runs (`retrain.flow.Report.document`).
 """
 
 import html

@@ -1,10 +1,12 @@
 """The state of a run or a dry run: its workload, and the outcomes of its steps so far."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import monotonic
 
+from retrain.atomic import write_json
+from retrain.project import Project
 from retrain.step import DataVersion, Plan, difference
 from retrain.store import Artifact, RunContext, Store
 from retrain.workload import Workload
@@ -113,3 +115,40 @@ class RunState:
     def last_plan(self, step: str) -> Path:
         """The file with the plan of the workload's last run of a step."""
         return self.store.last_plan(self.workload.name, step)
+
+    def remember(self, now: Plan) -> None:
+        """Writes the plan of a step that has ended, for the reason of the next run."""
+        memory = self.last_plan(now.step)
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        write_json(memory, asdict(now))
+
+
+@dataclass
+class StateRunner:
+    """What all runners of a flow's steps have; see `retrain.step.Runner`.
+
+    Attributes:
+        state: The workload, and the outcomes so far.
+    """
+
+    state: RunState
+
+    @property
+    def workload(self) -> Workload:
+        """The workload of the run."""
+        return self.state.workload
+
+    @property
+    def project(self) -> Project:
+        """The clone that the run is in."""
+        return self.state.context.project
+
+    @property
+    def promote(self) -> bool:
+        """Whether the run may change what is served."""
+        return self.state.promote
+
+    @property
+    def again(self) -> bool:
+        """Whether it may promote even a version that was rolled back."""
+        return self.state.again

@@ -21,10 +21,10 @@ from models.pretrained import read_config
 from retrain import atomic
 from retrain.hardware import gpu_capabilities
 from retrain.runs import console
-from retrain.step import REPORT, Step
+from retrain.step import REPORT, step
 from retrain.workload import Augment
 from tasks.compute.workers import THREADS, map_units
-from tasks.data.embeddings import STEP as NAME, has_embeddings
+from tasks.data.embeddings import has_embeddings
 from tasks.data.shards import (
     IMAGES,
     LABELS,
@@ -83,6 +83,13 @@ class Part:
     file: Path
 
 
+@step(
+    inputs=("preprocess",),
+    reads=("model.pretrained", "model.pretrained_version", "evaluate"),
+    libraries=("numpy", "safetensors", "torch", "transformers"),
+    needed=has_embeddings,
+    imports=("torch", "transformers.modeling_utils"),
+)
 def embed(
     model: "Model", evaluation: "Evaluate", images: "Artifact", workspace: "Workspace"
 ) -> "Facts":
@@ -119,7 +126,7 @@ def embed(
     for split in SPLITS:
         (workspace.scratch / split).mkdir(parents=True, exist_ok=True)
     if missing:
-        with console.unit_progress(NAME, len(missing)) as show:
+        with console.unit_progress("embed", len(missing)) as show:
             map_units(
                 partial(_load, job),
                 missing,
@@ -215,6 +222,7 @@ def _write(images: Path, parts: Sequence[Part], folder: Path) -> None:
         publish(shard, pixels / shard.name)
 
 
+@embed.checks
 def check(workload: "Workload", project: "Project") -> Iterator[str]:
     """Finds settings of a training that do not go with a network that is not trained itself."""
     train = workload.train
@@ -237,14 +245,3 @@ def check(workload: "Workload", project: "Project") -> Iterator[str]:
         yield "scale.strategy: a head on embeddings is too small to be divided; leave it out."
     if train.batch_size // max(workload.scale.workers, 1) < 2 or train.micro_batch == 1:
         yield "train.batch_size: the head's batch norm needs two images or more at once."
-
-
-STEP = Step(
-    NAME,
-    embed,
-    reads=("model.pretrained", "model.pretrained_version", "evaluate"),
-    inputs=("preprocess",),
-    libraries=("numpy", "safetensors", "torch", "transformers"),
-    check=check,
-    needed=has_embeddings,
-)

@@ -20,8 +20,7 @@ from retrain.registry import decisions, versions
 from retrain.registry.ledger import LONGEST_REASON, Decision
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console
-from retrain.runs.runner import Runner
-from retrain.step import Chosen, Facts, Step, Workspace
+from retrain.step import Chosen, Facts, Step, Workspace, current_run, step
 from retrain.store import Artifact, Store
 from retrain.verify import Verifier
 from retrain.workload import Data, Workload
@@ -43,7 +42,7 @@ LIBRARIES = (
 )  # fmt: skip
 
 
-def score_ahead(run: Runner, pulled: Artifact, validated: Artifact, training: str) -> None:
+def score_ahead(pulled: Artifact, validated: Artifact, training: str) -> None:
     """Scores the champion and the reference before a training, as `score_opponents` does after it.
 
     One that does not answer is found before the training is paid for; and the outputs are in the
@@ -51,7 +50,6 @@ def score_ahead(run: Runner, pulled: Artifact, validated: Artifact, training: st
     compared with nothing.
 
     Args:
-        run: Runs the steps that score them.
         pulled: The data, as pulled.
         validated: Which images are used, and their splits.
         training: The key of the training.
@@ -59,20 +57,20 @@ def score_ahead(run: Runner, pulled: Artifact, validated: Artifact, training: st
     Raises:
         ValueError: The champion does not answer, or the data lacks a class of it.
     """
-    champion = versions.champion(run.context.project, run.workload.name)
+    run = current_run()
+    champion = versions.champion(run.project, run.workload.name)
     if champion and champion.train_key != training:
-        score_opponents(run, pulled, validated, None)
+        score_opponents(pulled, validated, None)
 
 
 def score_opponents(
-    run: Runner, pulled: Artifact, validated: Artifact, scores: Artifact | None
+    pulled: Artifact, validated: Artifact, scores: Artifact | None
 ) -> tuple[Scored | None, Scored | None]:
     """Finds the champion and the reference, and scores them on the challenger's test split.
 
     A reference that does not answer is set aside.
 
     Args:
-        run: Runs the steps that score them; the outputs are cached like any other.
         pulled: The data, as pulled.
         validated: Which images are used, and their splits.
         scores: The challenger's evaluation; None before there is one.
@@ -85,20 +83,13 @@ def score_opponents(
         RejectedDataError: The data lacks a class of the champion.
         ValueError: The champion does not answer.
     """
-    champion = compare_classes(run, validated)
+    champion = compare_classes(validated)
     if champion is None:
         return None, None
-    project, name = run.context.project, run.workload.name
+    project, name = current_run().project, current_run().workload.name
     reference = versions.reference(project, name)
-
-    def scored(step: Step, registered: Registered) -> Scored:
-        if scores and registered.version.package_digest == scores.facts["package"]:
-            return Scored(registered, scores)
-        split = TestSplit(validated)
-        return Scored(registered, run(step, registered, split, pulled, validated))
-
     try:
-        of_champion = scored(STEP, champion)
+        of_champion = _scored(evaluate_champion, champion, pulled, validated, scores)
     except ValueError as error:
         raise ValueError(
             f"{error}\nThat is the champion, and a model is promoted only after a comparison with "
@@ -108,10 +99,25 @@ def score_opponents(
     if reference is None or reference.broken or reference.version == champion.version.version:
         return of_champion, None
     try:
-        return of_champion, scored(REFERENCE_STEP, Registered(project, reference))
+        registered = Registered(project, reference)
+        return of_champion, _scored(evaluate_reference, registered, pulled, validated, scores)
     except ValueError as error:
         _set_aside(project, reference, champion.version.version, str(error))
         return of_champion, None
+
+
+def _scored(
+    evaluation: Step,
+    registered: Registered,
+    pulled: Artifact,
+    validated: Artifact,
+    scores: Artifact | None,
+) -> Scored:
+    """The scores of a registered version; the challenger's if both have the same package."""
+    if scores and registered.version.package_digest == scores.facts["package"]:
+        return Scored(registered, scores)
+    split = TestSplit(validated)
+    return Scored(registered, evaluation(registered, split, pulled, validated))
 
 
 def _set_aside(project: Project, reference: ModelVersion, champion: int, why: str) -> None:
@@ -129,6 +135,14 @@ def _set_aside(project: Project, reference: ModelVersion, champion: int, why: st
     )
 
 
+@step(
+    inputs=("registry", "test_split", "pull", "validate"),
+    reads=("data.image_column", "data.label_column"),
+    looked_up=("pull", "validate"),
+    # The champion runs with those installed here, whatever it was registered with.
+    libraries=LIBRARIES,
+    has_stage=False,
+)
 def evaluate_champion(
     data: Data,
     registered: Registered,
@@ -205,6 +219,7 @@ def _answers(served: Iterator[Served]) -> Iterator[Answers]:
         yield Answers(pa.RecordBatch.from_pydict(columns), best, batch.probabilities)
 
 
+@evaluate_champion.chooses
 def _chosen(
     workload: Workload,
     registered: Registered,
@@ -216,14 +231,4 @@ def _chosen(
     return Chosen(modules=("tasks.compute.answer", READERS[pulled.facts["format"]]))
 
 
-STEP = Step(
-    "evaluate_champion",
-    evaluate_champion,
-    reads=("data.image_column", "data.label_column"),
-    inputs=("registry", "test_split", "pull", "validate"),
-    looked_up=("pull", "validate"),
-    # The champion runs with those installed here, whatever it was registered with.
-    libraries=LIBRARIES,
-    chosen=_chosen,
-)
-REFERENCE_STEP = replace(STEP, name="evaluate_reference")
+evaluate_reference = replace(evaluate_champion, name="evaluate_reference")

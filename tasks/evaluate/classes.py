@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from retrain.errors import RejectedDataError
 from retrain.registry import decisions
-from retrain.runs.runner import Runner
-from retrain.step import Facts, Step, Workspace
+from retrain.step import Facts, Workspace, current_run, step
 from retrain.store import Artifact
 from retrain.workload import Gate
 from tasks.data import image_table, package
@@ -18,11 +17,10 @@ from tasks.data.champion import Registered
 SHOWN = 10  # of a list of classes
 
 
-def compare_classes(run: Runner, validated: Artifact) -> Registered | None:
+def compare_classes(validated: Artifact) -> Registered | None:
     """Finds the champion, and compares its classes with those of the data.
 
     Args:
-        run: Runs the step that compares, if the classes differ.
         validated: The accepted images.
 
     Returns:
@@ -31,15 +29,24 @@ def compare_classes(run: Runner, validated: Artifact) -> Registered | None:
     Raises:
         RejectedDataError: The data lacks a class of the champion that `gate.may_drop` has not.
     """
-    champion = decisions.champion(run.context.project, run.workload.name)
+    run = current_run()
+    champion = decisions.champion(run.project, run.workload.name)
     if champion is None:
         return None
-    registered = Registered(run.context.project, champion)
+    registered = Registered(run.project, champion)
     if champion.classes != package.classes_digest(validated.facts["classes"]):
-        run(STEP, registered, validated)
+        compare(registered, validated)
     return registered
 
 
+@step(
+    name="compare_classes",
+    inputs=("registry", "validate"),
+    reads=("gate.may_drop",),
+    libraries=("pyarrow",),
+    hours=1,
+    has_stage=False,
+)
 def compare(
     rules: Gate, registered: Registered, validated: Artifact, workspace: Workspace
 ) -> Facts:
@@ -101,13 +108,3 @@ def _refusal(
 def _shortened(names: Sequence[str]) -> str:
     more = len(names) - SHOWN
     return ", ".join(names[:SHOWN]) + (f" and {more:,} more" if more > 0 else "")
-
-
-STEP = Step(
-    "compare_classes",
-    compare,
-    reads=("gate.may_drop",),
-    inputs=("registry", "validate"),
-    libraries=("pyarrow",),
-    hours=1,
-)

@@ -11,10 +11,11 @@ from retrain import tracking
 from retrain.atomic import write_json
 from retrain.code import libraries_of
 from retrain.registry import packages, versions
-from retrain.step import REPORT, Chosen, Facts, Input, Step, Workspace
+from retrain.step import REPORT, Chosen, Facts, Input, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Evaluate, Workload
 from tasks.compute.inference import PredictionJob, probabilities
+from tasks.compute.served import start_ahead
 from tasks.data import package
 from tasks.data.embeddings import prepared_by
 from tasks.data.image_facts import has_features
@@ -42,6 +43,14 @@ LEARNT_FROM = ("train", "val")
 MAX_ROWS, MAX_PROBABILITIES = 4096, 1 << 21
 
 
+@step(
+    inputs=lambda workload: ("train", prepared_by(workload)),
+    reads=("evaluate",),
+    libraries=("numpy", "pyarrow", "torch", "transformers"),
+    reports_with=("tasks.compute.served", "tasks.evaluate.plots"),
+    imports=("matplotlib.figure",),
+    ahead=start_ahead,  # for the champion, and for the check before a promotion
+)
 def evaluate(
     evaluation: Evaluate, trained: Artifact, images: Artifact, workspace: Workspace
 ) -> Facts:
@@ -181,19 +190,9 @@ def _track(report: Path, metrics: dict[str, float], workspace: Workspace) -> Non
     tracking.log_artifacts(workspace.project, run_id, workspace.report, "evaluate")
 
 
+@evaluate.chooses
 def _chosen(workload: Workload, trained: Input, images: Input) -> Chosen:
     # The code that serves is part of the package's identity.
     settings = workload.model.model_dump(exclude={"family"})
     own, *users = models.modules_of(workload.model.family, settings)
     return Chosen((own, *users, "models.serving"), libraries_of(users))
-
-
-STEP = Step(
-    "evaluate",
-    evaluate,
-    reads=("evaluate",),
-    inputs=lambda workload: ("train", prepared_by(workload)),
-    libraries=("numpy", "pyarrow", "torch", "transformers"),
-    chosen=_chosen,
-    reports_with=("tasks.evaluate.plots",),
-)

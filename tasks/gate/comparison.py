@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from retrain.runs.runner import Runner
-from retrain.step import REPORT, Facts, Step, Workspace, digest_of
+from retrain.step import REPORT, Facts, Step, Workspace, current_run, digest_of, step
 from retrain.store import Artifact
 from retrain.workload import Gate
 from tasks.data import predictions
@@ -44,7 +43,6 @@ class Terms:
 
 
 def compare_with(
-    run: Runner,
     scores: Artifact,
     slices: Slices,
     champion: Scored | None,
@@ -53,7 +51,6 @@ def compare_with(
     """Compares a challenger with the models that it has to be no worse than.
 
     Args:
-        run: Runs the comparisons; their outputs are cached like any other.
         scores: The challenger's evaluation.
         slices: Of the test split.
         champion: The model in production; None when there is none.
@@ -61,14 +58,22 @@ def compare_with(
     """
     if champion is None:
         return Opponents(None, None)
-    if not any(parse(name) for name in run.workload.gate.no_worse):
+    if not any(parse(name) for name in current_run().workload.gate.no_worse):
         slices = NO_SLICES
     return Opponents(
-        _compared(run, STEP, scores, champion, slices),
-        _compared(run, REFERENCE_STEP, scores, reference, slices) if reference else None,
+        _compared(compare, scores, champion, slices),
+        _compared(compare_reference, scores, reference, slices) if reference else None,
     )
 
 
+@step(
+    name="compare_champion",
+    inputs=("evaluate", "evaluate_champion", "terms"),
+    reads=("gate.metric", "gate.margin", "gate.level", "gate.no_worse", "gate.min_compared"),
+    libraries=("numpy", "pyarrow", "scipy"),
+    hours=2,
+    has_stage=False,
+)
 def compare(
     rules: Gate, scores: Artifact, theirs: Artifact, terms: Terms, workspace: Workspace
 ) -> Facts:
@@ -155,16 +160,14 @@ def _by(pairs: paired.Pairs, metric: str, rules: Gate) -> Facts:
     }
 
 
-def _compared(
-    run: Runner, step: Step, scores: Artifact, scored: Scored, slices: Slices
-) -> Opponent:
+def _compared(comparison_step: Step, scores: Artifact, scored: Scored, slices: Slices) -> Opponent:
     version = scored.registered.version
     same = version.package_digest == scores.facts["package"]
     comparison = None
     if not same and version.train_digest != scores.facts["train"]:
-        learnt = learnt_images(run.context.project, version)
+        learnt = learnt_images(current_run().project, version)
         terms = Terms(learnt, version.train_digest if learnt else None, slices)
-        comparison = dict(run(step, scores, scored.evaluation, terms).facts)
+        comparison = dict(comparison_step(scores, scored.evaluation, terms).facts)
     return Opponent(
         version.version,
         version.package_digest,
@@ -174,14 +177,8 @@ def _compared(
     )
 
 
-STEP = Step(
-    "compare_champion",
+compare_reference = replace(
     compare,
-    reads=("gate.metric", "gate.margin", "gate.level", "gate.no_worse", "gate.min_compared"),
-    inputs=("evaluate", "evaluate_champion", "terms"),
-    libraries=("numpy", "pyarrow", "scipy"),
-    hours=2,
-)
-REFERENCE_STEP = replace(
-    STEP, name="compare_reference", inputs=("evaluate", "evaluate_reference", "terms")
+    name="compare_reference",
+    inputs=("evaluate", "evaluate_reference", "terms"),
 )

@@ -8,7 +8,7 @@ and image size they come from.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from retrain.step import Facts, Step, Workspace
+from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Gate
 from tasks.data.champion import Opponent, Opponents
@@ -27,6 +27,7 @@ from tasks.gate.rules import (
 )
 
 
+@step(inputs=("evaluate", "opponents", "slices"), reads=("gate",), cached=False, hours=1)
 def gate(
     rules: Gate, scores: Artifact, opponents: Opponents, slices: Slices, workspace: Workspace
 ) -> Facts:
@@ -158,13 +159,5 @@ def _decision(
     }
 
 
-STEP = Step(
-    "gate",
-    gate,
-    reads=("gate",),
-    inputs=("evaluate", "opponents", "slices"),
-    cached=False,
-    dry_function=gate,
-    check=check,
-    hours=1,
-)
+gate.checks(check)
+gate.dry_runs(gate.function)  # it changes nothing

@@ -17,7 +17,7 @@ from models.image import to_array
 from retrain import atomic
 from retrain.atomic import write_json
 from retrain.runs import console
-from retrain.step import Chosen, Step
+from retrain.step import Chosen, step
 from tasks.compute.ray_data import map_units
 from tasks.data import image_table
 from tasks.data.raw_dataset import READERS, RawDataset, Unit, open_raw_dataset
@@ -49,6 +49,12 @@ class ShardTask:
     shards: Mapping[str, Path]
 
 
+@step(
+    inputs=("pull", "validate"),
+    reads=("data.image_column", "data.label_column", "images"),
+    libraries=("numpy", "pillow", "pyarrow", "simplejpeg"),
+    imports=("numpy", "pyarrow.parquet"),
+)
 def preprocess(
     data: "Data",
     images: "Images",
@@ -212,15 +218,6 @@ def _encoded_bytes(validated: Path, groups: Sequence[image_table.RowGroup], spli
     return total
 
 
+@preprocess.chooses
 def _chosen(workload: "Workload", pulled: "Artifact", validated: "Artifact") -> Chosen:
     return Chosen(modules=(READERS[pulled.facts["format"]],))
-
-
-STEP = Step(
-    "preprocess",
-    preprocess,
-    reads=("data.image_column", "data.label_column", "images"),
-    inputs=("pull", "validate"),
-    libraries=("numpy", "pillow", "pyarrow", "simplejpeg"),
-    chosen=_chosen,
-)

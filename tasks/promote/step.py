@@ -19,7 +19,7 @@ from retrain.project import Project
 from retrain.registry import decisions, lineage, packages, versions
 from retrain.registry.ledger import LONGEST_REASON, Action, Decision
 from retrain.registry.versions import Candidate, ModelVersion
-from retrain.step import REPORT, DataVersion, Facts, Step, Workspace, digest_of
+from retrain.step import REPORT, DataVersion, Facts, Workspace, digest_of, step
 from retrain.store import Artifact
 from retrain.workload import Data, Gate
 from tasks.compute.served import start_ahead
@@ -56,6 +56,12 @@ class Intent:
         return digest_of([self.promote, self.again])
 
 
+@step(
+    inputs=("data", "pull", "validate", "train", "evaluate", "gate", "intent"),
+    reads=("data.image_column", "data.label_column", "gate.approval", "gate.max_latency_ms"),
+    cached=False,
+    hours=2,
+)
 def promote(
     data: Data,
     rules: Gate,
@@ -132,6 +138,7 @@ def _unchanged(project: Project, name: str, decision: Artifact) -> ModelVersion:
     return champion
 
 
+@promote.dry_runs
 def promoted(
     data: Data,
     rules: Gate,
@@ -339,14 +346,3 @@ def _facts(version: ModelVersion, ruled: Decision | None = None) -> Facts:
     if ruled.reason and not any("says" in rule for rule in ruled.document["rules"]):
         facts["withheld"] = ruled.reason
     return facts
-
-
-STEP = Step(
-    "promote",
-    promote,
-    reads=("data.image_column", "data.label_column", "gate.approval", "gate.max_latency_ms"),
-    inputs=("data", "pull", "validate", "train", "evaluate", "gate", "intent"),
-    cached=False,
-    dry_function=promoted,
-    hours=2,
-)

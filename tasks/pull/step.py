@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.step import Chosen, DataVersion, Facts, Step, Workspace
+from retrain.step import Chosen, DataVersion, Facts, Workspace, step
 from tasks.data.listing import IMAGE_SUFFIXES
 from tasks.pull.archives import unpack
 from tasks.pull.layout import check_layout
@@ -96,6 +96,7 @@ def outdated(data: "Data", project: Project, revision: str | None = None) -> str
     )
 
 
+@step(inputs=("data",), reads=("data.path", "data.format"), hours=12, imports=("dvc.repo",))
 def pull(data: "Data", version: DataVersion, workspace: Workspace) -> Facts:
     """Fetches a version of the data into `data/` of the workspace.
 
@@ -203,10 +204,12 @@ def _recognise(folder: Path) -> str:
     )
 
 
+@pull.chooses
 def _chosen(workload: "Workload", version: DataVersion) -> Chosen:
     return Chosen(modules=(SOURCES[_kind(workload.data, version.tracked)],))
 
 
+@pull.checks
 def check(workload: "Workload", project: Project) -> Iterator[str]:
     """Finds a `data.path` that contains the project itself, with all its outputs."""
     data = workload.data
@@ -220,14 +223,3 @@ def check(workload: "Workload", project: Project) -> Iterator[str]:
         for place in (path, path.resolve())
     ):  # fmt: skip
         yield f"data.path: {data.path} holds this project itself; name the folder of the data."
-
-
-STEP = Step(
-    "pull",
-    pull,
-    reads=("data.path", "data.format"),
-    inputs=("data",),
-    chosen=_chosen,
-    check=check,
-    hours=12,
-)

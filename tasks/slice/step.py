@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from retrain.atomic import write_json
-from retrain.runs.runner import Runner
-from retrain.step import Chosen, Facts, Input, Step, Workspace
+from retrain.step import Chosen, Facts, Input, Workspace, current_run, step
 from retrain.store import Artifact
 from retrain.workload import Data, Gate, Workload
 from tasks.data import predictions
@@ -26,17 +25,31 @@ THIRDS = ("lowest", "middle", "highest")
 CONFIDENCE = 0.95  # of the intervals
 
 
-def slice_test_split(run: Runner, pulled: Artifact, checked: Artifact) -> Artifact | None:
+def has_slices(workload: Workload) -> bool:
+    """Whether a workload asks for slices of the test split."""
+    return bool(workload.gate.slices)
+
+
+def slice_test_split(pulled: Artifact, checked: Artifact) -> Artifact | None:
     """Divides the test split, if a workload asks for it."""
-    return run(STEP, pulled, checked) if STEP.needed(run.workload) else None
+    return slice_(pulled, checked) if has_slices(current_run().workload) else None
 
 
-def score_slices(run: Runner, pulled: Artifact, checked: Artifact, scores: Artifact) -> Slices:
+def score_slices(pulled: Artifact, checked: Artifact, scores: Artifact) -> Slices:
     """The slices that a workload asks for, with the model's accuracy in each."""
-    divided = slice_test_split(run, pulled, checked)
-    return Slices(divided, run(SCORE_STEP, scores, divided) if divided else None)
+    divided = slice_test_split(pulled, checked)
+    return Slices(divided, score(scores, divided) if divided else None)
 
 
+@step(
+    name="slice",
+    inputs=("pull", "validate"),
+    reads=("gate.slices", "data.image_column", "data.label_column"),
+    libraries=("numpy", "pillow", "pyarrow", "simplejpeg"),
+    hours=2,
+    needed=has_slices,
+    has_stage=False,
+)
 def slice_(
     rules: Gate, data: Data, pulled: Artifact, validated: Artifact, workspace: Workspace
 ) -> Facts:
@@ -66,6 +79,14 @@ def slice_(
     return {"limits": limits}
 
 
+@step(
+    name="score_slices",
+    inputs=("evaluate", "slice"),
+    libraries=("pyarrow", "scipy"),
+    hours=2,
+    needed=has_slices,
+    has_stage=False,
+)
 def score(scores: Artifact, divided: Artifact, workspace: Workspace) -> Facts:
     """Measures the accuracy in each slice; writes `report/slices.json`.
 
@@ -134,27 +155,7 @@ def _slice(
     return counted | dict(zip(("from", "to"), limits, strict=True)) if limits else counted
 
 
+@slice_.chooses
 def _chosen(workload: Workload, pulled: Input, *_: Input) -> Chosen:
     assert isinstance(pulled, Artifact)
     return Chosen(modules=(READERS[pulled.facts["format"]],))
-
-
-STEP = Step(
-    "slice",
-    slice_,
-    reads=("gate.slices", "data.image_column", "data.label_column"),
-    inputs=("pull", "validate"),
-    libraries=("numpy", "pillow", "pyarrow", "simplejpeg"),
-    chosen=_chosen,
-    hours=2,
-    needed=lambda workload: bool(workload.gate.slices),
-)
-SCORE_STEP = Step(
-    "score_slices",
-    score,
-    reads=(),
-    inputs=("evaluate", "slice"),
-    libraries=("pyarrow", "scipy"),
-    hours=2,
-    needed=STEP.needed,
-)

@@ -6,7 +6,7 @@ from retrain.step import plan
 from retrain.store import Artifact
 from retrain.workload import Workload
 from tasks.data.champion import Registered, Start
-from tasks.train.step import STEP
+from tasks.train.step import train
 
 
 def find_start(workload: Workload, project: Project, images: Artifact, pulled: Artifact) -> Start:
@@ -31,6 +31,6 @@ def find_start(workload: Workload, project: Project, images: Artifact, pulled: A
         before = versions.find_by_weights(project, workload.name, champion.start)
     if before or not champion.start:
         start = Start(Registered(project, before) if before else None)
-        if plan(STEP, workload, [images, pulled, start]).key == champion.train_key:
+        if plan(train, workload, [images, pulled, start]).key == champion.train_key:
             return start
     return Start(Registered(project, champion))

@@ -25,7 +25,7 @@ from retrain.atomic import write_json
 from retrain.code import libraries_of
 from retrain.errors import PrunedError
 from retrain.runs import console
-from retrain.step import Chosen, Facts, Step, Workspace
+from retrain.step import Chosen, Facts, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Model, Scale, Train, Workload, flatten
 from tasks.data.embeddings import prepared_by
@@ -60,6 +60,24 @@ SCALE = (
 )  # the settings of the section that change the network
 
 
+@step(
+    inputs=lambda workload: (prepared_by(workload), "pull", "start"),
+    reads=("model", "train", *(f"scale.{name}" for name in SCALE)),
+    looked_up=("pull",),
+    libraries=("numpy", "safetensors", "torch", "transformers"),
+    reports_with=(
+        "models.processing",
+        "tasks.compute.placement",
+        "tasks.train.checks",
+        "tasks.train.estimate",
+        "tasks.train.interrupt",
+        "tasks.train.notices",
+        "tasks.train.progress",
+        "tasks.train.rehearsal",
+    ),
+    hours=7 * 24,
+    imports=("mlflow", "torch", "ray.train.torch", "transformers.modeling_utils"),
+)
 def train(
     model: Model,
     hyperparameters: Train,
@@ -231,6 +249,7 @@ def _tracked(
     tracking.end_run(project, run.run_id, "FINISHED")
 
 
+@train.chooses
 def _chosen(workload: Workload, images: Artifact, pulled: Artifact, start: "Start") -> Chosen:
     users = modules_of_the_user(workload)
     modules = (module_name(workload.train), f"models.{workload.model.family}", *users)
@@ -248,26 +267,6 @@ def _chosen(workload: Workload, images: Artifact, pulled: Artifact, start: "Star
     return Chosen(modules, libraries)
 
 
-STEP = Step(
-    "train",
-    train,
-    reads=("model", "train", *(f"scale.{name}" for name in SCALE)),
-    inputs=lambda workload: (prepared_by(workload), "pull", "start"),
-    looked_up=("pull",),
-    libraries=("numpy", "safetensors", "torch", "transformers"),
-    chosen=_chosen,
-    reports_with=(
-        "models.processing",
-        "tasks.compute.placement",
-        "tasks.train.checks",
-        "tasks.train.estimate",
-        "tasks.train.interrupt",
-        "tasks.train.notices",
-        "tasks.train.progress",
-        "tasks.train.rehearsal",
-    ),
-    check=check,
-    check_slowly=check_slowly,
-    forecast=forecast,
-    hours=7 * 24,
-)
+train.checks(check)
+train.checks_slowly(check_slowly)
+train.forecasts(forecast)

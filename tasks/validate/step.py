@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retrain.errors import RejectedDataError
-from retrain.step import Chosen, Step
+from retrain.step import Chosen, step
 from tasks.data import image_table
 from tasks.data.raw_dataset import READERS, open_raw_dataset
 from tasks.data.splits import SPLITS
@@ -35,6 +35,15 @@ MAX_LISTED = 10_000
 EXAMPLES = 5
 
 
+@step(
+    inputs=("pull",),
+    reads=(
+        *("data.image_column", "data.label_column", "data.split", "data.group", "data.time"),
+        "checks",
+    ),
+    libraries=("great-expectations", "pillow", "pyarrow", "simplejpeg"),
+    imports=("great_expectations",),
+)
 def validate(data: "Data", checks: "Checks", pulled: "Artifact", workspace: "Workspace") -> "Facts":
     """Checks every image, every class and every split.
 
@@ -259,18 +268,6 @@ def _reject(lines: Sequence[str], workspace: "Workspace") -> str:
     return "\n".join(["The data is rejected:", *lines, everything])
 
 
+@validate.chooses
 def _chosen(workload: "Workload", pulled: "Artifact") -> Chosen:
     return Chosen(modules=(READERS[pulled.facts["format"]],))
-
-
-STEP = Step(
-    "validate",
-    validate,
-    reads=(
-        *("data.image_column", "data.label_column", "data.split", "data.group", "data.time"),
-        "checks",
-    ),
-    inputs=("pull",),
-    libraries=("great-expectations", "pillow", "pyarrow", "simplejpeg"),
-    chosen=_chosen,
-)

@@ -13,8 +13,8 @@ from retrain.execute import get_or_run, run_uncached
 from retrain.params import Origin
 from retrain.project import Project
 from retrain.registry import audit, decisions, versions
-from retrain.runs.state import RunState
-from retrain.step import DataVersion, plan
+from retrain.runs.state import RunState, StateRunner
+from retrain.step import DataVersion, following, plan
 from retrain.store import RunContext, Store
 from retrain.workload import Data, Gate, Model, Workload
 from tests import templates
@@ -30,24 +30,15 @@ WORKLOAD._origin = Origin(Path(), "toy", "toy", {})  # as `load_workload` has it
 
 
 @dataclass
-class Runner:
+class Runner(StateRunner):
     """Runs steps without Prefect, and waits for the other process after the first decision."""
 
-    state: RunState
     barrier: Any
     steps: list[str] = field(default_factory=list)
 
-    @property
-    def workload(self):
-        return self.state.workload
-
-    @property
-    def context(self):
-        return self.state.context
-
     def __call__(self, step, *inputs):
         now = plan(step, WORKLOAD, inputs)
-        common = step, now, WORKLOAD, inputs, self.context, lambda _: nullcontext()
+        common = step, now, WORKLOAD, inputs, self.state.context, lambda _: nullcontext()
         self.steps.append(step.name)
         if step.cached:
             return get_or_run(self.state.store, *common)[0]
@@ -69,7 +60,8 @@ def promote(shared: Path, seed: int, barrier: Any) -> list[str]:
     state = RunState("train", WORKLOAD, DATA, store, RunContext(f"run-{seed}", project))
     runner = Runner(state, barrier)
     try:
-        decide(runner, DATA, *data, replace(trained, provenance={"commit": None}), scores)
+        with following(runner):
+            decide(DATA, *data, replace(trained, provenance={"commit": None}), scores)
     except BrokenBarrierError:
         raise AssertionError("the other process has not decided") from None
     return runner.steps

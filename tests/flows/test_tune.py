@@ -192,13 +192,13 @@ def test_a_killed_search_goes_on_with_the_trial_that_was_running(clone, first, t
 def test_a_space_that_cannot_be_searched_is_refused_before_anything_runs(space, said):
     project, overrides = Project(ROOT), dict([parse_override(f"tune.space={space}")])
     with pytest.raises(UsageError) as error:
-        tune.PIPELINE.check(load_workload(project.params, "vit", overrides), project)
+        tune.tune.check(load_workload(project.params, "vit", overrides), project)
     assert said in str(error.value)
 
 
 def test_the_space_of_each_shipped_workload_can_be_searched():
     project = Project(ROOT)
-    tune.PIPELINE.check(load_workload(project.params, "vit"), project)
+    tune.tune.check(load_workload(project.params, "vit"), project)
 
 
 def tried(tmp_path, training, limits):

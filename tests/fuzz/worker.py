@@ -11,11 +11,11 @@ import sys
 import traceback
 from pathlib import Path
 
+from flows.train import train
 from retrain import preflight
 from retrain.params import load_workload
 from retrain.project import find_project
-from retrain.store import RunContext
-from tasks.__main__ import STEPS, Build
+from retrain.runs.one_step import read_record, run_one
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def _try(file: Path, into: Path) -> dict[str, object]:
     if file.suffix == ".yaml":
         project = find_project()
         workload = load_workload(file, "vit")
-        preflight.check(list(STEPS.values()), workload, project)
+        train.check(workload, project)
         return {"verdict": "accepted", "set_aside": 0}
     return _try_data(file, into)
 
@@ -50,12 +50,11 @@ def _try_data(file: Path, into: Path) -> dict[str, object]:
     overrides = {"data.path": str(file), "checks.max_bad_fraction": 0.9}
     overrides |= {"checks.min_images_per_class": 2}
     workload = load_workload(project.params, "vit", overrides)
-    steps = [STEPS["pull"], STEPS["validate"]]
-    preflight.check(steps, workload, project)
-    build = Build(workload, RunContext("fuzz", project))
-    for step in steps:
-        build.run(step)
-    pulled, validated = build.output("pull"), build.output("validate")
+    pull, validate, *_ = train.steps
+    preflight.check([pull, validate], workload, project)
+    for step in (pull, validate):
+        run_one(train, step, workload, project)
+    pulled, validated = (read_record(project, "vit", step.name) for step in (pull, validate))
     source = open_raw_dataset(workload.data, pulled)
     for split in validated.facts["rows"]:
         for number, image in enumerate(read_images(source, validated.folder, split)):

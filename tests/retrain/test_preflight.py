@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from flows import tune, validate
-from flows.train import PIPELINE
+from flows.train import train
+from flows.tune import tune
+from flows.validate import validate
 from retrain import preflight
 from retrain.errors import UsageError
 from retrain.project import Project
@@ -24,21 +25,23 @@ def workload(**sections):
 
 def faults(tmp_path, **sections):
     with pytest.raises(UsageError) as error:
-        preflight.check(PIPELINE.steps, workload(**sections), Project(tmp_path))
+        preflight.check(train.steps, workload(**sections), Project(tmp_path))
     return str(error.value).splitlines()
 
 
 def test_a_workload_without_fault_passes(tmp_path):
     rules = Gate(min={"accuracy": 0.9}, max={"log_loss": 1.0}, metric="macro_f1")
-    preflight.check(PIPELINE.steps, workload(gate=rules, limits={"train": 3}), Project(tmp_path))
+    preflight.check(train.steps, workload(gate=rules, limits={"train": 3}), Project(tmp_path))
 
 
 def test_a_flow_of_fewer_steps_takes_a_workload_with_time_limits_of_others():
     limited = workload(limits={"evaluate": 3})
     for flow in (tune, validate):
-        preflight.check(flow.PIPELINE.steps, limited, Project(ROOT), others=flow.PIPELINE.others)
+        preflight.check(
+            flow.steps, limited, Project(ROOT), known=[step.name for step in flow.known_steps()]
+        )
     with pytest.raises(UsageError, match="no such step"):
-        preflight.check(tune.PIPELINE.steps, limited, Project(ROOT))
+        preflight.check(tune.steps, limited, Project(ROOT))
 
 
 def test_each_fault_is_a_line(tmp_path):
@@ -69,7 +72,7 @@ def test_required_gpus_that_are_not_there_are_refused(tmp_path, monkeypatch, fou
 def test_required_gpus_that_are_there_pass(tmp_path, monkeypatch):
     monkeypatch.setattr(train_checks, "gpu_capabilities", lambda: [9.0] * 2)
     scale = Scale(workers=2, require_gpu=True)
-    preflight.check(PIPELINE.steps, workload(scale=scale), Project(tmp_path))
+    preflight.check(train.steps, workload(scale=scale), Project(tmp_path))
 
 
 def test_nccl_without_gpus_is_refused(tmp_path, monkeypatch):
@@ -81,7 +84,7 @@ def test_nccl_without_gpus_is_refused(tmp_path, monkeypatch):
 
 def test_what_this_machine_cannot_hold_is_refused_unless_it_is_forced(tmp_path):
     model = Model(family="vit", patch_size=16, hidden_size=65536, layers=2, heads=8)
-    large = PIPELINE.steps, workload(model=model), Project(tmp_path)
+    large = train.steps, workload(model=model), Project(tmp_path)
     with pytest.raises(UsageError, match=r"the training takes about 103 billion parameters, 2"):
         preflight.check_slowly(*large)
     preflight.check_slowly(*large, force=True)
@@ -101,7 +104,7 @@ def test_a_missing_compiler_is_said_before_it_is_called(tmp_path, monkeypatch, g
     for name in ("gcc", "g++"):
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
-    preflight.check(PIPELINE.steps, workload(train=compiled), Project(tmp_path))
+    preflight.check(train.steps, workload(train=compiled), Project(tmp_path))
     for name in ("CC", "CXX"):
         monkeypatch.setenv(name, "/nowhere/compiler")
     assert said in faults(tmp_path, train=compiled)[0]
@@ -116,9 +119,9 @@ def test_a_missing_pretrained_folder_is_one_line(tmp_path, path):
 
 def test_what_takes_seconds_to_find_is_said_when_a_run_is_about_to_start(tmp_path):
     model = Model(family="auto", config={"model_type": "vit", "patch_size": 15})
-    preflight.check(PIPELINE.steps, workload(model=model), Project(tmp_path))
+    preflight.check(train.steps, workload(model=model), Project(tmp_path))
     with pytest.raises(UsageError) as error:
-        preflight.check_slowly(PIPELINE.steps, workload(model=model), Project(tmp_path))
+        preflight.check_slowly(train.steps, workload(model=model), Project(tmp_path))
     assert str(error.value) == (
         "workload toy: model.config: patch_size 15 does not divide images.size 224."
     )

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import retrain
-from flows import train
+from flows.train import train
+from retrain.cli.main import main
 from retrain.errors import UsageError
 from retrain.project import Project, find_project
-from tasks import __main__ as tasks
 from tests import warm_python
 
 
@@ -108,9 +108,8 @@ def test_the_code_of_one_tree_does_not_run_in_another(worktree):
 def test_neither_does_it_for_a_worker_of_prefect_or_a_stage_of_dvc(worktree, monkeypatch):
     monkeypatch.chdir(worktree)
     with pytest.raises(UsageError, match=f"The code of {OURS} runs here"):
-        train.PIPELINE.run("vit")
-    monkeypatch.setattr("sys.argv", ["tasks", "pull", "vit"])
-    assert tasks.main() == 2
+        train.run("vit")
+    assert main(["step", "pull", "vit"]) == 2
 
 
 def test_a_tree_s_own_code_runs_whatever_the_way_to_it(tmp_path, monkeypatch):

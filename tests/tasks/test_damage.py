@@ -16,17 +16,17 @@ from retrain.store import Artifact, RunContext, Store
 from retrain.verify import Verifier
 from retrain.workload import Checks, Data, Images, Scale, Train, Workload
 from tasks.data.champion import Start
-from tasks.embed.step import STEP as EMBED
-from tasks.preprocess.step import STEP as PREPROCESS
-from tasks.pull.step import STEP as PULL, data_version
-from tasks.train.step import STEP as TRAIN
-from tasks.validate.step import STEP as VALIDATE
+from tasks.embed.step import embed
+from tasks.preprocess.step import preprocess
+from tasks.pull.step import data_version, pull
+from tasks.train.step import train
+from tasks.validate.step import validate
 from tests import templates
 from tests.tasks.embed.conftest import head_on, write_backbone
 from tests.tasks.toy_data import png, write_parquet
 from tests.tasks.train.helpers import SMALL
 
-STEPS = {step.name: step for step in (VALIDATE, PREPROCESS, EMBED, TRAIN)}
+STEPS = {step.name: step for step in (validate, preprocess, embed, train)}
 CLASSES = ("cat", "dog", "fox")
 NEW = Start(None)
 
@@ -69,7 +69,7 @@ class Chain:
 
     def make(self, step: str, function=None) -> Artifact:
         """Takes the output of a step from the store or makes it there, as a new run does."""
-        chosen = {"pull": PULL, **STEPS}[step]
+        chosen = {"pull": pull, **STEPS}[step]
         workload, inputs = self.workload(step), self.inputs(step)
         now = plan(chosen, workload, inputs)
         if function:
@@ -181,7 +181,7 @@ def test_the_run_in_mlflow_of_a_training_on_damaged_images_is_not_gone_on_with(c
 
     def killed(*arguments):
         change(harmed)
-        TRAIN.function(*arguments)
+        train.function(*arguments)
         raise KeyboardInterrupt
 
     first = run_of(chain.make("train"))

@@ -50,19 +50,19 @@ def run_toy(prefect_session, tmp_path):
     """Runs the three steps as a flow; returns the run."""
 
     @flow
-    def toy(train, data, refresh, steps, ahead):
+    def toy(train, data, refresh, steps):
         context = RunContext(str(runtime.flow_run.id), Project(tmp_path))
         workload = WORKLOAD.model_copy(update={"train": train})
         state = RunState("toy", workload, data, Store(tmp_path / "store"), context)
-        run = Run(state, refresh, ahead)
+        run = Run(state, refresh)
 
-        def order(run):
+        def body():
             made = data
             for step in steps:
-                made = run(step, made)
+                made = step(made)
 
         with run.hold_artifacts():
-            run.follow(order)
+            run.follow(body)
         return run
 
     def call(
@@ -70,9 +70,8 @@ def run_toy(prefect_session, tmp_path):
         data=DATA,
         refresh=False,
         steps=(FIRST, SECOND, ASKS),
-        ahead=None,
     ):
-        return toy(train, data, refresh, steps, ahead)
+        return toy(train, data, refresh, steps)
 
     return call
 
@@ -83,9 +82,13 @@ def outcomes(run):
 
 def test_what_a_later_step_needs_is_started_only_when_an_earlier_one_has_to_run(run_toy):
     called = []
-    ahead = {"first": lambda: called.append(1), "asks": lambda: called.append(2)}
-    run_toy(ahead=ahead)
-    run_toy(ahead=ahead)
+    steps = (
+        replace(FIRST, ahead=lambda: called.append(1)),
+        SECOND,
+        replace(ASKS, ahead=lambda: called.append(2)),
+    )
+    run_toy(steps=steps)
+    run_toy(steps=steps)
     assert called == [1]
 
 
@@ -94,7 +97,7 @@ def test_a_second_run_takes_everything_from_the_store_and_asks_again(run_toy):
     assert outcomes(before)[:2] == [("first", False, "first run"), ("second", False, "first run")]
     after = run_toy()
     assert [cached for _, cached, _ in outcomes(after)] == [True, True, False]
-    assert before.context.run[:8] in after.state.outcomes[0].why
+    assert before.state.context.run[:8] in after.state.outcomes[0].why
     assert after.state.artifacts["asks"].facts == {"asked": True}
 
 
@@ -270,7 +273,7 @@ def test_prefect_shows_what_was_cached(run_toy):
         tasks = until(
             lambda: [
                 task
-                for task in client.read_task_runs(flow_run_filter=only(again.context.run))
+                for task in client.read_task_runs(flow_run_filter=only(again.state.context.run))
                 if task.state.is_final()
             ],
             3,
@@ -383,7 +386,7 @@ def test_a_trial_runs_beside_the_steps_and_a_pruned_one_is_no_failure(prefect_se
 
     def tasks():
         with get_client(sync_client=True) as client:
-            found = client.read_task_runs(flow_run_filter=only(run.context.run))
+            found = client.read_task_runs(flow_run_filter=only(run.state.context.run))
         return [task for task in found if task.state.is_final()]
 
     states = {task.name: task.state.name for task in until(tasks, 3)}

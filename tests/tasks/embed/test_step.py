@@ -18,7 +18,7 @@ from retrain.params import load_workload
 from retrain.project import Project
 from tasks.data.shards import open_prepared
 from tasks.embed import step
-from tasks.embed.step import STEP
+from tasks.embed.step import embed
 from tests.tasks.embed.conftest import run_embed, write_backbone, write_images
 
 ROOT = Path(__file__).parents[3]
@@ -155,12 +155,12 @@ def test_a_killed_run_goes_on_with_the_missing_parts(tmp_path, monkeypatch):
 )
 def test_what_does_not_go_with_embeddings_is_refused(changes, said):
     workload = load_workload(ROOT / "params.yaml", "doggos", changes)
-    [fault] = STEP.check(workload, Project(ROOT))
+    [fault] = embed.check(workload, Project(ROOT))
     assert fault.startswith(f"{said}: ")
 
 
 def test_the_workload_as_shipped_has_no_fault_and_others_do_not_need_the_step():
     doggos, vit = (load_workload(ROOT / "params.yaml", name) for name in ("doggos", "vit"))
-    assert list(STEP.check(doggos, Project(ROOT))) == []
-    assert STEP.needed(doggos)
-    assert not STEP.needed(vit)
+    assert list(embed.check(doggos, Project(ROOT))) == []
+    assert embed.needed(doggos)
+    assert not embed.needed(vit)

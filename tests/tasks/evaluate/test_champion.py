@@ -22,7 +22,7 @@ from retrain.registry.ledger import Decision
 from retrain.registry.versions import Candidate
 from retrain.runs.dry_run import DryRun, StepHasToRunError
 from retrain.runs.state import RunState
-from retrain.step import DataVersion, Plan, plan
+from retrain.step import DataVersion, Plan, following, plan
 from retrain.store import Artifact, RunContext, Store
 from retrain.verify import Verifier
 from retrain.workload import Data, Evaluate, Model, Workload
@@ -61,6 +61,16 @@ class Runner:
         store = Store(self.context.project.store)
         check = Verifier(store).check
         return get_or_run(store, step, now, self.workload, inputs, self.context, check)[0]
+
+    @property
+    def project(self):
+        return self.context.project
+
+
+def followed(runner, function, *arguments):
+    """What a function gives whose calls of steps a runner takes."""
+    with following(runner):
+        return function(*arguments)
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +159,7 @@ def older(project, trained, written, data, scores):
     )
     version = appoint(project, folder, trained)
     runner = Runner(RunContext("run", project))
-    champion, reference = score_opponents(runner, *data, scores)
+    champion, reference = followed(runner, score_opponents, *data, scores)
     assert reference is None
     return runner, version, champion
 
@@ -185,14 +195,14 @@ def test_it_is_asked_once_and_found_in_the_store_after_that(older, project, data
     version = DataVersion("d", tracked=True)
     store = Store(project.store)
     look = DryRun(RunState("toy", WORKLOAD, version, store, runner.context))
-    found, _ = score_opponents(look, *data, scores)
+    found, _ = followed(look, score_opponents, *data, scores)
     assert found.evaluation.digest == champion.evaluation.digest
     more = (replace(data[0], digest="more"), replace(data[1], digest="more"))  # for training
-    found, _ = score_opponents(look, *more, scores)
+    found, _ = followed(look, score_opponents, *more, scores)
     assert found.evaluation.digest == champion.evaluation.digest
     others = replace(data[1], facts=data[1].facts | {"test_rows": "others"})
     with pytest.raises(StepHasToRunError):
-        score_opponents(look, data[0], others, scores)
+        followed(look, score_opponents, data[0], others, scores)
 
 
 def stored(store: Store, artifact: Artifact) -> Artifact:
@@ -225,7 +235,7 @@ def test_damaged_test_images_are_found_and_go(older, scores, tmp_path, step):
     place = content.index(b"IDAT" if step == "pull" else b"bee") + 4 * (step == "pull")
     file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
     with pytest.raises(DamagedArtifactError, match=f"{step} .* is damaged"):
-        score_opponents(runner, made["pull"], made["validate"], scores)
+        followed(runner, score_opponents, made["pull"], made["validate"], scores)
     assert store.find(step, made[step].key) is None
     for each in made.values():
         shutil.rmtree(each.folder, ignore_errors=True)
@@ -235,10 +245,10 @@ def test_the_same_package_has_the_challengers_metrics(project, trained, written,
     def must_not_run(*_):
         raise AssertionError
 
-    must_not_run.context = RunContext("run", project)
+    must_not_run.project = project
     must_not_run.workload = WORKLOAD
     version = appoint(project, written, trained)
-    champion, _ = score_opponents(must_not_run, *data, scores)
+    champion, _ = followed(must_not_run, score_opponents, *data, scores)
     assert champion.registered.version == version
     assert champion.evaluation == scores
 
@@ -250,7 +260,7 @@ def test_the_best_so_far_is_scored_too_when_it_is_another_model(
     client = tracking.client(project)
     client.set_registered_model_alias("toy", versions.REFERENCE, str(version.version))
     newer = appoint(project, written, trained)
-    champion, reference = score_opponents(runner, *data, scores)
+    champion, reference = followed(runner, score_opponents, *data, scores)
     assert champion.registered.version.version == newer.version
     assert reference.registered.version.version == version.version
     assert reference.evaluation.step == "evaluate_reference"
@@ -259,7 +269,7 @@ def test_the_best_so_far_is_scored_too_when_it_is_another_model(
 
 def test_before_the_first_promotion_there_is_no_champion(tmp_path, data, scores):
     runner = Runner(RunContext("run", Project(tmp_path)))
-    assert score_opponents(runner, *data, scores) == (None, None)
+    assert followed(runner, score_opponents, *data, scores) == (None, None)
 
 
 def test_a_process_that_waits_for_a_package_ends_when_none_comes():
@@ -343,7 +353,7 @@ def test_a_reference_that_does_not_answer_is_set_aside(
     champion = appoint(project, written, trained)
     runner = Runner(RunContext("run", project))
     with caplog.at_level(logging.INFO):
-        score_ahead(runner, *data, "training")
+        followed(runner, score_ahead, *data, "training")
     assert "too old" in caplog.text
     assert "That is the reference, the best version so far. It is set aside" in caplog.text
     entry = decisions.read(project, "toy").entries[-1]
@@ -356,7 +366,7 @@ def test_a_reference_that_does_not_answer_is_set_aside(
     look = DryRun(
         RunState("toy", WORKLOAD, DataVersion("d", True), Store(project.store), runner.context)
     )
-    found, reference = score_opponents(look, *data, scores)
+    found, reference = followed(look, score_opponents, *data, scores)
     assert (found.registered.version.version, reference) == (champion.version, None)
     assert decisions.read(project, "toy").entries[-1] == entry
     client.delete_registered_model_alias("toy", versions.REFERENCE)
@@ -369,7 +379,7 @@ def test_a_champion_that_does_not_answer_is_an_error_before_the_training(
     (folder / "code" / "models" / "more.py").touch()  # another package than the one above
     appoint(project, folder, trained)
     with pytest.raises(ValueError, match="too old") as caught:
-        score_ahead(Runner(RunContext("run", project)), *data, "training")
+        followed(Runner(RunContext("run", project)), score_ahead, *data, "training")
     said = str(caught.value)
     assert "That is the champion" in said
     assert "retrain verify --repair" in said

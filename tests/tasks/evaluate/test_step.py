@@ -25,7 +25,7 @@ from retrain.workload import Data, Evaluate, Model, Workload
 from tasks.data.learnt_images import LEARNT, learnt_images
 from tasks.data.pixels import digest
 from tasks.data.predictions import image_id
-from tasks.evaluate.step import STEP, evaluate
+from tasks.evaluate.step import evaluate
 from tasks.promote.package import write_package
 from tests import templates
 from tests.tasks.toy_model import (
@@ -123,8 +123,8 @@ def test_what_will_be_served_is_named_by_all_that_it_answers_with(scored, tmp_pa
 
 def test_a_changed_decoder_or_server_is_evaluated_anew():
     workload = Workload(name="toy", data=Data(path="x"), model=Model(family="vit"))
-    inputs = [Artifact(name, "k", "d", Path(), {}) for name in STEP.inputs_for(workload)]
-    code = plan(STEP, workload, inputs).code
+    inputs = [Artifact(name, "k", "d", Path(), {}) for name in evaluate.inputs_for(workload)]
+    code = plan(evaluate, workload, inputs).code
     assert {"models.serving", "models.image", "models.vit"} <= code.keys()
 
 

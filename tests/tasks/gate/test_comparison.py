@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +11,8 @@ import pytest
 from retrain.project import Project
 from retrain.registry import versions
 from retrain.step import REPORT
-from retrain.store import Artifact, RunContext
-from retrain.workload import Gate, Workload
+from retrain.store import Artifact
+from retrain.workload import Gate
 from tasks.data.champion import Opponents, Registered, Scored
 from tasks.data.learnt_images import LEARNT
 from tasks.data.predictions import image_id
@@ -167,19 +165,6 @@ def test_of_many_slices_one_has_to_be_surer_to_be_worse(tmp_path):
         assert metrics["accuracy[site=0]"]["outcome"] == outcome
 
 
-@dataclass
-class Runner:
-    """Notes the terms of the comparisons that it is asked for."""
-
-    context: RunContext
-    workload: Workload
-    terms: list[Any] = field(default_factory=list)
-
-    def __call__(self, step, *inputs):
-        self.terms.append(inputs[-1])
-        return Artifact(step.name, "k", "d", inputs[0].folder, {"metrics": {}})
-
-
 @pytest.fixture(scope="module")
 def registered(tmp_path_factory):
     """A project, the first version of a model, and what its run has."""
@@ -207,6 +192,5 @@ def scored(project, run_id, number, tmp_path) -> Scored:
     return Scored(Registered(project, version), evaluation)
 
 
-def test_without_a_champion_nothing_is_compared(tmp_path):
-    runner = Runner(RunContext("run", Project(tmp_path)), None)
-    assert compare_with(runner, None, NO_SLICES, None, None) == Opponents(None, None)
+def test_without_a_champion_nothing_is_compared():
+    assert compare_with(None, NO_SLICES, None, None) == Opponents(None, None)

@@ -8,7 +8,7 @@ from retrain.store import Artifact
 from retrain.workload import Data, Gate, Model, Workload
 from tasks.data.champion import Opponent, Opponents
 from tasks.data.slices import NO_SLICES, Slices
-from tasks.gate.step import STEP, gate
+from tasks.gate.step import gate
 
 NONE = Opponents(None, None)
 TABLE = [
@@ -240,7 +240,7 @@ def workload(**rules) -> Workload:
     ],
 )
 def test_rules_that_nothing_can_be_judged_by_are_found_before_a_run(rules, fault):
-    [found] = STEP.check(workload(**rules), None)  # type: ignore[arg-type]
+    [found] = gate.check(workload(**rules), None)  # type: ignore[arg-type]
     assert found.startswith(fault)
 
 

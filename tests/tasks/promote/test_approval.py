@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from flows import train as flow
+from flows.reports import approvals as flow
 from retrain import tracking
 from retrain.cli.main import main
 from retrain.errors import ChampionChangedError, UsageError

@@ -18,7 +18,7 @@ from retrain.project import Project
 from retrain.step import DataVersion, plan
 from retrain.store import RunContext, Store
 from retrain.workload import Data, Model, Workload
-from tasks.pull.step import STEP, data_version, find_source
+from tasks.pull.step import data_version, find_source, pull
 from tests import warm_python
 from tests.tasks.pull.pulling import make_files, pulled
 
@@ -187,7 +187,7 @@ def test_a_refused_archive_leaves_nothing_in_the_store(project, tmp_path):
     store = Store(tmp_path / "store")
     with pytest.raises(ValueError, match="All images are in one class"):
         get_or_run(
-            store, STEP, plan(STEP, workload, [version]), workload, [version],
+            store, pull, plan(pull, workload, [version]), workload, [version],
             RunContext("run", project), lambda inputs: nullcontext(),
         )  # fmt: skip
     assert {path.suffix for path in store.root.rglob("*") if path.is_file()} <= {".lock"}
@@ -207,7 +207,7 @@ def test_a_path_that_holds_the_project_is_refused_before_anything_is_read(tmp_pa
     (tmp_path / "link").symlink_to(tmp_path)
     path = path.format(root=tmp_path, link=tmp_path / "link")
     with pytest.raises(UsageError, match=r"data\.path.*\.$") as error:
-        preflight.check([STEP], load_workload(project.params, "vit", {"data.path": path}), project)
+        preflight.check([pull], load_workload(project.params, "vit", {"data.path": path}), project)
     assert "\n" not in str(error.value)
 
 
@@ -266,7 +266,7 @@ def test_only_the_source_of_the_data_is_code_of_the_step(project, data, source):
     found = find_source(config, project, None)
     workload = Workload(name="pets", data=config, model=Model(family="vit"))
     version = DataVersion("digest", tracked=source == "dvc")
-    code = plan(STEP, workload, [version]).code
+    code = plan(pull, workload, [version]).code
     used = ("step", "archives", "layout", "transfer", f"{source}_source")
     assert set(code) == {"tasks.data.listing", *(f"tasks.pull.{name}" for name in used)}
     assert type(found).__module__ in code

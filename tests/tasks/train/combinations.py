@@ -26,7 +26,7 @@ import torch
 from ruamel.yaml import YAML
 
 import models
-from flows.train import PIPELINE
+from flows.train import train
 from retrain.params import load_workload, vary
 from retrain.project import Project
 from retrain.store import Artifact
@@ -185,7 +185,7 @@ class Place:
             workload = self.workload(chosen)
         except ValueError as error:
             return str(error)
-        steps, project = PIPELINE.steps_for(workload), Project(ROOT)
+        steps, project = train.steps_for(workload), Project(ROOT)
         found = [fault for step in steps for fault in step.check(workload, project)]
         found = found or [fault for step in steps for fault in step.check_slowly(workload, project)]
         return found[0] if found else None

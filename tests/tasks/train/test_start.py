@@ -15,7 +15,7 @@ from retrain.store import Artifact
 from retrain.workload import Best, Data, Lora, Model, Train, Workload
 from tasks.data.champion import Registered, Start
 from tasks.train.start import find_start
-from tasks.train.step import STEP
+from tasks.train.step import train
 from tests import templates
 from tests.tasks.train.helpers import LABELS, SMALL, run
 
@@ -101,7 +101,7 @@ def register(project, workload, start, weights):
 
     client = tracking.client(project)
     run_id = tracking.start_run(project, workload.name, weights, {}, "data").run_id
-    key = plan(STEP, workload, [images, pulled, start]).key
+    key = plan(train, workload, [images, pulled, start]).key
     candidate = Candidate(
         name=workload.name, weights=weights, package_digest=weights, train_digest=weights,
         train_key=key, start=start.weights, family="vit", images={}, classes="classes", metrics={},

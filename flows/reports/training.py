@@ -1,0 +1,165 @@
+"""What the flow `train` tells of a run: its document, the verdict, and where the results are."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from flows.reports import approvals
+from flows.reports.data import DataReport
+from retrain.project import Project
+from retrain.registry import signatures
+from retrain.runs import console, records
+from retrain.runs.records import Document
+from retrain.runs.state import RunState
+from retrain.step import REPORT
+from retrain.workload import Workload
+from tasks.promote import outcome
+from tasks.validate.outcome import say_near_duplicates
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import State
+
+
+class TrainingReport(DataReport):
+    """See `retrain.flow.Report` for each method."""
+
+    def faults(self, workload: Workload, project: Project, force: bool) -> Iterable[str]:
+        """Why a run could not sign its decision at the end."""
+        try:
+            signatures.check(project)
+        except ValueError as error:
+            yield str(error)
+
+    def document(self, run: RunState) -> Document:
+        """A run as JSON-able values; the parts of steps that did not run are None."""
+        facts = {name: dict(artifact.facts) for name, artifact in run.artifacts.items()}
+        decision = facts.get("gate")
+        champion = decision.pop("champion") if decision else None
+        base = self.base_document(run) | {"promote": run.promote}
+        result = base | {
+            "training": facts.get("train"),
+            "images": facts.get("evaluate", {}).get("images"),
+            "precision": facts.get("evaluate", {}).get("precision"),
+            "metrics": facts.get("evaluate", {}).get("metrics"),
+            "champion": champion,
+            "decision": decision,
+            "model": facts.get("promote"),
+            "look": _where_to_look(run),
+        }
+        if decision is None or result["model"] is None:
+            return result | {
+                "promoted": False,
+                "rejected": False,
+                "waiting": False,
+                "outcome": None,
+            }
+        is_champion = decision["verdict"] == "champion already"
+        failed = (not outcome.passed(result) and not is_champion) or "withheld" in result["model"]
+        is_waiting = "waiting" in result["model"]
+        return result | {
+            "promoted": run.promote and not (failed or is_waiting or is_champion),
+            "rejected": failed and run.promote,
+            "waiting": is_waiting,
+            "outcome": outcome.verdict(result),
+        }
+
+    def standing(self, document: Document) -> str:
+        """Which version is champion, or why the version of this run is not."""
+        version = f"version {document['model']['version']}"
+        if document["decision"]["verdict"] == "champion already":
+            return f"{version} is champion"
+        if not document["promote"]:
+            return f"{version} {outcome.compared(document)}"
+        if why := document["model"].get("withheld"):
+            return f"{version} is not promoted: {outcome.withheld(why)}"
+        if document["waiting"]:
+            return f"{version} {outcome.waits(document)}"
+        return f"{version} was rejected {outcome.why_rejected(document)}"
+
+    def show(self, document: Document) -> None:
+        """Shows the best epoch, the metrics, the rules, the verdict, and where the results are."""
+        if training := document.get("training"):  # not in the records of older versions
+            answers = f"; evaluated in {each}" if (each := document.get("precision")) else ""
+            console.say(f"{_in_training(training)}{answers}")
+        outcome.show(document)
+        if document["data"]["quarantined"]:
+            console.say(f"{document['data']['quarantined']} images were set aside by the checks.")
+        say_near_duplicates(document)
+        console.say_places(document)
+
+    def publish(self, document: Document) -> None:
+        """Shows the decision and a summary as artifacts of the Prefect flow run."""
+        from prefect.artifacts import create_markdown_artifact, create_table_artifact
+
+        name = document["workload"].lower().replace("_", "-")
+        create_table_artifact(
+            key=f"{name}-decision",
+            table=[
+                {"rule": rule["rule"], "value": round(rule["value"], 4), "passed": rule["passed"]}
+                for rule in outcome.rules(document)
+            ],
+            description=document["outcome"],
+        )
+        create_markdown_artifact(key=f"{name}-summary", markdown=markdown(document))
+
+    def resume(self, project: Project, name: str, run: str) -> "State[Document] | None":
+        """Carries out what a person has said of the model that a run let wait."""
+        return approvals.resume(project, name, run)
+
+    def wait(self, project: Project, document: Document) -> None:
+        """Suspends a run of a deployment whose model waits for approval."""
+        approvals.wait(project, document)
+
+
+def _in_training(facts: Mapping[str, Any]) -> str:
+    """The best epoch of a training, and what was trained, in one line."""
+    others = ("batch_size", "best_epoch", "numerics", "of_equals", "parameters", "start", "weights")
+    metrics = [name for name in facts if name not in others]
+    equals = f"; {facts['of_equals']}" if "of_equals" in facts else ""
+    values = ", ".join(f"{name} {console.number(facts[name])}" for name in metrics)
+    told = facts["numerics"].get("told_precision")
+    precision = f"told {told}" if told else facts["numerics"]["precision"]
+    return (
+        f"best epoch {facts['best_epoch']}: {values}{equals}; {facts['parameters']:,} parameters, "
+        f"{precision}, batches of {facts['batch_size']}"
+    )
+
+
+def markdown(document: Document) -> str:
+    """A run's document in Markdown."""
+    theirs = (document["champion"] or {}).get("metrics", {})
+    lines = [
+        f"# {document['workload']}: {document['outcome']}",
+        "",
+        records.data_in_markdown(document),
+        "",
+        f"Evaluated in {document['precision']}.",
+        "",
+        "| metric | challenger | champion |",
+        "|---|---|---|",
+        *(
+            f"| {metric} | {console.number(value)} | {console.number(theirs.get(metric))} |"
+            for metric, value in document["metrics"].items()
+        ),
+        "",
+        *records.steps_in_markdown(document),
+        "",
+        *(f"- {name}: `{place}`" for name, place in document["look"].items()),
+    ]
+    return "\n".join(lines)
+
+
+def _where_to_look(run: RunState) -> dict[str, str]:
+    """Where a person finds the results of a run, by name."""
+    places = {}
+    if "validate" in run.artifacts:
+        docs = run.artifacts["validate"].folder / REPORT / "data_docs" / "index.html"
+        places["Data Docs"] = run.context.project.relative(docs)
+    if "evaluate" in run.artifacts:
+        plots = run.artifacts["evaluate"].folder / REPORT
+        places["plots"] = run.context.project.relative(plots)
+    if "train" in run.artifacts:
+        mlflow = run.artifacts["train"].folder / REPORT / "mlflow.json"
+        if mlflow.is_file():
+            places["MLflow run"] = json.loads(mlflow.read_text(encoding="utf-8"))["run_id"]
+    return places
