@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -332,6 +333,18 @@ def step(
     return lambda function: Step(name or function.__name__, function, reads, inputs, **options)
 
 
+@cache
+def first_defaults() -> dict[str, Any]:
+    """The default that each parameter had when it was new, by dotted name.
+
+    Lines are added to the file, with the parameter, and never changed. The settings of the families
+    and what has no default are not in it.
+    """
+    file = Path(__file__).with_name("first_defaults.json")
+    defaults: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return defaults
+
+
 @dataclass(frozen=True)
 class Plan:
     """Everything that the output of a step depends on, known before it runs.
@@ -352,13 +365,31 @@ class Plan:
 
     @property
     def key(self) -> str:
-        """SHA-256 (hex) over all attributes; no time, path, host or environment."""
-        return digest_of(asdict(self))
+        """SHA-256 (hex) over the attributes; no time, path, host or environment.
+
+        Of the parameters, those count that differ from the first default that they had, which
+        stands in `first_defaults.json`. So a new parameter, whose default changes nothing, changes
+        no key. A default that is changed later is no longer the first one, and changes the keys of
+        all who have it. A parameter that the file lacks always counts.
+        """
+        return digest_of(asdict(self) | {"config": self._changed()})
 
     @property
     def definition(self) -> str:
-        """SHA-256 (hex) over all attributes except the inputs."""
-        return digest_of(asdict(self) | {"inputs": {}})
+        """SHA-256 (hex) over what the key is over, except the inputs."""
+        return digest_of(asdict(self) | {"config": self._changed(), "inputs": {}})
+
+    def has(self, key: str) -> bool:
+        """Whether a key is of this plan; those of older artifacts are over all parameters."""
+        return key in (self.key, digest_of(asdict(self)))
+
+    def _changed(self) -> dict[str, Any]:
+        first = first_defaults()
+        return {
+            name: value
+            for name, value in self.config.items()
+            if name not in first or value != first[name]
+        }
 
 
 def plan(step: Step, workload: Workload, inputs: Sequence[Input]) -> Plan:
@@ -382,10 +413,11 @@ def plan(step: Step, workload: Workload, inputs: Sequence[Input]) -> Plan:
 
 def difference(before: Plan, now: Plan) -> str:
     """Describes what changed between two plans of a step: `train.lr 0.001 -> 0.0005`."""
+    old, new = ({**first_defaults(), **plan.config} for plan in (before, now))
     changes = [
-        f"{name} {_show(before.config.get(name))} -> {_show(now.config.get(name))}"
+        f"{name} {_show(old.get(name))} -> {_show(new.get(name))}"
         for name in sorted({*before.config, *now.config})
-        if before.config.get(name) != now.config.get(name)
+        if old.get(name) != new.get(name)
     ]
     changes += [
         f"{name} has a new output" if name != "data" else "the data changed"

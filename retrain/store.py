@@ -82,7 +82,7 @@ class Store:
             files = manifest["files"]
             is_consistent = (
                 manifest["digest"] == digest_of_output(manifest["facts"], files)
-                and Plan(**manifest["plan"]).key == key
+                and Plan(**manifest["plan"]).has(key)
                 and "run" in manifest["provenance"]
             )
         except FileNotFoundError:

@@ -1,9 +1,19 @@
 """What decides a step's output, on toy steps whose module is this one."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 
-from retrain.step import Chosen, DataVersion, Step, difference, plan
+from retrain import step as steps
+from retrain.step import (
+    Chosen,
+    DataVersion,
+    Plan,
+    Step,
+    difference,
+    digest_of,
+    first_defaults,
+    plan,
+)
 from retrain.workload import Data, Model, Workload
 
 DATA = DataVersion("abc", tracked=True)
@@ -50,3 +60,45 @@ def test_what_a_step_only_looks_up_is_not_in_the_key():
 def test_what_a_step_only_reports_with_is_not_in_the_key():
     reporting = replace(STEP, reports_with=("tasks.compute.prefetch",))
     assert set(plan(reporting, WORKLOAD, [DATA]).code) == {__name__}
+
+
+def planned(**config):
+    return Plan("toy", config, {}, {}, {})
+
+
+def test_a_new_parameter_with_its_default_changes_no_key(monkeypatch):
+    before = planned(**{"train.lr": 0.5})
+    monkeypatch.setattr(steps, "first_defaults", lambda: {"train.lr": 0.001, "train.new": 3})
+    assert planned(**{"train.lr": 0.5, "train.new": 3}).key == before.key
+    assert planned(**{"train.lr": 0.5, "train.new": 3}).definition == before.definition
+    other = planned(**{"train.lr": 0.5, "train.new": 4})
+    assert other.key != before.key
+    assert difference(before, other) == "train.new 3 -> 4"
+
+
+def test_a_default_that_has_changed_changes_the_key():
+    first, changed = planned(**{"train.epochs": 20}), planned(**{"train.epochs": 30})
+    assert first_defaults()["train.epochs"] == 20
+    assert changed.key != first.key
+    assert difference(first, changed) == "train.epochs 20 -> 30"
+
+
+def test_a_parameter_that_the_file_lacks_counts():
+    assert planned(**{"model.unheard_of": None}).key != planned().key
+
+
+def test_a_default_that_is_written_down_is_the_same_training():
+    sections = {"data": {"path": "x"}, "model": {"family": "vit"}}
+    reading = replace(STEP, reads=("train",))
+    implicit = Workload(name="toy", **sections)
+    explicit = Workload(name="toy", **sections, train={"epochs": implicit.train.epochs})
+    keys = {plan(reading, workload, [DATA]).key for workload in (implicit, explicit)}
+    assert len(keys) == 1
+
+
+def test_the_key_of_an_older_artifact_is_still_its_own():
+    old = planned(**{"train.epochs": 20})
+    assert old.has(digest_of(asdict(old)))
+    assert old.has(old.key)
+    assert not old.has("another")
+    assert old.key != digest_of(asdict(old))
