@@ -85,14 +85,14 @@ def test_a_damaged_model_is_not_promoted(copy, first, folders):
 def test_dvc_finds_damage_in_what_it_takes(copy, folders):
     copy.run("dvc", "repro", "-q", "pull@vit")
     flip(folders["validate"] / "images.parquet")
-    done = copy.run("python", "-m", "tasks", "validate", "vit")
+    done = copy.retrain("step", "validate", "vit")
     assert "is damaged (images.parquet has changed); it is made again." in done.stdout
     copy.retrain("verify")
     flip(copy.root / "build" / "vit" / "validate" / "images.parquet")
-    done = copy.run("python", "-m", "tasks", "preprocess", "vit")  # is in the store
+    done = copy.retrain("step", "preprocess", "vit")  # is in the store
     assert done.stderr == ""
     shutil.rmtree(folders["preprocess"])
-    done = copy.run("python", "-m", "tasks", "preprocess", "vit", code=1)
+    done = copy.retrain("step", "preprocess", "vit", code=1)
     assert "has changed since it was made" in done.stderr
     assert "dvc repro --force --single-item validate@vit" in done.stderr
     assert not folders["preprocess"].exists()

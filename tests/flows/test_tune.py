@@ -211,7 +211,7 @@ def tried(tmp_path, training, limits):
     """
     workload = load_workload(ROOT / "params.yaml", "vit", {"train.epochs": 1})
     context = RunContext("run", Project(tmp_path))
-    run = SimpleNamespace(workload=workload, context=context, run_trial=training)
+    run = SimpleNamespace(workload=workload, project=context.project, run_trial=training)
     return tune._tried(run, Trial(4, {"train.lr": 0.01}), limits, (), "parent")
 
 
