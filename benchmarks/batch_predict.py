@@ -108,8 +108,8 @@ def compare(name: str, folder: Path, rounds: int, rows: int) -> None:
 def prepare(folder: Path, size: int, channels: int, settings: dict[str, int], rows: int) -> None:
     """A package with a network of random weights, and a folder of JPEGs of 160 x 120."""
     import numpy as np
-    import simplejpeg
     import torch
+    from PIL import Image
 
     import models
     from tasks.promote.package import write_package
@@ -125,9 +125,8 @@ def prepare(folder: Path, size: int, channels: int, settings: dict[str, int], ro
     (folder / "images").mkdir()
     coarse = rng.integers(0, 256, (rows, 6, 8, 3), np.uint8)
     for row in range(rows):
-        pixels = np.ascontiguousarray(np.kron(coarse[row], np.ones((20, 20, 1), np.uint8)))
-        encoded = simplejpeg.encode_jpeg(pixels, quality=90)
-        (folder / "images" / f"{row:06}.jpg").write_bytes(encoded)
+        pixels = np.kron(coarse[row], np.ones((20, 20, 1), np.uint8))
+        Image.fromarray(pixels).save(folder / "images" / f"{row:06}.jpg", quality=90)
 
 
 def ours(folder: Path, clock: Clock) -> None:

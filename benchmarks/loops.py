@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -20,10 +21,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 import models
-from models.image import to_jpeg
 from retrain.project import Project
 from retrain.step import Facts, Workspace
 from retrain.store import Artifact
@@ -69,6 +71,13 @@ def prepare(folder: Path, workload: Workload, rows: int) -> Path:
     return folder
 
 
+def jpeg(pixels: NDArray[np.uint8]) -> bytes:
+    """An encoded image of pixels (H, W, C)."""
+    buffer = BytesIO()
+    Image.fromarray(pixels.squeeze()).save(buffer, "JPEG", quality=95, subsampling="4:4:4")
+    return buffer.getvalue()
+
+
 def leave_undecoded(images: Path) -> tuple[Path, Path]:
     """Makes prepared images those of a data set in Parquet, of which none is prepared for training.
 
@@ -84,7 +93,7 @@ def leave_undecoded(images: Path) -> tuple[Path, Path]:
     data = open_prepared(images)
     split = data.split("train")
     pixels = split.images[np.arange(len(split))]
-    encoded = [to_jpeg(image) for image in pixels]
+    encoded = [jpeg(image) for image in pixels]
     (pulled / "data").mkdir(parents=True)
     table = pa.table({"image": encoded, "label": split.labels})
     pq.write_table(table, pulled / "data" / "train.parquet", row_group_size=ROWS_PER_SHARD)

@@ -38,6 +38,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -134,13 +135,15 @@ def generate(folder: Path, count: int) -> None:
 def jpeg(number: int) -> bytes:
     """A smooth image of 32 x 32 pixels."""
     import numpy as np
-    import simplejpeg
+    from PIL import Image
 
     random = np.random.default_rng(number)
     y, x = np.mgrid[:32, :32] / 32
     waves = [np.sin(6 * (a * x + b * y) + c) for a, b, c in random.uniform(-3, 3, (3, 3))]
     pixels = (127 + 120 * np.stack(waves, axis=-1)).astype(np.uint8)
-    return bytes(simplejpeg.encode_jpeg(np.ascontiguousarray(pixels)))
+    buffer = BytesIO()
+    Image.fromarray(pixels).save(buffer, "JPEG", quality=85)
+    return buffer.getvalue()
 
 
 def numbered(image: bytes, number: int) -> bytes:

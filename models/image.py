@@ -1,6 +1,7 @@
 """Decodes and resizes images, in the same way for training and for serving."""
 
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,11 +15,6 @@ if TYPE_CHECKING:
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 
 RESAMPLING = "bicubic"  # with antialiasing
-
-# What turns an image the right way up, by its EXIF orientation: numbers of `Image.Transpose`. With
-# 5 and more, width and height are exchanged.
-_ORIENTATION = 0x0112
-_UPRIGHT = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
 
 
 @dataclass(frozen=True)
@@ -36,6 +32,23 @@ class ImageProperties:
     width: int
     height: int
     mode: str
+
+
+@dataclass(frozen=True)
+class _Decoded:
+    """A decoded image, the right way up.
+
+    Attributes:
+        image: In any of Pillow's modes; of a JPEG perhaps of reduced size.
+        width: In pixels, before it was reduced.
+        height: In pixels, before it was reduced.
+        reduction: How many of its pixels a pixel of `image` stands for, in each direction.
+    """
+
+    image: "Image.Image"
+    width: int
+    height: int
+    reduction: float
 
 
 @dataclass(frozen=True)
@@ -62,32 +75,6 @@ class Part:
         return left, top, left + w, top + h
 
 
-@dataclass(frozen=True)
-class _Decoded:
-    """A decoded image, as it is stored.
-
-    Attributes:
-        stored: In any of Pillow's modes; of a JPEG the pixels (H, W, C), perhaps of reduced size.
-        width: In pixels, before it was reduced.
-        height: In pixels, before it was reduced.
-        reduction: How many of its pixels a pixel of `stored` stands for, in each direction.
-        orientation: As EXIF numbers it; 1 is the right way up.
-    """
-
-    stored: "Image.Image | NDArray[np.uint8]"
-    width: int
-    height: int
-    reduction: int = 1
-    orientation: int = 1
-
-    @property
-    def image(self) -> "Image.Image":
-        """What is stored, as Pillow has it."""
-        from PIL import Image
-
-        return self.stored if isinstance(self.stored, Image.Image) else _image_of(self.stored)
-
-
 def inspect(data: bytes, reduced: bool = False) -> "tuple[ImageProperties, NDArray[np.uint8]]":
     """Decodes an image to check that it can be decoded.
 
@@ -105,16 +92,10 @@ def inspect(data: bytes, reduced: bool = False) -> "tuple[ImageProperties, NDArr
     """
     import numpy as np
 
-    found = _decode(data, least=16 if reduced else None)
-    width, height = found.width, found.height
-    if isinstance(found.stored, np.ndarray) and found.orientation == 1:
-        pixels = found.stored
-        return ImageProperties(width, height, "L" if pixels.shape[2] == 1 else "RGB"), pixels
-    if found.orientation >= 5:
-        width, height = height, width
-    flat = _upright(_flatten(found.image), found.orientation)
+    decoded = _decode(data, least=16 if reduced else None)
+    flat = _flatten(decoded.image)
     pixels = np.asarray(flat).reshape(flat.height, flat.width, -1)
-    return ImageProperties(width, height, found.image.mode), pixels
+    return ImageProperties(decoded.width, decoded.height, decoded.image.mode), pixels
 
 
 def to_array(data: bytes, size: int, channels: int, resize: str) -> "NDArray[np.uint8]":
@@ -141,8 +122,8 @@ def to_array(data: bytes, size: int, channels: int, resize: str) -> "NDArray[np.
     Raises:
         ValueError: It does not decode; the message says why.
     """
-    found = _decode(data, least=2 * size)
-    return _scale(found, size, channels, _box(found.width, found.height, resize))
+    decoded = _decode(data, least=2 * size)
+    return _scale(decoded, size, channels, _box(decoded.width, decoded.height, resize))
 
 
 def cut_array(data: bytes, size: int, channels: int, part: Part) -> "NDArray[np.uint8]":
@@ -154,7 +135,7 @@ def cut_array(data: bytes, size: int, channels: int, part: Part) -> "NDArray[np.
         data: The encoded image.
         size: Height and width in pixels.
         channels: 1 or 3.
-        part: Of the image as it is stored, before it is turned the right way up.
+        part: Of the image.
 
     Returns:
         uint8 (size, size, channels).
@@ -163,8 +144,8 @@ def cut_array(data: bytes, size: int, channels: int, part: Part) -> "NDArray[np.
         ValueError: It does not decode; the message says why.
     """
     shorter = (part.area * min(part.ratio, 1 / part.ratio)) ** 0.5  # side, of the image's, or more
-    found = _decode(data, least=2 * size / shorter)
-    return _scale(found, size, channels, part.box(found.width, found.height))
+    decoded = _decode(data, least=2 * size / shorter)
+    return _scale(decoded, size, channels, part.box(decoded.width, decoded.height))
 
 
 def to_arrays(
@@ -186,116 +167,49 @@ def to_arrays(
     """
     import numpy as np
 
-    arrays = np.empty((len(encoded), size, size, channels), np.uint8)
-    for number, data in enumerate(encoded):
-        arrays[number] = to_array(data, size, channels, resize)
-    return arrays
-
-
-def to_jpeg(pixels: "NDArray[np.uint8]") -> bytes:
-    """Encodes an image for storage, with little loss; `to_array` reads it.
-
-    Args:
-        pixels: uint8 (H, W, C), C being 1 or 3.
-    """
-    import simplejpeg
-
-    grey = pixels.shape[2] == 1
-    encoded: bytes = simplejpeg.encode_jpeg(
-        pixels,
-        quality=95,
-        colorspace="GRAY" if grey else "RGB",
-        colorsubsampling="Gray" if grey else "444",
-    )
-    return encoded
+    return np.stack([to_array(data, size, channels, resize) for data in encoded])
 
 
 def _decode(data: bytes, least: float | None) -> _Decoded:
     """Decodes the first picture of an encoded image.
 
-    Plain JPEGs are left to libjpeg-turbo without Pillow around it, which gives the same pixels in
-    less time. Where it finds the slightest fault, Pillow decides.
-
     Args:
         data: The encoded image.
-        least: The smallest shorter side allowed after a reduction, in pixels; None for no
-            reduction.
+        least: The smallest shorter side that a JPEG's decoder may reduce it to, in pixels; None for
+            no reduction. Other formats are never reduced.
 
     Raises:
         ValueError: It does not decode.
     """
-    if data.startswith(b"\xff\xd8\xff"):
-        try:
-            return _decode_jpeg(data, least)
-        except Exception:  # of the decoder, or of Pillow where it reads a broken orientation
-            pass
-    image = _decode_any(data)
-    return _Decoded(image, image.width, image.height)
-
-
-def _decode_jpeg(data: bytes, least: float | None) -> _Decoded:
-    """Decodes a JPEG, reduced as far as `least` allows.
-
-    Raises:
-        ValueError: It is damaged, too large, or of a rare kind.
-    """
-    import simplejpeg
-    from PIL import Image
-
-    height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
-    if colours not in ("Gray", "YCbCr", "RGB"):
-        raise ValueError(colours)
-    if width * height > (Image.MAX_IMAGE_PIXELS or float("inf")):
-        raise ValueError(f"{width} x {height}")
-    orientation = 1
-    if b"\xff\xe1" in data:  # a segment of the kind that holds EXIF and XMP
-        stored = Image.open(io.BytesIO(data), formats=("JPEG",))
-        orientation = stored.getexif().get(_ORIENTATION, 1)
-        orientation = orientation if orientation in _UPRIGHT else 1
-    # The steps between, such as 3/8, are slower than the next larger one of these.
-    reduction = 1
-    if least is not None:
-        reduction = next((by for by in (8, 4, 2) if min(width, height) >= by * least), 1)
-    pixels = simplejpeg.decode_jpeg(
-        data,
-        "GRAY" if colours == "Gray" else "RGB",
-        min_height=-(-height // reduction),
-        min_width=-(-width // reduction),
-        min_factor=reduction,
-    )
-    return _Decoded(pixels, width, height, reduction, orientation)
-
-
-def _decode_any(data: bytes) -> "Image.Image":
-    """The first picture of an encoded image, the right way up, in the mode that it has.
-
-    Raises:
-        ValueError: It does not decode.
-    """
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
     limit = Image.MAX_IMAGE_PIXELS or float("inf")
     try:
         image: Image.Image = Image.open(io.BytesIO(data), formats=FORMATS)
-        if image.width * image.height > limit:  # up to twice as many, Pillow only warns
-            raise ValueError(f"{image.width} x {image.height} pixels are too many")
+        width, height = image.size
+        if width * height > limit:  # up to twice as many, Pillow only warns
+            raise ValueError(f"{width} x {height} pixels are too many")
+        draft = image.draft(None, (math.ceil(least), math.ceil(least))) if least else None
+        reduction = width / draft[1][2] if draft else 1
         image.load()
+        if image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8):  # it lies on its side
+            width, height = height, width
         ImageOps.exif_transpose(image, in_place=True)
     except UnidentifiedImageError:
         known = ", ".join(FORMATS)
         raise ValueError(f"not an image ({known})" if data else "empty") from None
     except Exception as error:  # a decoder may raise anything for a broken file
         raise ValueError(str(error) or type(error).__name__) from error
-    return image
+    return _Decoded(image, width, height, reduction)
 
 
 def _scale(
-    found: _Decoded, size: int, channels: int, box: tuple[int, int, int, int]
+    decoded: _Decoded, size: int, channels: int, box: tuple[int, int, int, int]
 ) -> "NDArray[np.uint8]":
-    """Brings a part of a decoded image to the size wanted, the right way up.
+    """Brings a part of a decoded image to the size wanted.
 
     Args:
-        found: The image.
+        decoded: The image.
         size: Height and width wanted.
         channels: 1 or 3, as wanted.
         box: The part's left, top, right and bottom before the image was reduced.
@@ -303,34 +217,13 @@ def _scale(
     import numpy as np
     from PIL import Image
 
-    stored, is_as_wanted = found.stored, box == (0, 0, size, size)
-    if (
-        isinstance(stored, np.ndarray)
-        and stored.shape == (size, size, channels)
-        and found.orientation == 1
-        and is_as_wanted
-    ):
-        return stored  # to make a Pillow image of it and back takes as long as decoding it
-    image = _convert(_flatten(found.image), "L" if channels == 1 else "RGB")
-    if not (image.size == (size, size) and is_as_wanted):
-        by = found.reduction
-        left, top, right, bottom = box
+    image = _convert(_flatten(decoded.image), "L" if channels == 1 else "RGB")
+    if not (image.size == (size, size) and box == (0, 0, size, size)):
+        left, top, right, bottom = (side / decoded.reduction for side in box)
         image = image.resize(
-            (size, size),
-            Image.Resampling[RESAMPLING.upper()],
-            box=(left / by, top / by, right / by, bottom / by),
+            (size, size), Image.Resampling[RESAMPLING.upper()], box=(left, top, right, bottom)
         )
-    image = _upright(image, found.orientation)
     return np.asarray(image).reshape(size, size, channels)
-
-
-def _upright(image: "Image.Image", orientation: int) -> "Image.Image":
-    """An image turned the right way up; see `_Decoded`."""
-    from PIL import Image
-
-    if orientation == 1:
-        return image
-    return image.transpose(Image.Transpose(_UPRIGHT[orientation]))
 
 
 def _box(width: int, height: int, resize: str) -> tuple[int, int, int, int]:
@@ -340,15 +233,6 @@ def _box(width: int, height: int, resize: str) -> tuple[int, int, int, int]:
     side = min(width, height)
     left, top = (width - side) // 2, (height - side) // 2
     return left, top, left + side, top + side
-
-
-def _image_of(pixels: "NDArray[np.uint8]") -> "Image.Image":
-    """Pixels (H, W, C), C being 1 or 3, as Pillow has them."""
-    from PIL import Image
-
-    mode = "L" if pixels.shape[2] == 1 else "RGB"
-    # `fromarray` would take longer to find out what it is given than to copy a small image.
-    return Image.frombuffer(mode, pixels.shape[1::-1], pixels, "raw", mode, 0, 1)
 
 
 def _flatten(image: "Image.Image") -> "Image.Image":

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 SPLIT = "test"
 LIBRARIES = (
-    "mlflow", "numpy", "pandas", "pillow", "pyarrow", "simplejpeg", "torch", "transformers",
+    "mlflow", "numpy", "pandas", "pillow", "pyarrow", "torch", "transformers",
 )  # fmt: skip
 
 

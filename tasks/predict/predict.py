@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 NAME = "predict"
 LIBRARIES = (
-    "mlflow", "numpy", "pandas", "pillow", "pyarrow", "simplejpeg", "torch", "transformers",
+    "mlflow", "numpy", "pandas", "pillow", "pyarrow", "torch", "transformers",
 )  # fmt: skip
 # How often a weight takes part in a forward pass, and what a core or a GPU multiplies in a second,
 # very roughly. They decide no more than where the work is done.

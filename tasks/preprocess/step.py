@@ -52,7 +52,7 @@ class ShardTask:
 @step(
     inputs=("pull", "validate"),
     reads=("data.image_column", "data.label_column", "images"),
-    libraries=("numpy", "pillow", "pyarrow", "simplejpeg"),
+    libraries=("numpy", "pillow", "pyarrow"),
     imports=("numpy", "pyarrow.parquet"),
 )
 def preprocess(

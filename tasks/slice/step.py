@@ -45,7 +45,7 @@ def score_slices(pulled: Artifact, checked: Artifact, scores: Artifact) -> Slice
     name="slice",
     inputs=("pull", "validate"),
     reads=("gate.slices", "data.image_column", "data.label_column"),
-    libraries=("numpy", "pillow", "pyarrow", "simplejpeg"),
+    libraries=("numpy", "pillow", "pyarrow"),
     hours=2,
     needed=has_slices,
     has_stage=False,

@@ -263,7 +263,7 @@ def _chosen(workload: Workload, images: Artifact, pulled: Artifact, start: "Star
         libraries += ("peft",)
     if images.facts["storage"] == "source":
         modules += (STREAM, SOURCE_MODULE, READERS[pulled.facts["format"]])
-        libraries += ("pillow", "pyarrow", "simplejpeg")
+        libraries += ("pillow", "pyarrow")
     return Chosen(modules, libraries)
 
 

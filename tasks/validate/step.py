@@ -41,7 +41,7 @@ EXAMPLES = 5
         *("data.image_column", "data.label_column", "data.split", "data.group", "data.time"),
         "checks",
     ),
-    libraries=("great-expectations", "pillow", "pyarrow", "simplejpeg"),
+    libraries=("great-expectations", "pillow", "pyarrow"),
     imports=("great_expectations",),
 )
 def validate(data: "Data", checks: "Checks", pulled: "Artifact", workspace: "Workspace") -> "Facts":

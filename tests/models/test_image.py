@@ -16,7 +16,6 @@ from models.image import (
     inspect,
     to_array,
     to_arrays,
-    to_jpeg,
 )
 
 RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255,) * 3, (0,) * 3
@@ -255,11 +254,9 @@ def by_pillow(data, size, channels, resize):
     )
 
 
-@pytest.mark.parametrize("size", [(1, 1), (7, 5), (16, 2), (33, 17), (101, 57), (64, 64)])
-@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
-@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"quality": 30}])
-def test_a_jpeg_has_the_pixels_that_pillow_finds(size, subsampling, options):
-    data = encode(scene(*size), "JPEG", subsampling=subsampling, **options)
+@pytest.mark.parametrize("size", [(1, 1), (7, 5), (33, 17), (64, 64)])
+def test_a_jpeg_has_the_pixels_that_pillow_finds(size):
+    data = encode(scene(*size), "JPEG")
     for channels in (1, 3):
         for wanted, resize in ((size[0], "stretch"), (50, "crop")):
             found = to_array(data, wanted, channels, resize)
@@ -295,16 +292,6 @@ def test_a_large_jpeg_is_decoded_smaller_and_comes_out_nearly_the_same(size, res
         )
         assert difference.mean() < 1
         assert difference.max() < 12
-
-
-@pytest.mark.parametrize("orientation", [1, 3, 6])
-def test_a_large_jpeg_is_turned_the_right_way_up(orientation):
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    data = encode(scene(643, 421), "JPEG", quality=95, exif=exif)
-    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
-    expected = by_pillow(encode(upright), 50, 3, "crop")
-    assert np.abs(to_array(data, 50, 3, "crop") - expected).mean() < 2
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -362,11 +349,3 @@ def test_several_images_come_out_as_each_alone(channels, resize):
 def test_one_bad_image_among_several_is_refused():
     with pytest.raises(ValueError, match="not an image"):
         to_arrays([encode(photo(), "JPEG"), b"<html>404</html>"], 16, 3, "crop")
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_an_image_stored_as_jpeg_is_nearly_the_same(channels):
-    pixels = np.asarray(scene(48, 48)).reshape(48, 48, 3)[:, :, :channels]
-    found = to_array(to_jpeg(np.ascontiguousarray(pixels)), 48, channels, "crop")
-    assert found.shape == pixels.shape
-    assert np.abs(found.astype(int) - pixels).mean() < 2
