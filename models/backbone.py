@@ -204,10 +204,13 @@ def load(
     with fine_tuned.loading(name, version) as where:
         published, _ = PreTrainedConfig.get_config_dict(**where)
         kind = _kind(name, published)
-        with fine_tuned.weights(f"model.pretrained: {name}"):
-            model, found = kind.model.from_pretrained(
-                **where, **kind.options, dtype=torch.float32, output_loading_info=True
-            )
+        model, found = kind.model.from_pretrained(
+            **where,
+            **kind.options,
+            dtype=torch.float32,
+            ignore_mismatched_sizes=True,  # they are refused by name, if the embedding needs them
+            output_loading_info=True,
+        )
         channels = _number(model.config, "num_channels", 3)
         side = _number(model.config, "image_size", 224)
         tried = _try(name, kind, model.config, shape or (side, side, channels))
@@ -215,8 +218,8 @@ def load(
         lacking = {*found["missing_keys"], *(each[0] for each in found["mismatched_keys"])} - unused
         if lacking:
             raise ValueError(
-                f"model.pretrained: the files of {name} lack weights that its embedding depends "
-                f"on: {min(lacking)}, for example. Take a checkpoint that has them."
+                f"model.pretrained: the files of {name} lack weights of its config that its "
+                f"embedding depends on: {min(lacking)}, for example. Take a checkpoint with them."
             )
         mean, std = fine_tuned.follow_processor(where, model, channels)
     backbone = Backbone(model.requires_grad_(False), kind.pooling)
@@ -252,16 +255,6 @@ def check(name: str, published: Mapping[str, Any], shape: tuple[int, int, int]) 
     except Exception as error:  # each type of network has checks of its own
         raise ValueError(f"model.pretrained: {name}: {fine_tuned.first_line(error)}.") from error
     _try(name, kind, config, shape)
-
-
-def flops(name: str, published: Mapping[str, Any], shape: tuple[int, int, int]) -> float:
-    """The cost of embedding one image, in floating-point operations; as `check`, which counts."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    with fine_tuned.quiet(), FlopCounterMode(display=False) as counter:
-        check(name, published, shape)
-    total: float = counter.get_total_flops()
-    return total / 6  # two images, and a backward pass as of two more each
 
 
 def _kind(name: str, config: Mapping[str, Any]) -> _Kind:

@@ -3,18 +3,13 @@
 The messages are for the person who wrote `model.pretrained`.
 """
 
-import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from logging import WARNING, getLogger
-from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
 from models import pretrained
 
-_MISFIT = re.compile(r"\| *(\x1b\S*)?(MISMATCH|CONVERSION)")  # a row of the report
 HALF = (0.5,)  # mean and standard deviation for pixels in [0, 1]
 
 
@@ -128,37 +123,6 @@ def _explained(name: str) -> Iterator[None]:
             f"model.pretrained: {name} is neither a folder with a model nor one on the Hugging "
             f"Face hub: {str(error).splitlines()[0]}"
         ) from error
-
-
-@contextmanager
-def weights(place: str) -> Iterator[None]:
-    """Explains in one line why weights cannot be loaded.
-
-    An error of `transformers` refers to a report, which it has only logged: the line has the names
-    of the weights from there.
-
-    Args:
-        place: Of the network in the settings.
-
-    Raises:
-        ValueError: They are of another network than the config.
-    """
-    logger, kept = getLogger("transformers.modeling_utils"), BufferingHandler(sys.maxsize)
-    level, propagates = logger.level, logger.propagate
-    logger.addHandler(kept)
-    logger.setLevel(WARNING)
-    logger.propagate = False
-    try:
-        yield
-    except RuntimeError as error:
-        lines = "\n".join(record.getMessage() for record in kept.buffer).splitlines()
-        named = [line.split("|")[0].strip() for line in lines if _MISFIT.search(line)]
-        reason = f"its {', '.join(named[:3])} do not fit its config" if named else first_line(error)
-        raise ValueError(f"{place}: {reason}.") from error
-    finally:
-        logger.removeHandler(kept)
-        logger.setLevel(level)
-        logger.propagate = propagates
 
 
 def first_line(error: Exception) -> str:

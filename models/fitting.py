@@ -160,14 +160,13 @@ def load(
     """
     import torch
 
-    with fine_tuned.weights(architecture.place):
-        network, found = architecture.kind.from_pretrained(
-            **where,
-            config=architecture.config_for(None, 2),
-            dtype=torch.float32,
-            ignore_mismatched_sizes=True,  # of the last layer
-            output_loading_info=True,
-        )
+    network, found = architecture.kind.from_pretrained(
+        **where,
+        config=architecture.config_for(None, 2),
+        dtype=torch.float32,
+        ignore_mismatched_sizes=True,  # of the last layer
+        output_loading_info=True,
+    )
     sizes = {name: each.numel() for name, each in network.named_parameters()}
     missing = {*found["missing_keys"], *(each[0] for each in found["mismatched_keys"])}
     absent = sum(size for name, size in sizes.items() if name in missing - last)

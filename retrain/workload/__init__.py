@@ -12,11 +12,10 @@ from retrain.workload.augmentation import Augment, ColorJitter, RandAugment
 from retrain.workload.decision import Drift, Evaluate, Gate, Searched, Tune
 from retrain.workload.inputs import Checks, Data, Images, Split, is_pattern
 from retrain.workload.scale import Scale
-from retrain.workload.section import NAMED, Section
+from retrain.workload.section import Section
 from retrain.workload.training import PASSED_ON, Best, EarlyStopping, Lora, Model, Plateau, Train
 
 __all__ = [
-    "NAMED",
     "PASSED_ON",
     "Augment",
     "Best",

@@ -9,8 +9,6 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")]
 # The longest side that a JPEG can have.
 Side = Annotated[int, Field(ge=1, le=65_535)]
-# What code of the user's is called: `package.module:name`.
-NAMED = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
 BatchSize = Annotated[int, Field(ge=1, le=1 << 20)]
 # YAML has lists; a tuple cannot be changed.
 AS_TUPLE = BeforeValidator(lambda value: tuple(value) if type(value) is list else value)

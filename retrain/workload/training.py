@@ -4,8 +4,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from models.user_code import PATTERN
 from retrain.workload.augmentation import Augment
-from retrain.workload.section import NAMED, BatchSize, Fraction, Section, Text
+from retrain.workload.section import BatchSize, Fraction, Section, Text
 
 # What a function of the user's gets of the section `train`; it may follow the other keys, or not.
 PASSED_ON = ("epochs", "batch_size", "lr", "weight_decay", "precision", "seed")
@@ -96,7 +97,7 @@ class Plateau(Section):
 class Train(Section):
     """How the model is trained."""
 
-    function: Annotated[str, Field(pattern=NAMED, max_length=1000)] | None = Field(
+    function: Annotated[str, Field(pattern=PATTERN, max_length=1000)] | None = Field(
         default=None,
         description=(
             "A training function of the user's, `package.module:name` below the project's folder, "
