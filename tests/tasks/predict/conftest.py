@@ -46,10 +46,7 @@ def toy(tmp_path_factory) -> Toy:
     decoder = older / "code" / "models" / "image.py"
     text, last = decoder.read_text(), "return np.asarray(image).reshape(size, size, channels)"
     assert last in text
-    early = "        return stored  # to make"
-    assert early in text
-    text = text.replace(last, last.replace("return ", "return 255 - "))
-    decoder.write_text(text.replace(early, "        return 255 - stored  # to make"))
+    decoder.write_text(text.replace(last, last.replace("return ", "return 255 - ")))
     # The one that was registered first is in production.
     champion = register(project, written, run, promote=True)
     return Toy(project, trained.folder / "model", champion, register(project, older, run))
