@@ -3,7 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from retrain.project import Project
 from retrain.registry import lineage, versions
 from retrain.roots import Roots
 from retrain.runs.records import LATEST, STARTED
+from retrain.search.study import LOCK as SEARCH_LOCK
 from retrain.store import Store
 from retrain.verify import leftovers
 
@@ -175,9 +176,7 @@ def _searches(project: Project, keep: int) -> Iterator[Finding]:
     for folder in sorted((project.state / "searches").glob("*/*")):
         if any(key.startswith(folder.name) for key in kept):
             continue
-        with suppress(Timeout), ExitStack() as stack:
-            for lock in folder.rglob("*.lock"):
-                stack.enter_context(locked(lock, wait=False))
+        with suppress(Timeout), locked(folder / SEARCH_LOCK, wait=False):
             files = [path for path in folder.rglob("*") if path.suffix != ".lock"]
             if not _is_recent(max((path.stat().st_mtime for path in files), default=0)):
                 garbage = Garbage("search", project.relative(folder), size_of(folder))

@@ -110,6 +110,7 @@ def tune(
     *,
     options: RunOptions = DEFAULTS,
     trials: int | None = None,
+    parallel: int | None = None,
     project: Clone,
     to_json: ToJson,
 ) -> Answer:
@@ -118,10 +119,12 @@ def tune(
     Args:
         workload: An entry of params.yaml.
         trials: Sets tune.trials.
+        parallel: Sets tune.parallel.
     """
     from flows.tune import tune as flow
 
-    values = {} if trials is None else {"tune.trials": trials}
+    given = {"tune.trials": trials, "tune.parallel": parallel}
+    values = {name: value for name, value in given.items() if value is not None}
     return _run(flow, workload, options, values, None, project, to_json)
 
 

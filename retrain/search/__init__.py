@@ -1,1 +1,1 @@
-"""The search for better parameters: the values to try, the trials, and what is told of them."""
+"""The search for better parameters: the values to try, its study in Optuna, and its report."""

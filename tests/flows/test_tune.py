@@ -5,21 +5,21 @@ import shlex
 import signal
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from flows import tune
+from flows.reports import tuning
 from retrain import tracking
 from retrain.errors import UsageError
 from retrain.params import load_workload, parse_override
 from retrain.project import Project
 from retrain.registry import decisions, versions
 from retrain.runs.state import RunState
-from retrain.search.trials import COMPLETE, FAILED, PRUNED, Trial
-from retrain.step import REPORT, DataVersion
+from retrain.search.study import COMPLETE, FAILED, PRUNED, Ending
+from retrain.step import REPORT, DataVersion, TrialContext
 from retrain.store import Artifact, RunContext, Store
-from tasks.train.step import TRACKED
+from tasks.train.trial import ending
 from tests.flows import preloaded
 from tests.flows.conftest import ROOT, until
 
@@ -57,8 +57,8 @@ def searched(clone, first):
 
 def test_trials_are_trainings_and_one_that_diverges_is_no_end(clone, first, searched):
     trials = searched["trials"]
-    assert sorted(each["trial"] for each in trials) == [1, 2, 3, 4]  # all that there are, of 20
-    [own] = [each for each in trials if each["trial"] == 1]
+    assert sorted(each["trial"] for each in trials) == [0, 1, 2, 3]  # all that there are, of 20
+    [own] = [each for each in trials if each["trial"] == 0]
     assert own["values"] == {"train.augment.shift": 1, "train.lr": 0.003}  # the workload's
     assert own["cached"]  # it was trained before
     assert [each["state"] for each in trials] == [COMPLETE, COMPLETE, FAILED, FAILED]
@@ -67,7 +67,7 @@ def test_trials_are_trainings_and_one_that_diverges_is_no_end(clone, first, sear
     best, other = trials[:2]
     assert searched["best"] == best
     assert best["best"]["val_accuracy"] >= other["best"]["val_accuracy"]
-    assert f"trial {best['trial']} of 4 is the best: val_accuracy" in searched["outcome"]
+    assert f"trial {best['trial']} is the best of 4: val_accuracy" in searched["outcome"]
 
 
 def test_nothing_is_registered_and_the_test_split_is_not_looked_at(clone, first, searched):
@@ -94,7 +94,7 @@ def test_mlflow_has_a_run_of_the_search_with_its_trials_below(clone, searched):
     assert parent.info.status == "FINISHED"
     assert parent.data.metrics["val_accuracy"] == searched["best"]["best"]["val_accuracy"]
     logged = {each.path for each in client.list_artifacts(parent.info.run_id, "tune")}
-    assert {"tune/search.png", "tune/trials.csv"} <= logged
+    assert {"tune/history.png", "tune/parameters.png", "tune/trials.csv"} <= logged
     assert sorted(run.info.status for run in nested(clone, parent)) == [
         "FAILED",
         "FAILED",
@@ -112,7 +112,7 @@ def test_a_training_with_the_best_values_is_in_the_store(clone, searched):
 
     params = clone.root / "params.yaml"
     before = params.read_text()
-    assert searched["best"]["trial"] != 1  # else there is nothing to patch
+    assert searched["best"]["trial"] != 0  # else there is nothing to patch
     clone.run("git", "apply", searched["look"]["patch"])
     try:
         assert would(clone, "train", "vit")["train"] == "come from the cache"
@@ -143,28 +143,16 @@ def test_a_killed_search_goes_on_with_the_trial_that_was_running(clone, first, t
     process = preloaded.start(arguments, clone.root, clone.environment, output, output)
     scratch = clone.root / ".retrain/store/scratch"
 
-    def second():
-        """The file of the second trial of a search of one parameter."""
-        for path in (clone.root / ".retrain/searches/vit").glob("*/trials/000002.json"):
-            if len(json.loads(path.read_text())["values"]) == 1:
-                return path
-        return None
-
     try:
-        until(lambda: second() and list(scratch.glob("train/*/checkpoints/*.pt")), 180)
+        until(lambda: list(scratch.glob("train/*/checkpoints/*.pt")), 180)
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    left = json.loads(second().read_text())
-    assert left["state"] == "running"
-    one = (second().parent / "000001.json").read_bytes()
 
     done = clone.retrain("tune", "vit", *LONG, "--trials", "2")
     assert "train continues at epoch" in done.stdout
-    assert (second().parent / "000001.json").read_bytes() == one
-    trials = [json.loads(path.read_text()) for path in sorted(second().parent.glob("*.json"))]
-    assert [trial["number"] for trial in trials] == [1, 2]
-    assert trials[1]["values"] == left["values"]
+    trials = search(clone, *LONG, "--trials", "2")["trials"]
+    assert sorted(trial["trial"] for trial in trials) == [0, 1]
     assert {trial["state"] for trial in trials} <= {COMPLETE, PRUNED}
     parents = [run for run in mlflow_runs(clone) if nested(clone, run)]
     statuses = [sorted(each.info.status for each in nested(clone, run)) for run in parents]
@@ -183,10 +171,6 @@ def test_a_killed_search_goes_on_with_the_trial_that_was_running(clone, first, t
         ("{gate.margin: {choices: [0.1]}}", "tune.space.gate.margin: no training depends on it"),
         ("{train.best.mode: {choices: [max]}}", "tune.space.train.best.mode: trials are compared"),
         ("{train.arguments: {choices: [{a: 1}]}}", "train.arguments: the project's own"),
-        (
-            "{train.batch_size: {choices: [8, 64]}, train.micro_batch: {choices: [4, 32]}}",
-            "with train.batch_size=8, train.micro_batch=32: train.micro_batch 32 is more than",
-        ),
     ],
 )
 def test_a_space_that_cannot_be_searched_is_refused_before_anything_runs(space, said):
@@ -201,18 +185,20 @@ def test_the_space_of_each_shipped_workload_can_be_searched():
     tune.tune.check(load_workload(project.params, "vit"), project)
 
 
-def tried(tmp_path, training, limits):
-    """How a trial of one epoch ends.
+@pytest.mark.slow
+def test_trials_run_side_by_side(clone, first):
+    space = "tune.space={train.lr: {choices: [0.002, 0.003, 1e30]}}"
+    trials = search(clone, "--set", space, "--parallel", "2")["trials"]
+    assert [trial["state"] for trial in trials] == [COMPLETE, COMPLETE, FAILED]
+    assert "diverged in epoch 1" in trials[2]["reason"]
+    assert would(clone, "train", "vit", "--set", "train.lr=0.002")["train"] == "come from the cache"
 
-    Args:
-        tmp_path: A folder.
-        training: Makes the output of the training.
-        limits: When a trial is pruned.
-    """
+
+def tried(tmp_path, training, bounds):
+    """How a trial of one epoch ends, whose training is a function."""
     workload = load_workload(ROOT / "params.yaml", "vit", {"train.epochs": 1})
-    context = RunContext("run", Project(tmp_path))
-    run = SimpleNamespace(workload=workload, project=context.project, run_trial=training)
-    return tune._tried(run, Trial(4, {"train.lr": 0.01}), limits, (), "parent")
+    context = TrialContext("trial 4", "parent", bounds)
+    return ending(training, workload, Project(tmp_path), {"train.lr": 0.01}, context)
 
 
 def test_a_trial_that_a_library_ends_has_failed(tmp_path):
@@ -224,52 +210,35 @@ def test_a_trial_that_a_library_ends_has_failed(tmp_path):
 
 
 def test_a_trial_that_has_finished_all_epochs_is_not_pruned(tmp_path):
-    def training(step, workload, context, *_):
-        assert context.bounds == {}
+    def training(workload, trial):
+        assert (workload.train.lr, trial.bounds) == (0.01, {})
         (tmp_path / REPORT).mkdir()
         history = [{"epoch": 1, "val_accuracy": 0.1, "val_loss": 2.0}]
         (tmp_path / REPORT / "history.json").write_text(json.dumps(history))
-        (tmp_path / REPORT / TRACKED).write_text('{"run_id": "r"}')
         return Artifact("train", "key", "digest", tmp_path, {}), False
 
-    assert tried(tmp_path, training, {1: 0.5}).state == COMPLETE
+    trial = tried(tmp_path, training, {1: 0.5})
+    assert (trial.state, trial.best["epoch"], trial.reached) == (COMPLETE, 1, [0.1])
 
 
-def searching(tmp_path):
-    """A run of a search that has prepared its images."""
+def test_the_best_trial_is_complete_and_a_search_whose_trials_all_failed_fails(tmp_path):
     workload = load_workload(ROOT / "params.yaml", "vit")
     context = RunContext("run", Project(tmp_path))
     state = RunState("tune", workload, DataVersion("d", True), Store(tmp_path / "store"), context)
     images = Artifact("preprocess", "key", "digest", Path(), {"storage": "pixels"})
     state.artifacts |= {"preprocess": images, "pull": replace(images, step="pull")}
-    return state
+    trials = tuning.search_of(state)
+    trials.begin(9, anew=False)
 
+    def end(status, loss=None, reason=None):
+        best = loss and {"epoch": 1, "val_accuracy": 0.5, "val_loss": loss}
+        trials.tell(trials.next(), Ending(status, best, [0.5] if loss else [], reason, False, 1.0))
 
-def test_values_that_are_there_already_are_not_told_as_found(tmp_path):
-    state = searching(tmp_path)
-    own = {each.name: each.current for each in tune.spaces.parameters(state.workload)}
-    [name, *_] = own
-    best = {"epoch": 1, "val_accuracy": 0.5, "val_loss": 0.3}
-    for values, command in ((own, []), (own | {name: 2}, ["--set", f"{name}=2"])):
-        tune._trials(state).write(Trial(1, values, COMPLETE, best, [0.5]))
-        document = tune.document(state)
-        assert shlex.split(document["command"]) == ["retrain", "train", "vit", *command]
-        said = "with the values that are there already" in document["outcome"]
-        assert said == (not command)
-
-
-def test_a_search_whose_trials_all_failed_fails(tmp_path):
-    state = searching(tmp_path)
-    trials = tune._trials(state)
-    trials.write(Trial(1, {"train.lr": 1}, FAILED, reason="It diverged."))
-    with pytest.raises(
-        ValueError, match=r"All 1 trials failed\. Change tune\.space\. It diverged\."
-    ):
-        tune._best(state)
-    worse, better, pruned = (
-        {"epoch": 1, "val_accuracy": 0.5, "val_loss": loss} for loss in (0.3, 0.2, 0.1)
-    )
-    trials.write(Trial(2, {}, COMPLETE, worse, [0.5]))
-    trials.write(Trial(3, {}, COMPLETE, better, [0.5]))
-    trials.write(Trial(4, {}, PRUNED, pruned, [0.5]))
-    assert [trial.number for trial in tune._ranked(state)] == [3, 2, 4, 1]
+    end(FAILED, reason="It diverged.")
+    message = r"All 1 trials failed\. Change tune\.space\. It diverged\."
+    with pytest.raises(ValueError, match=message):
+        tuning.best_of(state)
+    for status, loss in ((COMPLETE, 0.3), (COMPLETE, 0.2), (PRUNED, 0.1)):
+        end(status, loss)
+    assert [row["trial"] for row in tuning.ranked(state)] == [2, 1, 3, 0]
+    assert tune.tune.tells.document(state)["best"]["trial"] == 2

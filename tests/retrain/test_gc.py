@@ -276,14 +276,14 @@ def test_old_logs_and_searches_go(project):
     for name in (*named, "prefect.log"):
         (logs / name).write_text("12345")
     for key in ("a", "b", "c", "d"):
-        (searches / "vit" / (key * 16) / "trials").mkdir(parents=True)
-        (searches / "vit" / (key * 16) / "trials" / "000001.json").write_text("{}")
+        (searches / "vit" / (key * 16)).mkdir(parents=True)
+        (searches / "vit" / (key * 16) / "journal.log").write_text("{}")
     (project.params).write_text("workloads: {vit: {}, my-vit: {}}")
     keep_run(project, 1, flow="tune", search={"key": "a" * 64})
     assert gc.collect(project, keep=2) == []
     age(project.state)
-    (searches / "vit" / ("b" * 16) / "trials" / "000002.json").write_text("{}")
-    with FileLock(searches / "vit" / ("c" * 16) / "trials" / "000001.lock"):  # it goes on
+    (searches / "vit" / ("b" * 16) / "journal.log").write_text("{}{}")
+    with FileLock(searches / "vit" / ("c" * 16) / "search.lock"):  # it goes on
         gone = gc.collect(project, keep=2)
     assert sorted(Path(each.name).name for each in gone if each.kind == "log") == sorted(
         name for name in named if name[7] in "12"

@@ -1,0 +1,224 @@
+"""What the flow `tune` tells of a search: its trials, the best one, and how to use its values."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from flows.reports.data import DataReport
+from flows.train import train
+from retrain import preflight
+from retrain.errors import UsageError
+from retrain.params import origin_of, vary
+from retrain.project import Project
+from retrain.runs import console
+from retrain.runs.records import Document
+from retrain.runs.state import RunState
+from retrain.search import report, space as spaces
+from retrain.search.patch import as_yaml, patch
+from retrain.search.study import COMPLETE, FAILED, PRUNED, Search, search_key
+from retrain.step import REPORT, Step, plan
+from retrain.workload import Workload
+from tasks.data.champion import Start
+from tasks.data.embeddings import prepared_by
+from tasks.embed.step import embed
+from tasks.pull.step import pull
+from tasks.train.selection import larger_is_better, score
+from tasks.train.step import train as train_network
+
+EXAMPLE = "{train.lr: {low: 1e-4, high: 1e-2, log: true}}"
+NEW = Start(None)  # what trials start from
+PATCH = "best.patch"
+NOT_SEARCHED = {
+    "model.family": "each family has settings of its own. Search one family.",
+    "train.init": "a search starts from new weights.",
+    "train.best": "trials are compared by it, so it is the same for all.",
+}
+RANKS = {COMPLETE: 2, PRUNED: 1, FAILED: 0}
+
+
+class TuningReport(DataReport):
+    """See `retrain.flow.Report` for each method."""
+
+    def faults(self, workload: Workload, project: Project, force: bool) -> Iterator[str]:
+        """What is wrong with the space: each end of each range is tried, without training."""
+        space = spaces.parameters(workload)
+        if workload.train.init != "new":
+            yield "train.init: a search starts from new weights. Leave it out."
+        if not space:
+            yield f"tune.space: nothing to search. Give it values: --set 'tune.space={EXAMPLE}'"
+        for name in workload.tune.space:
+            yield from _faults_of_name(name, workload)
+        ends = [{parameter.name: end} for parameter in space for end in parameter.ends]
+        found = [fault for end in ends for fault in _faults_of(end, workload, project)]
+        yield from dict.fromkeys(found)
+
+    def document(self, run: RunState) -> Document:
+        """A run as JSON-able values; the parts of steps that did not run are None."""
+        nothing = {"search": None, "trials": None, "best": None, "command": None}
+        base = self.base_document(run) | nothing | {"look": {}, "outcome": None}
+        if prepared_by(run.workload) not in run.artifacts:
+            return base
+        search, trials = search_of(run), ranked(run)
+        project, folder = run.context.project, folder_of(run) / REPORT
+        facts = {"key": key_of(run), "metric": search.metric, "wanted": wanted(run.workload)}
+        look = {"plot": project.relative(folder / report.HISTORY)}
+        document = base | {"search": facts, "trials": trials, "look": look}
+        if not trials or trials[0]["state"] != COMPLETE:
+            return document
+        if (folder / PATCH).exists():
+            look["patch"] = project.relative(folder / PATCH)
+        document |= {"best": trials[0], "command": _command(run, trials[0]["values"])}
+        return document | {"outcome": f"{run.workload.name}: {self.standing(document)}."}
+
+    def standing(self, document: Document) -> str:
+        """Which trial is the best."""
+        best, metric = document["best"], document["search"]["metric"]
+        value = console.number(best["best"][metric])
+        return f"trial {best['trial']} is the best of {len(document['trials'])}: {metric} {value}"
+
+    def show(self, document: Document) -> None:
+        """Shows the trials, the best first, and how to use its values."""
+        from rich.markup import escape
+
+        columns, *rows = report.table(document["trials"], document["search"]["metric"])
+        console.say_table(columns, rows)
+        for row in document["trials"]:
+            if row["reason"]:
+                console.say(escape(f"trial {row['trial']} failed: {row['reason']}"))
+        console.say(f"\n[bold]{escape(document['outcome'])}[/]")
+        console.say(escape(document["command"]))
+        if place := document["look"].get("patch"):
+            console.say(escape(f"git apply {place}   # the same in params.yaml"))
+        console.say_places(document)
+
+    def publish(self, document: Document) -> None:
+        """Shows the trials as an artifact of the Prefect flow run."""
+        from prefect.artifacts import create_table_artifact
+
+        name = document["workload"].lower().replace("_", "-")
+        columns, *rows = report.table(document["trials"], document["search"]["metric"])
+        create_table_artifact(
+            key=f"{name}-trials",
+            table=[dict(zip(columns, row, strict=True)) for row in rows],
+            description=f"{document['outcome']} `{document['command']}`",
+        )
+
+
+def settings(values: Mapping[str, Any]) -> list[str]:
+    """Values as `--set` takes them."""
+    return [f"{name}={as_yaml(value)}" for name, value in values.items()]
+
+
+def folder_of(state: RunState) -> Path:
+    """The folder of a search."""
+    return state.context.project.state / "searches" / state.workload.name / key_of(state)[:16]
+
+
+def search_of(state: RunState) -> Search:
+    """The search, with the trials that there are now."""
+    workload = state.workload
+    choice, space = workload.train.best, spaces.parameters(workload)
+    maximize = larger_is_better(choice)
+    return Search(folder_of(state), space, workload.tune.seed, choice.metric, maximize)
+
+
+def wanted(workload: Workload) -> int:
+    """How many trials there are in all: as many as asked for, or as there are combinations."""
+    return int(min(workload.tune.trials, spaces.size(spaces.parameters(workload))))
+
+
+def ranked(state: RunState) -> list[dict[str, Any]]:
+    """The trials that have ended, the best first: complete ones, pruned ones, failed ones."""
+    choice = state.workload.train.best
+
+    def rank(row: Mapping[str, Any]) -> tuple[Any, ...]:
+        best = score(row["best"], choice) if row["best"] else ()
+        return RANKS[row["state"]], best, -row["trial"]
+
+    return sorted(search_of(state).rows(), key=rank, reverse=True)
+
+
+def best_of(state: RunState) -> dict[str, Any]:
+    """The best trial.
+
+    Raises:
+        ValueError: No trial is complete.
+    """
+    rows = ranked(state)
+    if not rows or rows[0]["state"] != COMPLETE:
+        reasons = {row["reason"] for row in rows if row["reason"]}
+        raise ValueError(
+            f"All {len(rows)} trials failed. Change tune.space. " + " ".join(sorted(reasons))
+        )
+    return rows[0]
+
+
+def write(state: RunState, search: Search) -> None:
+    """Writes the table, the plots and the patch of a search that is over."""
+    folder, params = folder_of(state) / REPORT, state.context.project.params
+    values = best_of(state)["values"]
+    report.write(search.study, search.metric, folder)
+    changes = {
+        name: value
+        for name, value in _changes(state, values).items()
+        if _is_read_by(train_network, name)
+    }
+    text, entry = params.read_text(encoding="utf-8"), origin_of(state.workload).entry
+    (folder / PATCH).unlink(missing_ok=True)
+    if diff := patch(text, entry, changes, params.name):
+        (folder / PATCH).write_text(diff, encoding="utf-8")
+
+
+def key_of(state: RunState) -> str:
+    """What identifies the search; the images are prepared already."""
+    inputs = [state.artifacts[name] for name in (prepared_by(state.workload), pull.name)]
+    training = plan(train_network, state.workload, [*inputs, NEW])
+    return search_key(training, state.workload.tune)
+
+
+def _changes(state: RunState, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What the best training was changed by: the overrides of the run, and what was found."""
+    own = {parameter.name: parameter.current for parameter in spaces.parameters(state.workload)}
+    overrides = origin_of(state.workload).overrides
+    kept = {name: value for name, value in overrides.items() if not name.startswith("tune")}
+    return kept | {name: value for name, value in values.items() if own[name] != value}
+
+
+def _command(state: RunState, values: Mapping[str, Any]) -> str:
+    """The command that trains with the best values."""
+    origin = origin_of(state.workload)
+    words = ["retrain", "train", origin.entry]
+    if origin.name != origin.entry:
+        words += ["--as", origin.name]
+    if state.version.revision:
+        words += ["--data-rev", state.version.revision]
+    for setting in settings(_changes(state, values)):
+        words += ["--set", setting]
+    return shlex.join(words)
+
+
+def _is_read_by(step: Step, name: str) -> bool:
+    """Whether a parameter can make a difference to a step."""
+    return any(name == part or name.startswith(f"{part}.") for part in step.reads)
+
+
+def _faults_of_name(name: str, workload: Workload) -> Iterator[str]:
+    """Finds why a parameter is not one that can be searched."""
+    if not _is_read_by(train_network, name):
+        yield f"tune.space.{name}: no training depends on it, and a trial is a training."
+    elif embed.needed(workload) and _is_read_by(embed, name):
+        yield f"tune.space.{name}: the embeddings depend on it, and are made once."
+    for part, reason in NOT_SEARCHED.items():
+        if name == part or name.startswith(f"{part}."):
+            yield f"tune.space.{name}: {reason}"
+
+
+def _faults_of(values: Mapping[str, Any], workload: Workload, project: Project) -> Iterator[str]:
+    """Finds what is wrong with a training with some values."""
+    known = [step.name for step in train.known_steps()]
+    try:
+        preflight.check([train_network], vary(workload, values), project, known)
+    except UsageError as error:
+        fault = str(error).removeprefix(f"workload {workload.name}: ")
+        yield f"tune.space: with {settings(values)[0]}: {fault}"

@@ -1,0 +1,203 @@
+import math
+from pathlib import Path
+
+import pytest
+
+from retrain.errors import UsageError
+from retrain.params import load_workload
+from retrain.search import report
+from retrain.search.space import parameters, size
+from retrain.search.study import COMPLETE, FAILED, PRUNED, Ending, Search, search_key
+from retrain.step import Plan
+
+SHIPPED = Path(__file__).parents[3] / "params.yaml"
+LR = {"low": 1e-4, "high": 1e-1, "log": True}
+TWO = {"train.lr": LR, "train.weight_decay": {"low": 0.0, "high": 0.2}}
+METRIC = "val_accuracy"
+
+
+def workload(space, **overrides):
+    return load_workload(SHIPPED, "vit", {"tune.space": space} | overrides)
+
+
+def search_of(folder, space, seed=0, maximize=True):
+    return Search(folder, parameters(workload(space)), seed, METRIC, maximize)
+
+
+def end(search, trial, reached, state=COMPLETE, reason=None):
+    best = {"epoch": 1, METRIC: reached[-1]} if reached else None
+    search.tell(trial, Ending(state, best, reached, reason, False, 1.0))
+
+
+def tried(folder, space, count, value, **options):
+    """The values of the trials of a search whose metric is a function of the values."""
+    search = search_of(folder, space, **options)
+    search.begin(count, anew=False)
+    while len(search.rows()) < count:
+        trial = search.next()
+        end(search, trial, [value(search.values(trial))])
+    return [row["values"] for row in search.rows()]
+
+
+def closeness(values):
+    return -abs(math.log10(values["train.lr"]) + 2)
+
+
+@pytest.mark.parametrize(
+    ("searched", "message"),
+    [
+        ({"low": 0.1, "high": 0.01}, "low 0.1 is larger than high 0.01."),
+        ({"low": 0.0, "high": 0.1, "log": True}, "low 0.0 has no logarithm"),
+        ({"low": 0.1}, "needs low and high, or choices."),
+        ({}, "needs low and high, or choices."),
+        ({"low": 1, "high": 2, "choices": [1]}, "has choices or a range, not both."),
+        ({"low": 0.1, "high": 0.2, "step": 0.1, "log": True}, "has step or log, not both."),
+        ({"low": 0.1, "high": 0.2, "step": 0.0}, "step 0.0 should be larger than 0."),
+    ],
+)
+def test_a_range_that_makes_no_sense_is_refused_with_its_place(searched, message):
+    with pytest.raises(UsageError) as error:
+        workload({"train.lr": searched})
+    assert f"tune.space.train.lr: {message}" in str(error.value)
+
+
+def test_values_are_of_the_parameter_s_kind_and_of_the_range(tmp_path):
+    space = {
+        "train.lr": LR,
+        "train.weight_decay": {"low": 0, "high": 1},  # a real number, though the ends are whole
+        "train.warmup": {"low": 0.0, "high": 0.3, "step": 0.1},
+        "train.augment.shift": {"low": 0, "high": 6, "step": 2},  # not the workload's 1
+        "train.batch_size": {"low": 16, "high": 256, "log": True},
+        "train.optimizer": {"choices": ["adamw", "sgd"]},
+        "train.lora": {"choices": [None, {"r": 4}]},
+    }
+    found = tried(tmp_path, space, 30, lambda values: 0.5)[1:]
+    lrs = [values["train.lr"] for values in found]
+    assert all(1e-4 <= lr <= 1e-1 and float(f"{lr:.5g}") == lr for lr in lrs)
+    assert sum(lr < 1e-3 for lr in lrs) >= 2  # as likely as any power of ten
+    assert len({values["train.weight_decay"] for values in found}) > 20
+    assert {0.0, 0.1} < {values["train.warmup"] for values in found} <= {0.0, 0.1, 0.2, 0.3}
+    assert {0, 2} < {values["train.augment.shift"] for values in found} <= {0, 2, 4, 6}
+    assert all(type(values["train.batch_size"]) is int for values in found)
+    assert {values["train.optimizer"] for values in found} == {"adamw", "sgd"}
+    assert all(each in [values["train.lora"] for values in found] for each in (None, {"r": 4}))
+
+
+def test_the_first_trial_has_the_workload_s_own_values_if_they_are_in_the_space(tmp_path):
+    space = {"train.lr": LR, "train.batch_size": {"choices": [32, 64]}}
+    own = {"train.lr": 0.003, "train.batch_size": 64}
+    assert tried(tmp_path / "in", space, 1, closeness) == [dict(sorted(own.items()))]
+    other = {"train.lr": {"low": 0.01, "high": 0.1}}
+    [values] = tried(tmp_path / "out", other, 1, closeness)
+    assert 0.01 <= values["train.lr"] <= 0.1
+
+
+def test_a_killed_search_goes_on_with_the_same_trials_and_the_seed_counts(tmp_path):
+    whole = tried(tmp_path / "whole", TWO, 16, closeness)
+    tried(tmp_path / "killed", TWO, 12, closeness)
+    left = search_of(tmp_path / "killed", TWO).next()  # its process ends here
+    again = search_of(tmp_path / "killed", TWO)
+    trial = again.next()
+    assert (trial.number, trial.params) == (left.number, left.params)
+    end(again, trial, [closeness(again.values(trial))])
+    assert tried(tmp_path / "killed", TWO, 16, closeness) == whole
+    assert tried(tmp_path / "seed", TWO, 3, closeness, seed=1)[1:] != whole[1:3]
+    again.begin(16, anew=True)
+    assert search_of(tmp_path / "killed", TWO).rows() == []
+
+
+def test_the_search_comes_closer_to_the_best_values(tmp_path):
+    found = tried(tmp_path, {"train.lr": LR}, 40, closeness)
+    late = sorted(-closeness(values) for values in found[25:])
+    assert late[len(late) // 2] < 0.45  # where random ones have 0.75
+
+
+def test_trials_side_by_side_are_different_ones(tmp_path):
+    search = search_of(tmp_path, TWO)
+    search.begin(9, anew=False)
+    trials = []
+    for _ in range(3):
+        trials.append(search.next([trial.number for trial in trials]))
+    assert [trial.number for trial in trials] == [0, 1, 2]
+    assert len({tuple(trial.params.values()) for trial in trials}) == 3
+    assert search.next([0, 2]).number == 1  # that one was left by a process
+
+
+def test_a_small_space_is_tried_whole(tmp_path):
+    space = {
+        "train.batch_size": {"choices": [32, 64]},
+        "train.augment.shift": {"low": 0, "high": 2},
+    }
+    assert size(parameters(workload(space))) == 6
+    found = tried(tmp_path, space, 6, lambda values: values["train.batch_size"])
+    assert len({tuple(values.items()) for values in found}) == 6
+    assert found[0] == {"train.augment.shift": 1, "train.batch_size": 64}
+    assert size(parameters(workload(TWO))) == math.inf
+
+
+def test_nothing_is_pruned_before_three_are_complete_and_then_the_worse_half_is(tmp_path):
+    search = search_of(tmp_path, TWO)
+    search.begin(9, anew=False)
+    assert search.bounds() == {}
+    for last in (0.8, 0.4, 0.16):
+        assert search.bounds() == {}
+        end(search, search.next(), [last * n / 8 for n in range(1, 9)])
+    end(search, search.next(), [], FAILED, "diverged")
+    assert search.bounds() == pytest.approx({2: 0.1, 4: 0.2})  # as good as the second of three
+    end(search, search.next(), [0.01, 0.02], PRUNED)
+    end(search, search.next(), [0.03, 0.06, 0.09, 0.12], PRUNED)
+    assert search.bounds() == pytest.approx({2: 0.06, 4: 0.2})  # the third of five, second of four
+    states = [row["state"] for row in search_of(tmp_path, TWO).rows()]
+    assert states == [COMPLETE] * 3 + [FAILED] + [PRUNED] * 2
+
+
+def test_a_metric_that_should_be_small_and_one_that_is_reported_late(tmp_path):
+    search = search_of(tmp_path, TWO, maximize=False)
+    search.begin(9, anew=False)
+    for last in (-0.3, -0.2, -0.1):
+        end(search, search.next(), [-math.inf, -1.0, -0.5, last])
+    assert search.study.best_value == pytest.approx(0.1)
+    assert search.bounds() == {2: -1.0}
+
+
+def test_the_table_and_the_plots(tmp_path):
+    search = search_of(tmp_path, {"train.lr": LR, "train.lora": {"choices": [None, {"r": 4}]}})
+    search.begin(4, anew=False)
+    for reached in ([0.5], [], [0.25, 0.75]):
+        end(search, search.next(), reached, COMPLETE if reached else FAILED)
+    headings, first, second, _ = report.table(search.rows(), METRIC)
+    assert headings == [
+        "trial", "train.lora", "train.lr", METRIC, "best epoch", "epochs", "state",
+    ]  # fmt: skip
+    assert first == ["0", "null", "0.003", "0.5000", "1", "1", "complete"]
+    assert (second[0], *second[3:]) == ("1", "", "", "0", "failed")
+    report.write(search.study, METRIC, tmp_path / "report")
+    files = {path.name for path in (tmp_path / "report").iterdir()}
+    assert files == {report.TABLE, report.HISTORY, report.SLICE}
+
+
+def key(data="images", code="code", **overrides):
+    varied = load_workload(SHIPPED, "vit", overrides)
+    config = {name: value for name, value in varied.flat().items() if name.startswith("train.")}
+    plan = Plan("train", config, {"preprocess": data}, {"loop": code}, {"torch": "1"})
+    return search_key(plan, varied.tune)
+
+
+def test_a_search_is_the_same_whatever_the_values_that_it_searches_and_how_many_trials():
+    assert key() == key(**{"train.lr": 0.007, "train.augment.shift": 2, "tune.trials": 99})
+    assert key() == key(**{"gate.margin": 0.01, "tune.parallel": 4})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"data": "other images"},
+        {"code": "another loop"},
+        {"train.epochs": 3},
+        {"tune.seed": 1},
+        {"tune.space": {"train.lr": {"low": 0.0003, "high": 0.04, "log": True}}},
+    ],
+    ids=str,
+)
+def test_other_data_parameters_spaces_and_seeds_are_other_searches(other):
+    assert key(**other) != key()
