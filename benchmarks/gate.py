@@ -41,8 +41,10 @@ from scipy.special import zeta
 
 from retrain.workload import Gate
 from tasks.data.metrics import ClassCounts, Predictions, split_name
-from tasks.gate import paired
-from tasks.gate.paired import COMPARABLE, Pairs, compare, p_value
+from tasks.gate import draws as random_weights
+from tasks.gate.accuracies import p_value
+from tasks.gate.paired import COMPARABLE, compare
+from tasks.gate.pairs import Pairs
 
 LEVEL = Gate().level
 POINT = 0.01
@@ -157,7 +159,7 @@ def passes(pairs: Pairs, metric: str, margin: float) -> bool:
 
 def comparisons(draws: int) -> None:
     """Prints the largest share of false passes over the discordances, for each metric and size."""
-    paired.DRAWS = 500
+    random_weights.DRAWS = 500
     error = 2 * np.sqrt(LEVEL * (1 - LEVEL) / draws)
     print(f"Level {LEVEL:.0%}, {draws:,} draws: up to {LEVEL + error:.1%} is within the error.\n")
     print("| metric | classes | claim |" + "".join(f" {size:,} |" for size in SIZES))

@@ -1,17 +1,13 @@
-"""How good predictions are: the metrics that the gate may set bounds on.
-
-Predictions are counted batch by batch, so that no row stays in memory.
-"""
+"""How good predictions are: the metrics that the gate may set bounds on."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-ClassTable = list[dict[str, Any]]
 
 CALIBRATION_BINS = 15  # as Guo et al. (2017) use
 MAX_CELLS = 1000  # of a side of the confusion matrix, as many as can be seen
@@ -78,64 +74,51 @@ class CalibrationBins:
         return float(np.sum(self.share * np.abs(self.accuracy - self.confidence)))
 
 
+@dataclass(frozen=True)
 class Tally:
-    """Counts over predictions.
+    """What predictions for a whole split add up to.
 
     Attributes:
         names: The classes: those of the data, then those that only the model knows.
         classes: How many of them are classes of the data.
-        rows: How many predictions were counted.
-        actual: int64 (names,), the rows of each class.
-        predicted: int64 (names,), how often each class was predicted.
-        correct: int64 (names,), how often each class was predicted correctly.
+        predictions: At least one, with indices of the names.
     """
 
-    def __init__(self, names: Sequence[str], classes: int) -> None:
-        """Starts with all counts at 0."""
-        import numpy as np
-
-        self.names = names
-        self.classes = classes
-        self.rows = 0
-        self.actual, self.predicted, self.correct = np.zeros((3, len(names)), np.int64)
-        self._bin_rows, self._bin_hits = np.zeros((2, CALIBRATION_BINS), np.int64)
-        self._bin_confidence = np.zeros(CALIBRATION_BINS)
-        self._loss = 0.0
-
-    def add(self, predictions: Predictions) -> None:
-        """Counts further rows."""
-        import numpy as np
-
-        labels, predicted = predictions.labels, predictions.predicted
-        correct = labels == predicted
-        size = len(self.names)
-        self.rows += len(labels)
-        self.actual += np.bincount(labels, minlength=size)
-        self.predicted += np.bincount(predicted, minlength=size)
-        self.correct += np.bincount(labels[correct], minlength=size)
-
-        confidence = predictions.confidence.astype(np.float64)
-        bins = np.ceil(confidence * CALIBRATION_BINS).astype(np.int64) - 1
-        self._bin_rows += np.bincount(bins, minlength=CALIBRATION_BINS)
-        self._bin_hits += np.bincount(bins[correct], minlength=CALIBRATION_BINS)
-        self._bin_confidence += np.bincount(bins, confidence, CALIBRATION_BINS)
-        self._loss += float(losses(predictions.likelihood).sum())
+    names: Sequence[str]
+    classes: int
+    predictions: Predictions
 
     @property
+    def rows(self) -> int:
+        """The number of predictions."""
+        return len(self.predictions.labels)
+
+    @property
+    def correct(self) -> "NDArray[np.bool_]":
+        """Bool (rows,): whether each prediction is correct."""
+        correct: NDArray[np.bool_] = self.predictions.labels == self.predictions.predicted
+        return correct
+
+    @cached_property
     def of_classes(self) -> "ClassCounts":
         """The counts of the classes of the data."""
-        data = slice(self.classes)
-        return ClassCounts(self.actual[data], self.predicted[data], self.correct[data])
+        import numpy as np
+
+        labels, predicted = self.predictions.labels, self.predictions.predicted
+        columns = (labels, predicted, labels[self.correct])
+        return ClassCounts(
+            *(np.bincount(each, minlength=self.classes)[: self.classes] for each in columns)
+        )
 
     @property
     def accuracy(self) -> float:
         """The fraction of the rows that is predicted correctly."""
-        return int(self.correct.sum()) / self.rows
+        return float(self.correct.mean())
 
     @property
     def log_loss(self) -> float:
         """The mean of -log of the probability given to the true class, in nats."""
-        return self._loss / self.rows
+        return float(losses(self.predictions.likelihood).mean())
 
     @property
     def calibration(self) -> CalibrationBins:
@@ -144,37 +127,33 @@ class Tally:
         Source: Guo et al., On Calibration of Modern Neural Networks (2017), equations 2 and 3: bin
         m of M holds the confidences in ((m-1)/M, m/M].
         """
-        used = self._bin_rows > 0
-        rows = self._bin_rows[used]
+        import numpy as np
+
+        confidence = self.predictions.confidence.astype(np.float64)
+        bins = np.ceil(confidence * CALIBRATION_BINS).astype(np.int64) - 1
+        rows, hits, sums = (
+            np.bincount(bins, weights, CALIBRATION_BINS)
+            for weights in (None, self.correct, confidence)
+        )
+        used = rows > 0
         return CalibrationBins(
-            self._bin_confidence[used] / rows, self._bin_hits[used] / rows, rows / self.rows
+            sums[used] / rows[used], hits[used] / rows[used], rows[used] / self.rows
         )
 
+    @property
+    def confusion(self) -> "NDArray[np.int64]":
+        """The rows by true class, in rows, and by predicted class, in columns.
 
-class Confusion:
-    """Counts predictions by true and by predicted class.
-
-    Attributes:
-        names: The classes, as of `Tally`.
-        counts: int64 (cells, cells), true classes in rows and predicted ones in columns. Above
-            `MAX_CELLS` classes, a cell counts several neighbouring classes.
-    """
-
-    def __init__(self, names: Sequence[str]) -> None:
-        """Starts with all counts at 0."""
+        Above `MAX_CELLS` classes, a cell counts several neighbouring classes.
+        """
         import numpy as np
 
-        self.names = names
-        cells = min(len(names), MAX_CELLS)
-        self.counts = np.zeros((cells, cells), np.int64)
-
-    def add(self, predictions: Predictions) -> None:
-        """Counts further rows."""
-        import numpy as np
-
-        cells, size = len(self.counts), len(self.names)
-        labels, predicted = predictions.labels, predictions.predicted
-        np.add.at(self.counts, (labels * cells // size, predicted * cells // size), 1)
+        size = len(self.names)
+        cells = min(size, MAX_CELLS)
+        counts = np.zeros((cells, cells), np.int64)
+        labels, predicted = self.predictions.labels, self.predictions.predicted
+        np.add.at(counts, (labels * cells // size, predicted * cells // size), 1)
+        return counts
 
 
 @dataclass(frozen=True)
@@ -215,23 +194,22 @@ def _ratio(part: "NDArray[Any]", whole: "NDArray[Any]") -> "NDArray[np.float64]"
     return np.asarray(part / np.where(whole > 0, whole, 1), np.float64)
 
 
-def per_class(tally: Tally) -> ClassTable:
+def per_class(tally: Tally) -> list[dict[str, Any]]:
     """Precision, recall and F1 of each class of the data, in the order of its labels.
 
     `rows` are the images of the class, `predicted` is how often it was predicted.
     """
     counts = tally.of_classes
-    precision, recall, f1 = counts.precision, counts.recall, counts.f1
+    columns = {
+        "precision": counts.precision,
+        "recall": counts.recall,
+        "f1": counts.f1,
+        "rows": counts.actual,
+        "predicted": counts.predicted,
+    }
     return [
-        {
-            "label": tally.names[index],
-            "precision": float(precision[index]),
-            "recall": float(recall[index]),
-            "f1": float(f1[index]),
-            "rows": int(tally.actual[index]),
-            "predicted": int(tally.predicted[index]),
-        }
-        for index in range(tally.classes)
+        {"label": name} | {column: values[index].item() for column, values in columns.items()}
+        for index, name in enumerate(tally.names[: tally.classes])
     ]
 
 
@@ -246,18 +224,14 @@ def outcomes(tally: Tally) -> dict[str, Any]:
         values are the accuracy.
     """
     classes = []
-    for index, row in enumerate(per_class(tally)):
-        actual, predicted, correct = (
-            int(counts[index]) for counts in (tally.actual, tally.predicted, tally.correct)
-        )
-        counts = {"tp": correct, "fp": predicted - correct, "fn": actual - correct}
+    for row, correct in zip(per_class(tally), tally.of_classes.correct.tolist(), strict=True):
+        counts = {"tp": correct, "fp": row["predicted"] - correct, "fn": row["rows"] - correct}
         counts["tn"] = tally.rows - sum(counts.values())
         classes.append(row | counts)
-    names = ("precision", "recall", "f1")
     return {
         "classes": classes,
-        "macro": {name: sum(row[name] for row in classes) / len(classes) for name in names},
-        "micro": dict.fromkeys(names, tally.accuracy),
+        "macro": {name: sum(row[name] for row in classes) / len(classes) for name in OF_A_CLASS},
+        "micro": dict.fromkeys(OF_A_CLASS, tally.accuracy),
     }
 
 

@@ -5,14 +5,18 @@ the order of the model's classes, which are in the schema's metadata.
 """
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tasks.data.metrics import Predictions, Tally
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
+    from pyarrow.parquet import ParquetFile
 
 FILE = "predictions.parquet"
 # sha256, and features (float32, a list): what the last layer takes of some of the images; it has no
@@ -27,20 +31,50 @@ class NamedPredictions:
 
     Attributes:
         known: The model's classes.
-        images: uint64 (rows,), of each image as `image_id` gives it.
-        labels: str (rows,), the true classes.
-        predicted: str (rows,), the most probable classes.
-        confidence: float32 (rows,), the probabilities of the predicted classes.
-        likelihood: float32 (rows,), the probabilities of the true classes; 0 for a class that the
-            model does not know.
+        rows: A row per image: `image` (uint64, as `image_id` gives it), `label` (the true class)
+            and `prediction` (the most probable class), both texts, and `confidence` and
+            `likelihood`, as in `Predictions`.
     """
 
     known: tuple[str, ...]
-    images: "NDArray[np.uint64]"
-    labels: "NDArray[Any]"
-    predicted: "NDArray[Any]"
-    confidence: "NDArray[np.float32]"
-    likelihood: "NDArray[np.float32]"
+    rows: "pa.Table"
+
+    @property
+    def images(self) -> "NDArray[np.uint64]":
+        """Which image each row is of."""
+        images: NDArray[np.uint64] = self.rows["image"].to_numpy()
+        return images
+
+    def take(self, rows: "NDArray[np.bool_]") -> "NamedPredictions":
+        """The predictions for some of the images."""
+        return NamedPredictions(self.known, self.rows.filter(rows))
+
+    def indexed(self, names: Sequence[str]) -> Predictions:
+        """The same, with indices of names instead of the names."""
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        place = pa.array(names, pa.string())
+        labels, predicted = (
+            pc.index_in(self.rows[column], place).to_numpy().astype(np.int64)
+            for column in ("label", "prediction")
+        )
+        return Predictions(
+            labels,
+            predicted,
+            self.rows["confidence"].to_numpy(),
+            self.rows["likelihood"].to_numpy(),
+        )
+
+    def tally(self, classes: Sequence[str]) -> Tally:
+        """What they add up to.
+
+        Args:
+            classes: Those of the data.
+        """
+        names = tuple(dict.fromkeys((*classes, *self.known)))
+        return Tally(names, len(classes), self.indexed(names))
 
 
 def image_id(pixels: str) -> int:
@@ -51,25 +85,67 @@ def image_id(pixels: str) -> int:
 def read(folder: Path) -> NamedPredictions:
     """Reads the predictions in a folder."""
     import numpy as np
+    import pyarrow as pa
     from pyarrow import parquet
 
     parts = []
     with parquet.ParquetFile(folder / FILE) as file:
-        known = tuple(json.loads(file.schema_arrow.metadata[b"labels"]))
-        place = {name: index for index, name in enumerate(known)}
-        for batch in file.iter_batches(ROWS):
-            parts.append(_columns(batch, place))
-    return NamedPredictions(known, *(np.concatenate(column) for column in zip(*parts, strict=True)))
+        known = known_classes(file)
+        for batch, probabilities in batches(file, known):
+            images = [image_id(pixels) for pixels in batch["pixels"].to_pylist()]
+            likelihood = likelihoods(probabilities, batch["label"], known)
+            columns = {
+                "image": pa.array(np.array(images, np.uint64)),
+                **{name: batch[name] for name in ("label", "prediction", "confidence")},
+                "likelihood": pa.array(likelihood),
+            }
+            parts.append(pa.table(columns))
+    return NamedPredictions(known, pa.concat_tables(parts))
 
 
-def _columns(batch: "pa.RecordBatch", place: dict[str, int]) -> "tuple[NDArray[Any], ...]":
-    """The columns of `NamedPredictions`, of some rows."""
+def known_classes(file: "ParquetFile") -> tuple[str, ...]:
+    """The classes of the model whose answers are in a file."""
+    return tuple(json.loads(file.schema_arrow.metadata[b"labels"]))
+
+
+def batches(
+    file: "ParquetFile", known: Sequence[str]
+) -> "Iterator[tuple[pa.RecordBatch, NDArray[np.float32]]]":
+    """Reads a file with answers.
+
+    Args:
+        file: One with the column `probabilities`.
+        known: The classes of the model.
+
+    Yields:
+        Some rows, and the probabilities of the classes, float32 (rows, classes); zeros in a row
+        without an answer.
+    """
     import numpy as np
 
-    labels = batch["label"].to_numpy(zero_copy_only=False)
-    true = np.array([place.get(label, -1) for label in labels])
-    values = batch["probabilities"].flatten().to_numpy().reshape(len(batch), len(place))
-    likelihood = np.where(true < 0, 0, values[np.arange(len(batch)), true])
-    images = np.array([image_id(pixels) for pixels in batch["pixels"].to_pylist()], np.uint64)
-    predicted = batch["prediction"].to_numpy(zero_copy_only=False)
-    return images, labels, predicted, batch["confidence"].to_numpy(), likelihood
+    for batch in file.iter_batches(ROWS):
+        given = batch["probabilities"]
+        probabilities = np.zeros((len(batch), len(known)), np.float32)
+        answered = given.is_valid().to_numpy(zero_copy_only=False)
+        values = given.drop_null().flatten().to_numpy()
+        probabilities[answered] = values.reshape(-1, len(known))
+        yield batch, probabilities
+
+
+def likelihoods(
+    probabilities: "NDArray[np.float32]", labels: "pa.Array", known: Sequence[str]
+) -> "NDArray[np.float32]":
+    """The probabilities of the true classes; 0 for a class that the model does not know.
+
+    Args:
+        probabilities: float32 (rows, classes of the model).
+        labels: The names of the true classes, null where there is none.
+        known: The names of the model's classes.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    place = pc.index_in(labels, pa.array(known, pa.string())).fill_null(-1).to_numpy()
+    of_true = probabilities[np.arange(len(place)), place]
+    return np.where(place < 0, np.float32(0), of_true)

@@ -28,7 +28,8 @@ from tasks.compute.served import Served, ask, other_versions
 from tasks.data import image_table
 from tasks.data.accepted_images import AcceptedImage, read_images
 from tasks.data.champion import Registered, Scored, TestSplit
-from tasks.data.metrics import Tally, summarise
+from tasks.data.metrics import summarise
+from tasks.data.predictions import read
 from tasks.data.raw_dataset import READERS, open_raw_dataset
 from tasks.evaluate import predictions
 from tasks.evaluate.classes import compare_classes
@@ -185,14 +186,12 @@ def _evaluate(
             logger.warning("%s was registered with other libraries: %s.", name, ", ".join(others))
         with closing(ask(package, images, rows, workspace.scratch)) as served:
             first = next(served)
-            tally = Tally(predictions.all_names(classes, first.known), len(classes))
             answers = _answers(chain([first], served))
-            for _, counted in predictions.write(answers, first.known, classes, workspace.folder):
-                tally.add(counted)
+            predictions.write(answers, first.known, workspace.folder)
     except ValueError as error:
         raise ValueError(f"{name} cannot be compared with: {error}") from error
-    assert tally.rows == rows, (tally.rows, rows)
-    metrics = summarise(tally)
+    metrics = summarise(read(workspace.folder).tally(classes))
+    assert metrics["rows"] == rows, (metrics, rows)
     write_json(workspace.folder / "metrics.json", metrics)
     return {"metrics": metrics, "package": registered.digest}
 

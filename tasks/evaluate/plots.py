@@ -1,16 +1,14 @@
 """The plots of an evaluation, as PNG files for people."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrain.plot_style import BLUE, GREEN, GREY, ORANGE, RED, STYLE
-from tasks.data.metrics import CALIBRATION_BINS, Confusion, Predictions, Tally
+from tasks.data.metrics import CALIBRATION_BINS, Tally
 
 if TYPE_CHECKING:
     import numpy as np
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
@@ -19,108 +17,38 @@ if TYPE_CHECKING:
 MAX_COUNTED_CLASSES = 25  # with more, the numbers in the cells are too small to read
 MAX_NAMED_CLASSES = 60
 GRID_ROWS, GRID_COLUMNS = 4, 8
+SHOWN = GRID_ROWS * GRID_COLUMNS
 PANEL_WIDTH, PANEL_HEIGHT = 1.1, 1.25  # in sides of an image
 NAME_LENGTH = 12
 
 
-@dataclass(frozen=True)
-class Example:
-    """One prediction.
-
-    Attributes:
-        row: Of the split.
-        label: The true class.
-        predicted: The predicted one.
-        confidence: The probability of the predicted class.
-    """
-
-    row: int
-    label: int
-    predicted: int
-    confidence: float
-
-
-class Examples:
-    """The few predictions that are shown with their images.
-
-    Attributes:
-        sample: Some, evenly spaced over the split.
-        worst: The most confident mistakes, the worst first; of equal ones, the first.
-    """
-
-    def __init__(self, rows: int) -> None:
-        """Chooses the rows of the sample.
-
-        Args:
-            rows: Of the split.
-        """
-        import numpy as np
-
-        count = GRID_ROWS * GRID_COLUMNS
-        self._wanted = np.linspace(0, rows - 1, min(rows, count)).astype(np.int64)
-        self.sample: list[Example] = []
-        self.worst: list[Example] = []
-
-    def add(self, first: int, predictions: Predictions) -> None:
-        """Looks through further rows.
-
-        Args:
-            first: The first of them.
-            predictions: Of these rows.
-        """
-        import numpy as np
-
-        def examples(places: "NDArray[np.int64]") -> list[Example]:
-            columns = (predictions.labels, predictions.predicted, predictions.confidence)
-            chosen = (column[places].tolist() for column in columns)
-            return [Example(*each) for each in zip((first + places).tolist(), *chosen, strict=True)]
-
-        stop = first + len(predictions.labels)
-        wanted = self._wanted[(self._wanted >= first) & (self._wanted < stop)]
-        self.sample += examples(wanted - first)
-        wrong = np.flatnonzero(predictions.labels != predictions.predicted)
-        order = np.argsort(-predictions.confidence[wrong], kind="stable")
-        candidates = self.worst + examples(wrong[order[: GRID_ROWS * GRID_COLUMNS]])
-        candidates.sort(key=lambda example: -example.confidence)
-        self.worst = candidates[: GRID_ROWS * GRID_COLUMNS]
-
-
 def draw(
-    tally: Tally,
-    confusion: Confusion,
-    examples: Examples,
-    images: "StoredImages",
-    history: Sequence[Mapping[str, Any]],
-    folder: Path,
+    tally: Tally, images: "StoredImages", history: Sequence[Mapping[str, Any]], folder: Path
 ) -> None:
     """Draws all plots of an evaluation.
 
     Args:
         tally: Of the test split.
-        confusion: The same.
-        examples: Of the same split.
         images: Of the same split.
         history: Of the training, an entry per epoch.
         folder: Where the PNG files go.
     """
+    import numpy as np
     from matplotlib import rc_context
 
-    wrong = tally.rows - int(tally.correct.sum())
+    mistakes = int(np.sum(~tally.correct))
     with rc_context(STYLE):
         figures = {
-            "confusion_matrix": _confusion_matrix(confusion),
+            "confusion_matrix": _confusion_matrix(tally),
             "reliability": _reliability(tally),
             "predictions": _grid(
-                tally.names,
-                images,
-                examples.sample,
-                "Predictions (a wrong one behind the true class)",
+                tally, images, sample(tally), "Predictions (a wrong one behind the true class)"
             ),
             "worst_mistakes": _grid(
-                tally.names,
+                tally,
                 images,
-                examples.worst,
-                f"The most confident of {wrong} mistakes in {tally.rows} images",
+                worst_mistakes(tally),
+                f"The most confident of {mistakes} mistakes in {tally.rows} images",
             ),
             "learning_curves": _learning_curves(history),
         }
@@ -128,13 +56,28 @@ def draw(
             figure.savefig(folder / f"{name}.png")
 
 
-def _confusion_matrix(confusion: Confusion) -> "Figure":
+def sample(tally: Tally) -> "NDArray[np.int64]":
+    """The rows of some predictions, evenly spaced over the split."""
+    import numpy as np
+
+    return np.linspace(0, tally.rows - 1, min(tally.rows, SHOWN)).astype(np.int64)
+
+
+def worst_mistakes(tally: Tally) -> "NDArray[np.int64]":
+    """The rows of the most confident mistakes, the worst first; of equal ones, the first."""
+    import numpy as np
+
+    wrong = np.flatnonzero(~tally.correct)
+    order = np.argsort(-tally.predictions.confidence[wrong], kind="stable")
+    return wrong[order[:SHOWN]]
+
+
+def _confusion_matrix(tally: Tally) -> "Figure":
     import numpy as np
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
-    counts = confusion.counts
-    size = len(confusion.names)
+    counts, size = tally.confusion, len(tally.names)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     side = min(max(4.5, 0.42 * size + 2), 12)
     figure = Figure((side + 0.8, side), layout="constrained")
@@ -151,7 +94,7 @@ def _confusion_matrix(confusion: Confusion) -> "Figure":
                     color="white" if dark else "black",
                 )  # fmt: skip
     if size <= MAX_NAMED_CLASSES:
-        names = [_short(name) for name in confusion.names]
+        names = [_short(name) for name in tally.names]
         steep = max(map(len, names)) > 3
         axes.set_xticks(range(size), names, rotation=90 if steep else 0)
         axes.set_yticks(range(size), names)
@@ -193,18 +136,14 @@ def _learning_curves(history: Sequence[Mapping[str, Any]]) -> "Figure":
         ("val_loss", "validation", ORANGE),
     ):
         if curve := _curve(history, name):
-            left.plot(*curve, color=colour, label=words, marker=".")
+            left.plot(*zip(*curve, strict=True), color=colour, label=words, marker=".")
     left.set(xlabel="epoch", title="Loss", ylim=(0, None))
     if left.lines:
         left.legend()
     if curve := _curve(history, "val_accuracy"):
-        epochs, accuracy = curve
-        right.plot(epochs, accuracy, color=ORANGE, marker=".")
-        best = accuracy.index(max(accuracy))
-        right.annotate(
-            f"{accuracy[best]:.1%}", (epochs[best], accuracy[best]),
-            (0, -16), textcoords="offset points", ha="center",
-        )  # fmt: skip
+        right.plot(*zip(*curve, strict=True), color=ORANGE, marker=".")
+        best = max(curve, key=lambda point: point[1])
+        right.annotate(f"{best[1]:.1%}", best, (0, -16), textcoords="offset points", ha="center")
     right.set(xlabel="epoch", title="Validation accuracy")
     right.yaxis.set_major_formatter(PercentFormatter(1))
     for axes in (left, right):
@@ -212,62 +151,47 @@ def _learning_curves(history: Sequence[Mapping[str, Any]]) -> "Figure":
     return figure
 
 
-def _curve(history: Sequence[Mapping[str, Any]], name: str) -> tuple[list[int], list[float]] | None:
-    """The epochs that have a metric, and its values; None if there are none."""
-    found = [(entry["epoch"], entry[name]) for entry in history if name in entry]
-    if not found:
-        return None
-    epochs, values = zip(*found, strict=True)
-    return list(epochs), list(values)
+def _curve(history: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
+    """The epochs that have a metric, each with its value."""
+    return [(entry["epoch"], entry[name]) for entry in history if name in entry]
 
 
-def _grid(
-    names: Sequence[str], images: "StoredImages", examples: Sequence[Example], title: str
-) -> "Figure":
-    """Images with their true and predicted classes; in one pair of axes, as each takes 10 ms."""
-    import numpy as np
+def _grid(tally: Tally, images: "StoredImages", rows: "NDArray[np.int64]", title: str) -> "Figure":
+    """Images below their true and predicted classes; in one pair of axes, as each takes 10 ms.
+
+    The side of an image is the unit of the axes.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure((1.35 * GRID_COLUMNS, 1.5 * GRID_ROWS + 0.6))
     figure.suptitle(title, x=0.01, ha="left")
     axes = figure.add_axes((0.01, 0.01, 0.98, 0.92))
     axes.set_axis_off()
-    rows = np.array([example.row for example in examples], np.int64)
-    for place, (example, image) in enumerate(zip(examples, images[rows], strict=True)):
+    shown = tally.predictions.take(rows)
+    for place, image in enumerate(images[rows]):
         row, column = divmod(place, GRID_COLUMNS)
-        _panel(axes, names, example, image, column * PANEL_WIDTH, row * PANEL_HEIGHT)
+        left = column * PANEL_WIDTH + (PANEL_WIDTH - 1) / 2
+        top = row * PANEL_HEIGHT + PANEL_HEIGHT - 1
+        # The colour map is for grey images; those with three channels ignore it.
+        axes.imshow(
+            image.squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest",
+            extent=(left, left + 1, top + 1, top),
+        )  # fmt: skip
+        true, answer = (_short(tally.names[of[place]]) for of in (shown.labels, shown.predicted))
+        right = shown.labels[place] == shown.predicted[place]
+        axes.text(
+            left + 0.5,
+            top - 0.05,
+            f"{true if right else f'{true} → {answer}'}   {shown.confidence[place]:.0%}",
+            color=GREEN if right else RED,
+            fontsize=8,
+            ha="center",
+        )
     axes.set(xlim=(0, GRID_COLUMNS * PANEL_WIDTH), ylim=(GRID_ROWS * PANEL_HEIGHT, 0))
     return figure
 
 
-def _panel(
-    axes: "Axes",
-    names: Sequence[str],
-    example: Example,
-    image: "NDArray[np.uint8]",
-    left: float,
-    top: float,
-) -> None:
-    """An image below its classes; its sides are the unit of the axes."""
-    true, predicted = _short(names[example.label]), _short(names[example.predicted])
-    right = example.label == example.predicted
-    left, top = left + (PANEL_WIDTH - 1) / 2, top + PANEL_HEIGHT - 1
-    # The colour map is for grey images; those with three channels ignore it.
-    axes.imshow(
-        image.squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest",
-        extent=(left, left + 1, top + 1, top),
-    )  # fmt: skip
-    axes.text(
-        left + 0.5,
-        top - 0.05,
-        f"{true if right else f'{true} → {predicted}'}   {example.confidence:.0%}",
-        color=GREEN if right else RED,
-        fontsize=8,
-        ha="center",
-    )
-
-
 def _short(name: str) -> str:
     """A class's name as it is drawn: on one line, and not too long."""
-    name = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in name)
+    name = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in name)
     return name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 1]}…"

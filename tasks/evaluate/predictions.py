@@ -1,16 +1,11 @@
-"""Writes the predictions of each row, and prepares them for counting.
-
-A model's classes and the data's are matched by name: the data may have had fewer classes when the
-champion was trained.
-"""
+"""Writes the predictions of each row, as `tasks/data/predictions.py` reads them."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.data.metrics import Predictions
 from tasks.data.predictions import FEATURES, FILE
 
 if TYPE_CHECKING:
@@ -37,14 +32,7 @@ class Answers:
     probabilities: "NDArray[np.float32]"
 
 
-def all_names(classes: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
-    """The classes of the data, then those that only the model knows."""
-    return tuple(dict.fromkeys((*classes, *known)))
-
-
-def write(
-    answers: Iterable[Answers], known: Sequence[str], classes: Sequence[str], folder: Path
-) -> "Iterator[tuple[pa.RecordBatch, Predictions]]":
+def write(answers: Iterable[Answers], known: Sequence[str], folder: Path) -> None:
     """Writes `predictions.parquet`, a row group for each of the answers.
 
     Its columns are path, sha256, pixels, label, prediction, confidence, and probabilities in the
@@ -53,51 +41,31 @@ def write(
     Args:
         answers: In the order of the split's rows.
         known: The model's labels.
-        classes: The data's.
         folder: Where the file goes.
-
-    Yields:
-        The rows as written, and the same for counting, with the indices of `all_names`.
     """
     import numpy as np
     import pyarrow as pa
-    import pyarrow.compute as pc
     from pyarrow import parquet
 
-    # From a class of the model to its index among the names, and from one of the data to its index
-    # among the model's; -1 for one that the model does not know.
-    names = all_names(classes, known)
-    place, place_known = (
-        {name: index for index, name in enumerate(each)} for each in (names, known)
-    )
-    to_name = np.array([place[name] for name in known])
-    to_known = np.array([place_known.get(name, -1) for name in classes])
-    schema = _schema(known)
+    names = pa.array(known, pa.string())
+    columns = {
+        **dict.fromkeys(COLUMNS, pa.string()),
+        "prediction": pa.string(),
+        "confidence": pa.float32(),
+        "probabilities": pa.list_(pa.float32()),
+    }
+    schema = pa.schema(columns, metadata={"labels": json.dumps(list(known))})
     with parquet.ParquetWriter(folder / FILE, schema) as writer:
         for answer in answers:
-            labels = pc.index_in(answer.rows["label"], pa.array(classes, pa.string()))
-            labels = labels.to_numpy().astype(np.int64)
-            true = to_known[labels]
-            likelihood, confidence = (
-                np.take_along_axis(answer.probabilities, column[:, None], axis=1)[:, 0]
-                for column in (true, answer.best)
-            )
-            predictions = Predictions(
-                labels, to_name[answer.best], confidence, np.where(true >= 0, likelihood, 0)
-            )
-            prediction = pa.DictionaryArray.from_arrays(answer.best, list(known)).cast(pa.string())
-            probabilities = pa.FixedSizeListArray.from_arrays(
-                answer.probabilities.ravel(), len(known)
-            )
-            columns = [
+            confidence = answer.probabilities[np.arange(len(answer.best)), answer.best]
+            lists = pa.FixedSizeListArray.from_arrays(answer.probabilities.ravel(), len(known))
+            values = [
                 *answer.rows.columns,
-                prediction,
+                names.take(pa.array(answer.best)),
                 pa.array(confidence),
-                probabilities.cast(schema.field("probabilities").type),
+                lists.cast(columns["probabilities"]),
             ]
-            batch = pa.RecordBatch.from_arrays(columns, schema=schema)
-            writer.write_batch(batch)
-            yield batch, predictions
+            writer.write_batch(pa.RecordBatch.from_arrays(values, schema=schema))
 
 
 def write_features(
@@ -119,16 +87,3 @@ def write_features(
         "features": pa.array([row for each in features for row in each], pa.list_(pa.float32())),
     }
     parquet.write_table(pa.table(columns), folder / FEATURES)
-
-
-def _schema(known: Sequence[str]) -> "pa.Schema":
-    """The columns of the predictions."""
-    import pyarrow as pa
-
-    columns = {
-        **dict.fromkeys(COLUMNS, pa.string()),
-        "prediction": pa.string(),
-        "confidence": pa.float32(),
-        "probabilities": pa.list_(pa.float32()),
-    }
-    return pa.schema(columns, metadata={"labels": json.dumps(list(known))})

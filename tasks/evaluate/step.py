@@ -20,16 +20,9 @@ from tasks.data import package
 from tasks.data.embeddings import prepared_by
 from tasks.data.image_facts import has_features
 from tasks.data.learnt_images import LEARNT, learnt_images
-from tasks.data.metrics import (
-    LOWER_IS_BETTER,
-    Confusion,
-    Tally,
-    outcomes,
-    per_class,
-    summarise,
-)
-from tasks.data.predictions import image_id
-from tasks.data.shards import ROWS, PreparedSplit, open_prepared
+from tasks.data.metrics import LOWER_IS_BETTER, outcomes, per_class, summarise
+from tasks.data.predictions import image_id, read
+from tasks.data.shards import ROWS, Prepared, PreparedSplit, open_prepared
 from tasks.evaluate import plots, predictions
 from tasks.evaluate.predictions import Answers
 
@@ -69,43 +62,25 @@ def evaluate(
         without code; and `images`, what images it takes.
     """
     import numpy as np
-    from pyarrow import csv, schema, string
+    from pyarrow import csv
 
     model = trained.folder / "model"
     prepared = open_prepared(images.folder)
-    split = prepared.split(SPLIT)
-    known = tuple(json.loads((model / models.LABELS).read_text(encoding="utf-8")))
-    chunk = max(1, min(MAX_ROWS, MAX_PROBABILITIES // len(known)))
-    sampled = dict(_sampled(split))
-    job = PredictionJob(
-        model, images.folder, SPLIT, evaluation.batch_size, evaluation.precision, tuple(sampled)
-    )
-    features: list[NDArray[np.float32]] = []
-    answers = _answers(probabilities(job, chunk, features), chunk, split)
-    names = predictions.all_names(prepared.labels, known)
-    tally, confusion = Tally(names, len(prepared.labels)), Confusion(names)
-    examples = plots.Examples(len(split))
-    pair = schema({"actual": string(), "predicted": string()})
-    # A row per image: what DVC's confusion plot counts.
-    with csv.CSVWriter(workspace.folder / "confusion.csv", pair) as pairs:
-        written = predictions.write(answers, known, prepared.labels, workspace.folder)
-        for rows, counted in written:
-            examples.add(tally.rows, counted)
-            tally.add(counted)
-            confusion.add(counted)
-            pairs.write_batch(rows.select(["label", "prediction"]).rename_columns(pair.names))
-    assert tally.rows == len(split), (tally.rows, len(split))
-    predictions.write_features(list(sampled.values()), features, workspace.folder)
+    _predict(evaluation, model, prepared, workspace.folder)
+    named = read(workspace.folder)
+    tally = named.tally(prepared.labels)
     metrics = summarise(tally)
     write_json(workspace.folder / "metrics.json", metrics)
     write_json(workspace.folder / "per_class.json", per_class(tally))
     write_json(workspace.report / "classes.json", outcomes(tally))
-    test_images = _images_of(images.folder, SPLIT)
+    # A row per image: what DVC's confusion plot counts.
+    pairs = named.rows.select(["label", "prediction"]).rename_columns(["actual", "predicted"])
+    csv.write_csv(pairs, workspace.folder / "confusion.csv")
     if (learnt := _learnt(trained, images.folder, workspace)) is not None:
         np.save(workspace.report / LEARNT, learnt)
     report = trained.folder / REPORT
     history = json.loads((report / "history.json").read_text(encoding="utf-8"))
-    plots.draw(tally, confusion, examples, prepared.pixels(SPLIT), history, workspace.report)
+    plots.draw(tally, prepared.pixels(SPLIT), history, workspace.report)
     _track(report, metrics, workspace)
     return {
         "metrics": metrics,
@@ -113,11 +88,26 @@ def evaluate(
         "weights": packages.digest_of_weights(model),
         "train": trained.digest,
         "precision": evaluation.precision,
-        "test_images": sha256(test_images.tobytes()).hexdigest(),
+        "test_images": sha256(np.unique(named.images).tobytes()).hexdigest(),
         "package": package.package_digest(model, evaluation.precision, package.code_of(model)),
         "package_bytes": package.size_of(model),
         "images": package.images_of(model),
     }
+
+
+def _predict(evaluation: Evaluate, model: Path, prepared: Prepared, folder: Path) -> None:
+    """Predicts the test split, and writes the predictions and the features."""
+    split = prepared.split(SPLIT)
+    known = tuple(json.loads((model / models.LABELS).read_text(encoding="utf-8")))
+    chunk = max(1, min(MAX_ROWS, MAX_PROBABILITIES // len(known)))
+    sampled = _sampled(split)
+    job = PredictionJob(
+        model, prepared.folder, SPLIT, evaluation.batch_size, evaluation.precision, tuple(sampled)
+    )
+    features: list[NDArray[np.float32]] = []
+    outputs = probabilities(job, chunk, features)
+    predictions.write(_answers(outputs, chunk, split), known, folder)
+    predictions.write_features(list(sampled.values()), features, folder)
 
 
 def _answers(
@@ -137,21 +127,22 @@ def _answers(
     with parquet.ParquetFile(split.folder / ROWS, **options) as origin:
         described = origin.iter_batches(chunk, columns=list(predictions.COLUMNS))
         for output, rows in zip(outputs, described, strict=True):
-            rows = rows.select(predictions.COLUMNS)
-            yield Answers(rows, output.argmax(axis=1), output)
+            yield Answers(rows.select(predictions.COLUMNS), output.argmax(axis=1), output)
 
 
-def _sampled(split: PreparedSplit) -> Iterator[tuple[int, str]]:
+def _sampled(split: PreparedSplit) -> dict[int, str]:
     """The rows of which the features are kept, each with the SHA-256 of its image."""
     from pyarrow import parquet
 
-    first, total = 0, len(split)
     with parquet.ParquetFile(split.folder / ROWS) as origin:
-        for batch in origin.iter_batches(MAX_ROWS, columns=["sha256"]):
-            for row, sha256 in enumerate(batch["sha256"].to_pylist(), first):
-                if has_features(sha256, total):
-                    yield row, sha256
-            first += len(batch)
+        digests = (
+            digest
+            for batch in origin.iter_batches(MAX_ROWS, columns=["sha256"])
+            for digest in batch["sha256"].to_pylist()
+        )
+        return {
+            row: digest for row, digest in enumerate(digests) if has_features(digest, len(split))
+        }
 
 
 def _learnt(trained: Artifact, prepared: Path, workspace: Workspace) -> "NDArray[np.uint64] | None":
@@ -162,7 +153,7 @@ def _learnt(trained: Artifact, prepared: Path, workspace: Workspace) -> "NDArray
     """
     import numpy as np
 
-    learnt = _images_of(prepared, *LEARNT_FROM)
+    learnt = _images_of(prepared)
     if (start := trained.facts.get("start")) is None:
         return learnt
     version = versions.find_by_weights(workspace.project, workspace.workload, start)
@@ -170,13 +161,13 @@ def _learnt(trained: Artifact, prepared: Path, workspace: Workspace) -> "NDArray
     return np.union1d(learnt, np.load(file, allow_pickle=False)) if file else None
 
 
-def _images_of(prepared: Path, *splits: str) -> "NDArray[np.uint64]":
-    """The images of some splits, each once, in ascending order."""
+def _images_of(prepared: Path) -> "NDArray[np.uint64]":
+    """The images that a model learns from, each once, in ascending order."""
     import numpy as np
     from pyarrow import parquet
 
     images: list[int] = []
-    for split in splits:
+    for split in LEARNT_FROM:
         rows = parquet.read_table(prepared / split / ROWS, columns=["pixels"])
         images += map(image_id, rows["pixels"].to_pylist())
     return np.unique(np.array(images, "<u8"))

@@ -4,7 +4,6 @@ The statistics are those of the gate, and nothing is decided. Where many compari
 same images, one of them finds a difference by luck.
 """
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,10 +14,22 @@ from retrain.runs import console
 from retrain.step import Facts
 from retrain.workload import Gate
 from tasks.data.metrics import METRICS
-from tasks.data.predictions import ROWS, NamedPredictions, image_id
+from tasks.data.predictions import (
+    NamedPredictions,
+    batches,
+    image_id,
+    known_classes,
+    likelihoods,
+)
 from tasks.gate import paired
-from tasks.gate.pairs import pair
-from tasks.gate.rules import counted, left_out_as_learnt, left_out_by_class, measured, not_recorded
+from tasks.gate.pairs import Pairs, pair
+from tasks.gate.wording import (
+    counted,
+    left_out_as_learnt,
+    left_out_by_class,
+    measured,
+    not_recorded,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,65 +58,48 @@ class Shown:
     pixels: str | None
 
 
-@dataclass(frozen=True)
-class Answers:
-    """A model's answers, for all images.
-
-    Attributes:
-        known: The model's classes.
-        labels: str or None (images,), the most probable classes; None without an answer.
-        confidence: float32 (images,), their probabilities; 0 without an answer.
-        likelihood: float32 (images,), the probabilities of the true classes; 0 for a class that the
-            model does not know.
-    """
-
-    known: tuple[str, ...]
-    labels: "NDArray[Any]"
-    confidence: "NDArray[np.float32]"
-    likelihood: "NDArray[np.float32]"
-
-
-def read_answers(file: Path, images: Sequence[Shown]) -> Answers:
+def read_answers(file: Path, images: Sequence[Shown]) -> NamedPredictions:
     """Reads the answers of a model that the flow `predict` has written.
 
     Args:
         file: As `tasks.predict.predict.predict` writes it.
         images: Those that it classified, in the same order.
 
+    Returns:
+        The answers; an image without one has no prediction, and the confidence 0.
+
     Raises:
         ValueError: The images have changed since.
     """
     import numpy as np
+    import pyarrow as pa
     from pyarrow import parquet
 
-    parts, first = [], 0
+    labels = pa.array([image.label for image in images], pa.string())
+    numbers, first = [], 0
     with parquet.ParquetFile(file) as opened:
-        known = tuple(json.loads(opened.schema_arrow.metadata[b"labels"]))
-        place = {name: index for index, name in enumerate(known)}
-        for batch in opened.iter_batches(ROWS):
-            shown = images[first : first + len(batch)]
+        described = opened.read(["sha256", "label"])
+        if described["sha256"].to_pylist() != [image.sha256 for image in images]:
+            raise ValueError("The images have changed while they were classified: run again.")
+        known = known_classes(opened)
+        for batch, probabilities in batches(opened, known):
+            true = likelihoods(probabilities, labels.slice(first, len(batch)), known)
+            numbers.append([probabilities.max(axis=1), true])
             first += len(batch)
-            if [image.sha256 for image in shown] != batch["sha256"].to_pylist():
-                raise ValueError("The images have changed while they were classified: run again.")
-            labels = np.array(batch["label"].to_pylist(), object)
-            answered = np.flatnonzero(batch["label"].is_valid().to_numpy(zero_copy_only=False))
-            values = batch["probabilities"].drop_null().flatten().to_numpy()
-            values = values.reshape(len(answered), len(known))
-            confidence, likelihood = np.zeros((2, len(batch)), np.float32)
-            confidence[answered] = values.max(axis=1)
-            names = (shown[row].label or "" for row in answered.tolist())
-            true = np.array([place.get(name, -1) for name in names], np.int64)
-            found = values[np.arange(len(answered)), true]
-            likelihood[answered] = np.where(true < 0, 0, found)
-            parts.append((labels, confidence, likelihood))
-    if first != len(images):
-        raise ValueError("The images have changed while they were classified: run again.")
-    return Answers(known, *(np.concatenate(column) for column in zip(*parts, strict=True)))
+    confidence, likelihood = np.concatenate(numbers, axis=1)
+    columns = {
+        "image": np.array([image_id(image.pixels or "0") for image in images], np.uint64),
+        "label": labels,
+        "prediction": described["label"],
+        "confidence": confidence,
+        "likelihood": likelihood,
+    }
+    return NamedPredictions(known, pa.table(columns))
 
 
 def compare(
-    a: Answers,
-    b: Answers,
+    a: NamedPredictions,
+    b: NamedPredictions,
     images: Sequence[Shown],
     learnt: "Sequence[NDArray[np.uint64] | None]",
     rules: Gate,
@@ -136,23 +130,24 @@ def compare(
         `metrics` is empty.
     """
     import numpy as np
+    import pyarrow.compute as pc
 
-    labels = np.array([image.label for image in images], object)
-    answered = np.array([None not in each for each in zip(a.labels, b.labels, strict=True)])
-    differ = answered & (a.labels != b.labels)
-    known = {*a.known, *b.known}
+    answers = (a.rows["prediction"], b.rows["prediction"])
+    answered = pc.and_(*(column.is_valid() for column in answers)).to_numpy()
+    differ = pc.not_equal(*answers).fill_null(False).to_numpy()
+    labels = a.rows["label"]
     found: Facts = {
         "shown": len(images),
         "unanswered": int((~answered).sum()),
         "same": int((answered & ~differ).sum()),
-        "pairs": _pairs(a.labels[differ], b.labels[differ]),
-        "labelled": any(label in known for label in labels),
+        "pairs": _pairs(*(column.filter(differ).to_pylist() for column in answers)),
+        "labelled": not {*a.known, *b.known}.isdisjoint(labels.unique().to_pylist()),
     }
     compared = np.zeros(len(images), bool)
     if found["labelled"]:
-        used = answered & np.array([label is not None for label in labels])
+        used = answered & labels.is_valid().to_numpy()
         found["no_class"] = int((answered & ~used).sum())
-        measures, of_used = _measure(a, b, images, used, learnt, rules)
+        measures, of_used = _measure(a.take(used), b.take(used), learnt, rules)
         found |= measures
         compared[np.flatnonzero(used)[of_used]] = True
     table = _disagreements(a, b, images, differ, compared)
@@ -161,36 +156,24 @@ def compare(
 
 
 def _measure(
-    a: Answers,
-    b: Answers,
-    images: Sequence[Shown],
-    used: "NDArray[np.bool_]",
+    a: NamedPredictions,
+    b: NamedPredictions,
     learnt: "Sequence[NDArray[np.uint64] | None]",
     rules: Gate,
 ) -> "tuple[Facts, NDArray[np.bool_]]":
-    """Compares the two on the images that have a class.
+    """Compares the two on images that have a class and that both have answered.
 
     Returns:
         The part of `compare`'s result; and which of these images were compared.
     """
     import numpy as np
 
-    rows = np.flatnonzero(used)
-    some = [images[row] for row in rows.tolist()]
-    ids = np.array([image_id(image.pixels or "0") for image in some], np.uint64)
-    labels = np.array([image.label for image in some], object)
-    theirs, ours = (
-        NamedPredictions(
-            each.known, ids, labels, each.labels[rows], each.confidence[rows], each.likelihood[rows]
-        )
-        for each in (a, b)
-    )
-    recorded = [each for each in learnt if each is not None]
-    comparable = pair(ours, theirs, np.concatenate(recorded) if recorded else None)
+    recorded = [ids for ids in learnt if ids is not None]
+    comparable = pair(b, a, np.concatenate(recorded) if recorded else None)
     pairs = comparable.pairs
     facts: Facts = {
-        "learnt": [0 if each is None else int(np.isin(ids, each).sum()) for each in learnt],
-        "recorded": [each is not None for each in learnt],
+        "learnt": [0 if ids is None else int(np.isin(a.images, ids).sum()) for ids in learnt],
+        "recorded": [ids is not None for ids in learnt],
         "other_classes": comparable.other_classes,
         "images": pairs.rows,
         "level": rules.level,
@@ -200,72 +183,66 @@ def _measure(
     }
     if pairs.rows:
         for name in METRICS:
-            facts["metrics"][name] = {
-                "a": paired.score(pairs.opponent, pairs, name),
-                "b": paired.score(pairs.challenger, pairs, name),
+            values = {
+                "a": pairs.score(pairs.opponent, name),
+                "b": pairs.score(pairs.challenger, name),
             }
             if name in paired.COMPARABLE:
-                difference = paired.compare(pairs, name, rules.margin, rules.level)
-                facts["metrics"][name] |= asdict(difference)
-        facts["only_b"], facts["only_a"] = paired.only_one_correct(pairs)
+                values |= asdict(paired.compare(pairs, name, rules.margin, rules.level))
+            facts["metrics"][name] = values
+        facts["only_b"], facts["only_a"] = pairs.only_one_correct
         facts["classes"] = _classes(pairs)
     return facts, comparable.used
 
 
-def _classes(pairs: paired.Pairs) -> list[Facts]:
+def _classes(pairs: Pairs) -> list[Facts]:
     """The classes in which one model has more images right than the other, the largest first."""
     import numpy as np
 
-    names = pairs.names[: pairs.classes]
-    rows = np.bincount(pairs.opponent.labels, minlength=len(names))
-    hits_a, hits_b = (
-        np.bincount(each.labels[each.labels == each.predicted], minlength=len(names))
-        for each in (pairs.opponent, pairs.challenger)
-    )
-    order = np.argsort(-np.abs(hits_b - hits_a), kind="stable")
+    a, b = (pairs.tally(answers).of_classes for answers in (pairs.opponent, pairs.challenger))
+    more = b.correct - a.correct
+    order = np.argsort(-np.abs(more), kind="stable")[:SHOWN_CLASSES]
     return [
         {
-            "label": names[index],
-            "images": int(rows[index]),
-            "a": int(hits_a[index]) / int(rows[index]),
-            "b": int(hits_b[index]) / int(rows[index]),
-            "difference": int(hits_b[index] - hits_a[index]),
+            "label": pairs.names[index],
+            "images": int(a.actual[index]),
+            "a": float(a.recall[index]),
+            "b": float(b.recall[index]),
+            "difference": int(more[index]),
         }
-        for index in order[:SHOWN_CLASSES]
-        if hits_a[index] != hits_b[index]
+        for index in order
+        if more[index]
     ]
 
 
-def _pairs(a: "NDArray[Any]", b: "NDArray[Any]") -> list[Facts]:
+def _pairs(a: Sequence[str], b: Sequence[str]) -> list[Facts]:
     """The most frequent pairs of labels."""
-    counts = Counter(zip(a.tolist(), b.tolist(), strict=True))
-    return [{"a": one, "b": other, "images": n} for (one, other), n in counts.most_common(SHOWN)]
+    counts = Counter(zip(a, b, strict=True)).most_common(SHOWN)
+    return [{"a": one, "b": other, "images": images} for (one, other), images in counts]
 
 
 def _disagreements(
-    a: Answers,
-    b: Answers,
+    a: NamedPredictions,
+    b: NamedPredictions,
     images: Sequence[Shown],
     differ: "NDArray[np.bool_]",
     compared: "NDArray[np.bool_]",
 ) -> "pa.Table":
     """The images with different labels, in order."""
-    import numpy as np
     import pyarrow as pa
 
-    rows = np.flatnonzero(differ)
-    some = [images[row] for row in rows.tolist()]
+    text = pa.string()
     columns = {
-        "path": pa.array([image.path for image in some], pa.string()),
-        "sha256": pa.array([image.sha256 for image in some], pa.string()),
-        "label": pa.array([image.label for image in some], pa.string()),
-        "a_label": pa.array(a.labels[rows], pa.string()),
-        "a_confidence": pa.array(a.confidence[rows], pa.float32()),
-        "b_label": pa.array(b.labels[rows], pa.string()),
-        "b_confidence": pa.array(b.confidence[rows], pa.float32()),
-        "compared": pa.array(compared[rows], pa.bool_()),
+        "path": pa.array([image.path for image in images], text),
+        "sha256": pa.array([image.sha256 for image in images], text),
+        "label": a.rows["label"],
+        "a_label": a.rows["prediction"],
+        "a_confidence": a.rows["confidence"],
+        "b_label": b.rows["prediction"],
+        "b_confidence": b.rows["confidence"],
+        "compared": compared,
     }
-    return pa.table(columns)
+    return pa.table(columns).filter(differ)
 
 
 def sentences(found: Mapping[str, Any], a: str, b: str) -> list[str]:

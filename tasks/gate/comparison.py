@@ -13,7 +13,8 @@ from tasks.data.learnt_images import LEARNT, learnt_images
 from tasks.data.metrics import split_name
 from tasks.data.slices import NO_SLICES, Slice, Slices, metric_of, parse
 from tasks.gate import paired
-from tasks.gate.pairs import Comparable, pair
+from tasks.gate.paired import holm
+from tasks.gate.pairs import Comparable, Pairs, pair
 
 
 @dataclass(frozen=True)
@@ -96,40 +97,35 @@ def compare(
     # The challenger has learnt a test image only if the model that it started from did.
     files = [terms.learnt, scores.folder / REPORT / LEARNT]
     learnt = [np.load(file, allow_pickle=False) for file in files if file and file.exists()]
-    found = pair(ours, other, np.concatenate(learnt) if learnt else None)
-    facts: Facts = {
-        "images": found.pairs.rows,
-        "learnt": found.learnt,
-        "other_classes": found.other_classes,
-        "absent": list(found.absent),
+    comparable = pair(ours, other, np.concatenate(learnt) if learnt else None)
+    enough = comparable.pairs.rows >= rules.min_compared
+    names = dict.fromkeys((rules.metric, *rules.no_worse)) if enough else ()
+    by_name = {name: _by_name(rules, name, terms.slices, comparable) for name in names}
+    return {
+        "images": comparable.pairs.rows,
+        "learnt": comparable.learnt,
+        "other_classes": comparable.other_classes,
+        "absent": list(comparable.absent),
         "new_classes": [name for name in ours.known if name not in other.known],
         "recorded": terms.learnt is not None,
         "level": rules.level,
-        "metrics": {},
-        "not_compared": [],
+        "metrics": {name: of for found in by_name.values() for name, of in found.items()},
+        "not_compared": [name for name, compared in by_name.items() if not compared],
     }
-    if found.pairs.rows < rules.min_compared:
-        return facts
-    for name in dict.fromkeys((rules.metric, *rules.no_worse)):
-        if parsed := parse(name):
-            compared = _by_slice(rules, terms.slices.named(*parsed), terms, found)
-        elif _images_of(found.pairs, name) >= rules.min_compared:
-            compared = {name: _by(found.pairs, name, rules)}
-        else:
-            compared = {}
-        facts["metrics"] |= compared
-        facts["not_compared"] += [] if compared else [name]
-    return facts
 
 
-def _images_of(pairs: paired.Pairs, metric: str) -> int:
-    """How many images a metric is of: all, or those of its class."""
-    _, label = split_name(metric)
-    return pairs.rows if label is None else pairs.of_class(label).rows
+def _by_name(rules: Gate, name: str, slices: Slices, comparable: Comparable) -> dict[str, Facts]:
+    """What is found by one metric, or in each of several slices; nothing with too few images."""
+    pairs = comparable.pairs
+    if parsed := parse(name):
+        return _by_slice(rules, slices.named(*parsed), slices, comparable)
+    _, label = split_name(name)
+    images = pairs.rows if label is None else pairs.of_class(label).rows
+    return {name: _by(pairs, name, rules)} if images >= rules.min_compared else {}
 
 
 def _by_slice(
-    rules: Gate, slices: Sequence[Slice], terms: Terms, found: Comparable
+    rules: Gate, named: Sequence[Slice], slices: Slices, comparable: Comparable
 ) -> dict[str, Facts]:
     """The accuracies in the slices of one rule of `gate.no_worse`.
 
@@ -138,22 +134,22 @@ def _by_slice(
     import numpy as np
 
     compared = {}
-    for one in slices:
-        inside = np.flatnonzero(terms.slices.contains(one)[found.used])
+    for one in named:
+        inside = np.flatnonzero(slices.contains(one)[comparable.used])
         if len(inside) >= rules.min_compared:
-            compared[metric_of(one)] = _by(found.pairs.take(inside), "accuracy", rules)
-    worse = paired.holm({name: of["p_worse"] for name, of in compared.items()}, rules.level)
+            compared[metric_of(one)] = _by(comparable.pairs.take(inside), "accuracy", rules)
+    worse = holm({name: of["p_worse"] for name, of in compared.items()}, rules.level)
     for name, of in compared.items():
         if of["outcome"] == "worse" and name not in worse:
             of["outcome"] = "cannot tell"
     return compared
 
 
-def _by(pairs: paired.Pairs, metric: str, rules: Gate) -> Facts:
-    gained, lost = paired.only_one_correct(pairs)
+def _by(pairs: Pairs, metric: str, rules: Gate) -> Facts:
+    gained, lost = pairs.only_one_correct
     return {
-        "challenger": paired.score(pairs.challenger, pairs, metric),
-        "opponent": paired.score(pairs.opponent, pairs, metric),
+        "challenger": pairs.score(pairs.challenger, metric),
+        "opponent": pairs.score(pairs.opponent, metric),
         "gained": gained,
         "lost": lost,
         **asdict(paired.compare(pairs, metric, rules.margin, rules.level)),

@@ -1,16 +1,73 @@
-"""Pairs the predictions of two models: which images the two are compared on."""
+"""Pairs the answers of two models: which images the two are compared on."""
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tasks.data.metrics import Predictions
+from tasks.data.metrics import METRICS, Predictions, Tally, split_name
 from tasks.data.predictions import NamedPredictions
-from tasks.gate.paired import Pairs
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The answers of two models for the same images, in the same order.
+
+    Attributes:
+        names: The classes: those of the images, then those that a model may answer besides.
+        classes: How many of them the images have.
+        challenger: The answers of the model that may be promoted.
+        opponent: The answers of the model that it is compared with.
+    """
+
+    names: tuple[str, ...]
+    classes: int
+    challenger: Predictions
+    opponent: Predictions
+
+    @property
+    def rows(self) -> int:
+        """The number of images."""
+        return len(self.challenger.labels)
+
+    @property
+    def swapped(self) -> "Pairs":
+        """The same, with the challenger as the opponent."""
+        return Pairs(self.names, self.classes, self.opponent, self.challenger)
+
+    def take(self, rows: "NDArray[np.int64]") -> "Pairs":
+        """The answers for some images, by their indices."""
+        return Pairs(self.names, self.classes, self.challenger.take(rows), self.opponent.take(rows))
+
+    def of_class(self, label: str) -> "Pairs":
+        """The answers for the images of one class; none if no image has it."""
+        import numpy as np
+
+        known = self.names[: self.classes]
+        index = known.index(label) if label in known else -1
+        return self.take(np.flatnonzero(self.challenger.labels == index))
+
+    @property
+    def only_one_correct(self) -> tuple[int, int]:
+        """The images that only the challenger classifies correctly, and those of the opponent."""
+        ours, theirs = (
+            answers.labels == answers.predicted for answers in (self.challenger, self.opponent)
+        )
+        return int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
+
+    def tally(self, answers: Predictions) -> Tally:
+        """What the answers of one of the two models add up to."""
+        return Tally(self.names, self.classes, answers)
+
+    def score(self, answers: Predictions, metric: str) -> float:
+        """A metric of one of the two models, also one of a class."""
+        kind, label = split_name(metric)
+        tally = self.tally(answers)
+        if label is None:
+            return METRICS[kind].of(tally)
+        return float(getattr(tally.of_classes, kind)[self.names.index(label)])
 
 
 @dataclass(frozen=True)
@@ -45,38 +102,22 @@ def pair(
             `image_id` gives them; None if they are not known.
     """
     import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
     assert np.array_equal(ours.images, theirs.images)
     shared = [name for name in ours.known if name in theirs.known]
     fresh = np.ones(len(ours.images), bool) if learnt is None else ~np.isin(ours.images, learnt)
-    of_shared = np.isin(ours.labels.astype(str), np.array(shared, str))
+    labels = ours.rows["label"]
+    of_shared = pc.is_in(labels, pa.array(shared, pa.string())).to_numpy()
     used = fresh & of_shared
-    seen = set(ours.labels[used].tolist())
+    seen = set(labels.filter(used).unique().to_pylist())
     present = [name for name in shared if name in seen]
     names = tuple(dict.fromkeys((*present, *ours.known, *theirs.known)))
     return Comparable(
-        Pairs(names, len(present), _indexed(ours, names, used), _indexed(theirs, names, used)),
+        Pairs(names, len(present), *(each.take(used).indexed(names) for each in (ours, theirs))),
         tuple(name for name in shared if name not in seen),
         int((~fresh).sum()),
         int((fresh & ~of_shared).sum()),
         used,
-    )
-
-
-def _indexed(
-    named: NamedPredictions, names: Sequence[str], used: "NDArray[np.bool_]"
-) -> Predictions:
-    """Some predictions, with classes as indices of the names."""
-    import numpy as np
-
-    place = {name: index for index, name in enumerate(names)}
-
-    def indices(values: Iterable[Any]) -> "NDArray[np.int64]":
-        return np.array([place[value] for value in values], np.int64)
-
-    return Predictions(
-        indices(named.labels[used]),
-        indices(named.predicted[used]),
-        named.confidence[used],
-        named.likelihood[used],
     )

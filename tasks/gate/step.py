@@ -6,7 +6,6 @@ and image size they come from.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact
@@ -15,16 +14,17 @@ from tasks.data.champion import Opponent, Opponents
 from tasks.data.slices import Slices
 from tasks.gate.rules import (
     Rule,
-    about_classes,
     bounds,
     check,
     comparisons,
     is_judged,
-    new_classes,
     per_class,
     same_training,
-    sentences,
 )
+from tasks.gate.wording import about_classes, new_classes, sentences
+
+ALREADY = "champion already"
+PASSES = ("first", "repackaged", ALREADY)  # within the bounds, beside what `promotes` names
 
 
 @step(inputs=("evaluate", "opponents", "slices"), reads=("gate",), cached=False, hours=1)
@@ -48,49 +48,44 @@ def gate(
         it is promoted.
     """
     table = per_class(scores)
-    made = bounds(rules, scores, table, slices)
-    parts = [each | {"judged": is_judged(rules, each)} for each in slices.all]
-    decision = _decide(rules, scores, opponents, made)
-    return decision | {
-        "says": decision["says"] + about_classes(table, opponents),
-        "new_classes": new_classes(table, opponents),
-        "slices": parts,
-    }
-
-
-def _decide(rules: Gate, scores: Artifact, opponents: Opponents, made: list[Rule]) -> Facts:
-    """The decision, given the bounds."""
-    within = _all_passed(made)
-    champion = opponents.champion
-    if champion is None:
-        verdict = "first" if within else "below bounds"
-        return _decision(scores, opponents, made, verdict, becomes=True)
-    if champion.package_digest == scores.facts["package"]:
-        return _decision(scores, opponents, made, "champion already") | {"passed": within}
-    if champion.comparison is None:
-        made.append(same_training(rules, scores, champion))
-        verdict = "repackaged" if made[-1]["passed"] else "worse"
-        becomes = opponents.reference is None
-    else:
-        verdict, found = _compared(rules, scores, opponents)
-        made += found
-        best = opponents.reference or champion
-        becomes = _outcome(rules, best) == "better"
-    if not within:
-        verdict = "below bounds"
-    passed = verdict in PASSES or verdict in rules.promotes
-    says = [
-        sentence
-        for role, opponent in _compared_ones(opponents).items()
-        for sentence in sentences(rules, role, opponent)
-    ]
-    return _decision(scores, opponents, made, verdict, becomes=becomes) | {
+    bounded = bounds(rules, scores, table, slices)
+    within, champion = _all_passed(bounded), opponents.champion
+    verdict, compared, becomes = _verdict(rules, scores, opponents)
+    passed = within and verdict in (*PASSES, *rules.promotes)
+    says = []
+    if verdict != ALREADY:
+        for role, opponent in _compared_ones(opponents).items():
+            says += sentences(rules, role, opponent)
+        verdict = verdict if within else "below bounds"
+    return {
         "passed": passed,
-        "says": says,
+        "verdict": verdict,
+        "rules": bounded + compared,
+        "champion": champion and {"version": champion.version, "metrics": dict(champion.metrics)},
+        "comparisons": {
+            role: {"version": opponent.version, **(opponent.comparison or {})}
+            for role, opponent in _compared_ones(opponents).items()
+        },
+        "says": says + about_classes(table, opponents),
+        "test_images": scores.facts["test_images"],
+        "reference": becomes,
+        "new_classes": new_classes(table, opponents),
+        "slices": [part | {"judged": is_judged(rules, part)} for part in slices.all],
     }
 
 
-PASSES: tuple[str, ...] = ("first", "repackaged")
+def _verdict(rules: Gate, scores: Artifact, opponents: Opponents) -> tuple[str, list[Rule], bool]:
+    """The verdict within the bounds, its rules, and whether the model becomes the reference."""
+    champion, reference = opponents.champion, opponents.reference
+    if champion is None:
+        return "first", [], True
+    if champion.package_digest == scores.facts["package"]:
+        return ALREADY, [], False
+    if champion.comparison is None:
+        rule = same_training(rules, scores, champion)
+        return "repackaged" if rule["passed"] else "worse", [rule], reference is None
+    verdict, made = _compared(rules, scores, opponents)
+    return verdict, made, _outcome(rules, reference or champion) == "better"
 
 
 def _compared(rules: Gate, scores: Artifact, opponents: Opponents) -> tuple[str, list[Rule]]:
@@ -101,22 +96,18 @@ def _compared(rules: Gate, scores: Artifact, opponents: Opponents) -> tuple[str,
     """
     allowed = {"champion": rules.promotes, "reference": ("not worse", "better", *rules.promotes)}
     made: list[Rule] = []
-    verdict = None
+    outcomes = []
     for role, opponent in _compared_ones(opponents).items():
-        outcome = _outcome(rules, opponent)
+        outcomes.append(_outcome(rules, opponent))
         made += comparisons(rules, scores, role, opponent, allowed[role])
-        if verdict is None or outcome not in allowed[role]:
-            verdict = outcome
-        if outcome not in allowed[role]:
-            break
-        if not _all_passed(made):
-            verdict = "worse"  # in one of `gate.no_worse`
-            break
-    assert verdict is not None
-    return verdict, made
+        if outcomes[-1] not in allowed[role]:
+            return outcomes[-1], made
+        if not _all_passed(made):  # by one of `gate.no_worse`
+            return "worse", made
+    return outcomes[0], made
 
 
-def _outcome(rules: Gate, opponent: Opponent) -> str | None:
+def _outcome(rules: Gate, opponent: Opponent) -> str:
     if opponent.comparison is None:  # the same training
         return "not worse"
     found = opponent.comparison["metrics"]
@@ -133,30 +124,6 @@ def _compared_ones(opponents: Opponents) -> Mapping[str, Opponent]:
 
 def _all_passed(made: Sequence[Rule]) -> bool:
     return all(rule["passed"] is not False for rule in made)
-
-
-def _decision(
-    scores: Artifact,
-    opponents: Opponents,
-    made: Sequence[Rule],
-    verdict: str,
-    *,
-    becomes: bool = False,
-) -> dict[str, Any]:
-    champion = opponents.champion
-    return {
-        "passed": verdict in PASSES,
-        "verdict": verdict,
-        "rules": list(made),
-        "champion": champion and {"version": champion.version, "metrics": dict(champion.metrics)},
-        "comparisons": {
-            role: {"version": each.version, **(each.comparison or {})}
-            for role, each in _compared_ones(opponents).items()
-        },
-        "says": [],
-        "test_images": scores.facts["test_images"],
-        "reference": becomes,
-    }
 
 
 gate.checks(check)

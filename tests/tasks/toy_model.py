@@ -17,8 +17,9 @@ from retrain.project import Project
 from retrain.step import Workspace
 from retrain.store import Artifact
 from tasks.data import image_table, package
-from tasks.data.metrics import LOWER_IS_BETTER, Tally, per_class
+from tasks.data.metrics import LOWER_IS_BETTER, per_class
 from tasks.data.pixels import digest, digest_of
+from tasks.data.predictions import read
 from tasks.data.shards import shard_name
 from tasks.evaluate import predictions
 from tests.tasks.toy_data import write_parquet
@@ -143,10 +144,8 @@ def write_scores(folder: Path, trained: Artifact, rows: int, precision: str = "f
     answers = predictions.Answers(
         pa.RecordBatch.from_pydict(described), probabilities.argmax(1), probabilities
     )
-    tally = Tally(predictions.all_names(LABELS, known), len(LABELS))
-    for _, counted in predictions.write([answers], known, LABELS, folder):
-        tally.add(counted)
-    (folder / "per_class.json").write_text(json.dumps(per_class(tally)))
+    predictions.write([answers], known, folder)
+    (folder / "per_class.json").write_text(json.dumps(per_class(read(folder).tally(LABELS))))
     facts = {
         "metrics": {"accuracy": 0.95, "log_loss": 0.2},
         "lower_is_better": LOWER_IS_BETTER,

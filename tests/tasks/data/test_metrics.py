@@ -1,43 +1,38 @@
+import re
+
 import numpy as np
 import pytest
 from sklearn.metrics import (
     accuracy_score,
-    f1_score,
     log_loss as sklearn_log_loss,
     multilabel_confusion_matrix,
     precision_recall_fscore_support,
-    precision_score,
-    recall_score,
 )
 
 from tasks.data.metrics import (
     LOWER_IS_BETTER,
     MAX_CELLS,
     METRICS,
-    Confusion,
     Predictions,
     Tally,
     outcomes,
     per_class,
+    split_name,
     summarise,
 )
 
 NAMES = ("a", "b", "c")
 
 
-def tally(labels, predicted, confidence=None, likelihood=None, names=NAMES, chunk=None) -> Tally:
-    """Counts predictions, in chunks of as many rows."""
-    rows = len(labels)
-    columns = (
+def tally(labels, predicted, confidence=None, likelihood=None, names=NAMES, classes=3) -> Tally:
+    half = np.full(len(labels), 0.5, np.float32)
+    given = Predictions(
         np.array(labels, np.int64),
         np.array(predicted, np.int64),
-        np.array(np.full(rows, 0.5) if confidence is None else confidence, np.float32),
-        np.array(np.full(rows, 0.5) if likelihood is None else likelihood, np.float32),
+        half if confidence is None else np.array(confidence, np.float32),
+        half if likelihood is None else np.array(likelihood, np.float32),
     )
-    counted = Tally(names, len(NAMES))
-    for start in range(0, rows, chunk or rows):
-        counted.add(Predictions(*(column[start : start + (chunk or rows)] for column in columns)))
-    return counted
+    return Tally(names, classes, given)
 
 
 def test_the_metrics_are_those_of_the_confusion_counted_by_hand():
@@ -52,24 +47,10 @@ def test_the_metrics_are_those_of_the_confusion_counted_by_hand():
     assert metrics["worst_class_recall"] == pytest.approx(1 / 2)
 
 
-def test_macro_means_are_those_of_scikit_learn():
-    random = np.random.default_rng(0)
-    labels, predicted = random.integers(0, 3, 200), random.integers(0, 3, 200)
-    metrics = summarise(tally(labels, predicted))
-    for name, function in (
-        ("precision", precision_score),
-        ("recall", recall_score),
-        ("f1", f1_score),
-    ):
-        assert metrics[f"macro_{name}"] == pytest.approx(
-            function(labels, predicted, average="macro")
-        )
-
-
 def test_the_outcomes_of_each_class_and_their_averages_are_those_of_scikit_learn():
     random = np.random.default_rng(1)
     labels, predicted = random.integers(0, 3, 200), random.choice([0, 1, 1, 2], 200)
-    found = outcomes(tally(labels, predicted, chunk=7))
+    found = outcomes(tally(labels, predicted))
     counts = [[[row["tn"], row["fp"]], [row["fn"], row["tp"]]] for row in found["classes"]]
     assert counts == multilabel_confusion_matrix(labels, predicted).tolist()
     assert [row["label"] for row in found["classes"]] == list(NAMES)
@@ -80,6 +61,8 @@ def test_the_outcomes_of_each_class_and_their_averages_are_those_of_scikit_learn
     for average in ("macro", "micro"):
         expected = precision_recall_fscore_support(labels, predicted, average=average)[:3]
         assert [found[average][name] for name in names] == pytest.approx(expected)
+    macro = {name: summarise(tally(labels, predicted))[f"macro_{name}"] for name in names}
+    assert macro == pytest.approx(found["macro"])
     assert found["micro"]["f1"] == pytest.approx(accuracy_score(labels, predicted))
 
 
@@ -119,33 +102,39 @@ def test_calibration_compares_confidence_with_accuracy_in_bins():
     assert bins.error == pytest.approx(0.5 * 0.12 + 0.5 * 0.02)
 
 
-def test_the_metrics_are_the_same_in_whatever_chunks_the_rows_come():
-    random = np.random.default_rng(0)
-    labels, predicted = random.integers(0, 3, (2, 1_000))
-    confidence, likelihood = random.random((2, 1_000), np.float32)
-    given = (labels, predicted, confidence, likelihood)
-    whole, parts = tally(*given), tally(*given, chunk=64)
-    assert per_class(parts) == per_class(whole)
-    assert summarise(parts) == pytest.approx(summarise(whole), rel=1e-13)
-
-
 def test_the_confusion_matrix_counts_true_classes_in_rows_and_predicted_ones_in_columns():
-    half, confusion = np.full(5, 0.5, np.float32), Confusion(NAMES)
-    confusion.add(Predictions(np.array([0, 0, 1, 2, 2]), np.array([0, 2, 1, 2, 2]), half, half))
-    assert confusion.counts.tolist() == [[1, 0, 1], [0, 1, 0], [0, 0, 2]]
+    confusion = tally([0, 0, 1, 2, 2], [0, 2, 1, 2, 2]).confusion
+    assert confusion.tolist() == [[1, 0, 1], [0, 1, 0], [0, 0, 2]]
 
 
 def test_of_many_classes_the_confusion_matrix_is_no_larger_than_can_be_seen():
     names = tuple(str(number) for number in range(21_841))
-    tally, confusion = Tally(names, len(names)), Confusion(names)
     labels = np.arange(len(names))
-    half = np.full(len(names), 0.5, np.float32)
-    for counts in (tally, confusion):
-        counts.add(Predictions(labels, labels, half, half))
-    assert confusion.counts.shape == (MAX_CELLS, MAX_CELLS)
-    assert confusion.counts.trace() == confusion.counts.sum() == len(names)
-    assert summarise(tally)["macro_f1"] == 1
+    all_right = tally(labels, labels, names=names, classes=len(names))
+    assert all_right.confusion.shape == (MAX_CELLS, MAX_CELLS)
+    assert all_right.confusion.trace() == all_right.confusion.sum() == len(names)
+    assert summarise(all_right)["macro_f1"] == 1
+    shifted = tally([0, 21_840], [21_840, 0], names=names, classes=len(names)).confusion
+    assert (shifted[0, -1], shifted[-1, 0], shifted.sum()) == (1, 1, 2)
 
 
 def test_errors_are_better_when_they_are_lower():
     assert LOWER_IS_BETTER == ["calibration_error", "log_loss"]
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("accuracy", ("accuracy", None)),
+        ("recall[cat]", ("recall", "cat")),
+        ("f1[a[b]]", ("f1", "a[b]")),
+        ("precision[]", ("precision", "")),
+        *((name, None) for name in ("recall", "rows", "recall[cat", "recallcat]", "accuracy[cat]")),
+    ],
+)
+def test_the_name_of_a_metric_may_have_a_class(name, split):
+    if split:
+        assert split_name(name) == split
+    else:
+        with pytest.raises(KeyError, match=re.escape(name)):
+            split_name(name)

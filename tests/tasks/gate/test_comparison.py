@@ -1,7 +1,8 @@
 """The comparison as a step: which images it is of, and which number it has."""
 
 import hashlib
-import json
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -10,17 +11,16 @@ import pytest
 
 from retrain.project import Project
 from retrain.registry import versions
-from retrain.step import REPORT
+from retrain.step import REPORT, following
 from retrain.store import Artifact
-from retrain.workload import Gate
+from retrain.workload import Data, Gate, Model, Workload
 from tasks.data.champion import Opponents, Registered, Scored
 from tasks.data.learnt_images import LEARNT
 from tasks.data.predictions import image_id
 from tasks.data.slices import FILE, NO_SLICES, Slices
 from tasks.evaluate import predictions
+from tasks.gate import comparison
 from tasks.gate.comparison import Terms, compare, compare_with
-from tests import templates
-from tests.tasks.toy_model import write_model, write_report
 
 CLASSES = ("ant", "bee")
 LABELS = CLASSES * 100
@@ -31,7 +31,7 @@ def sha256(row: int) -> str:
     return hashlib.sha256(str(row).encode()).hexdigest()
 
 
-def write(folder, wrong, known=CLASSES, classes=CLASSES, labels=LABELS) -> Artifact:
+def write(folder, wrong, known=CLASSES, labels=LABELS) -> Artifact:
     """Predictions that are wrong for as many of the first images."""
     rows = len(labels)
     predicted = [
@@ -50,7 +50,7 @@ def write(folder, wrong, known=CLASSES, classes=CLASSES, labels=LABELS) -> Artif
     folder.mkdir(parents=True)
     batch = pa.RecordBatch.from_pydict(described)
     answers = predictions.Answers(batch, best, probabilities)
-    list(predictions.write([answers], known, classes, folder))
+    predictions.write([answers], known, folder)
     return Artifact("evaluate", "k", "d", folder, {})
 
 
@@ -74,36 +74,41 @@ def test_the_predictions_are_compared_image_by_image(tmp_path):
     )
 
 
-def test_images_that_the_opponent_has_learnt_are_left_out(tmp_path):
-    file = tmp_path / LEARNT
-    np.save(file, np.array(sorted(image_id(sha256(row)) for row in range(150)), np.uint64))
-    found = compared(tmp_path, 3, 160, terms=Terms(file, "training"))
-    assert (found["images"], found["learnt"], found["recorded"]) == (50, 150, True)
-    assert found["metrics"]["accuracy"]["gained"] == 10
+def learnt(file, rows):
+    """Writes which of the images a model has learnt."""
+    file.parent.mkdir(exist_ok=True)
+    np.save(file, np.array(sorted(image_id(sha256(row)) for row in rows), np.uint64))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("count", "images", "gained"), [(150, 50, 10), (170, 30, 0), (171, 29, None)]
+)
+def test_images_that_the_opponent_has_learnt_are_left_out(tmp_path, count, images, gained):
+    terms = Terms(learnt(tmp_path / LEARNT, range(count)), "training")
+    found = compared(tmp_path, 3, 160, terms=terms)
+    assert (found["images"], found["learnt"], found["recorded"]) == (images, count, True)
+    assert found["metrics"].get("accuracy", {}).get("gained") == gained  # of 29 none
+    assert found["not_compared"] == []
 
 
 def test_images_that_the_start_of_the_challenger_has_learnt_are_left_out(tmp_path):
     mine, other = write(tmp_path / "ours", 3), write(tmp_path / "theirs", 20)
-    (mine.folder / REPORT).mkdir()
-    np.save(mine.folder / REPORT / LEARNT, np.array([image_id(sha256(0))], np.uint64))
+    learnt(mine.folder / REPORT / LEARNT, [0])
     found = compare(RULES, mine, other, NOTHING_KNOWN, None)
     assert (found["images"], found["learnt"], found["recorded"]) == (199, 1, False)
-
-
-def test_too_few_images_are_not_compared(tmp_path):
-    file = tmp_path / LEARNT
-    np.save(file, np.array(sorted(image_id(sha256(row)) for row in range(180)), np.uint64))
-    found = compared(tmp_path, 3, 160, terms=Terms(file, "training"))
-    assert (found["images"], found["metrics"]) == (20, {})
+    terms = Terms(learnt(tmp_path / LEARNT, [0, 1]), "training")
+    assert compare(RULES, mine, other, terms, None)["learnt"] == 2
 
 
 def test_only_classes_that_both_know_are_compared(tmp_path):
     labels = ("ant", "bee", "cat") * 50
-    mine = write(tmp_path / "ours", 3, ("ant", "bee", "cat"), ("ant", "bee", "cat"), labels)
-    other = write(tmp_path / "theirs", 9, ("ant", "bee", "dog"), ("ant", "bee", "cat"), labels)
-    found = compare(Gate(), mine, other, Terms(None, None), None)
+    mine = write(tmp_path / "ours", 3, ("ant", "bee", "cat"), labels)
+    other = write(tmp_path / "theirs", 9, ("ant", "bee", "dog"), labels)
+    found = compare(Gate(), mine, other, NOTHING_KNOWN, None)
     assert (found["images"], found["other_classes"], found["recorded"]) == (100, 50, False)
     assert found["metrics"]["accuracy"]["gained"] == 4
+    assert found["new_classes"] == ["cat"]
 
 
 def test_a_class_that_the_compared_images_lack_does_not_count_in_an_average(tmp_path):
@@ -111,7 +116,7 @@ def test_a_class_that_the_compared_images_lack_does_not_count_in_an_average(tmp_
     classes = tuple("abcdefghij")
     labels = ("a", "b") * 100
     mine, other = (
-        write(tmp_path / name, wrong, classes, classes, labels)
+        write(tmp_path / name, wrong, classes, labels)
         for name, wrong in (("ours", 8), ("theirs", 0))
     )
     rules = Gate(metric="macro_recall", margin=0.01, no_worse=("recall[c]", "macro_f1"))
@@ -124,73 +129,126 @@ def test_a_class_that_the_compared_images_lack_does_not_count_in_an_average(tmp_
     assert list(found["metrics"]) == ["macro_recall", "macro_f1"]
 
 
-def test_classes_that_the_opponent_does_not_know_are_named(tmp_path):
-    known = (*CLASSES, "cat")
-    mine = write(tmp_path / "ours", 0, known, known, known * 50)
-    other = write(tmp_path / "theirs", 0, CLASSES, known, known * 50)
-    assert compare(RULES, mine, other, NOTHING_KNOWN, None)["new_classes"] == ["cat"]
+@pytest.mark.parametrize(("images", "compared_ones"), [(29, []), (30, ["recall[bee]"])])
+def test_a_class_is_compared_if_it_has_enough_images(tmp_path, images, compared_ones):
+    labels = ("ant",) * 100 + ("bee",) * images
+    mine, other = (write(tmp_path / name, 0, CLASSES, labels) for name in ("ours", "theirs"))
+    found = compare(Gate(no_worse=("recall[bee]",)), mine, other, NOTHING_KNOWN, None)
+    assert list(found["metrics"]) == ["accuracy", *compared_ones]
+    assert found["not_compared"] == ([] if compared_ones else ["recall[bee]"])
+
+
+def divided(tmp_path, sites) -> Slices:
+    """Slices of the column `site`, by the site of each image."""
+    (tmp_path / "slice").mkdir()
+    pq.write_table(pa.table({"site": sites}), tmp_path / "slice" / FILE)
+    counts = [{"column": "site", "value": value} for value in sorted({*sites})]
+    scores = Artifact("score_slices", "k", "s", tmp_path, {"slices": counts})
+    return Slices(Artifact("slice", "k", "d", tmp_path / "slice", {}), scores)
 
 
 def test_slices_are_compared_by_their_images(tmp_path):
-    sites = ["Lyon" if row < 60 else "Oslo" if row < 180 else "Bath" for row in range(200)]
-    (tmp_path / "slice").mkdir()
-    pq.write_table(pa.table({"site": sites}), tmp_path / "slice" / FILE)
-    divided = Artifact("slice", "k", "d", tmp_path / "slice", {})
-    counts = [{"column": "site", "value": value} for value in ("Bath", "Lyon", "Oslo")]
-    slices = Slices(divided, Artifact("score_slices", "k", "s", tmp_path, {"slices": counts}))
+    sites = ["Lyon"] * 60 + ["Oslo"] * 111 + ["Bath"] * 29
+    terms = Terms(None, None, divided(tmp_path, sites))
     rules = Gate(slices=("site",), no_worse=("accuracy[site]",))
-    found = compared(tmp_path, 20, 3, rules, Terms(None, None, slices))
-    metrics = found["metrics"]
-    assert list(metrics) == ["accuracy", "accuracy[site=Lyon]", "accuracy[site=Oslo]"]  # Bath: 20
+    metrics = compared(tmp_path, 20, 3, rules, terms)["metrics"]
+    assert list(metrics) == ["accuracy", "accuracy[site=Lyon]", "accuracy[site=Oslo]"]
     lyon, oslo = metrics["accuracy[site=Lyon]"], metrics["accuracy[site=Oslo]"]
     assert (lyon["lost"], lyon["outcome"]) == (17, "worse")
     assert (oslo["lost"], oslo["challenger"]) == (0, 1.0)
-    one = Gate(slices=("site",), no_worse=("accuracy[site=Lyon]",))
-    alone = compared(tmp_path / "alone", 20, 3, one, Terms(None, None, slices))["metrics"]
-    assert list(alone) == ["accuracy", "accuracy[site=Lyon]"]
+    one = Gate(slices=("site",), no_worse=("accuracy[site=Lyon]", "accuracy[site=Bath]"))
+    found = compared(tmp_path / "alone", 20, 3, one, terms)
+    assert list(found["metrics"]) == ["accuracy", "accuracy[site=Lyon]"]
+    assert found["not_compared"] == ["accuracy[site=Bath]"]
 
 
 def test_of_many_slices_one_has_to_be_surer_to_be_worse(tmp_path):
     """Five lost images and none gained are worse alone (1/32), and not among five slices."""
-    sites = [str(row // 40) for row in range(200)]
-    (tmp_path / "slice").mkdir()
-    pq.write_table(pa.table({"site": sites}), tmp_path / "slice" / FILE)
-    divided = Artifact("slice", "k", "d", tmp_path / "slice", {})
-    counts = [{"column": "site", "value": str(value)} for value in range(5)]
-    slices = Slices(divided, Artifact("score_slices", "k", "s", tmp_path, {"slices": counts}))
-    terms = Terms(None, None, slices)
+    terms = Terms(None, None, divided(tmp_path, [str(row // 40) for row in range(200)]))
     for name, outcome in (("accuracy[site=0]", "worse"), ("accuracy[site]", "cannot tell")):
         rules = Gate(slices=("site",), no_worse=(name,))
         metrics = compared(tmp_path / name, 5, 0, rules, terms)["metrics"]
         assert metrics["accuracy[site=0]"]["outcome"] == outcome
 
 
-@pytest.fixture(scope="module")
-def registered(tmp_path_factory):
-    """A project, the first version of a model, and what its run has."""
-    root = tmp_path_factory.mktemp("project")
-    project = Project(root)
-    templates.place_mlflow_database(root)
-    trained = write_model(root / "train")
-    write_report(trained, project)
-    run_id = json.loads((trained.folder / "report" / "mlflow.json").read_text())["run_id"]
-    return project, run_id
+@dataclass
+class Runner:
+    """Notes what a comparison is given, and compares nothing."""
+
+    workload: Workload
+    project: Project
+    terms: dict = field(default_factory=dict)
+
+    def __call__(self, step, scores, evaluation, terms):
+        self.terms[step.name] = terms
+        return Artifact(step.name, "k", "d", Path(), {"of": step.name})
 
 
-def version_of(project, run_id, package, number) -> versions.ModelVersion:
-    """A version as the registry would give it."""
-    return versions.ModelVersion(
-        name="toy", weights="w", package_digest=package, train_digest=f"t-{package}",
+def scored(number: int) -> Scored:
+    """A version as the registry would give it, with its scores."""
+    version = versions.ModelVersion(
+        name="toy", weights="w", package_digest=f"p{number}", train_digest=f"t{number}",
         train_key=None, start=None, family="vit", images={}, classes=None, metrics={}, data=None,
-        commit=None, run_id=run_id, version=number, aliases=(), verdict=None, created="now",
+        commit=None, run_id="r", version=number, aliases=(), verdict=None, created="now",
     )  # fmt: skip
+    evaluation = Artifact("evaluate_champion", "k", "d", Path(), {"metrics": {"accuracy": 0.9}})
+    return Scored(Registered(Project(Path()), version), evaluation)
 
 
-def scored(project, run_id, number, tmp_path) -> Scored:
-    version = version_of(project, run_id, f"package-{number}", number)
-    evaluation = Artifact("evaluate_champion", "k", "d", tmp_path, {"metrics": {"accuracy": 0.9}})
-    return Scored(Registered(project, version), evaluation)
+def opponents(tmp_path, monkeypatch, challenger, reference=None, learnt=None, no_worse=()):
+    """What a challenger is compared with, and the terms of each comparison."""
+    monkeypatch.setattr(comparison, "learnt_images", lambda project, version: learnt)
+    rules = Gate(slices=("site",), no_worse=no_worse)
+    workload = Workload(name="toy", data=Data(path="data"), model=Model(family="vit"), gate=rules)
+    runner = Runner(workload, Project(tmp_path))
+    scores = Artifact("evaluate", "k", "d", tmp_path, challenger)
+    with following(runner):
+        made = compare_with(scores, divided(tmp_path, ["Lyon"]), scored(3), reference)
+    return made, runner.terms
 
 
 def test_without_a_champion_nothing_is_compared():
     assert compare_with(None, NO_SLICES, None, None) == Opponents(None, None)
+
+
+@pytest.mark.parametrize(
+    ("challenger", "is_compared"),
+    [
+        ({"package": "other", "train": "other"}, True),
+        ({"package": "p3", "train": "other"}, False),
+        ({"package": "other", "train": "t3"}, False),
+    ],
+)
+def test_a_model_is_compared_unless_it_is_the_opponent(
+    tmp_path, monkeypatch, challenger, is_compared
+):
+    made, terms = opponents(tmp_path, monkeypatch, challenger)
+    champion = made.champion
+    assert champion.comparison == ({"of": "compare_champion"} if is_compared else None)
+    assert (champion.version, champion.package_digest, champion.train_digest) == (3, "p3", "t3")
+    assert champion.metrics == {"accuracy": 0.9}
+    assert made.reference is None
+    assert list(terms) == ["compare_champion"] * is_compared
+
+
+def test_the_best_so_far_is_compared_too(tmp_path, monkeypatch):
+    other = {"package": "other", "train": "other"}
+    made, terms = opponents(tmp_path, monkeypatch, other, scored(2), tmp_path / "learnt.npy")
+    assert made.reference.comparison == {"of": "compare_reference"}
+    assert [given.training for given in terms.values()] == ["t3", "t2"]
+    assert len({given.digest for given in terms.values()}) == 2
+
+
+@pytest.mark.parametrize(
+    ("no_worse", "has_slices"),
+    [((), False), (("recall[a]",), False), (("recall[a]", "accuracy[site]"), True)],
+)
+def test_slices_are_part_of_a_comparison_only_if_a_rule_is_about_them(
+    tmp_path, monkeypatch, no_worse, has_slices
+):
+    other = {"package": "other", "train": "other"}
+    _, terms = opponents(tmp_path, monkeypatch, other, no_worse=no_worse)
+    [given] = terms.values()
+    assert (given.slices != NO_SLICES) is has_slices
+    assert (given.digest == NOTHING_KNOWN.digest) is not has_slices
+    assert given.training is None  # it is not known what the opponent has learnt

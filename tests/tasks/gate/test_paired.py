@@ -5,18 +5,10 @@ import pytest
 from scipy.stats import binomtest, norm
 
 from tasks.data.metrics import Predictions
-from tasks.gate.paired import (
-    COMPARABLE,
-    Pairs,
-    compare,
-    compare_accuracies,
-    draws,
-    holm,
-    images_needed,
-    only_one_correct,
-    p_value,
-    score,
-)
+from tasks.gate.accuracies import p_value
+from tasks.gate.draws import draws
+from tasks.gate.paired import COMPARABLE, compare, holm, images_needed
+from tasks.gate.pairs import Pairs
 
 NAMES = ("a", "b")
 
@@ -35,10 +27,6 @@ def answers(labels, correct, likelihood=None) -> Predictions:
     if likelihood is None:
         likelihood = np.where(correct, 0.75, 0.25).astype(np.float32)
     return Predictions(labels, np.where(correct, labels, 1 - labels), confidence, likelihood)
-
-
-def test_the_images_on_which_only_one_is_right_are_counted():
-    assert only_one_correct(pairs(5, 3, 100, 7)) == (5, 3)
 
 
 @pytest.mark.parametrize(("gained", "lost"), [(0, 0), (5, 0), (7, 1), (30, 12)])
@@ -60,15 +48,6 @@ def test_where_nothing_was_gained_the_limit_is_that_of_clopper_and_pearson(lost)
     both = pairs(0, lost, 100 - lost)
     exact = binomtest(lost, 100).proportion_ci(0.9, method="exact").high  # 5 % on this side
     assert compare(both, "accuracy", 0.01, 0.05).low == pytest.approx(-exact)
-
-
-@pytest.mark.parametrize(
-    ("gained", "lost", "rows"), [(0, 0, 10), (0, 0, 360), (7, 0, 7), (0, 5, 5)]
-)
-def test_the_limits_exist_at_the_edges(gained, lost, rows):
-    found = compare(pairs(gained, lost, rows - gained - lost), "accuracy", 0.01, 0.03)
-    assert -1 <= found.low <= (gained - lost) / rows <= found.high <= 1
-    assert found.low < found.high
 
 
 @pytest.mark.parametrize("metric", [*COMPARABLE, "recall[a]", "f1[b]", "precision[a]"])
@@ -94,18 +73,6 @@ def test_the_draws_of_an_accuracy_agree_with_its_probability():
         assert np.mean(drawn <= difference) == pytest.approx(computed, abs=0.02)
 
 
-def test_better_and_not_worse_do_not_contradict_each_other():
-    """Four gained images and none lost have a probability of 1/16."""
-    for margin in (0.0, 0.001, 0.01):
-        assert compare_accuracies(4, 0, 360, margin, 0.0304) in (
-            ("cannot tell",) if margin < 0.01 else ("cannot tell", "not worse")
-        )
-    for gained in range(12):
-        for lost in range(12):
-            found = compare_accuracies(gained, lost, 360, 0.0, 0.05)
-            assert found != "not worse"  # without a margin, it is the same claim as better
-
-
 @pytest.mark.parametrize("metric", [*COMPARABLE, "f1[b]"])
 def test_nothing_is_sure_where_nothing_was_seen_to_differ(metric):
     found = compare(pairs(0, 0, 40), metric, 0.01, 0.05)
@@ -124,30 +91,20 @@ def test_nothing_is_sure_where_nothing_was_seen_to_differ(metric):
         (0, 0, 100, 0.01, "cannot tell"),
         (30, 5, 325, 0.0, "better"),
         (0, 0, 360, 0.0, "cannot tell"),
+        (4, 0, 360, 0.0, "cannot tell"),  # 1/16
+        (0, 4, 360, 0.01, "cannot tell"),
+        (0, 5, 355, 0.01, "worse"),  # 1/32
+        (7, 0, 0, 0.01, "better"),
+        (0, 7, 0, 0.01, "worse"),
     ],
 )
 def test_the_outcomes_of_a_comparison_of_accuracies(gained, lost, both, margin, outcome):
     found = compare(pairs(gained, lost, both), "accuracy", margin, 0.05)
     assert found.outcome == outcome
     assert found.difference == pytest.approx((gained - lost) / (gained + lost + both))
-    assert found.low <= found.difference <= found.high
-
-
-def test_a_lower_loss_is_better():
-    """Of 4,000 images: one unseen image may have lost sixteen nats."""
-    labels = np.arange(4000) % 2
-    noise = np.random.default_rng(0).uniform(-0.02, 0.02, (2, 4000))
-    correct = np.ones(4000, bool)
-    both = Pairs(
-        NAMES,
-        2,
-        answers(labels, correct, (0.9 + noise[0]).astype(np.float32)),
-        answers(labels, correct, (0.8 + noise[1]).astype(np.float32)),
-    )
-    found = compare(both, "log_loss", 0.01, 0.05)
-    assert found.outcome == "better"
-    assert found.difference == pytest.approx(np.log(0.9 / 0.8), abs=0.003)
-    assert compare(both.swapped, "log_loss", 0.01, 0.05).outcome == "worse"
+    assert -1 <= found.low <= found.difference <= found.high <= 1
+    assert found.low < found.high
+    assert found.p_worse == p_value(lost, gained, gained + lost + both, 0.0)
 
 
 def test_the_draws_spread_like_the_mean_of_the_images():
@@ -163,49 +120,11 @@ def test_the_draws_spread_like_the_mean_of_the_images():
     assert 2 * reach < found.high - found.low < 2 * (reach + 2 * unseen)
 
 
-def test_the_metric_of_a_class_is_of_its_images():
-    labels = np.array([0] * 95 + [1] * 5)
-    correct = np.array([True] * 95 + [False] * 5)
-    both = Pairs(NAMES, 2, answers(labels, correct), answers(labels, np.ones(100, bool)))
-    assert compare(both, "recall[b]", 0.01, 0.05).difference == -1.0
-    assert compare(both, "recall[a]", 0.01, 0.05).difference == 0.0
-    assert score(both.challenger, both, "precision[a]") == 0.95
-
-
-def test_a_comparison_is_the_same_each_time():
-    both = pairs(20, 10, 150, 20)
-    assert compare(both, "macro_f1", 0.01, 0.03) == compare(both, "macro_f1", 0.01, 0.03)
-
-
 def test_the_worst_of_several_claims_has_to_be_the_surest():
     claims = {"a": 0.04, "b": 0.01, "c": 0.012, "d": 0.5}
     assert holm(claims, 0.05) == {"b", "c"}  # 0.05/4 and 0.05/3; then 0.04 is above 0.05/2
     assert holm({"a": 0.04}, 0.05) == {"a"}
     assert holm({}, 0.05) == set()
-
-
-def test_how_many_images_a_margin_needs():
-    assert images_needed(360, 0.02, 0.02) == 360
-    assert images_needed(360, 0.04, 0.02) == 1440
-
-
-@pytest.mark.parametrize("rows", [360, 2000])
-def test_a_difference_of_the_visible_size_is_seen_in_four_of_five_cases(rows):
-    """Of models that differ on 10 % of the images."""
-    random, level = np.random.default_rng(rows), 0.03
-    visible = compare(
-        pairs(rows // 20, rows // 20, rows - rows // 10), "accuracy", 0, level
-    ).visible
-    better = (0.1 + visible) / 2
-    differing = random.binomial(rows, 0.1, 4000)
-    gained = random.binomial(differing, better / 0.1)
-    seen = np.mean(
-        [
-            p_value(int(g), int(d - g), rows, 0.0) <= level
-            for g, d in zip(gained, differing, strict=True)
-        ]
-    )
-    assert 0.74 < seen < 0.86
 
 
 @pytest.mark.parametrize("rows", [360, 2000])
@@ -216,3 +135,49 @@ def test_a_model_that_is_worse_by_the_margin_passes_no_oftener_than_the_level(ro
     for gained, lost, _ in random.multinomial(rows, shares, 4000):
         passed.append(p_value(int(gained), int(lost), rows, -margin) <= level)
     assert np.mean(passed) < 0.037  # 4,000 draws of 0.03 give 0.0354 at most in 97.5 %
+
+
+@pytest.mark.parametrize(("likelihood", "outcome"), [((0.9, 0.8), "better"), ((0.8, 0.9), "worse")])
+def test_a_lower_loss_is_better(likelihood, outcome):
+    """Of 4,000 images: one unseen image may have lost sixteen nats."""
+    labels, correct = np.arange(4000) % 2, np.ones(4000, bool)
+    noise = np.random.default_rng(0).uniform(-0.02, 0.02, (2, 4000))
+    both = Pairs(
+        NAMES, 2, *(
+            answers(labels, correct, (mean + more).astype(np.float32))
+            for mean, more in zip(likelihood, noise, strict=True)
+        )
+    )  # fmt: skip
+    found = compare(both, "log_loss", 0.01, 0.05)
+    assert found.outcome == outcome
+    assert found.difference == pytest.approx(np.log(likelihood[0] / likelihood[1]), abs=0.003)
+
+
+def test_the_metric_of_a_class_is_of_its_images():
+    labels = np.array([0] * 95 + [1] * 5)
+    both = Pairs(NAMES, 2, answers(labels, labels == 0), answers(labels, np.ones(100, bool)))
+    assert compare(both, "recall[b]", 0.01, 0.05).difference == -1.0
+    assert compare(both, "recall[a]", 0.01, 0.05).difference == 0.0
+    assert compare(both, "precision[a]", 0.01, 0.05).difference == pytest.approx(-0.05)
+    assert both.score(both.challenger, "precision[a]") == 0.95
+    assert both.of_class("b").rows == 5
+    assert both.of_class("nobody").rows == 0
+
+
+@pytest.mark.parametrize("metric", ["macro_recall", "f1[a]"])
+def test_the_outcomes_of_a_comparison_of_drawn_differences(metric):
+    given = [((30, 5, 325), 0.01), ((6, 6, 348), 0.06), ((5, 30, 325), 0.01), ((6, 6, 348), 0.01)]
+    found = [compare(pairs(*counts), metric, margin, 0.05) for counts, margin in given]
+    outcomes = [comparison.outcome for comparison in found]
+    assert outcomes == ["better", "not worse", "worse", "cannot tell"]
+    assert found[2].p_worse < 0.001 < 0.99 < found[0].p_worse
+
+
+def test_the_visible_difference_is_that_of_connors_formula():
+    """Connor (1987): (z of the level + z of the power)^2 share / rows = difference^2."""
+    found = compare(pairs(20, 16, 324), "accuracy", 0.01, 0.05)
+    assert found.visible == pytest.approx((1.6449 + 0.8416) * np.sqrt(0.1 / 360), rel=1e-4)
+    assert compare(pairs(0, 0, 360), "accuracy", 0.01, 0.05).visible == 1 / 360
+    spread = compare(pairs(20, 16, 324), "macro_recall", 0.01, 0.05).visible
+    assert spread == pytest.approx(found.visible, rel=0.05)
+    assert images_needed(360, 0.04, 0.02) == 1440

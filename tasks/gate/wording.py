@@ -1,0 +1,179 @@
+"""What the gate says of a comparison and of single classes, for a person."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from retrain.workload import Gate
+from tasks.data.champion import Opponent, Opponents
+from tasks.gate.paired import images_needed
+
+TOO_COARSE = 0.05  # an improvement that cannot be seen, of which a person is warned
+SHOWN = 10  # names in a sentence
+OUTCOMES = {
+    "better": "better",
+    "not worse": "not worse, except by less than the margin",
+    "worse": "worse",
+    "cannot tell": "it cannot be told which is better",
+}
+
+
+def sentences(rules: Gate, role: str, opponent: Opponent) -> list[str]:
+    """What a comparison found, for a person.
+
+    Args:
+        rules: The metric and the margin.
+        role: `champion` or `reference`.
+        opponent: The model that was compared.
+    """
+    found = opponent.comparison
+    assert found is not None
+    name = f"the {role}, version {opponent.version}"
+    lines = left_out_as_learnt(found["learnt"], f"this model or {name},")
+    lines += not_recorded(found["recorded"], f"{name},")
+    lines += left_out_by_class(found["other_classes"], f"this model or {name},")
+    few = f"{rules.min_compared}"
+    if not found["metrics"]:
+        return [
+            *lines,
+            f"Not comparable with {name}: {found['images']} test images are left, and "
+            f"gate.min_compared is {few}.",
+        ]
+    if absent := found["absent"]:
+        more = f" and {len(absent) - SHOWN} more" if len(absent) > SHOWN else ""
+        lines.append(
+            f"The compared images have none of {len(absent)} classes: "
+            f"{', '.join(absent[:SHOWN])}{more}."
+        )
+    lines += [
+        f"It cannot be told whether {metric} is worse than that of {name}: fewer than {few} images "
+        "(gate.min_compared)."
+        for metric in found["not_compared"]
+    ]
+    if of := found["metrics"].get(rules.metric):
+        lines.append(measured(found, rules.metric, name))
+        if rules.metric == "accuracy":
+            lines.append(
+                f"{of['gained']} images only this model has right, {of['lost']} only version "
+                f"{opponent.version}."
+            )
+        lines.append(_resolution(rules, found))
+    return lines
+
+
+def _resolution(rules: Gate, found: Mapping[str, Any]) -> str:
+    """Which improvement the test images show, and how many the margin would need."""
+    visible = found["metrics"][rules.metric]["visible"]
+    points = rules.metric == "accuracy"
+    words = (
+        f"With {found['images']:,} test images, an improvement below {_amount(visible, points)} "
+        "cannot be seen"
+    )
+    if rules.margin:
+        needed = images_needed(found["images"], visible, rules.margin)
+        words += f"; the margin of {_amount(rules.margin, points)} needs about {needed:,}"
+    if visible > TOO_COARSE:
+        words = f"Warning: {words[0].lower()}{words[1:]}. Add test images"
+    return f"{words}."
+
+
+def about_classes(table: Sequence[Mapping[str, Any]], opponents: Opponents) -> list[str]:
+    """What a person should know of single classes: the new ones, and those never predicted.
+
+    Args:
+        table: As `per_class` gives it.
+        opponents: The models that the challenger was compared with.
+    """
+    never = [
+        f"Class {row['label']!r} is never predicted; it has {row['rows']} test images."
+        for row in table
+        if row["rows"] and not row["predicted"]
+    ]
+    return never + [
+        f"Class {row['label']!r} is new: the champion does not know it. It has {row['rows']} test "
+        f"images, and its recall is {row['recall']:.4f}."
+        for row in new_classes(table, opponents)
+    ]
+
+
+def new_classes(table: Sequence[Mapping[str, Any]], opponents: Opponents) -> list[dict[str, Any]]:
+    """The classes that the champion does not know: `label`, `rows` and `recall` of each.
+
+    Args:
+        table: As `per_class` gives it.
+        opponents: The models that the challenger was compared with.
+    """
+    champion = opponents.champion
+    new = champion.comparison["new_classes"] if champion and champion.comparison else ()
+    return [
+        {name: row[name] for name in ("label", "rows", "recall")}
+        for row in table
+        if row["label"] in new
+    ]
+
+
+def left_out_as_learnt(count: int, names: str, noun: str = "test image") -> list[str]:
+    """What is said of the images that were left out because a model was trained on them.
+
+    Args:
+        count: How many were left out.
+        names: Of the model, or of both with an "or" between them.
+        noun: For one image.
+    """
+    return [f"{counted(count, noun)} left out: {names} was trained on them."] if count else []
+
+
+def not_recorded(recorded: bool, name: str) -> list[str]:
+    """What is said if it is not recorded which images a model was trained on.
+
+    Args:
+        recorded: Whether it is.
+        name: Of the model.
+    """
+    if recorded:
+        return []
+    return [f"It is not recorded which images {name} was trained on; none were left out."]
+
+
+def left_out_by_class(count: int, names: str, noun: str = "test image") -> list[str]:
+    """What is said of the images whose class one of two models does not know.
+
+    Args:
+        count: How many were left out.
+        names: Of both models, with an "or" between them.
+        noun: For one image.
+    """
+    if not count:
+        return []
+    return [
+        f"{counted(count, noun)} left out: {names} does not know their classes. The comparison is "
+        "of the classes that both know."
+    ]
+
+
+def measured(found: Mapping[str, Any], metric: str, against: str) -> str:
+    """The difference between two models in a metric, and how surely it is known.
+
+    Args:
+        found: As a comparison gives it.
+        metric: One of its metrics.
+        against: The name of the opponent.
+    """
+    of, points = found["metrics"][metric], metric == "accuracy"
+    return (
+        f"{metric.capitalize()} is {_amount(of['difference'], points, sign=True)} against "
+        f"{against}, on {found['images']:,} images: {OUTCOMES[of['outcome']]}. The true difference "
+        f"is between {_amount(of['low'], points, sign=True)} and "
+        f"{_amount(of['high'], points, sign=True)} (wrong on either side in "
+        f"{100 * found['level']:.2g} % of cases)."
+    )
+
+
+def _amount(value: float, points: bool, *, sign: bool = False) -> str:
+    """A difference of accuracies in points, or of another metric as it is."""
+    form = "+" if sign else ""
+    return f"{100 * value:{form}.1f} points" if points else f"{value:{form}.4f}"
+
+
+def counted(count: int, noun: str = "test image") -> str:
+    """Some images, as the subject of a sentence about what was done with them."""
+    return f"{count:,} {noun}{' was' if count == 1 else 's were'}"
