@@ -13,7 +13,7 @@ export HF_HUB_DISABLE_TELEMETRY = 1
 # The hundreds of processes of a test run share what one of them has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup train test test-all fuzz lint format bench soak up down lock upgrade
+.PHONY: help setup train test test-all fuzz mutants lint format bench soak up down lock upgrade
 .DEFAULT_GOAL := help
 
 help:  ## Show the targets.
@@ -49,6 +49,9 @@ test-all: test  ## Run the slow tests, too.
 
 fuzz: setup  ## Try thousands of broken images, data sets and configurations (ARGS="--images 200").
 	$(BIN)/python -m tests.fuzz $(ARGS)
+
+mutants: setup  ## Change the core one place at a time; which changes no test notices (ARGS="--sample 99").
+	$(BIN)/python scripts/mutants.py $(ARGS)
 
 lint: setup  ## Check style (ruff) and types (mypy, strict).
 	$(BIN)/ruff check .
