@@ -16,7 +16,6 @@ from tasks.data.metrics import METRICS
 from tasks.data.predictions import image_id
 from tasks.gate import any_two
 from tasks.gate.any_two import Shown, read_answers, sentences
-from tasks.gate.paired import COMPARABLE
 from tasks.predict.parts import schema
 
 CLASSES = ("ant", "bee")
@@ -88,16 +87,10 @@ def test_the_second_is_compared_with_the_first_in_every_metric(tmp_path):
     assert differences["path"].to_pylist() == [f"{row}.png" for row in (*range(2, 20), 50)]
     assert found["first"] == differences.slice(0, 10).to_pylist()
     assert json.loads(json.dumps(found)) == found
-
-
-def test_the_other_way_round_the_signs_change(tmp_path):
-    one, _ = compared(tmp_path / "one", CLASSES * 50, range(20), range(4))
-    other, _ = compared(tmp_path / "other", CLASSES * 50, range(4), range(20))
-    for name in COMPARABLE:
-        of, back = one["metrics"][name], other["metrics"][name]
-        assert of["difference"] == pytest.approx(-back["difference"]), name
-        assert of["low"] == pytest.approx(-back["high"]), name
-    assert (one["only_a"], one["only_b"]) == (other["only_b"], other["only_a"])
+    said = sentences(found, A, B)
+    assert said[0].startswith(f"{B}: accuracy is +8.5 points against {A}, on 200 images: better. ")
+    assert said[1] == f"18 images only {B} has right, 1 only {A}."
+    assert said[2] == "A model that is worse by less than 0.02 (gate.margin) is not worse."
 
 
 def test_images_that_either_was_trained_on_are_left_out(tmp_path):
@@ -109,9 +102,13 @@ def test_images_that_either_was_trained_on_are_left_out(tmp_path):
     assert found["images"] == 35
     assert found["only_b"] == 5
     assert differences["compared"].to_pylist() == [False] * 25 + [True] * 5
-    said = sentences(found, A, B)
-    assert f"10 images were left out: {A} was trained on them." in said
-    assert f"20 images were left out: {B} was trained on them." in said
+    assert sentences(found, A, B)[3:5] == [
+        f"10 images were left out: {A} was trained on them.",
+        f"20 images were left out: {B} was trained on them.",
+    ]
+    nothing, _ = compared(tmp_path / "nothing", labels, (0,), (), (np.array(ids), None))
+    assert (nothing["images"], nothing["metrics"]) == (0, {})
+    assert sentences(nothing, A, B)[0] == "No image is left to compare."
 
 
 def test_what_cannot_be_compared_is_left_out_and_counted(tmp_path):
@@ -155,18 +152,18 @@ def test_averages_are_over_the_classes_that_have_images(tmp_path):
 
 
 def test_the_classes_that_differ_most_come_first(tmp_path):
-    labels = [name for name in "abcdefgh" for _ in range(10)]
     known = tuple("abcdefgh")
-    images = shown(labels)
+    images = shown([name for name in known for _ in range(10)])
 
     def given(wrong):
-        seen = dict.fromkeys(known, 0)
-        for label in labels:
-            seen[label] += 1
-            yield "a" if seen[label] <= wrong.get(label, 0) else label
+        """Labels of which as many are wrong of each class."""
+        return [
+            "a" if row % 10 < wrong.get(image.label, 0) else image.label
+            for row, image in enumerate(images)
+        ]
 
-    a = answers(tmp_path / "a", images, list(given({"b": 1, "c": 5, "d": 2, "e": 4})), known)
-    b = answers(tmp_path / "b", images, list(given({"d": 2, "f": 3, "g": 6, "h": 2})), known)
+    a = answers(tmp_path / "a", images, given({"b": 1, "c": 5, "d": 2, "e": 4}), known)
+    b = answers(tmp_path / "b", images, given({"d": 2, "f": 3, "g": 6, "h": 2}), known)
     classes = any_two.compare(a, b, images, (None, None), Gate())[0]["classes"]
     assert [(each["label"], each["difference"]) for each in classes] == [
         ("g", -6), ("c", 5), ("e", 4), ("f", -3), ("h", -2),
@@ -190,22 +187,6 @@ def test_without_classes_that_a_model_knows_only_the_labels_are_compared(tmp_pat
         "1 image was left out: one of the two could not classify them.",
         any_two.NOTHING_FOLLOWS,
     ]
-
-
-def test_without_images_to_compare_that_is_said(tmp_path):
-    labels = CLASSES * 2
-    ids = np.array(sorted(image_id(image.pixels) for image in shown(labels)), np.uint64)
-    found, _ = compared(tmp_path, labels, (0,), (), (ids, None))
-    assert (found["images"], found["metrics"]) == (0, {})
-    assert sentences(found, A, B)[0] == "No image is left to compare."
-
-
-def test_what_was_found_is_said_of_the_second(tmp_path):
-    found, _ = compared(tmp_path, CLASSES * 100, range(20), range(3), rules=Gate(margin=0.02))
-    said = sentences(found, A, B)
-    assert said[0].startswith(f"{B}: accuracy is +8.5 points against {A}, on 200 images: better. ")
-    assert said[1] == f"17 images only {B} has right, 0 only {A}."
-    assert said[2] == "A model that is worse by less than 0.02 (gate.margin) is not worse."
 
 
 def test_images_that_changed_meanwhile_are_not_compared(tmp_path):

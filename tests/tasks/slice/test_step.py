@@ -112,19 +112,16 @@ def test_numbers_are_cut_into_thirds(tmp_path, folders):
 def test_a_column_of_the_users_own_comes_from_the_rows_of_the_images(tmp_path, rows):
     divided = divide(tmp_path, rows, "site", "contrast")
     assert values(divided, "site") == ["Lyon", "Oslo", "unknown"] * (ROWS // 3)
+    with pytest.raises(ValueError, match="has no column town, but image, label, site"):
+        slice_(Gate(slices=("town",)), DATA, *rows, None)
 
 
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_or_from_a_file_beside_the_images(tmp_path, folders, suffix):
+def test_or_from_a_file_beside_the_images(tmp_path, folders):
     named = [path.removeprefix("test/") for path in PATHS[:-2]]  # two are not listed
     sites = ["Lyon" if number < 9 else "Oslo" for number in range(len(named))]
     ages = [number / 2 for number in range(len(named))]
     table = pa.table({"file_name": named, "site": sites, "age": ages})
-    file = folders[0].folder / "data" / "test" / f"metadata.{suffix}"
-    if suffix == "csv":
-        csv.write_csv(table, file)
-    else:
-        pq.write_table(table, file)
+    csv.write_csv(table, folders[0].folder / "data" / "test" / "metadata.csv")
     divided = divide(tmp_path, folders, "site", "age")
     assert values(divided, "site") == ["Lyon"] * 9 + ["Oslo"] * 13 + ["unknown"] * 2
     assert values(divided, "age")[-2:] == ["unknown"] * 2
@@ -133,18 +130,6 @@ def test_or_from_a_file_beside_the_images(tmp_path, folders, suffix):
 
 def test_a_column_that_there_is_not_is_refused(tmp_path, folders):
     with pytest.raises(ValueError, match=r"site is nothing that is known of every image \(width"):
-        divide(tmp_path, folders, "site")
-
-
-def test_a_column_that_the_rows_lack_is_refused(tmp_path, rows):
-    with pytest.raises(ValueError, match="has no column town, but image, label, site"):
-        divide(tmp_path, rows, "town")
-
-
-def test_a_metadata_file_that_is_broken_is_refused(tmp_path, folders):
-    file = folders[0].folder / "data" / "metadata.parquet"
-    file.write_bytes(b"PAR1")
-    with pytest.raises(ValueError, match=r"metadata\.parquet cannot be read"):
         divide(tmp_path, folders, "site")
 
 
