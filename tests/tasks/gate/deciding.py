@@ -39,7 +39,7 @@ def found(outcome: str, metric="accuracy", **others) -> dict:
     """What a comparison found."""
     of = {
         "challenger": 0.95, "opponent": 0.94, "gained": 7, "lost": 3, "difference": 0.01,
-        "low": -0.005, "high": 0.025, "outcome": outcome, "visible": 0.023,
+        "low": 0.005, "high": 0.025, "outcome": outcome, "visible": 0.023,
     }  # fmt: skip
     facts = {
         "images": 360, "learnt": 0, "recorded": True, "other_classes": 0, "level": 0.05,

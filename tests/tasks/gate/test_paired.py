@@ -181,3 +181,45 @@ def test_the_visible_difference_is_that_of_connors_formula():
     spread = compare(pairs(20, 16, 324), "macro_recall", 0.01, 0.05).visible
     assert spread == pytest.approx(found.visible, rel=0.05)
     assert images_needed(360, 0.04, 0.02) == 1440
+
+
+def skewed() -> Pairs:
+    """Answers for three classes of which one is rare; some are a class that the images lack."""
+    random = np.random.default_rng(1)
+    labels = random.choice(3, 120, p=[0.6, 0.3, 0.1])
+    likelihood = random.uniform(0.2, 0.9, (2, 120)).astype(np.float32)
+    predicted = (
+        np.where(random.random(120) < right, labels, random.choice(4, 120, p=[0.1, 0.5, 0.3, 0.1]))
+        for right in (0.9, 0.7)
+    )
+    models = (
+        Predictions(labels, answer, likely, likely)
+        for answer, likely in zip(predicted, likelihood, strict=True)
+    )
+    return Pairs(("a", "b", "c", "old"), 3, *models)
+
+
+@pytest.mark.parametrize(
+    ("metric", "difference", "low", "high", "visible", "p_worse"),
+    [
+        ("accuracy", 0.175000, 0.085992, 0.261178, 0.126039, 0.999904),
+        ("macro_precision", 0.206110, 0.092739, 0.306315, 0.139421, 1.000000),
+        ("macro_recall", 0.242696, 0.073449, 0.360160, 0.180893, 1.000000),
+        ("macro_f1", 0.235550, 0.103353, 0.340985, 0.152946, 1.000000),
+        ("log_loss", 0.122350, -0.292746, 0.528499, 0.360512, 0.999000),
+        ("recall[c]", 0.444444, -0.024490, 0.748632, 0.444444, 1.000000),
+        ("precision[b]", 0.146107, 0.007154, 0.281329, 0.179298, 0.988301),
+        ("f1[c]", 0.447811, 0.144079, 0.670246, 0.336942, 1.000000),
+    ],
+)
+def test_a_comparison_gives_the_figures_that_it_always_gave(
+    metric, difference, low, high, visible, p_worse
+):
+    found = compare(skewed(), metric, 0.02, 0.05)
+    figures = (found.difference, found.low, found.high, found.visible, found.p_worse)
+    assert figures == pytest.approx((difference, low, high, visible, p_worse), abs=1e-6)
+
+
+@pytest.mark.parametrize(("gained", "lost", "outcome"), [(5, 0, "better"), (0, 5, "worse")])
+def test_a_claim_holds_where_its_probability_is_the_level(gained, lost, outcome):
+    assert compare(pairs(gained, lost, 355), "accuracy", 0.0, 1 / 32).outcome == outcome

@@ -27,7 +27,7 @@ def test_a_class_that_is_never_predicted_is_named():
 def test_what_was_found_is_said():
     assert decide(Gate(), scores(), against(found("better")))["says"] == [
         "Accuracy is +1.0 points against the champion, version 3, on 360 images: better. The true "
-        "difference is between -0.5 points and +2.5 points (wrong on either side in 5 % of cases).",
+        "difference is between +0.5 points and +2.5 points (wrong on either side in 5 % of cases).",
         "7 images only this model has right, 3 only version 3.",
         "With 360 test images, an improvement below 2.3 points cannot be seen; the margin of 2.0 "
         "points needs about 476.",
@@ -71,3 +71,9 @@ def test_what_was_left_out_is_said():
         "The compared images have none of 12 classes: n0, n1, n2, n3, n4, n5, n6, n7, n8, n9 and 2 "
         "more.",
     ]
+
+
+def test_ten_classes_are_all_named():
+    absent = [f"n{number}" for number in range(10)]
+    says = decide(Gate(), scores(), against(found("better", absent=absent)))["says"]
+    assert says[0].endswith("n8, n9.")
