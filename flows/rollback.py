@@ -13,7 +13,8 @@ from retrain.flow import flow
 from retrain.project import Project, find_project
 from retrain.registry import decisions
 from retrain.runs import records
-from tasks.promote.rollback import Rollback, roll_back
+from tasks.promote.personal import PersonalDecision
+from tasks.promote.rollback import roll_back
 
 
 @flow
@@ -40,7 +41,9 @@ def rollback(workload: str, reason: str, to: int | None = None) -> dict[str, Any
     return asdict(done)
 
 
-def go_back(project: Project, workload: str, reason: str, to: int | None = None) -> Rollback:
+def go_back(
+    project: Project, workload: str, reason: str, to: int | None = None
+) -> PersonalDecision:
     """Rolls a workload's model back; see `tasks.promote.rollback.roll_back`.
 
     Raises:

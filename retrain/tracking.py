@@ -2,10 +2,10 @@
 
 import logging
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from time import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
@@ -18,6 +18,7 @@ from retrain.servers import reachable
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ def client(project: Project) -> "MlflowClient":
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     from mlflow import MlflowClient
 
-    uri, file = project.tracking_uri, _file(project)
+    uri, file = project.tracking_uri, database_of(project)
     if file is None:
         return MlflowClient(uri, uri)
     with databases.created(file, TABLES, _migrate):
@@ -146,7 +147,7 @@ def end_lost_runs(project: Project, is_lost: Callable[[str], bool]) -> None:
         project: The clone that uses this MLflow.
         is_lost: Whether no process trains with a key; False if the key is not from this clone.
     """
-    file = _file(project)
+    file = database_of(project)
     if file and not file.exists():
         return
     mlflow = client(project)
@@ -225,25 +226,20 @@ def log_artifacts(project: Project, run_id: str, folder: Path, path: str) -> boo
     return True
 
 
-def download_artifact(project: Project, run_id: str, path: str, folder: Path) -> Path | None:
-    """Downloads an artifact of a run to a folder; None if there is no such run or artifact."""
-    from mlflow.exceptions import MlflowException
-
-    mlflow = client(project)
-    try:
-        place = mlflow.get_run(run_id).info.artifact_uri
-        here = local_path(place)
-        if here is None:
-            listed = mlflow.list_artifacts(run_id, str(PurePosixPath(path).parent))
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise
+def read_artifact(project: Project, run_id: str, path: str) -> bytes | None:
+    """The content of an artifact of a run; None if there is no such run or artifact."""
+    run = find_run(project, run_id)
+    if run is None:
         return None
+    here = local_path(run.info.artifact_uri)
     if here is not None:  # MLflow would ask its database for the run four more times
-        return Path(shutil.copy(here / path, folder)) if (here / path).is_file() else None
-    if path not in [each.path for each in listed]:
+        return (here / path).read_bytes() if (here / path).is_file() else None
+    mlflow = client(project)
+    listed = mlflow.list_artifacts(run_id, str(PurePosixPath(path).parent))
+    if path not in [artifact.path for artifact in listed]:
         return None
-    return Path(mlflow.download_artifacts(run_id, path, str(folder)))
+    with TemporaryDirectory() as folder:
+        return Path(mlflow.download_artifacts(run_id, path, folder)).read_bytes()
 
 
 def local_path(uri: str) -> Path | None:
@@ -274,21 +270,26 @@ def experiment(mlflow: "MlflowClient", project: Project, name: str) -> str:
 
 def is_active(project: Project, run_id: str) -> bool:
     """Whether a run exists; logs a warning if it was deleted."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        run = client(project).get_run(run_id)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise
-        run = None
+    run = find_run(project, run_id)
     if run is None or run.info.lifecycle_stage == "deleted":
         logger.warning("MLflow run %s is gone; nothing is logged to it.", run_id)
         return False
     return True
 
 
-def _file(project: Project) -> Path | None:
+def find_run(project: Project, run_id: str) -> "Run | None":
+    """A run, which may have been deleted; None if MLflow does not know it any more."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return client(project).get_run(run_id)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None
+
+
+def database_of(project: Project) -> Path | None:
     """The SQLite file of MLflow's store; None for another kind of store."""
     path = project.tracking_uri.removeprefix("sqlite:///")
     return None if path == project.tracking_uri or "?" in path else Path(path)

@@ -10,6 +10,7 @@ from retrain.runs import console, records, suspension
 from retrain.runs.notify import notify_now
 from retrain.runs.records import Document
 from tasks.promote import approval
+from tasks.promote.personal import PersonalDecision
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
@@ -80,7 +81,7 @@ def review(
     choice: approval.Choice,
     reason: str,
     version: int | None = None,
-) -> approval.Review:
+) -> PersonalDecision:
     """Approves or rejects the model that waits; see `tasks.promote.approval.review`.
 
     Raises:

@@ -94,16 +94,11 @@ def reproduce(version: str, /, *, project: Clone) -> Answer:
 
 def _show_differences(result: "Reproduction") -> None:
     """Shows in which steps and metrics a model that was trained again is another one."""
-    from rich.markup import escape
-
     from retrain.runs import console
 
     same = {True: "the same", False: "another"}
-    steps = [
-        (step.step, same[step.identical], escape(step.inputs) or same[True])
-        for step in result.steps
-    ]
-    console.print_table(("step", "output", "inputs"), steps)
+    steps = [(step, same[is_identical]) for step, is_identical in result.steps.items()]
+    console.print_table(("step", "output"), steps)
     metrics = [
         (name, *map(console.number, (before, after, _distance(before, after))))
         for name, (before, after) in result.metrics.items()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from retrain import tracking
 from retrain.project import Project
-from retrain.registry import chain, heads, ledger, ledger_run, lineage, snapshot, trust, versions
+from retrain.registry import heads, ledger_run, lineage, snapshot, trust, versions
 from retrain.registry.ledger import Ledger
 
 
@@ -50,8 +50,8 @@ def _faults(project: Project, name: str) -> Iterator[str]:
         return
     try:
         standing = trust.look(project, name)
-    except ValueError:
-        yield from chain.broken_chain(model.ledger, model.tags.get(ledger.DONE, ""))
+    except ValueError as error:
+        yield str(error)
         return
     yield from standing.faults
     yield from _documents(project, standing.ledger)
@@ -64,17 +64,12 @@ def _faults(project: Project, name: str) -> Iterator[str]:
 
 def _lost(project: Project, model: snapshot.Model) -> str | None:
     """How the run of a ledger was lost; None if it is there, or if there never was one."""
-    from mlflow.exceptions import MlflowException
-
     run = model.tags.get(snapshot.LEDGER_RUN)
     if run is None:
         decided = any("retrain.verdict" in version.tags for version in model.versions.values())
         return f"its ledger is gone: the tag {snapshot.LEDGER_RUN} was removed" if decided else None
-    try:
-        found = tracking.client(project).get_run(run)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise
+    found = tracking.find_run(project, run)
+    if found is None:
         return f"its ledger is gone: there is no MLflow run {run}"
     return ledger_run.deleted(run) if found.info.lifecycle_stage == "deleted" else None
 

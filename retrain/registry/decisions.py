@@ -68,27 +68,23 @@ def _missing(project: Project, standing: Standing) -> str | None:
     return f"{gone}, and so was every champion before it: restore MLflow's database from a backup."
 
 
-def is_applied(project: Project, version: ModelVersion, decision: Decision) -> bool:
+def is_applied(project: Project, name: str, decision: Decision) -> bool:
     """Whether a decision is in the ledger and was carried out; nothing is changed."""
-    unfinished = read(project, version.name).unfinished
-    return is_entered(project, version, decision) and not unfinished
+    return is_entered(project, name, decision) and not read(project, name).unfinished
 
 
-def is_entered(project: Project, version: ModelVersion, decision: Decision) -> bool:
-    """Whether a decision is in the ledger; a kill may have left it to be carried out."""
-    champion = version.version if CHAMPION in version.aliases else None
-    return _is_entered(read(project, version.name), decision, champion)
-
-
-def _is_entered(written: Ledger, decision: Decision, champion: int | None) -> bool:
-    """Whether a decision is in the ledger, so that it only may be left to carry it out.
+def is_entered(project: Project, name: str, decision: Decision) -> bool:
+    """Whether a decision is in the ledger; a kill may have left it to be carried out.
 
     If somebody has moved the alias by hand since, it is made anew.
     """
+    model = snapshot.read(project, name)
+    written = ledger.read(model)
     entry = written.latest(decision)
     if entry is None:
         return False
-    return not entry.appoints or entry in written.unfinished or champion == entry.version
+    is_champion = model.aliases.get(CHAMPION) == entry.version
+    return not entry.appoints or entry in written.unfinished or is_champion
 
 
 def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelVersion:
@@ -106,11 +102,9 @@ def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelV
     """
     client, name = tracking.client(project), version.name
     run = ledger_run.find_or_create(client, project, name)
-    while True:
+    while not is_entered(project, name, decision):
         standing = trust.look(project, name)
         written, champion = standing.ledger, standing.aliases.get(CHAMPION)
-        if _is_entered(written, decision, champion):
-            break
         _check_trust(project, standing, decision)
         if (
             written.unfinished and standing.unsigned is None
@@ -151,14 +145,6 @@ def _check_trust(project: Project, standing: Standing, decision: Decision) -> No
 def no_longer_waits(name: str, number: int) -> str:
     """What is said of a version that waited for approval until something else was decided."""
     return f"{name} version {number} waits for approval no more. See: retrain history {name}"
-
-
-def disputed(project: Project, name: str) -> Entry | None:
-    """An entry that only a person can accept or set aside; None if there is none.
-
-    It is not signed, although that is demanded.
-    """
-    return trust.look(project, name).unsigned
 
 
 def settle(project: Project, name: str) -> None:

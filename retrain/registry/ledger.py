@@ -9,7 +9,7 @@ import getpass
 import hashlib
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -155,8 +155,29 @@ class Ledger:
     @property
     def best(self) -> Entry | None:
         """The entry that made the reference, which no rollback took back; None without one."""
-        made = (entry for entry in reversed(self.entries) if entry.appoints and entry.reference)
-        return next((entry for entry in made if entry.version not in self.withdrawn), None)
+        for entry in reversed(self.entries):
+            if entry.appoints and entry.reference and entry.version not in self.withdrawn:
+                return entry
+        return None
+
+    def broken_chain(self) -> Iterator[str]:
+        """Where the entries do not follow each other, by the digests that they name."""
+        by_number = {entry.number: entry for entry in self.entries}
+        sealed, digest = split_seal(self.seal)
+        before: str | None = ""  # None after an entry that is gone
+        for number in range(1, max(sealed, *by_number, 0) + 1):
+            entry = by_number.get(number)
+            if entry is None:
+                yield f"entry {number} is gone"
+            elif before not in (None, entry.before) and number == 1:
+                yield "entry 1 was changed: it follows another one, and should be the first"
+            elif before not in (None, entry.before):
+                yield (
+                    f"entry {number - 1} or {number} was changed: the one does not follow the other"
+                )
+            if entry and number == sealed and entry.digest != digest:
+                yield f"entry {number} was changed since it was carried out"
+            before = entry.digest if entry else None
 
     def latest(self, decision: Decision) -> Entry | None:
         """A decision's entry, if it is the last on its version and no champion came after it.
@@ -193,50 +214,35 @@ class Ledger:
         return self._replayed[0]
 
     @cached_property
-    def withdrawn(self) -> Mapping[int, Entry]:
+    def withdrawn(self) -> Mapping[int | str | None, Entry]:
         """The versions that a person took out of production or rejected, each with that entry.
 
-        One that is promoted again, or waits again, is none of them.
+        Their trainings are among them, by their digests: in another package, too, such a model is
+        not what a person wants. A version that is promoted again, or waits again, is none of them,
+        nor is its training, in whatever package it does so.
         """
         return self._replayed[1]
 
-    def withdrawn_of(self, training: str, versions: Collection[int]) -> Entry | None:
-        """The entry by which a person took a training out of production, or rejected it.
-
-        None if that was only said of one of its packages: another one was champion after it, or
-        waited. Then the training itself is not what a person was against.
-
-        Args:
-            training: Its digest.
-            versions: The versions of the registry that come from it. Those that were deleted are
-                known by their entries.
-        """
-        same = {*versions} | {entry.version for entry in self.entries if entry.training == training}
-        against = [entry for version, entry in self.withdrawn.items() if version in same]
-        last = max(against, key=lambda entry: entry.number, default=None)
-        if last is None:
-            return None
-        approved = any(
-            entry.version in same and (entry.appoints or entry.action == "waiting")
-            for entry in self.entries
-            if entry.number >= last.number
-        )
-        return None if approved else last
-
     @cached_property
-    def _replayed(self) -> tuple[tuple[int, ...], dict[int, Entry]]:
+    def _replayed(self) -> tuple[tuple[int, ...], dict[int | str | None, Entry]]:
         line: list[int] = []
-        withdrawn: dict[int, Entry] = {}
+        withdrawn: dict[int | str | None, Entry] = {}
+        training = {entry.version: entry.training for entry in self.entries if entry.training}
         for entry in self.entries:
-            if entry.appoints or entry.action == "waiting":
-                withdrawn.pop(entry.version, None)
-            elif entry.action == "rejected" and entry.reviews:
-                withdrawn[entry.version] = entry
+            against: list[int] = []
+            if entry.action == "rejected" and entry.reviews:
+                against = [entry.version]
             if entry.action == "rolled back" and entry.version in line:
-                while line[-1] != entry.version:
-                    withdrawn[line.pop()] = entry
+                kept = line.index(entry.version) + 1
+                line, against = line[:kept], line[kept:]
             elif entry.appoints and line[-1:] != [entry.version]:  # else it got its alias back
                 line.append(entry.version)
+            for version in against:
+                withdrawn[version] = withdrawn[training.get(version)] = entry
+            if entry.appoints or entry.action == "waiting":
+                withdrawn.pop(entry.version, None)
+                withdrawn.pop(training.get(entry.version), None)
+        withdrawn.pop(None, None)  # of entries of older versions of this project
         return tuple(line), withdrawn
 
 
@@ -250,12 +256,15 @@ def read(model: Model) -> Ledger:
     for key in sorted(model.ledger):
         try:
             fields = json.loads(model.ledger[key])
-            entries.append(Entry(number=int(key), digest=sha256_of(model.ledger[key]), **fields))
+            entry = Entry(number=int(key), digest=sha256_of(model.ledger[key]), **fields)
+            if entry.number < 1 or key != key_of(entry.number):
+                raise ValueError(key)
         except (ValueError, TypeError) as error:
             raise ValueError(
-                f"The ledger of {model.name} was changed, so that it cannot be read. See: retrain "
-                "verify"
+                f"The ledger of {model.name}: entry {key} was changed, so that it cannot be read. "
+                "Nothing is decided until that is mended."
             ) from error
+        entries.append(entry)
     return Ledger(
         name=model.name,
         entries=tuple(entries),

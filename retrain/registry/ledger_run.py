@@ -7,8 +7,6 @@ of the registered model says.
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from retrain import tracking
@@ -117,9 +115,7 @@ def upload(client: "MlflowClient", run: str, document: Mapping[str, Any] | None)
 def document(project: Project, written: Ledger, digest: str) -> bytes | None:
     """The document of a decision, as it was written (JSON); None if it is gone."""
     assert written.run
-    with TemporaryDirectory() as folder:
-        file = tracking.download_artifact(project, written.run, place(digest), Path(folder))
-        return file.read_bytes() if file else None
+    return tracking.read_artifact(project, written.run, place(digest))
 
 
 def considered(project: Project, written: Ledger, entry: Entry) -> dict[str, Any] | None:

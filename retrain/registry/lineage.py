@@ -10,11 +10,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from retrain import tracking
-from retrain.digests import sha256_of
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
@@ -161,13 +159,12 @@ def _fetch(project: Project, version: ModelVersion) -> tuple[bytes | None, str |
         return None, None
     path = f"{FOLDER}/{version.lineage}.json"
     name = f"the record of its lineage, {path} of MLflow run {version.run_id},"
-    with TemporaryDirectory() as folder:
-        file = tracking.download_artifact(project, version.run_id, path, Path(folder))
-        if file is None:
-            return None, f"{name} is gone"
-        if sha256_of(file) != version.lineage:
-            return None, f"{name} was changed"
-        return file.read_bytes(), None
+    content = tracking.read_artifact(project, version.run_id, path)
+    if content is None:
+        return None, f"{name} is gone"
+    if hashlib.sha256(content).hexdigest() != version.lineage:
+        return None, f"{name} was changed"
+    return content, None
 
 
 def digests_of_images(file: Path) -> dict[str, dict[str, Any]]:

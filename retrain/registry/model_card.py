@@ -1,8 +1,6 @@
 """The card of a version, and the description on MLflow's page that shows it."""
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from retrain import tracking
@@ -18,13 +16,11 @@ def read(project: Project, version: ModelVersion) -> str | None:
 
     How fast it is comes last: that is measured after the card is written.
     """
-    path = place(version.package_digest)
-    with TemporaryDirectory() as folder:
-        file = tracking.download_artifact(project, version.run_id, path, Path(folder))
-        text = file.read_text(encoding="utf-8") if file else None
-    if text is None or version.latency is None:
-        return text
-    return f"{text}\n## Speed\n\n{version.latency}.\n"
+    content = tracking.read_artifact(project, version.run_id, place(version.package_digest))
+    if content is None:
+        return None
+    speed = f"\n## Speed\n\n{version.latency}.\n" if version.latency else ""
+    return content.decode() + speed
 
 
 def place(package_digest: str) -> str:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version as installed
 from typing import Any
 
@@ -10,30 +10,13 @@ from retrain import hardware
 from retrain.errors import UsageError
 from retrain.project import PARAMS, Project
 from retrain.registry import lineage
-from retrain.registry.lineage import Lineage, Made
-from retrain.registry.rerun import PIN, Manifest, run_again
+from retrain.registry.lineage import Lineage
+from retrain.registry.rerun import PIN, run_again
 from retrain.registry.versions import ModelVersion
-from retrain.step import Plan, difference
 
 RECORDED = (PARAMS, PIN)  # files whose content is in the record, committed or not
 # Of a machine, what may change how numbers are rounded.
 SURROUNDINGS = ("processor", "instructions", "cores", "accelerators", "system", "python")
-
-
-@dataclass(frozen=True)
-class Compared:
-    """A step, then and now.
-
-    Attributes:
-        step: Its name.
-        identical: Whether it gave the same output.
-        inputs: What differs in what it depends on, except for the outputs of earlier steps; empty
-            if nothing does.
-    """
-
-    step: str
-    identical: bool
-    inputs: str
 
 
 @dataclass(frozen=True)
@@ -47,7 +30,7 @@ class Reproduction:
         identical: Whether the weights are the same.
         weights: SHA-256 (hex) of those of the version.
         reproduced: SHA-256 (hex) of the new ones.
-        steps: Each step, in order.
+        steps: Of each step, whether it gave the same output; in order.
         metrics: Of each metric, the value of the version and the new one.
         differs: What else is not as it was: code that was not committed, libraries, the machine.
         seconds: How long it took.
@@ -59,7 +42,7 @@ class Reproduction:
     identical: bool
     weights: str
     reproduced: str
-    steps: tuple[Compared, ...]
+    steps: Mapping[str, bool]
     metrics: Mapping[str, tuple[float | None, float | None]]
     differs: tuple[str, ...]
     seconds: float
@@ -70,11 +53,9 @@ class Reproduction:
         name = f"{self.model} version {self.version}"
         if self.identical:
             return f"{name} is reproduced: the weights are identical."
-        other = next(each for each in self.steps if not each.identical)
-        if other.inputs:
-            return f"{name} is not reproduced: {other.step} had other inputs: {other.inputs}."
+        other = next(step for step, is_identical in self.steps.items() if not is_identical)
         why = "; ".join(self.differs) or "nothing that is recorded differs"
-        return f"{name} is not reproduced: {other.step} gave another output; {why}."
+        return f"{name} is not reproduced: {other} gave another output; {why}."
 
 
 def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None]) -> Reproduction:
@@ -100,7 +81,7 @@ def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None
     for line in differs:
         say(f"Not as it was: {line}.")
     say(f"Trains {name} again, in a copy of commit {commit[:12]}.")
-    made, moved = run_again(project, commit, record)
+    made = run_again(project, commit, record)
     numerics = record.training.get("numerics"), made["train"]["facts"].get("numerics")
     if numerics[0] != numerics[1]:
         differs.append(f"numerics {numerics[0]} -> {numerics[1]}")
@@ -114,7 +95,9 @@ def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None
         identical=reproduced == record.weights,
         weights=record.weights,
         reproduced=reproduced,
-        steps=tuple(_compare(record, made, moved)),
+        steps={
+            step.step: made.get(step.step, {}).get("digest") == step.digest for step in record.steps
+        },
         metrics={
             metric: (record.metrics.get(metric), metrics.get(metric))
             for metric in sorted({*record.metrics, *metrics})
@@ -158,31 +141,3 @@ def _surroundings(record: Lineage, changes: Mapping[str, Any] | None) -> Iterato
     for name in SURROUNDINGS:
         if name in machine and machine[name] != here[name]:
             yield f"{name} {machine[name]} -> {here[name]}"
-
-
-def _compare(
-    record: Lineage, made: Mapping[str, Manifest], moved: Mapping[str, str]
-) -> Iterator[Compared]:
-    steps = {each.step for each in record.steps}
-    for before in record.steps:
-        if now := made.get(before.step):
-            identical = before.digest == now["digest"]
-            yield Compared(before.step, identical, _difference(before, now, steps, moved))
-        else:
-            yield Compared(before.step, False, "it was not needed")
-
-
-def _difference(before: Made, now: Manifest, steps: set[str], moved: Mapping[str, str]) -> str:
-    """What differs in the plan of a step, except for the outputs of earlier steps."""
-    was, plan = before.depends_on, Plan(**now["plan"])
-    if was is None:
-        return ""
-    config = {
-        name: was.config.get(name) if moved.get(name, ...) == value else value
-        for name, value in plan.config.items()
-    }
-    inputs = {
-        name: was.inputs.get(name, digest) if name in steps else digest
-        for name, digest in plan.inputs.items()
-    }
-    return difference(was, replace(plan, config=config, inputs=inputs))

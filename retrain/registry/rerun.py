@@ -7,7 +7,6 @@ nothing is taken from the cache, and nothing of the clone changes.
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -71,9 +70,7 @@ class Copy(Project):
         return f"sqlite:///{self.root / 'mlflow.db'}"
 
 
-def run_again(
-    project: Project, commit: str, record: Lineage
-) -> tuple[dict[str, Manifest], dict[str, str]]:
+def run_again(project: Project, commit: str, record: Lineage) -> dict[str, Manifest]:
     """Makes the outputs from the data to the evaluation again.
 
     Args:
@@ -82,38 +79,29 @@ def run_again(
         record: What they are made from.
 
     Returns:
-        The manifest of each output, by the step's name; and the parameters that had to name a place
-        in another way, by dotted name.
+        The manifest of each output, by the step's name.
 
     Raises:
         ValueError: The commit or the data is gone or has changed; or a step failed.
     """
     with checked_out(project, commit) as folder:
         copy = Copy(folder.root)
-        moved = _prepare(project, copy, record)
-        return _make(project, copy, record), moved
+        _prepare(project, copy, record)
+        return _make(project, copy, record)
 
 
-def _prepare(project: Project, copy: Copy, record: Lineage) -> dict[str, str]:
-    """Gives a copy of the code the recorded parameters and version of the data.
-
-    Returns:
-        The parameters with a place that has another name, seen from the copy: by dotted name.
-    """
+def _prepare(project: Project, copy: Copy, record: Lineage) -> None:
+    """Gives a copy of the code the recorded parameters and version of the data."""
     # The search has no part in a training, and with all its defaults it could not be read again.
     recorded = deepcopy(record.parameters) or {}
     parameters = {name: each for name, each in recorded.items() if name != "tune"}
     tracked, model = record.data["tracked"], parameters["model"]
-    files = model.get("files", {})
-    moved = {}
-    for section, values, key in (
-        *([] if tracked else [("data", parameters["data"], "path")]),
-        ("model", model, "pretrained"),
-        *(("model.files", files, name) for name in files),
-    ):
-        value = values.get(key)
-        if value and (place := _place(project, copy, value)) != value:
-            moved[f"{section}.{key}"] = values[key] = place
+    places = [(model, "pretrained"), *((model["files"], name) for name in model.get("files", {}))]
+    if not tracked:
+        places.append((parameters["data"], "path"))
+    for values, name in places:
+        if value := values.get(name):
+            values[name] = _place(project, copy, value)
     text = json.dumps({"workloads": {record.model: parameters}}, ensure_ascii=False, indent=1)
     copy.params.write_text(text, encoding="utf-8")
     if tracked:
@@ -121,7 +109,6 @@ def _prepare(project: Project, copy: Copy, record: Lineage) -> dict[str, str]:
         _share_cache(project, copy)
     if start := record.training.get("start"):
         _register_start(project, copy, record.model, start)
-    return moved
 
 
 def _place(project: Project, copy: Copy, value: str) -> str:
@@ -159,13 +146,11 @@ def _register_start(project: Project, copy: Copy, name: str, weights: str) -> No
     version = versions.find_by_weights(project, name, weights)
     if version is None:
         raise ValueError(f"The weights that it started from are not in the registry: {weights}.")
-    package = copy.state / "start"  # it is changed when it is registered
-    shutil.copytree(packages.download(project, version), package)
     run = tracking.start_run(copy, name, "start", {}, "unknown")
     known = {each.name: getattr(version, each.name) for each in fields(Candidate)}
     # Without how it was trained: else a training that finds itself would start where it did.
     alone = {"run_id": run.run_id, "start": None, "train_key": None, "lineage": None}
-    made = versions.register(copy, Candidate(**known | alone), package)
+    made = versions.register(copy, Candidate(**known | alone), packages.download(project, version))
     tracking.end_run(copy, run.run_id, "FINISHED")
     tracking.client(copy).set_registered_model_alias(name, CHAMPION, str(made.version))
 

@@ -1,28 +1,25 @@
-"""Reads all that MLflow has of a registered model: its aliases, versions, and ledger.
+"""All that MLflow has of a registered model: its aliases, versions, and ledger.
 
-If MLflow's store is an SQLite file, the file is read without MLflow: to import MLflow takes 1.3 to
-2 s, more than everything else in a run that finds nothing changed. MLflow does not guarantee the
-file's tables: a test compares what is read here with MLflow's own answer, and where the tables
-differ, MLflow's client is used, as it is with a server.
+To import MLflow takes 1.3 to 2 s, more than everything else in a run that finds nothing changed. So
+if its store is an SQLite file, what it answers is kept until the file changes: SQLite counts the
+changes in the file's header, as its documentation of the format says.
 """
 
-import os
-import sqlite3
-from collections import defaultdict
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from retrain import tracking
+from pydantic import TypeAdapter
+
+from retrain import atomic, tracking
 from retrain.project import Project
 
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
-
 LEDGER_RUN = "retrain.ledger_run"  # the tag of a registered model with the id of its ledger's run
-SECONDS = 30.0  # to wait while another process writes
+# https://www.sqlite.org/fileformat.html#the_database_header
+HEADER = 28  # bytes up to the end of the count of changes, which are the last four
+WRITES_IN_PLACE = b"\x01\x01"  # the versions of the format, if each change is counted
+VERSIONS = slice(18, 20)
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ class Model:
         name: The name of the model.
         aliases: The number of a version, by alias.
         tags: The tags of the model itself.
-        versions: The versions by number; the one that was changed last comes first.
+        versions: The versions; the one that was changed last comes first.
         ledger: The parameters of the run with its ledger.
     """
 
@@ -55,14 +52,53 @@ class Model:
     ledger: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What MLflow has answered, and the state of its file before it was asked."""
+
+    state: str
+    model: Model
+
+
 def read(project: Project, name: str) -> Model:
     """Reads a model; one that is not registered has neither versions nor tags."""
-    return from_file(project.tracking_uri, name) or from_client(tracking.client(project), name)
+    file = tracking.database_of(project)
+    if file and not file.exists():
+        return Model(name)
+    state = state_of(file) if file else None
+    if state is None:
+        return ask(project, name)
+    kept = project.state / "registry" / f"{name}.json"
+    adapter = TypeAdapter(Kept)
+    with suppress(FileNotFoundError, ValueError):
+        answer = adapter.validate_json(kept.read_bytes())
+        if answer.state == state and answer.model.name == name:
+            return answer.model
+    model = ask(project, name)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with atomic.replacing(kept) as aside:
+        aside.write_bytes(adapter.dump_json(Kept(state, model)))
+    return model
+
+
+def state_of(file: Path) -> str | None:
+    """What is another after each change of an SQLite file.
+
+    None if the file's header does not count each of them, because it is written to a log first, or
+    if it is no such file.
+    """
+    with file.open("rb") as database:
+        header = database.read(HEADER)
+    if header[VERSIONS] != WRITES_IN_PLACE:
+        return None
+    known = file.stat()
+    count = int.from_bytes(header[-4:])
+    return f"{file.absolute()} {known.st_ino} {known.st_size} {known.st_mtime_ns} {count}"
 
 
 def names(project: Project) -> list[str]:
     """The names of all registered models; no database is made to find none."""
-    file = _file(project.tracking_uri)
+    file = tracking.database_of(project)
     if file and not file.exists():
         return []
     client, found, token = tracking.client(project), [], None
@@ -74,10 +110,15 @@ def names(project: Project) -> list[str]:
             return found
 
 
-def from_client(client: "MlflowClient", name: str) -> Model:
-    """Asks MLflow for a model."""
+def ask(project: Project, name: str) -> Model:
+    """Asks MLflow for a model.
+
+    The ledger is read last. So what is newer in it than the aliases and the tags seems unfinished,
+    and is looked at again.
+    """
     from mlflow.exceptions import MlflowException
 
+    client = tracking.client(project)
     try:
         model = client.get_registered_model(name)
     except MlflowException as error:
@@ -85,73 +126,17 @@ def from_client(client: "MlflowClient", name: str) -> Model:
             raise
         return Model(name)
     listed = client.search_model_versions(f"name = '{name}'")
-    run = client.get_run(model.tags[LEDGER_RUN]) if LEDGER_RUN in model.tags else None
+    run_id = model.tags.get(LEDGER_RUN)
+    run = tracking.find_run(project, run_id) if run_id else None
     return Model(
         name=name,
         aliases={alias: int(number) for alias, number in model.aliases.items()},
         tags=model.tags,
         versions={
             int(each.version): Version(
-                name, int(each.version), each.run_id, each.creation_timestamp, each.tags
+                name, int(each.version), each.run_id or "", each.creation_timestamp, each.tags
             )
             for each in listed
         },
         ledger=run.data.params if run else {},
-    )
-
-
-def from_file(tracking_uri: str, name: str) -> Model | None:
-    """Reads a model and all its versions in one transaction.
-
-    Args:
-        tracking_uri: The URI of MLflow's store.
-        name: The name of the model.
-
-    Returns:
-        None when the store is no SQLite file, or has other tables than expected.
-    """
-    file = _file(tracking_uri)
-    if file is None or os.environ.get("MLFLOW_WORKSPACE"):
-        return None
-    if not file.exists():
-        return Model(name)
-    address = f"{file.absolute().as_uri()}?mode=ro"
-    try:
-        with closing(sqlite3.connect(address, timeout=SECONDS, uri=True)) as database:
-            return _read(database, name)
-    except sqlite3.Error:
-        return None
-
-
-def _file(tracking_uri: str) -> Path | None:
-    path = tracking_uri.removeprefix("sqlite:///")
-    return None if path == tracking_uri or "?" in path else Path(path)
-
-
-def _read(database: sqlite3.Connection, name: str) -> Model:
-    def rows(columns: str, table: str, more: str = "") -> list[tuple[Any, ...]]:
-        query = f"SELECT {columns} FROM {table} WHERE workspace = 'default' AND name = ? {more}"
-        return database.execute(query, [name]).fetchall()
-
-    database.execute("BEGIN")  # all queries see the same state
-    tags: dict[int, dict[str, str]] = defaultdict(dict)
-    for number, key, value in rows("version, key, value", "model_version_tags"):
-        tags[number][key] = value
-    tags_of_model = dict(rows("key, value", "registered_model_tags"))
-    run = [tags_of_model.get(LEDGER_RUN)]
-    params = database.execute("SELECT key, value FROM params WHERE run_uuid = ?", run)
-    return Model(
-        name=name,
-        aliases=dict(rows("alias, version", "registered_model_aliases")),
-        tags=tags_of_model,
-        ledger=dict(params.fetchall()),
-        versions={
-            number: Version(name, number, run_id, created, tags[number])
-            for number, run_id, created in rows(
-                "version, run_id, creation_time",
-                "model_versions",
-                "AND current_stage != 'Deleted_Internal' "
-                "ORDER BY last_updated_time DESC, version DESC",
-            )
-        },
     )

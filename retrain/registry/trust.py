@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from retrain.project import Project
-from retrain.registry import chain, heads, ledger, signatures, snapshot
+from retrain.registry import heads, ledger, signatures, snapshot
 from retrain.registry.heads import Head
 from retrain.registry.ledger import Entry, Ledger
 
@@ -56,7 +56,7 @@ def look(project: Project, name: str) -> Standing:
     head = heads.read(project, name)
     model = snapshot.read(project, name)
     written = ledger.read(model)
-    faults = [*chain.broken_chain(written.values, written.seal)]
+    faults = [*written.broken_chain()]
     if fault := heads.fault(project, head, written):
         faults.append(fault)
     unsigned = _unsigned(project, head, written)

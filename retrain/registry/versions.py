@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from retrain import tracking
 from retrain.errors import UsageError
@@ -19,13 +19,10 @@ from retrain.project import Project
 from retrain.registry import ledger_run, snapshot
 from retrain.registry.ledger import LONGEST_REASON, compact
 
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
-    from mlflow.entities import LoggedModel
-
 CHAMPION = "champion"
 REFERENCE = "reference"  # the best so far: what is promoted must not be worse than that either
 TRAINING = "retrain.train_digest"  # a tag of each version that this project has registered
+PACKAGES = "packages"  # the folder of the run's artifacts
 JSON = {"images", "metrics", "latency"}  # the attributes that are JSON in their tags
 
 
@@ -199,24 +196,21 @@ def find(project: Project, name: str, wanted: str) -> ModelVersion:
 
 def find_version(project: Project, name: str, package_digest: str) -> ModelVersion | None:
     """The version with a package; None when the package is not registered."""
-    return next(iter(_find(project, name, "package_digest", package_digest)), None)
+    return _find(project, name, "package_digest", package_digest)
 
 
 def find_by_weights(project: Project, name: str, weights: str) -> ModelVersion | None:
     """A version with certain weights (SHA-256, hex); None when there is none."""
-    return next(iter(_find(project, name, "weights", weights)), None)
+    return _find(project, name, "weights", weights)
 
 
-def of_training(project: Project, name: str, train_digest: str) -> list[int]:
-    """The numbers of the versions that come from a training, in whatever package."""
-    return [version.version for version in _find(project, name, "train_digest", train_digest)]
-
-
-def _find(project: Project, name: str, tag: str, value: str) -> list[ModelVersion]:
-    """The versions with a tag; the one that was changed last comes first."""
+def _find(project: Project, name: str, tag: str, value: str) -> ModelVersion | None:
+    """The version with a tag; the one that was changed last, if there are several."""
     model = snapshot.read(project, name)
-    found = [each for each in model.versions.values() if each.tags.get(f"retrain.{tag}") == value]
-    return [_read(each, model) for each in found]
+    for version in model.versions.values():
+        if version.tags.get(f"retrain.{tag}") == value:
+            return _read(version, model)
+    return None
 
 
 def get(project: Project, name: str, number: int) -> ModelVersion | None:
@@ -243,7 +237,7 @@ def every(project: Project) -> list[ModelVersion]:
 def register(project: Project, candidate: Candidate, package: Path) -> ModelVersion:
     """Uploads a model and registers it as a version, without an alias.
 
-    If a call was killed, the same call continues with what was uploaded.
+    If a call was killed, the same call uploads it once more, to the same place.
 
     Args:
         project: The clone that the registry belongs to.
@@ -251,10 +245,9 @@ def register(project: Project, candidate: Candidate, package: Path) -> ModelVers
         package: A folder as `mlflow.pyfunc.save_model` writes it, with the model in
             `packages.MODEL`.
     """
-    from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
-
     client = tracking.client(project)
-    uploaded = _upload(client, candidate, package)
+    place = f"{PACKAGES}/{candidate.package_digest}"
+    client.log_artifacts(candidate.run_id, str(package), place)
     ledger_run.find_or_create(client, project, candidate.name)
     tags = {
         f"retrain.{name}": value if isinstance(value, str) else compact(value)
@@ -263,15 +256,11 @@ def register(project: Project, candidate: Candidate, package: Path) -> ModelVers
     }
     created = client.create_model_version(
         candidate.name,
-        # Not `models:/<id>`: MLflow's store would resolve that at the process's global address.
-        source=uploaded.artifact_location,
+        # Not `runs:/<id>`: MLflow's store would resolve that at the process's global address.
+        source=f"{client.get_run(candidate.run_id).info.artifact_uri}/{place}",
         run_id=candidate.run_id,
         tags=tags,
-        model_id=uploaded.model_id,
     )
-    # With this tag the run's page links to the version, as after `mlflow.register_model`.
-    link = compact([{"name": candidate.name, "version": created.version}])
-    client.set_logged_model_tags(uploaded.model_id, {MLFLOW_MODEL_VERSIONS: link})
     made = get(project, candidate.name, int(created.version))
     assert made is not None
     return made
@@ -316,34 +305,3 @@ def _read(version: snapshot.Version, model: snapshot.Model) -> ModelVersion:
         "created": created.isoformat(timespec="seconds"),
     }
     return ModelVersion(**values | own)
-
-
-def _upload(client: "MlflowClient", candidate: Candidate, package: Path) -> "LoggedModel":
-    """Uploads a packaged model to the run of its training, once."""
-    from mlflow.entities import LoggedModelOutput, LoggedModelStatus
-    from mlflow.models import Model
-
-    experiment = client.get_run(candidate.run_id).info.experiment_id
-    found = client.search_logged_models(
-        [experiment],
-        f"source_run_id = '{candidate.run_id}' "
-        f"AND tags.`retrain.package_digest` = '{candidate.package_digest}'",
-    )
-    if found:
-        model = found[0]
-    else:
-        model = client.create_logged_model(
-            experiment,
-            candidate.name,
-            candidate.run_id,
-            tags={"retrain.package_digest": candidate.package_digest},
-        )
-        client.log_outputs(candidate.run_id, [LoggedModelOutput(model.model_id, step=0)])
-    if model.status != LoggedModelStatus.READY:
-        description = Model.load(package)
-        description.model_id = model.model_id
-        description.run_id = candidate.run_id
-        description.save(package / "MLmodel")
-        client.log_model_artifacts(model.model_id, str(package))
-        model = client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
-    return model

@@ -5,9 +5,8 @@
 """
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from retrain import tracking
+from retrain import atomic, tracking
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
 
@@ -25,12 +24,8 @@ def learnt_images(project: Project, version: ModelVersion) -> Path | None:
     kept = folder / f"{version.run_id}.npy"
     if not kept.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=folder) as partial:
-            found = tracking.download_artifact(
-                project, version.run_id, f"evaluate/{LEARNT}", Path(partial)
-            )
-            if found is None:  # of an older version of this project; an empty file says so
-                found = Path(partial, "none")
-                found.touch()
-            found.replace(kept)
+        content = tracking.read_artifact(project, version.run_id, f"evaluate/{LEARNT}")
+        with atomic.replacing(kept) as partial:
+            # Nothing was recorded by an older version of this project; an empty file says so.
+            partial.write_bytes(content or b"")
     return kept if kept.stat().st_size else None

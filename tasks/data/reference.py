@@ -6,6 +6,7 @@ version that was not, it is made from what the store has of its evaluation when 
 predictions of the evaluation are those of the package; the images are read again for their facts.
 """
 
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -94,9 +95,8 @@ def _registered(project: Project, version: ModelVersion) -> "pa.Table | None":
     import pyarrow.parquet as pq
 
     path = f"{FOLDER}/{version.package_digest}.parquet"
-    with TemporaryDirectory() as folder:
-        file = tracking.download_artifact(project, version.run_id, path, Path(folder))
-        return pq.read_table(file, schema=schema()) if file else None
+    content = tracking.read_artifact(project, version.run_id, path)
+    return pq.read_table(BytesIO(content), schema=schema()) if content else None
 
 
 def _of_store(project: Project, version: ModelVersion) -> "pa.Table | None":

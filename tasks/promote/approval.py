@@ -1,7 +1,6 @@
 """Carries out what a person says of a version that passed the gate and waits for approval."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -16,6 +15,7 @@ from retrain.registry.versions import ModelVersion
 from tasks.promote.check import check_before_promotion
 from tasks.promote.latency import bound_of, exceeds
 from tasks.promote.outcome import how_to_review
+from tasks.promote.personal import PersonalDecision, decided
 
 Choice = Literal["approve", "reject"]
 ACTIONS: dict[Choice, Action] = {"approve": "promoted", "reject": "rejected"}
@@ -29,46 +29,6 @@ class Form(BaseModel):
     name: str = Field("", max_length=100, description="Who you are, for the ledger.")
 
 
-@dataclass(frozen=True)
-class Review:
-    """What a person said of a version that waited; it was carried out.
-
-    Attributes:
-        workload: The name of the model.
-        action: `promoted` or `rejected`.
-        version: The version that waited.
-        previous: The champion at that time; None if there was none.
-        reason: Why.
-        who: The person, or the user of the machine.
-        time: ISO 8601, UTC.
-        run: The Prefect flow run that let the version wait; None if there is none.
-    """
-
-    workload: str
-    action: Action
-    version: int
-    previous: int | None
-    reason: str
-    who: str
-    time: str
-    run: str | None
-
-    @property
-    def state(self) -> str:
-        """It in a word."""
-        return "Approved" if self.action == "promoted" else "Rejected"
-
-    @property
-    def outcome(self) -> str:
-        """It in one sentence."""
-        name, why = f"{self.workload} version {self.version}", f"({self.who}: {self.reason})"
-        if self.action == "promoted":
-            over = f"over version {self.previous}" if self.previous else "as the first"
-            return f"{name} is approved and the champion now, {over} {why}"
-        stays = f"; version {self.previous} stays champion" if self.previous else ""
-        return f"{name} is rejected {why}{stays}"
-
-
 def review(
     project: Project,
     name: str,
@@ -77,7 +37,7 @@ def review(
     *,
     version: int | None = None,
     who: str | None = None,
-) -> Review:
+) -> PersonalDecision:
     """Promotes the version that waits for approval, or rejects it.
 
     Before it becomes champion, it is checked again that it can be served. After a kill, the same
@@ -105,7 +65,7 @@ def review(
         if written.waiting is None:
             last = written.entries[-1] if written.entries else None
             if last and last.reviews and (last.action, last.reason) == (ACTIONS[choice], reason):
-                return _done(name, last)  # by a call that was killed
+                return decided(name, last)  # by a call that was killed
             raise ValueError(f"No version of {name} waits for approval.")
         if version not in (None, written.waiting.version):
             raise UsageError(
@@ -122,7 +82,7 @@ def _review(
     choice: Choice,
     reason: str,
     who: str | None,
-) -> Review:
+) -> PersonalDecision:
     version = versions.get(project, name, waiting.version)
     if version is None:
         raise ValueError(
@@ -153,7 +113,7 @@ def _review(
     decisions.apply(project, version, decision)
     entry = decisions.read(project, name).latest(decision)
     assert entry is not None
-    return _done(name, entry)
+    return decided(name, entry)
 
 
 def _check(
@@ -209,8 +169,10 @@ def standing(name: str, waiting: Entry, champion: int | None) -> str:
 
 def asked_by(written: Ledger, run: str) -> Entry | None:
     """The last entry by which a Prefect flow run let a version wait; None if there is none."""
-    asked = [each for each in written.entries if each.action == "waiting" and each.run == run]
-    return asked[-1] if asked else None
+    for entry in reversed(written.entries):
+        if entry.action == "waiting" and entry.run == run:
+            return entry
+    return None
 
 
 def question(project: Project, name: str, written: Ledger, waiting: Entry) -> str:
@@ -226,33 +188,19 @@ def question(project: Project, name: str, written: Ledger, waiting: Entry) -> st
 
 def waited_before(written: Ledger) -> Entry | None:
     """The last entry of a version that waited and does so no more."""
-    waited = [
-        each for each in written.entries if each.action == "waiting" and each != written.waiting
-    ]
-    return waited[-1] if waited else None
+    for entry in reversed(written.entries):
+        if entry.action == "waiting" and entry != written.waiting:
+            return entry
+    return None
 
 
 def became_of(name: str, written: Ledger, waited: Entry) -> tuple[str, str]:
     """What became of a version that waits no more, in a word and in a sentence."""
     for each in written.entries:
         if each.reviews == waited.number:
-            done = _done(name, each)
+            done = decided(name, each)
             return done.state, f"{done.outcome}."
     if waiting := written.waiting:
         later = f"Another comparison waits for approval by now: {name} version {waiting.version}."
         return "Superseded", later
     return "Superseded", decisions.no_longer_waits(name, waited.version)
-
-
-def _done(name: str, entry: Entry) -> Review:
-    assert entry.reason and entry.who
-    return Review(
-        name,
-        entry.action,
-        entry.version,
-        entry.previous,
-        entry.reason,
-        entry.who,
-        entry.time,
-        entry.run,
-    )

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -72,7 +73,7 @@ class Example:
         parquet.write_table(pa.table(columns).replace_schema_metadata(described), file)
 
     @classmethod
-    def read(cls, file: Path) -> "Example":
+    def read(cls, file: Path | BytesIO) -> "Example":
         """Reads what `write` has written."""
         from pyarrow import parquet
 
@@ -154,7 +155,7 @@ def check_version(
     """
     with TemporaryDirectory(dir=scratch) as place:
         folder = packages.fetch(project, version, Path(place))
-        example = example_for(project, version, scratch)
+        example = example_for(project, version)
         try:
             check_files(folder, version, example)
             return check_answers(folder, example, Path(place), bound)
@@ -186,18 +187,11 @@ def check_before_promotion(
         raise ValueError(f"{error} ({how})") from error
 
 
-def example_for(project: Project, version: ModelVersion, scratch: Path) -> Example | None:
-    """What is kept with a version's run; None for one that an older version of this project made.
-
-    Args:
-        project: The clone that the registry belongs to.
-        version: Of the model.
-        scratch: A folder for temporary files.
-    """
+def example_for(project: Project, version: ModelVersion) -> Example | None:
+    """What is kept with a version's run; None for one of an older version of this project."""
     kept = f"{EXAMPLES}/{version.package_digest}.parquet"
-    with TemporaryDirectory(dir=scratch) as beside:
-        file = tracking.download_artifact(project, version.run_id, kept, Path(beside))
-        return Example.read(file) if file else None
+    content = tracking.read_artifact(project, version.run_id, kept)
+    return Example.read(BytesIO(content)) if content else None
 
 
 def check_files(folder: Path, version: ModelVersion, example: Example | None) -> None:

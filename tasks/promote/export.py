@@ -99,7 +99,7 @@ def export(project: Project, version: ModelVersion, folder: Path, form: str) -> 
         written.mkdir()
         (scratch / "package").mkdir()
         found = packages.fetch(project, version, scratch / "package")
-        example = example_for(project, version, scratch)
+        example = example_for(project, version)
         check_files(found, version, example)
         model = found / package.MODEL
         with _importing_from(found / package.CODE):

@@ -60,7 +60,7 @@ def damaged_packages(project: Project, repair: bool) -> list[DamagedPackage]:
     damaged = []
     for version in versions.every(project):
         with TemporaryDirectory() as place:
-            example = example_for(project, version, Path(place))
+            example = example_for(project, version)
             try:
                 check_files(packages.fetch(project, version, Path(place)), version, example)
                 continue

@@ -1,48 +1,17 @@
 """Makes an earlier champion champion again."""
 
-from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.registry import decisions, versions
+from retrain.registry import decisions, trust, versions
 from retrain.registry.ledger import Decision, Entry, Ledger
 from tasks.promote.check import check_version
+from tasks.promote.personal import PersonalDecision, decided
 
 
-@dataclass(frozen=True)
-class Rollback:
-    """A rollback that was carried out.
-
-    Attributes:
-        workload: The name of the model.
-        previous: The champion before it; None if there was none.
-        version: The champion now.
-        reason: Why.
-        who: The deployment, or the user of the machine.
-        time: ISO 8601, UTC.
-        says: How fast the version is here; None if a call that was killed has measured it.
-    """
-
-    workload: str
-    previous: int | None
-    version: int
-    reason: str
-    who: str
-    time: str
-    says: str | None = None
-
-    @property
-    def outcome(self) -> str:
-        """It in one sentence."""
-        if self.version == self.previous:
-            return f"{self.workload} version {self.version} stays the champion"
-        instead = f" instead of version {self.previous}" if self.previous else ""
-        return f"{self.workload} version {self.version} is the champion again{instead}"
-
-
-def roll_back(project: Project, name: str, reason: str, to: int | None = None) -> Rollback:
+def roll_back(project: Project, name: str, reason: str, to: int | None = None) -> PersonalDecision:
     """Makes the champion before the current one champion again, or a certain earlier one.
 
     The version is checked as before a promotion: its files, and what it answers when it is loaded
@@ -67,15 +36,15 @@ def roll_back(project: Project, name: str, reason: str, to: int | None = None) -
         return _roll_back(project, name, reason.strip(), to)
 
 
-def _roll_back(project: Project, name: str, reason: str, to: int | None) -> Rollback:
+def _roll_back(project: Project, name: str, reason: str, to: int | None) -> PersonalDecision:
     written = decisions.read(project, name)
     champion = versions.champion(project, name)
-    disputed = decisions.disputed(project, name)
+    disputed = trust.look(project, name).unsigned
     if written.unfinished and not disputed:
         decisions.settle(project, name)
         entry = written.appointment
         if entry in written.unfinished and entry.reason == reason:  # this was killed
-            return _done(name, written)
+            return decided(name, entry)
         return _roll_back(project, name, reason, to)
     current = champion.version if champion else None
     number = _target(name, written, current, to, disputed)
@@ -103,8 +72,9 @@ def _roll_back(project: Project, name: str, reason: str, to: int | None) -> Roll
         training=version.train_digest,
     )
     decisions.apply(project, version, decision)
-    done = _done(name, decisions.read(project, name))
-    return replace(done, says=str(latency))
+    entry = decisions.read(project, name).appointment
+    assert entry is not None
+    return decided(name, entry, str(latency))
 
 
 def _target(
@@ -137,9 +107,3 @@ def _left_out(written: Ledger, current: int | None, to: int) -> tuple[int | None
     if current not in line or to not in line:
         return (current,)
     return line[line.index(to) + 1 :]
-
-
-def _done(name: str, written: Ledger) -> Rollback:
-    entry = written.appointment
-    assert entry and entry.reason and entry.who
-    return Rollback(name, entry.previous, entry.version, entry.reason, entry.who, entry.time)

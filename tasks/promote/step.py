@@ -106,7 +106,7 @@ def promote(
         registered = _to_judge(rules, intent, registered)
         ruled = _decide(rules, version, decision, intent, registered, project)
         passed = ruled.action in ("promoted", "waiting")
-        if not decisions.is_entered(project, registered, ruled):
+        if not decisions.is_entered(project, name, ruled):
             if known and tracking.is_active(project, known.run_id):
                 card.keep(project, known.run_id, scores.facts["package"], describe())
             if passed:
@@ -165,8 +165,8 @@ def promoted(
         return None
     registered = _to_judge(rules, intent, registered)
     ruled = _decide(rules, version, decision, intent, registered, project)
-    applied = decisions.is_applied(project, registered, ruled)
-    return _facts(registered, ruled) if applied else None
+    is_applied = decisions.is_applied(project, name, ruled)
+    return _facts(registered, ruled) if is_applied else None
 
 
 def _to_judge(rules: Gate, intent: Intent, version: ModelVersion) -> ModelVersion:
@@ -227,15 +227,12 @@ def _decide(
 def _withheld(project: Project, version: ModelVersion) -> str | None:
     """Why a version that passed is not promoted; None if nothing is against it."""
     written = decisions.read(project, version.name)
-    by = written.withdrawn.get(version.version)
-    what = f"version {version.version}"
-    if by is None:
-        numbers = versions.of_training(project, version.name, version.train_digest)
-        by = written.withdrawn_of(version.train_digest, numbers)
-        what = f"the training of version {version.version}"
-    if by is None:
+    of_version = written.withdrawn.get(version.version)
+    entry = of_version or written.withdrawn.get(version.train_digest)
+    if entry is None:
         return None
-    return f"{what} was {by.action} on {by.time[:10]}: {by.reason}"[:LONGEST_REASON]
+    what = f"{'' if of_version else 'the training of '}version {version.version}"
+    return f"{what} was {entry.action} on {entry.time[:10]}: {entry.reason}"[:LONGEST_REASON]
 
 
 def _compared_with(decision: Artifact) -> int | None:

@@ -94,21 +94,17 @@ def test_a_run_records_what_it_was_made_from(project, tmp_path):
 
 
 @pytest.mark.parametrize("here", [True, False], ids=["copied", "by MLflow"])
-def test_an_artifact_is_downloaded_if_it_is_there(project, tmp_path, monkeypatch, here):
+def test_an_artifact_is_read_if_it_is_there(project, tmp_path, monkeypatch, here):
     run = start(project, f"of artifacts {here}").run_id
     (tmp_path / "given").mkdir()
     (tmp_path / "given" / "a b.txt").write_text("content")
     tracking.log_artifacts(project, run, tmp_path / "given", "texts")
     if not here:
         monkeypatch.setattr(tracking, "local_path", lambda _: None)
-    found = tracking.download_artifact(project, run, "texts/a b.txt", tmp_path)
-    assert found.is_relative_to(tmp_path)
-    assert found.read_text() == "content"
-    found.unlink()
-    assert tracking.download_artifact(project, run, "texts/a b.txt", tmp_path).exists()
+    assert tracking.read_artifact(project, run, "texts/a b.txt") == b"content"
     for path in ("texts/b.txt", "others/a b.txt"):
-        assert tracking.download_artifact(project, run, path, tmp_path) is None
-    assert tracking.download_artifact(project, "0" * 32, "texts/a b.txt", tmp_path) is None
+        assert tracking.read_artifact(project, run, path) is None
+    assert tracking.read_artifact(project, "0" * 32, "texts/a b.txt") is None
 
 
 def test_epochs_are_logged_once_at_their_numbers(project):

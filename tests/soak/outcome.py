@@ -41,8 +41,7 @@ class Outcome:
 def outcome_of(clone: Clone, output: str) -> Outcome:
     """Reads the outcome of a run that printed its document."""
     document = json.loads(output[output.index("{") :])
-    model = snapshot.from_file(_tracking_uri(clone), "vit")
-    assert model is not None
+    model = snapshot.read(Project(clone.root), "vit")
     written = ledger.read(model)
     return Outcome(
         weights=document["model"]["digest"],

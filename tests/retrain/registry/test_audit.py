@@ -72,19 +72,21 @@ def test_an_entry_that_was_removed_is_found(project, number):
     assert f"entry {number} is gone" in found(project)
 
 
-def test_entries_that_were_put_in_are_found(project):
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("000000", "The ledger of vit: entry 000000 was changed, so that it cannot be read."),
+        ("note", "The ledger of vit: entry note was changed, so that it cannot be read."),
+        ("000005", "entry 4 or 5 was changed: the one does not follow the other"),
+    ],
+)
+def test_an_entry_that_was_put_in_is_found(project, key, said):
     copied = (
         "INSERT INTO params (key, value, run_uuid) "
         "SELECT ?, value, run_uuid FROM params WHERE key = '000002'"
     )
-    change(project, copied, "000000")
-    change(project, copied, "note")
-    change(project, copied, "000005")
-    assert found(project) == [
-        "entry 000000 was changed, or it is none",
-        "entry note was changed, or it is none",
-        "entry 4 or 5 was changed: the one does not follow the other",
-    ]
+    change(project, copied, key)
+    assert found(project)[0].startswith(said)
 
 
 def test_a_first_entry_that_follows_another_one_is_found(project):
@@ -97,9 +99,10 @@ def test_a_first_entry_that_follows_another_one_is_found(project):
 
 def test_an_entry_that_cannot_be_read_is_found_and_no_decision_is_made(project):
     change(project, "UPDATE params SET value = '{' WHERE key = '000002'")
-    assert found(project)[0] == "entry 000002 was changed, or it is none"
-    with pytest.raises(ValueError, match=r"ledger of vit was changed, .* See: retrain verify"):
-        decisions.read(project, "vit")
+    said = "The ledger of vit: entry 000002 was changed, so that it cannot be read"
+    assert found(project)[0].startswith(said)
+    with pytest.raises(ValueError, match=said):
+        decisions.champion(project, "vit")
 
 
 def test_a_document_that_was_changed_or_is_gone_is_found(project):

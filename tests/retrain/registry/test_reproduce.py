@@ -16,7 +16,6 @@ from tests import templates
 from tests.retrain.registry.helpers import decision, register
 from tests.retrain.registry.test_lineage import record
 
-PULL = Plan("pull", {"data.path": "photos"}, {"data": "data-1"}, {"tasks.pull": "c1"}, {})
 TRAIN = Plan("train", {"train.lr": 0.1}, {"pull": "d1", "start": "new"}, {}, {"numpy": "1.0"})
 
 
@@ -24,58 +23,29 @@ def made(plan: Plan, digest: str, **provenance) -> Made:
     return Made(plan.step, digest, plan.key, vars(plan), provenance)
 
 
-def manifest(plan: Plan, digest: str) -> dict:
-    return {"plan": vars(plan), "digest": digest, "facts": {}}
+RECORD = record("run", steps=(Made("pull", "d1"), made(TRAIN, "d2")))
 
 
-RECORD = record("run", steps=(made(PULL, "d1"), made(TRAIN, "d2")))
-
-
-def compare(pull: Plan, train: Plan, digests: tuple[str, str], moved=None):
-    manifests = {
-        "pull": manifest(pull, digests[0]),
-        "train": manifest(train, digests[1]),
-    }
-    return list(module._compare(RECORD, manifests, moved or {}))
-
-
-def outcome(steps, *, identical=False, differs=()):
-    done = Reproduction("vit", 3, "c0ffee", identical, "w", "w2", tuple(steps), {}, differs, 1.0)
-    return done.outcome
-
-
-def test_the_same_is_said_to_be_identical():
-    steps = compare(PULL, TRAIN, ("d1", "d2"))
-    assert [(each.identical, each.inputs) for each in steps] == [(True, ""), (True, "")]
-    said = "vit version 3 is reproduced: the weights are identical."
-    assert outcome(steps, identical=True) == said
-
-
-def test_the_first_step_with_another_output_is_named_with_what_it_read():
-    changed = replace(TRAIN, config={"train.lr": 0.5}, libraries={"numpy": "2.0"})
-    steps = compare(replace(PULL, code={"tasks.pull": "c2"}), changed, ("d1", "other"))
-    assert steps[0].inputs == "code of tasks.pull"
-    assert outcome(steps) == (
-        "vit version 3 is not reproduced: train had other inputs: "
-        "train.lr 0.1 -> 0.5, numpy 1.0 -> 2.0."
-    )
-
-
-def test_what_follows_from_an_earlier_step_is_no_input_that_differs():
-    steps = compare(PULL, replace(TRAIN, inputs={"pull": "x", "start": "new"}), ("x", "y"))
-    assert [each.inputs for each in steps] == ["", ""]
-    assert "pull gave another output; nothing that is recorded differs." in outcome(steps)
-    assert "pull gave another output; cores 2 -> 4." in outcome(steps, differs=("cores 2 -> 4",))
-    started = replace(TRAIN, inputs={"pull": "d1", "start": "champion"})
-    assert compare(PULL, started, ("d1", "y"))[1].inputs == "start has a new output"
-
-
-def test_a_place_with_another_name_in_the_copy_is_the_same_place():
-    moved = replace(PULL, config={"data.path": "/clone/photos"})
-    [pull, _] = compare(moved, TRAIN, ("d1", "d2"), {"data.path": "/clone/photos"})
-    assert pull.inputs == ""
-    [pull, _] = compare(moved, TRAIN, ("d1", "d2"), {"data.path": "/elsewhere"})
-    assert pull.inputs == "data.path photos -> /clone/photos"
+@pytest.mark.parametrize(
+    ("steps", "differs", "said"),
+    [
+        ((True, True), (), "is reproduced: the weights are identical."),
+        (
+            (True, False),
+            (),
+            "is not reproduced: train gave another output; nothing that is recorded differs.",
+        ),
+        (
+            (False, False),
+            ("cores 2 -> 4", "numpy 1.0 -> 2.0"),
+            "is not reproduced: pull gave another output; cores 2 -> 4; numpy 1.0 -> 2.0.",
+        ),
+    ],
+)
+def test_the_first_step_with_another_output_is_named_with_all_that_differs(steps, differs, said):
+    by_name = dict(zip(("pull", "train"), steps, strict=True))
+    done = Reproduction("vit", 3, "c0ffee", all(steps), "w", "w2", by_name, {}, differs, 1.0)
+    assert done.outcome == f"vit version 3 {said}"
 
 
 def test_a_commit_without_changes_is_preferred():
@@ -165,7 +135,7 @@ def test_a_copy_is_told_the_place_that_only_the_clone_has(tmp_path):
     (tmp_path / "clone" / "mine.pt").touch()
     files = {"model": {"files": {"weights": "mine.pt"}}, "data": {"path": "photos"}}
     data = {"tracked": False, "path": "photos"}
-    moved = rerun._prepare(clone, copy, record("run", parameters=files, data=data))
-    assert moved["model.files.weights"] == f"{tmp_path}/clone/mine.pt"
+    rerun._prepare(clone, copy, record("run", parameters=files, data=data))
     tree = parse_yaml(copy.params.read_text())["workloads"]["vit"]
     assert tree["model"]["files"] == {"weights": f"{tmp_path}/clone/mine.pt"}
+    assert tree["data"]["path"] == f"{tmp_path}/clone/photos"

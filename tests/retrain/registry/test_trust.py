@@ -17,6 +17,7 @@ from retrain.registry import (
     ledger_run,
     signatures,
     snapshot,
+    trust,
     versions,
 )
 from tests import templates
@@ -92,7 +93,7 @@ def test_what_a_clone_left_undone_is_done_by_any(project, elsewhere, monkeypatch
         say(project, action="promoted")
     assert [entry.number for entry in decisions.read(project, "vit").unfinished] == [3]
     assert champion(project) == 2
-    assert decisions.disputed(project, "vit") is None
+    assert trust.look(project, "vit").unsigned is None
     with pytest.raises(ChampionChangedError, match="champion is version 3 by now"):
         say(elsewhere, 1)
     assert champion(elsewhere) == 3
@@ -252,9 +253,9 @@ def test_an_entry_without_a_signature_stops_runs_until_a_person_has_decided(sign
         with pytest.raises(ValueError, match=said):
             attempt(signed)
     assert "carries no signature of an allowed signer" in faults(signed)[0]
-    assert decisions.disputed(signed, "vit").number == 3
+    assert trust.look(signed, "vit").unsigned.number == 3
     roll_back(signed, 2)
-    assert (champion(signed), faults(signed), decisions.disputed(signed, "vit")) == (2, [], None)
+    assert (champion(signed), faults(signed), trust.look(signed, "vit").unsigned) == (2, [], None)
     say(signed)
 
 

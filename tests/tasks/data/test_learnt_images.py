@@ -35,7 +35,7 @@ def version(project: Project, key: str, files: dict[str, list[int]]) -> ModelVer
 def test_the_images_come_from_the_run_of_the_training_and_are_kept(project, monkeypatch):
     known = version(project, "new", {LEARNT: [1, 2]})
     assert np.load(learnt_images(project, known)).tolist() == [1, 2]
-    monkeypatch.delattr(tracking, "download_artifact")
+    monkeypatch.delattr(tracking, "read_artifact")
     assert np.load(learnt_images(project, known)).tolist() == [1, 2]
 
 

@@ -330,10 +330,7 @@ def test_two_versions_are_compared_by_what_each_answers(toy, tmp_path, monkeypat
     assert not list((tmp_path / "store").rglob("*.parquet"))
 
 
-@pytest.mark.parametrize("reads_the_file", [True, False], ids=["file", "mlflow"])
-def test_a_version_is_found_by_its_number_and_by_an_alias(toy, monkeypatch, reads_the_file):
-    if not reads_the_file:
-        monkeypatch.setattr(versions.snapshot, "from_file", lambda *_: None)
+def test_a_version_is_found_by_its_number_and_by_an_alias(toy):
     assert versions.find(toy.project, "toy", "champion") == toy.champion.version
     assert versions.find(toy.project, "toy", "2") == toy.older.version
     for name, wanted, message in (

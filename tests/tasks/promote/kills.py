@@ -180,9 +180,7 @@ def state(project: Project) -> dict[str, Any]:
     client = tracking.client(project)
     model, runs = client.get_registered_model("toy"), client.search_runs(["1"])
     listed = client.search_model_versions("name = 'toy'", order_by=["version_number ASC"])
-    logged = client.search_logged_models(["1"])
     names = {run.info.run_id: run.info.run_name for run in runs}
-    names |= {each.model_id: names[each.source_run_id] for each in logged}
     written = decisions.read(project, "toy")
     return {
         "versions": [
@@ -192,13 +190,12 @@ def state(project: Project) -> dict[str, Any]:
                 "aliases": each.aliases,
                 "description": each.description,
                 "run": names[each.run_id],
-                "source": names[Path(each.source).parent.name],
+                "source": names[Path(each.source).parents[2].name],
             }
             for each in listed
         ],
         "aliases": model.aliases,
         "tags": sorted(model.tags),
-        "logged": sorted([each.name, names[each.model_id], each.status.value] for each in logged),
         "runs": sorted([name.info.run_name, name.info.status] for name in runs),
         "ledger": [
             {name: value for name, value in asdict(entry).items() if name not in ENTRY}
@@ -244,7 +241,7 @@ def between(world: World) -> dict[str, Any]:
         check.check_files(
             packages.fetch(world.project, version, world.project.root),
             version,
-            check.example_for(world.project, version, world.project.root),
+            check.example_for(world.project, version),
         )
         assert model_card.read(world.project, version)
     return {

@@ -140,10 +140,7 @@ def test_an_example_of_large_images_is_short(tmp_path, monkeypatch):
 def test_before_a_rollback_a_version_is_loaded_and_asked_without_the_data(project, three):
     assert roll_back(project, "toy", "wrong labels").version == 2
     kept = versions.get(project, "toy", 1)
-    file = tracking.download_artifact(
-        project, kept.run_id, f"examples/{kept.package_digest}.parquet", project.root
-    )
-    example = check.Example.read(file)
+    example = check.example_for(project, kept)
     other = [
         dict(zip(each, reversed(each.values()), strict=True)) for each in example.probabilities
     ]

@@ -29,7 +29,6 @@ def state(project: Project):
         [(dict(each), each.aliases) for each in client.search_model_versions("name = 'toy'")],
         dict(client.get_registered_model("toy").tags),
         client.get_registered_model("toy").aliases,
-        [dict(each) for each in client.search_logged_models(["1"])],
         history(project),
     )
 
