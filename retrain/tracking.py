@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 KEY = "retrain.key"
 NO_METRICS = ("checkpoint", "seconds")  # in the entry of an epoch
 TABLES = ("experiments", "registered_models", "runs")  # the first has a row once it is complete
-EPOCHS_PER_REQUEST = 100  # MLflow takes at most 1,000 metrics at once
 
 
 @dataclass(frozen=True)
@@ -75,10 +74,7 @@ def start_run(
     again: bool = False,
     parent: str | None = None,
 ) -> TrackedRun:
-    """Starts a training's run, or continues the one that the training already has.
-
-    A run is continued in any state: its process may have been killed before the run had its
-    parameters, or when the run had ended and the output of the training was not yet in the store.
+    """Starts a training's run, or continues the one that it already has, in any state.
 
     Args:
         project: The clone that uses this MLflow.
@@ -106,8 +102,8 @@ def start_run(
             mlflow.update_run(run_id, "RUNNING")
         else:
             tags = {KEY: key, "mlflow.source.git.commit": project.commit() or "unknown"}
-            name = f"{workload}-{key[:8]}"
-            run_id = mlflow.create_run(experiment_id, tags=tags, run_name=name).info.run_id
+            created = mlflow.create_run(experiment_id, tags=tags, run_name=f"{workload}-{key[:8]}")
+            run_id = created.info.run_id
         if parent:
             mlflow.set_tag(run_id, "mlflow.parentRunId", parent)
         _describe(mlflow, run_id, workload, params, images)
@@ -169,13 +165,12 @@ def log_epochs(project: Project, run_id: str, epochs: Sequence[Mapping[str, Any]
 
     now, logged = round(time() * 1000), epochs_logged(project, run_id)
     new = [epoch for epoch in epochs if epoch["epoch"] > logged]
-    for first in range(0, len(new), EPOCHS_PER_REQUEST):
-        metrics = [
-            Metric(name, epoch[name], now, epoch["epoch"])
-            for epoch in new[first : first + EPOCHS_PER_REQUEST]
-            for name in sorted(epoch.keys() - NO_METRICS)
-        ]
-        client(project).log_batch(run_id, metrics=metrics)
+    metrics = [
+        Metric(name, epoch[name], now, epoch["epoch"])
+        for epoch in new
+        for name in sorted(epoch.keys() - NO_METRICS)
+    ]
+    client(project).log_batch(run_id, metrics=metrics)
 
 
 def end_run(project: Project, run_id: str, status: str) -> None:

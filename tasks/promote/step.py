@@ -76,14 +76,12 @@ def promote(
 ) -> Facts:
     """Registers a model, and makes it champion if it passed and the run is to promote it.
 
-    Before it becomes champion, or waits for approval, it has to be served with the answers of the
-    evaluation, and fast enough. What a person rolled back or rejected is not promoted again until
-    a person says so: neither that version, nor the same training in another package.
+    Before that, it has to be served with the answers of the evaluation, and fast enough. What a
+    person took back, in whatever package, is promoted again only if a person says so.
 
     Returns:
-        `name`, `version`, `aliases`; `digest` (SHA-256, hex) of the weights; `waiting`, if it
-        waits for a person; `withheld`, why it was not promoted although it passed; `latency`, if
-        it was measured, with the `rules` about it.
+        `name`, `version`, `aliases`; `digest` (SHA-256, hex) of the weights; `waiting` for a
+        person; `withheld`, why it was not promoted although it passed; `latency`, and its `rules`.
 
     Raises:
         ChampionChangedError: The champion has changed since the decision.
@@ -105,26 +103,31 @@ def promote(
             registered = _register(data, version, *made, describe(), workspace)
         registered = _to_judge(rules, intent, registered)
         ruled = _decide(rules, version, decision, intent, registered, project)
-        passed = ruled.action in ("promoted", "waiting")
         if not decisions.is_entered(project, name, ruled):
             if known and tracking.is_active(project, known.run_id):
                 card.keep(project, known.run_id, scores.facts["package"], describe())
-            if passed:
-                registered = _check(rules, registered, workspace)
-                sampled = make_reference(
-                    open_raw_dataset(data, pulled), validated.folder, scores.folder
-                )
-                keep_reference(project, registered, sampled)
+            if ruled.action in ("promoted", "waiting"):
+                registered = _check(rules, data, pulled, validated, scores, registered, workspace)
                 ruled = _decide(rules, version, decision, intent, registered, project)
             ruled = replace(ruled, commit=project.commit())
         return _facts(decisions.apply(project, registered, ruled), ruled)
 
 
-def _check(rules: Gate, version: ModelVersion, workspace: Workspace) -> ModelVersion:
-    """Checks that a version can be served, and notes how fast it is."""
-    bound = rules.max_latency_ms
-    latency = check_before_promotion(workspace.project, version, workspace.folder, bound)
-    return versions.note_latency(workspace.project, version, latency)
+def _check(
+    rules: Gate,
+    data: Data,
+    pulled: Artifact,
+    validated: Artifact,
+    scores: Artifact,
+    version: ModelVersion,
+    workspace: Workspace,
+) -> ModelVersion:
+    """Checks that a version can be served, and how fast; keeps what drift is found against."""
+    project, bound = workspace.project, rules.max_latency_ms
+    latency = check_before_promotion(project, version, workspace.folder, bound)
+    source = open_raw_dataset(data, pulled)
+    keep_reference(project, version, make_reference(source, validated.folder, scores.folder))
+    return versions.note_latency(project, version, latency)
 
 
 def _unchanged(project: Project, name: str, decision: Artifact) -> ModelVersion:

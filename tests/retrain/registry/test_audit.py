@@ -52,11 +52,6 @@ def test_a_whole_ledger_has_no_faults(project):
     assert found(project) == []
 
 
-def test_before_the_first_run_there_is_nothing_and_no_file_is_made(tmp_path):
-    assert audit.faults(Project(tmp_path)) == []
-    assert not (tmp_path / "mlflow.db").exists()
-
-
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
 def test_an_entry_that_was_edited_is_found(project, number):
     change(project, EDIT, f"00000{number}")
@@ -133,9 +128,3 @@ def test_a_ledger_that_was_deleted_is_found(project):
     client = tracking.client(project)
     client.delete_registered_model_tag("vit", "retrain.ledger_run")
     assert found(project) == ["its ledger is gone: the tag retrain.ledger_run was removed"]
-
-
-def test_an_alias_that_disagrees_is_found(project):
-    tracking.client(project).set_registered_model_alias("vit", "champion", "1")
-    [said] = found(project)
-    assert said.startswith("version 1 has the alias champion, but the ledger says version 2")

@@ -38,15 +38,6 @@ def test_the_ledger_keeps_every_decision_in_order(project, name, pair):
     assert [entry.before for entry in written] == ["", written[0].digest, written[1].digest]
 
 
-def test_a_model_that_is_promoted_again_after_another_is_written_again(project, name, pair):
-    decisions.apply(project, pair[0], decision(1))
-    decisions.apply(project, pair[1], decision(2, previous=1))
-    decisions.apply(project, pair[0], decision(1, previous=2))
-    decisions.apply(project, pair[1], decision(2, previous=1))
-    assert [entry.version for entry in history(project, name)] == [1, 2, 1, 2]
-    assert alias(project, name) == 2
-
-
 def test_a_decision_of_any_size_is_kept_in_its_document(project, name, pair):
     document = {"rules": [*RULES] * 1000, "slices": {"night": 0.5}}
     decisions.apply(project, pair[0], decision(1, document=document))
@@ -67,14 +58,6 @@ def test_a_decision_is_applied_when_it_was_carried_out(project, name, pair):
     assert not decisions.is_applied(project, name, decision(2, "rejected", previous=1))
     assert decisions.is_applied(project, name, decision(2, previous=1))
     assert not decisions.is_applied(project, name, decision(1))
-
-
-def test_a_reason_that_is_too_long_changes_nothing(project, name, pair):
-    decisions.apply(project, pair[0], decision(1))
-    with pytest.raises(ValueError, match="a reason may have 500 characters"):
-        decisions.apply(project, pair[1], decision(2, previous=1, reason="é" * 501))
-    decisions.apply(project, pair[1], decision(2, previous=1, reason="é" * 500))
-    assert [entry.version for entry in history(project, name)] == [1, 2]
 
 
 def test_a_decision_against_another_champion_is_refused(project, name, pair):

@@ -78,12 +78,6 @@ def test_the_record_is_read_as_it_was_written(project, version):
     assert audit.lineage_faults(project) == []
 
 
-def test_a_version_of_before_has_none(project, version):
-    old = versions.find(project, "vit", "1")
-    assert old.lineage is None
-    assert lineage.read(project, old) is None
-
-
 def test_a_record_that_was_edited_or_is_gone_is_found_and_not_read(project, version):
     file = file_of(project, version)
     whole = file.read_text()

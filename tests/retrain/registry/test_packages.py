@@ -30,16 +30,15 @@ def test_a_version_can_be_brought_back_from_the_registry_alone(project, name, tm
     assert (package / packages.MODEL / packages.WEIGHTS).read_bytes() == WEIGHTS + b"a"
 
 
-def test_weights_that_were_changed_in_the_registry_are_not_taken(project, name, tmp_path):
+def test_weights_that_were_changed_in_the_registry_or_are_gone_are_not_taken(
+    project, name, tmp_path
+):
     made = register(project, name, "a", tmp_path)
-    (packages.download(project, made) / packages.MODEL / packages.WEIGHTS).write_bytes(b"other")
+    weights = packages.download(project, made) / packages.MODEL / packages.WEIGHTS
+    weights.write_bytes(b"other")
     with pytest.raises(ValueError, match="does not hold the weights"):
         packages.download(project, made)
-
-
-def test_weights_that_are_gone_from_the_registry_are_missed(project, name, tmp_path):
-    made = register(project, name, "a", tmp_path)
-    (packages.download(project, made) / packages.MODEL / packages.WEIGHTS).unlink()
+    weights.unlink()
     with pytest.raises(ValueError, match="version 1 are gone"):
         packages.download(project, made)
 

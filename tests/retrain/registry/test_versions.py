@@ -5,16 +5,15 @@ import json
 import os
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
 
 from retrain import tracking
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.registry import decisions, packages, snapshot, versions
+from retrain.registry import decisions, snapshot, versions
 from tests import templates
-from tests.retrain.registry.helpers import WEIGHTS, candidate_of, decision, register
+from tests.retrain.registry.helpers import WEIGHTS, decision, register
 
 
 @pytest.fixture(scope="module")
@@ -118,17 +117,6 @@ def test_a_champion_that_somebody_else_registered_is_named_in_the_error(project,
     with pytest.raises(ValueError, match=f"Version 1 of the registered model {name}"):
         versions.champion(project, name)
     assert name not in {version.name for version in versions.every(project)}
-
-
-def test_two_packages_of_one_training_are_two_versions(project, name, tmp_path):
-    first = register(project, name, "a", tmp_path / "1")
-    other = replace(candidate_of(first), package_digest="repaired")
-    second = versions.register(project, other, tmp_path / "1" / "package-a")
-    assert (second.version, second.train_digest) == (2, "a")
-    assert versions.find_version(project, name, "package-a").version == 1
-    assert versions.find_version(project, name, "repaired").version == 2
-    folders = {packages.download(project, version) for version in (first, second)}
-    assert len(folders) == 2
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,7 @@ def state(project: Project) -> dict[str, Any]:
         "champions": list(written.line),
         "withdrawn": list(written.withdrawn),
         "files": _files(project, names, {each.tags["retrain.lineage"] for each in listed}),
-        "faults": _faults(project),
+        "faults": [f.what for f in (*audit.faults(project), *audit.lineage_faults(project))],
     }
 
 
@@ -226,13 +226,9 @@ def _files(project: Project, names: dict[str, str], lineages: set[str]) -> dict[
     return found
 
 
-def _faults(project: Project) -> list[str]:
-    return [each.what for each in (*audit.faults(project), *audit.lineage_faults(project))]
-
-
 def between(world: World) -> dict[str, Any]:
     """What there is after a kill: what is served, what could be, and what is wrong."""
-    model = snapshot.read(world.project, "toy")
+    model, project = snapshot.read(world.project, "toy"), world.project
     numbers = [int(each.version) for each in tracking.client(world.project).search_model_versions()]
     for number in numbers:
         version = versions.get(world.project, "toy", number)
@@ -248,7 +244,7 @@ def between(world: World) -> dict[str, Any]:
         "champion": world.champion(),
         "aliases": model.aliases,
         "versions": sorted(numbers),
-        "faults": _faults(world.project),
+        "faults": [f.what for f in (*audit.faults(project), *audit.lineage_faults(project))],
     }
 
 

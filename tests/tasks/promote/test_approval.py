@@ -8,7 +8,7 @@ import pytest
 from flows.reports import approvals as flow
 from retrain import tracking
 from retrain.cli.main import main
-from retrain.errors import ChampionChangedError, UsageError
+from retrain.errors import ChampionChangedError
 from retrain.project import Project
 from retrain.registry import audit, decisions, packages, versions
 from retrain.runs import lost
@@ -16,7 +16,7 @@ from retrain.step import DataVersion
 from tasks.promote.approval import review
 from tasks.promote.rollback import roll_back
 from tasks.promote.step import Intent
-from tests.tasks.promote.conftest import COMPARE, MANUAL, history, train
+from tests.tasks.promote.conftest import MANUAL, history, train
 
 REASON = "the night images look right"
 AGAIN = Intent(promote=True, again=True)
@@ -50,16 +50,6 @@ def test_what_passes_waits_once_and_nothing_is_served(project, run, look, pair):
     assert look(pair[1], "better", 1) is None  # with automatic approval it is promoted
     assert "waiting" not in run(pair[1], "better", 1)
     assert (champion(project), waiting(project)) == (2, None)
-
-
-def test_what_fails_or_is_a_trial_does_not_wait(project, run, pair):
-    run(train(project, 2), "cannot tell", 1, rules=MANUAL)
-    trial = run(train(project, 3), "better", 1, rules=MANUAL, intent=COMPARE)
-    assert "waiting" not in trial
-    run(pair[1], "better", 1, rules=MANUAL, intent=COMPARE)  # neither ends it that one waits
-    assert waiting(project) == 2
-    run(pair[1], "better", 1, rules=MANUAL)
-    assert [action for action, _ in actions(project)].count("waiting") == 1
 
 
 def test_what_is_approved_is_champion_with_the_reason_and_the_document(project, run, look, pair):
@@ -101,19 +91,6 @@ def test_what_is_rejected_waits_again_only_on_demand(project, run, look, pair):
     assert audit.faults(project) == []
 
 
-def test_the_last_that_waits_is_the_one_and_an_earlier_one_comes_back_with_its_run(
-    project, run, pair
-):
-    third = train(project, 2)
-    run(third, "better", 1, rules=MANUAL)
-    assert waiting(project) == 3
-    with pytest.raises(UsageError, match="toy version 3 waits for approval, not 2"):
-        review(project, "toy", "approve", REASON, version=2)
-    assert run(pair[1], "better", 1, rules=MANUAL)["waiting"]
-    assert waiting(project) == 2
-    assert review(project, "toy", "approve", REASON, version=2).version == champion(project) == 2
-
-
 def test_a_comparison_with_a_champion_of_the_past_is_not_approved(project, run, pair):
     third = train(project, 2)
     run(third, "better", 1)
@@ -133,15 +110,6 @@ def test_a_decision_needs_a_reason_of_some_length(project, pair, reason, message
     with pytest.raises(ValueError, match=message):
         review(project, "toy", "approve", reason)
     assert (champion(project), waiting(project)) == (1, 2)
-
-
-def test_nothing_waits_before_and_after(project, run, pair):
-    review(project, "toy", "reject", REASON)
-    for choice in ("approve", "reject"):
-        with pytest.raises(ValueError, match="No version of toy waits for approval"):
-            review(project, "toy", choice, "another reason")
-    with pytest.raises(ValueError, match="No version of other waits"):
-        review(project, "other", "approve", REASON)
 
 
 def test_what_was_changed_since_is_not_approved(project, pair):

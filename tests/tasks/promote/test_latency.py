@@ -1,6 +1,5 @@
 """The bound on how long a single image takes: what is measured, and what it decides."""
 
-import re
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -10,13 +9,9 @@ import pytest
 import models
 from retrain.code import source_of
 from retrain.registry import audit, decisions, model_card, versions
-from retrain.store import Artifact
 from retrain.workload import Gate
 from tasks.compute.served import Timed
 from tasks.data import package
-from tasks.data.champion import Opponents
-from tasks.data.slices import NO_SLICES
-from tasks.gate.step import gate
 from tasks.promote import check, latency, outcome, package as packaging
 from tasks.promote.approval import review
 from tasks.promote.step import Intent
@@ -143,31 +138,6 @@ def test_what_is_too_slow_is_rejected_with_a_sentence_and_nothing_moves(
     assert look(slow, "better", 1, rules=raised) is None
     assert run(slow, "better", 1, rules=raised)["aliases"] == ["champion", "reference"]
     assert audit.faults(project) == []
-
-
-def test_what_is_too_large_is_rejected_with_its_reason_and_promoted_by_a_larger_bound(
-    project, run, takes
-):
-    trained = train(project)
-    scores = write_scores(project.root / "scores", trained, ROWS)
-
-    def run_with(rules):
-        decided = gate(rules, scores, Opponents(None, None), NO_SLICES, None)
-        decision = Artifact("gate", "k", "d", project.root, decided, {"run": "run-1"})
-        return run(trained, "", scores=scores, rules=rules, decision=decision)
-
-    facts = run_with(Gate(max_package_mb=0.001))
-    assert run_with(Gate(max_package_mb=0.001)) == facts
-    [entry] = history(project)
-    assert (entry.action, entry.verdict) == ("rejected", "below bounds")
-    assert re.fullmatch(
-        r"the package has 0\.0\d+ MB, more than gate\.max_package_mb: 0\.001; take a smaller "
-        "network, or raise the bound",
-        entry.reason,
-    )
-    assert (facts["aliases"], "withheld" in facts) == ([], False)
-    assert run_with(Gate(max_package_mb=1))["aliases"] == ["champion", "reference"]
-    assert champion(project) == 1
 
 
 def test_what_is_asked_for_is_measured_again(project, run, look, takes):

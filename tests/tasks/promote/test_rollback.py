@@ -91,15 +91,6 @@ def test_what_cannot_be_meant_is_refused(project, three, arguments, message):
     assert (champion(project), len(history(project))) == (3, 3)
 
 
-def test_a_model_that_was_only_compared_is_no_champion_to_go_back_to(project, run):
-    with pytest.raises(ValueError, match="toy has no champion to go back to"):
-        roll_back(project, "toy", REASON)
-    run(train(project, 0), "first")
-    run(train(project, 1), "better", 1, intent=COMPARE)
-    with pytest.raises(UsageError, match="toy version 2 was never champion"):
-        roll_back(project, "toy", REASON, to=2)
-
-
 def test_a_version_whose_files_are_not_as_registered_is_refused_with_the_name(project, three):
     for name in (
         "artifacts/model/model.safetensors",
@@ -202,18 +193,6 @@ def in_another_package(project: Project, trained, monkeypatch, line: str = "MEND
     digest = package.package_digest(model, "fp32", package.code_of(model, root))
     scores = write_scores(root / "scores", trained, ROWS)
     return replace(scores, facts=scores.facts | {"package": digest})
-
-
-def test_a_rollback_gives_a_removed_alias_back_and_goes_back_from_there(clone, run, capsys):
-    client = tracking.client(clone)
-    client.delete_registered_model_alias("toy", "champion")
-    assert main(["status"]) == 0
-    assert "toy has no champion, but its ledger says version 3" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="the alias was removed"):
-        run(train(clone, seed=3), "first")
-    assert roll_back(clone, "toy", REASON).version == 3
-    assert audit.faults(clone) == []
-    assert roll_back(clone, "toy", REASON).version == 2
 
 
 @pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="ssh-keygen is missing")

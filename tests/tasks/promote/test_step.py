@@ -81,14 +81,6 @@ def test_a_model_that_is_only_compared_is_registered_and_promoted_later(project,
     assert description.startswith("**Promoted**")
 
 
-def test_the_champion_itself_is_left_alone(project, run):
-    trained = train(project)
-    first = run(trained, "first")
-    before = state(project)
-    assert run(trained, "champion already", champion=1) == first
-    assert state(project) == before
-
-
 def test_looking_tells_what_there_is_left_to_do_and_does_nothing(project, look, run):
     champion, challenger = train(project), train(project, seed=1)
     assert look(champion, "first", None) is None
