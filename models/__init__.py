@@ -5,10 +5,6 @@ A family's module has:
 - `Settings`: its settings in `params.yaml`, beside `family`. A frozen pydantic model, which can be
   read without importing torch. The messages of its validators begin with the name of a setting
   and a colon.
-- `flops(settings, shape)`: of a forward pass over one image, without importing torch; infinite for
-  a network that counts as large. It decides precision and threads where they are `auto`.
-- `faults(settings, shape)`: a sentence for each setting that does not fit the images; without
-  importing torch, so that faults are found before anything runs.
 - `pretrained_version(settings, root)`: which weights the network starts from; None without any.
 - `pretrained_faults(settings, shape, root)`: a sentence for each fault of these weights.
 - `library_faults(settings, shape, root)`: a sentence for each fault that only the network's library
@@ -16,6 +12,12 @@ A family's module has:
 - `build(settings, shape, classes)`: a new network; `torch.manual_seed` decides its weights.
 - `rebuild(description, files)`: a network as it was saved, its weights still to be loaded. It
   needs nothing but the description and the files of the network, by the names they are saved under.
+
+A family may have two more, which do not import torch:
+
+- `flops(settings, shape)`: of a forward pass over one image. It decides precision and threads where
+  they are `auto`; a network whose family does not have it counts as large.
+- `faults(settings, shape)`: a sentence for each setting that does not fit the images.
 
 A family whose trainings are estimated has `without_memory(settings, shape, root, classes)`: the
 network on PyTorch's device `meta`, or None if its sizes are not known.

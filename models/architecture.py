@@ -1,11 +1,11 @@
 """Which image classifier of `transformers` a config makes, and that config for other images."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any
 
-from models import fine_tuned
+from models import fine_tuned, pretrained
 
 # Keys of a config that the images decide.
 DECIDED = ("id2label", "image_size", "label2id", "num_channels", "num_labels")
@@ -74,36 +74,23 @@ def classifiers(config: Mapping[str, Any]) -> dict[str, Any]:
         MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES as NAMES,
     )
 
-    names = NAMES.get(config.get("model_type"), ())
+    names = NAMES.get(config["model_type"], ())
     names = (names,) if isinstance(names, str) else names
     return {name: getattr(transformers, name) for name in names}
 
 
-def check_type(name: str, config: Mapping[str, Any]) -> None:
-    """Checks that a published config says of which type the model is.
-
-    Args:
-        name: Of the pretrained model in the settings.
-        config: As it was published.
-
-    Raises:
-        ValueError: It does not say so.
-    """
-    if not isinstance(config.get("model_type"), str):
-        raise ValueError(f"model.pretrained: {name} is a model without a type.")
-
-
-def published(name: str, config: Mapping[str, Any]) -> Architecture:
+def published(name: str, config: Mapping[str, Any], channels: int) -> Architecture:
     """What a pretrained network is made from.
 
     Args:
         name: Of the pretrained model in the settings.
         config: As it was published.
+        channels: Of the images.
 
     Raises:
-        ValueError: It is none that classifies images.
+        ValueError: It is none that classifies images, or those of other channels.
     """
-    check_type(name, config)
+    pretrained.check_config(name, config, channels)
     classes, place = classifiers(config), f"model.pretrained: {name}"
     if not classes:
         raise ValueError(
@@ -123,48 +110,31 @@ def written(config: Mapping[str, Any]) -> Architecture:
     Raises:
         ValueError: There is no such type, or it has no such parameter.
     """
+    from transformers import PreTrainedConfig
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES as NAMES,
     )
 
-    classes, kind = classifiers(config), config["model_type"]
+    classes, model_type = classifiers(config), config["model_type"]
     if not classes:
         raise ValueError(
-            f"model.config.model_type: no image classifier {kind!r} in transformers."
-            f"{_hint(kind, NAMES)}"
+            f"model.config.model_type: no image classifier {model_type!r} in transformers."
+            f"{_hint(model_type, NAMES)}"
         )
-    chosen = next(iter(classes.values()))
-    _check_keys("model.config", config, chosen.config_class)
-    return Architecture("model.config", chosen, config, False)
-
-
-def _check_keys(place: str, config: Mapping[str, Any], kind: Any) -> None:
-    """Refuses keys that `transformers` would not use, and those that the images decide.
-
-    Args:
-        place: Of the config in the settings.
-        config: As in the settings.
-        kind: Its class.
-    """
-    from transformers import PreTrainedConfig
-
+    kind = next(iter(classes.values()))
     decided = {*DECIDED, *(field.name for field in fields(PreTrainedConfig))}
-    own = {field.name for field in fields(kind) if not field.name.startswith("_")} - decided
+    own = {field.name for field in fields(kind.config_class)} - decided
     for name in config.keys() - own - {"model_type"}:
-        if name in decided:
-            raise ValueError(f"{place}.{name}: leave it out, it is decided for you.")
         raise ValueError(
-            f"{place}.{name}: {kind.model_type} has no such parameter.{_hint(name, own)}"
+            f"model.config.{name}: {model_type} has no such parameter.{_hint(name, own)}"
         )
-    for name, inner in kind.sub_configs.items():
-        if isinstance(config.get(name), Mapping) and is_dataclass(inner):
-            _check_keys(f"{place}.{name}", config[name], inner)
+    return Architecture("model.config", kind, config, False)
 
 
-def _hint(name: str, known: Collection[str]) -> str:
-    """The second sentence of a message that refuses a name: the closest known name, or all."""
+def _hint(name: str, known: Mapping[str, Any] | set[str]) -> str:
+    """The second sentence of a message that refuses a name."""
     close = get_close_matches(name, known, n=1)
-    return f" Did you mean {close[0]!r}?" if close else f" There are: {', '.join(sorted(known))}."
+    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def vision_config(config: Any) -> Any:

@@ -17,42 +17,21 @@ Batch norms see the images that go through the network at once: a worker's own, 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from models import fine_tuned, fitting, pretrained
-from models.architecture import DECIDED, Architecture, check_type, classifiers, published, written
+from models import fine_tuned, fitting
+from models.architecture import DECIDED, Architecture, classifiers, published, written
+from models.pretrained import (  # noqa: F401  # the interface of a family
+    Pretrained,
+    pretrained_faults,
+    pretrained_version,
+    read_config,
+)
 
 if TYPE_CHECKING:
     from models.network import Network
-
-
-class Pretrained(BaseModel):
-    """The settings of a family whose networks may be pretrained."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-    pretrained: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
-        default=None,
-        description=(
-            "A model on the Hugging Face hub, `owner/name` or `owner/name@revision`, or a folder "
-            "that holds one; a relative path is below the project. Its last layer is replaced."
-        ),
-    )
-    pretrained_version: Annotated[str, Field(pattern="^[0-9a-f]{40,64}$")] | None = Field(
-        default=None,
-        description=(
-            "The commit on the hub, or the digest of the folder's files. It is found when a "
-            "workload is read; if it is given, no other version is used."
-        ),
-    )
-
-    @model_validator(mode="after")
-    def _has_a_version_of_something(self) -> "Pretrained":
-        if self.pretrained is None and self.pretrained_version is not None:
-            raise ValueError("pretrained_version: is of no use without model.pretrained")
-        return self
 
 
 class Settings(Pretrained):
@@ -91,44 +70,6 @@ class Settings(Pretrained):
         return self
 
 
-def faults(settings: Settings, shape: tuple[int, int, int]) -> list[str]:
-    """Finds nothing: what does not fit the images only `transformers` knows (`library_faults`)."""
-    return []
-
-
-def flops(settings: Settings, shape: tuple[int, int, int]) -> float:
-    """Infinite: such networks count as large, which decides precision and threads."""
-    return float("inf")
-
-
-def pretrained_version(settings: Settings, root: Path) -> str | None:
-    """The version of the pretrained weights; None without any, or if it is not known.
-
-    Args:
-        settings: Of the network.
-        root: Where a relative path starts.
-    """
-    return pretrained.version(settings.pretrained, settings.pretrained_version, root)
-
-
-def pretrained_faults(settings: Settings, shape: tuple[int, int, int], root: Path) -> Iterator[str]:
-    """Finds faults of the pretrained weights that are known without `transformers`.
-
-    Args:
-        settings: Of the network, with the version of the weights.
-        shape: Height, width and channels of the images.
-        root: Where a relative path starts.
-
-    Yields:
-        A sentence for each fault.
-    """
-    name = settings.pretrained
-    if name is not None:
-        yield from pretrained.faults(
-            name, settings.pretrained_version, root, lambda config: check_type(name, config)
-        )
-
-
 def library_faults(settings: Settings, shape: tuple[int, int, int], root: Path) -> Iterator[str]:
     """Finds faults of the config, or of that of the pretrained network if it is on this machine.
 
@@ -144,7 +85,7 @@ def library_faults(settings: Settings, shape: tuple[int, int, int], root: Path) 
     """
     try:
         with fine_tuned.quiet():
-            if architecture := _architecture(settings, root):
+            if architecture := _architecture(settings, shape[2], root):
                 fitting.fit(architecture, shape)
     except ValueError as error:
         yield str(error)
@@ -168,7 +109,7 @@ def without_memory(
 
     try:
         with fine_tuned.quiet():
-            if (architecture := _architecture(settings, root)) is None:
+            if (architecture := _architecture(settings, shape[2], root)) is None:
                 return None
             classifier = architecture.without_memory(architecture.config_for(shape, classes))
     except ValueError:
@@ -206,7 +147,7 @@ def build(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Net
         assert settings.pretrained is not None
         with fine_tuned.loading(settings.pretrained, settings.pretrained_version) as where:
             config, _ = PreTrainedConfig.get_config_dict(**where)
-            architecture = published(settings.pretrained, config)
+            architecture = published(settings.pretrained, config, shape[2])
             fit = fitting.fit(architecture, shape)
             weights = fitting.load(architecture, where, fit.last)
             classifier = architecture.kind(architecture.config_for(shape, classes))
@@ -214,7 +155,7 @@ def build(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Net
             mean, std = fine_tuned.follow_processor(where, classifier, shape[2])
     for name, parameter in classifier.named_parameters():
         parameter.requires_grad_(name not in fit.idle)
-    return wrap(classifier, mean, std, architectures=[architecture.kind.__name__])
+    return wrap(classifier, mean, std)
 
 
 def rebuild(description: Mapping[str, Any], files: Mapping[str, Path]) -> "Network":
@@ -228,13 +169,13 @@ def rebuild(description: Mapping[str, Any], files: Mapping[str, Path]) -> "Netwo
     kind = known[architecture]
     with fine_tuned.quiet():
         classifier = kind(kind.config_class.from_dict(dict(config)))
-    return wrap(classifier, description["mean"], description["std"], architectures=[architecture])
+    return wrap(classifier, description["mean"], description["std"])
 
 
-def _architecture(settings: Settings, root: Path) -> Architecture | None:
+def _architecture(settings: Settings, channels: int, root: Path) -> Architecture | None:
     """What the network is made from; None if its configuration has to be downloaded first."""
     if settings.config is not None:
         return written(settings.config)
     name, version = settings.pretrained, settings.pretrained_version
-    config = pretrained.read_config(name, version, root) if name and version else None
-    return published(name, config) if name and config else None
+    config = read_config(name, version, root) if name and version else None
+    return published(name, config, channels) if name and config else None

@@ -12,14 +12,13 @@ Weights that a checkpoint lacks are random, so a network whose embedding depends
 import inspect
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from models import fine_tuned
-from models.network import NOT_KEPT, Network, inference, prefer_attention
+from models.network import Network, config_of, inference
 
 # The part for images of networks that have another one for text.
 VISION = {
@@ -63,10 +62,10 @@ class Backbone(nn.Module):
         """
         output = self.model(images)
         if self.pooling == "class_token":
-            found: Tensor = output.last_hidden_state[:, 0]
+            embedding: Tensor = output.last_hidden_state[:, 0]
         else:
-            found = output[self.pooling]
-        return found.flatten(1)  # convolutions leave (N, D, 1, 1)
+            embedding = output[self.pooling]
+        return embedding.flatten(1)  # convolutions leave (N, D, 1, 1)
 
     def train(self, mode: bool = True) -> "Backbone":
         """Stays in evaluation mode."""
@@ -75,11 +74,8 @@ class Backbone(nn.Module):
     @property
     def description(self) -> dict[str, Any]:
         """All that `rebuild` needs, except for the weights."""
-        model: Any = self.model
-        config = model.config.to_diff_dict()
-        for incidental in NOT_KEPT:
-            config.pop(incidental, None)
-        return {"class": type(model).__name__, "config": config, "pooling": self.pooling}
+        kind = type(self.model).__name__
+        return {"class": kind, "config": config_of(self.model), "pooling": self.pooling}
 
 
 class EmbeddingNetwork(Network):
@@ -110,19 +106,14 @@ class EmbeddingNetwork(Network):
         super().__init__(nn.Sequential(parts), config, mean, std)
 
     @property
-    def head(self) -> nn.Module:
-        """What takes embeddings."""
+    def last_layer(self) -> nn.Module:
+        """The head, which takes embeddings."""
         return self.classifier.get_submodule("head")
 
     @property
-    def last_layer(self) -> nn.Module:
-        """The head, whose features are the embeddings."""
-        return self.head
-
-    def prefer_attention(self, device: str, precision: str) -> str | None:
-        """As of any `Network`: of the backbone."""
-        model = getattr(self.backbone, "model", None)
-        return prefer_attention(model, device, precision)
+    def of_transformers(self) -> nn.Module | None:
+        """What the backbone wraps."""
+        return getattr(self.backbone, "model", None)
 
     def forward(self, images: Tensor) -> Tensor:
         """Classifies images.
@@ -134,7 +125,7 @@ class EmbeddingNetwork(Network):
             Logits, float32 (N, classes).
         """
         embeddings = images.float() if images.ndim == 2 else self._embeddings(images)
-        logits: Tensor = self.head(embeddings)
+        logits: Tensor = self.last_layer(embeddings)
         return logits.float()
 
     def embed(self, images: Tensor, precision: str) -> Tensor:
@@ -151,34 +142,8 @@ class EmbeddingNetwork(Network):
             return self._embeddings(images)
 
     def _embeddings(self, images: Tensor) -> Tensor:
-        found: Tensor = self.backbone(self.normalised(images))
-        return found.float()
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """What a backbone is made from.
-
-    Attributes:
-        model: A class of `transformers`.
-        pooling: As of `Backbone`.
-        type: Of the network, as published.
-    """
-
-    model: Any
-    pooling: str
-    type: str
-
-    def from_config(self, config: Any) -> Any:
-        """A network with random weights."""
-        return self.model(config, **self.options)
-
-    @property
-    def options(self) -> dict[str, bool]:
-        """What the class takes beside the config: without a pooler where none is used."""
-        known = inspect.signature(self.model.__init__).parameters
-        leave_out = self.pooling == "class_token" and "add_pooling_layer" in known
-        return {"add_pooling_layer": False} if leave_out else {}
+        embeddings: Tensor = self.backbone(self.normalised(images))
+        return embeddings.float()
 
 
 def load(
@@ -203,17 +168,17 @@ def load(
 
     with fine_tuned.loading(name, version) as where:
         published, _ = PreTrainedConfig.get_config_dict(**where)
-        kind = _kind(name, published)
-        model, found = kind.model.from_pretrained(
+        kind, pooling = _kind_of(name, published)
+        model, found = kind.from_pretrained(
             **where,
-            **kind.options,
+            **_options(kind, pooling),
             dtype=torch.float32,
             ignore_mismatched_sizes=True,  # they are refused by name, if the embedding needs them
             output_loading_info=True,
         )
         channels = _number(model.config, "num_channels", 3)
         side = _number(model.config, "image_size", 224)
-        tried = _try(name, kind, model.config, shape or (side, side, channels))
+        tried = _try(name, kind, pooling, model.config, shape or (side, side, channels))
         unused = {each for each, weight in tried.named_parameters() if weight.grad is None}
         lacking = {*found["missing_keys"], *(each[0] for each in found["mismatched_keys"])} - unused
         if lacking:
@@ -222,7 +187,7 @@ def load(
                 f"embedding depends on: {min(lacking)}, for example. Take a checkpoint with them."
             )
         mean, std = fine_tuned.follow_processor(where, model, channels)
-    backbone = Backbone(model.requires_grad_(False), kind.pooling)
+    backbone = Backbone(model.requires_grad_(False), pooling)
     return EmbeddingNetwork(backbone, None, {}, mean, std).eval()
 
 
@@ -230,11 +195,11 @@ def rebuild(description: Mapping[str, Any]) -> Backbone:
     """Makes a backbone as it was described, its weights still to be loaded."""
     import transformers
 
-    model = getattr(transformers, description["class"])
-    kind = _Kind(model, description["pooling"], "")
+    kind, pooling = getattr(transformers, description["class"]), description["pooling"]
+    config = kind.config_class.from_dict(dict(description["config"]))
     with fine_tuned.quiet():
-        made = kind.from_config(model.config_class.from_dict(dict(description["config"])))
-    return Backbone(made.requires_grad_(False), kind.pooling)
+        model = kind(config, **_options(kind, pooling))
+    return Backbone(model.requires_grad_(False), pooling)
 
 
 def check(name: str, published: Mapping[str, Any], shape: tuple[int, int, int]) -> None:
@@ -248,17 +213,18 @@ def check(name: str, published: Mapping[str, Any], shape: tuple[int, int, int]) 
     Raises:
         ValueError: It gives no embedding of such images.
     """
-    kind = _kind(name, published)
-    own = published.get("vision_config", published) if kind.type in VISION else published
+    kind, pooling = _kind_of(name, published)
+    own = published.get("vision_config", published)
     try:
-        config = kind.model.config_class.from_dict(dict(own))
+        config = kind.config_class.from_dict(dict(own))
     except Exception as error:  # each type of network has checks of its own
         raise ValueError(f"model.pretrained: {name}: {fine_tuned.first_line(error)}.") from error
-    _try(name, kind, config, shape)
+    with fine_tuned.quiet():
+        _try(name, kind, pooling, config, shape)
 
 
-def _kind(name: str, config: Mapping[str, Any]) -> _Kind:
-    """What a published network is made from.
+def _kind_of(name: str, config: Mapping[str, Any]) -> tuple[Any, str]:
+    """The class of a published network, of `transformers`, and the `pooling` of its backbone.
 
     Raises:
         ValueError: It gives no embedding of an image.
@@ -269,51 +235,37 @@ def _kind(name: str, config: Mapping[str, Any]) -> _Kind:
         MODEL_MAPPING_NAMES as MODELS,
     )
 
-    kind = str(config.get("model_type"))
-    if kind in VISION:
-        pooling = "image_embeds" if VISION[kind] in PROJECTED else "pooler_output"
-        return _Kind(getattr(transformers, VISION[kind]), pooling, kind)
-    if kind not in {*CLASSIFIERS, *NO_CLASSIFIER} or kind not in MODELS:
+    model_type = str(config.get("model_type"))
+    if model_type in VISION:
+        pooling = "image_embeds" if VISION[model_type] in PROJECTED else "pooler_output"
+        return getattr(transformers, VISION[model_type]), pooling
+    if model_type not in {*CLASSIFIERS, *NO_CLASSIFIER} or model_type not in MODELS:
         raise ValueError(
-            f"model.pretrained: {name} is a {kind}, which gives no embedding of an image. Take a "
-            "CLIP, SigLIP, DINOv2 or ViT, for example."
+            f"model.pretrained: {name} is a {model_type}, which gives no embedding of an image. "
+            "Take a CLIP, SigLIP, DINOv2 or ViT, for example."
         )
-    pooling = "class_token" if kind in CLASS_TOKEN else "pooler_output"
-    return _Kind(getattr(transformers, MODELS[kind]), pooling, kind)
+    pooling = "class_token" if model_type in CLASS_TOKEN else "pooler_output"
+    return getattr(transformers, MODELS[model_type]), pooling
 
 
-def _try(name: str, kind: _Kind, config: Any, shape: tuple[int, int, int]) -> Any:
-    """A network that has embedded two images, all without memory.
+def _options(kind: Any, pooling: str) -> dict[str, bool]:
+    """What a class takes beside the config: no pooler where none is used."""
+    known = inspect.signature(kind.__init__).parameters
+    leave_out = pooling == "class_token" and "add_pooling_layer" in known
+    return {"add_pooling_layer": False} if leave_out else {}
 
-    Args:
-        name: As in the settings.
-        kind: What the network is made from.
-        config: Its configuration.
-        shape: Height, width and channels of the images.
 
-    Returns:
-        The network, with a gradient for each parameter that the embedding depends on.
-
-    Raises:
-        ValueError: It gives no embedding of such images.
-    """
-    height, width, channels = shape
-    try:
-        with torch.device("meta"):
-            model = kind.from_config(config)
-        images = torch.zeros(2, channels, height, width, device="meta")
-        embeddings = Backbone(model, kind.pooling).eval()(images)
-        embeddings.sum().backward()
-    # Whatever the code of an architecture stumbles over.
-    except Exception as error:
-        raise ValueError(
-            f"model.pretrained: {name} gives no embedding of images of {height} x {width} pixels "
-            f"and {channels} channels ({fine_tuned.first_line(error)})."
-        ) from error
-    return model
+def _try(name: str, kind: Any, pooling: str, config: Any, shape: tuple[int, int, int]) -> nn.Module:
+    """A backbone that has embedded images without memory, with gradients; see `fine_tuned`."""
+    backbone: Backbone = fine_tuned.try_without_memory(
+        lambda: Backbone(kind(config, **_options(kind, pooling)), pooling).eval(),
+        shape,
+        f"model.pretrained: {name} gives no embedding of",
+    )
+    return backbone.model
 
 
 def _number(config: Any, name: str, default: int) -> int:
     """A number of a config; the first of several."""
-    found = getattr(config, name, default)
-    return int(found if isinstance(found, int) else found[0])
+    value = getattr(config, name, default)
+    return int(value if isinstance(value, int) else value[0])

@@ -56,11 +56,6 @@ class Settings(BaseModel):
     )
 
 
-def flops(settings: Settings, shape: tuple[int, int, int]) -> float:
-    """Infinite: nothing is known of the network before it is made."""
-    return float("inf")
-
-
 def faults(settings: Settings, shape: tuple[int, int, int]) -> list[str]:
     """A sentence for each setting that does not fit the images, or another one."""
     found = [

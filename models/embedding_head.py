@@ -12,9 +12,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from models import fine_tuned, pretrained
+from models.pretrained import (  # noqa: F401  # the interface of a family
+    Name,
+    Pretrained,
+    pretrained_faults,
+    pretrained_version,
+    read_config,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,22 +31,13 @@ if TYPE_CHECKING:
 WIDTH = 1024
 
 
-class Settings(BaseModel):
+class Settings(Pretrained):
     """A network's settings in `params.yaml`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-    pretrained: Annotated[str, Field(min_length=1, max_length=4096)] = Field(
+    pretrained: Name = Field(
         description=(
             "The backbone: a model on the Hugging Face hub, `owner/name` or `owner/name@revision`, "
             "or a folder that holds one; a relative path is below the project."
-        ),
-    )
-    pretrained_version: Annotated[str, Field(pattern="^[0-9a-f]{40,64}$")] | None = Field(
-        default=None,
-        description=(
-            "The commit on the hub, or the digest of the folder's files. It is found when a "
-            "workload is read; if it is given, no other version is used."
         ),
     )
     hidden: Annotated[int, Field(ge=1, le=1 << 16)] = Field(
@@ -51,46 +48,9 @@ class Settings(BaseModel):
     )
 
 
-def faults(settings: Settings, shape: tuple[int, int, int]) -> list[str]:
-    """None: what does not fit the images is known from the backbone."""
-    return []
-
-
-def flops(settings: Settings, shape: tuple[int, int, int]) -> float:
-    """Infinite, as of any pretrained network: evaluation and serving embed images."""
-    return float("inf")
-
-
 def training_flops(settings: Settings, shape: tuple[int, int, int]) -> float:
     """The cost of a forward pass over one embedding: what is trained is the head."""
     return 2.0 * WIDTH * settings.hidden
-
-
-def pretrained_version(settings: Settings, root: Path) -> str | None:
-    """The version of the backbone's weights; None if it is not known.
-
-    Args:
-        settings: Of the network.
-        root: Where a relative path starts.
-    """
-    return pretrained.version(settings.pretrained, settings.pretrained_version, root)
-
-
-def pretrained_faults(settings: Settings, shape: tuple[int, int, int], root: Path) -> Iterator[str]:
-    """Finds faults of the backbone that are known without `transformers`.
-
-    Args:
-        settings: Of the network, with the version of the weights.
-        shape: Height, width and channels of the images.
-        root: Where a relative path starts.
-
-    Yields:
-        A sentence for each fault.
-    """
-    name = settings.pretrained
-    yield from pretrained.faults(
-        name, settings.pretrained_version, root, lambda config: _check_config(name, config, shape)
-    )
 
 
 def library_faults(settings: Settings, shape: tuple[int, int, int], root: Path) -> Iterator[str]:
@@ -110,9 +70,8 @@ def library_faults(settings: Settings, shape: tuple[int, int, int], root: Path) 
 
     name, version = settings.pretrained, settings.pretrained_version
     try:
-        if version and (config := pretrained.read_config(name, version, root)):
-            with fine_tuned.quiet():
-                backbone.check(name, config, shape)
+        if version and (config := read_config(name, version, root)):
+            backbone.check(name, config, shape)
     except ValueError as error:
         yield str(error)
 
@@ -158,7 +117,7 @@ def complete(settings: Settings, trained: "Network") -> "Network":
     assert isinstance(empty.backbone, Backbone)
     mean, std = empty.description["mean"], empty.description["std"]
     sizes = trained.description["config"]["head"]
-    return EmbeddingNetwork(empty.backbone, trained.head.cpu(), sizes, mean, std)
+    return EmbeddingNetwork(empty.backbone, trained.last_layer.cpu(), sizes, mean, std)
 
 
 def rebuild(description: Mapping[str, Any], files: Mapping[str, Path]) -> "Network":
@@ -185,15 +144,3 @@ def _head(inputs: int, hidden: int, dropout: float, classes: int) -> "nn.Sequent
         nn.Dropout(dropout),
         nn.Linear(hidden, classes),
     )
-
-
-def _check_config(name: str, config: Mapping[str, Any], shape: tuple[int, int, int]) -> None:
-    if not isinstance(config.get("model_type"), str):
-        raise ValueError(f"model.pretrained: {name} is a model without a type.")
-    vision = config.get("vision_config")
-    channels = (vision if isinstance(vision, Mapping) else config).get("num_channels", 3)
-    if channels != shape[2]:
-        raise ValueError(
-            f"model.pretrained: {name} takes images of {channels} channels, "
-            f"but images.channels is {shape[2]}."
-        )

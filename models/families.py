@@ -26,7 +26,15 @@ def flops(module: Any, settings: BaseModel, shape: tuple[int, int, int]) -> tupl
         shape: Height, width and channels of the images.
 
     Returns:
-        Those of the part that is trained, over what it takes; and those of the network.
+        Those of the part that is trained, over what it takes; and those of the network, infinite
+        where the family does not say.
     """
-    trained = getattr(module, "training_flops", module.flops)
-    return trained(settings, shape), module.flops(settings, shape)
+    whole = module.flops(settings, shape) if hasattr(module, "flops") else float("inf")
+    if hasattr(module, "training_flops"):
+        return module.training_flops(settings, shape), whole
+    return whole, whole
+
+
+def faults(module: Any, settings: BaseModel, shape: tuple[int, int, int]) -> list[str]:
+    """A sentence for each setting that does not fit the images, without importing torch."""
+    return [*module.faults(settings, shape)] if hasattr(module, "faults") else []

@@ -3,7 +3,7 @@
 The messages are for the person who wrote `model.pretrained`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,20 @@ def loading(name: str, version: str | None) -> Iterator[dict[str, Any]]:
     else:
         model, revision = pretrained.split_name(name)
         where = {"pretrained_model_name_or_path": model, "revision": version or revision}
-    with quiet(), _explained(name):
-        yield where
+    try:
+        with quiet():
+            yield where
+    except OSError as error:
+        if _is_out_of_reach(error):
+            raise OSError(
+                f"model.pretrained: there is no folder {name}, and the Hugging Face hub cannot be "
+                "reached. Set HF_ENDPOINT to a mirror, or model.pretrained to a folder with the "
+                "network's config.json and model.safetensors."
+            ) from error
+        raise ValueError(
+            f"model.pretrained: {name} is neither a folder with a model nor one on the Hugging "
+            f"Face hub: {str(error).splitlines()[0]}"
+        ) from error
     if folder and version and pretrained.find_version(name, Path()) != version:
         raise ValueError(f"model.pretrained: {name} has changed since the run started.")
 
@@ -60,13 +72,15 @@ def follow_processor(
         The mean and the standard deviation for pixels in [0, 1], a value for each channel; 0.5
         without a processor.
     """
-    from transformers import AutoImageProcessor
+    import torch
 
-    if not processor(where):
+    own = image_processor(where)
+    if own is None:
         return HALF * channels, HALF * channels
-    own: Any = AutoImageProcessor.from_pretrained(**where, backend="pil")  # with its defaults
     if getattr(own, "do_flip_channel_order", False):
-        _turn_first_convolution(network)
+        first = next(each for each in network.modules() if isinstance(each, torch.nn.Conv2d))
+        with torch.no_grad():
+            first.weight.copy_(first.weight.flip(1))
     white = 255 * own.rescale_factor if own.do_rescale else 255.0
     least = 1 if getattr(own, "rescale_offset", False) else 0
     # EfficientNet's divides by the standard deviation a second time.
@@ -81,54 +95,57 @@ def follow_processor(
     return mean, std
 
 
-def _turn_first_convolution(network: Any) -> None:
-    """Has a network for BGR take RGB."""
-    import torch
-
-    first = next(each for each in network.modules() if isinstance(each, torch.nn.Conv2d))
-    with torch.no_grad():
-        first.weight.copy_(first.weight.flip(1))
-
-
-def processor(where: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a pretrained network's image processor; none, if it has no such file.
+def image_processor(where: Mapping[str, Any]) -> Any:
+    """The image processor of a pretrained network; None if it has no file of one.
 
     Args:
         where: As `loading` gives it.
     """
-    from transformers.image_processing_base import ImageProcessingMixin
+    from transformers import AutoImageProcessor
 
     try:
-        given, _ = ImageProcessingMixin.get_image_processor_dict(**where)
+        return AutoImageProcessor.from_pretrained(**where, backend="pil")  # with its defaults
     except OSError as error:
         if _is_out_of_reach(error):
             raise
-        return {}
-    return dict(given)
-
-
-@contextmanager
-def _explained(name: str) -> Iterator[None]:
-    """Replaces errors about a pretrained model by a message of one line."""
-    try:
-        yield
-    except OSError as error:
-        if _is_out_of_reach(error):
-            raise OSError(
-                f"model.pretrained: there is no folder {name}, and the Hugging Face hub cannot be "
-                "reached. Set HF_ENDPOINT to a mirror, or model.pretrained to a folder with the "
-                "network's config.json and model.safetensors."
-            ) from error
-        raise ValueError(
-            f"model.pretrained: {name} is neither a folder with a model nor one on the Hugging "
-            f"Face hub: {str(error).splitlines()[0]}"
-        ) from error
+        return None
 
 
 def first_line(error: Exception) -> str:
     """The beginning of an error's message; the name of its class if there is none."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:2]).removesuffix(".")[:200] or type(error).__name__
+
+
+def try_without_memory(make: Callable[[], Any], shape: tuple[int, int, int], says: str) -> Any:
+    """Has a new network take two images, and go back, with tensors that have shapes but no values.
+
+    Args:
+        make: Makes the network.
+        shape: Height, width and channels of the images.
+        says: The beginning of the message for images that the network does not take.
+
+    Returns:
+        The network, with a gradient for each parameter that its output depends on.
+
+    Raises:
+        ValueError: It does not take such images.
+    """
+    import torch
+
+    height, width, channels = shape
+    try:
+        with torch.device("meta"):
+            network = make()
+        output = network(torch.zeros(2, channels, height, width, device="meta"))
+        getattr(output, "logits", output).sum().backward()
+    # Whatever the code of an architecture stumbles over.
+    except Exception as error:
+        raise ValueError(
+            f"{says} images of {height} x {width} pixels and {channels} channels "
+            f"({first_line(error)})."
+        ) from error
+    return network
 
 
 def _is_out_of_reach(error: OSError) -> bool:

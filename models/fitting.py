@@ -1,7 +1,4 @@
-"""Fits a classifier of `transformers` to the images: tries it, and takes pretrained weights over.
-
-Whether a network takes the images is tried with tensors that have shapes but no memory.
-"""
+"""Tries a classifier of `transformers` on the images, and gives it pretrained weights."""
 
 import logging
 from collections.abc import Mapping
@@ -45,24 +42,16 @@ def fit(architecture: Architecture, shape: tuple[int, int, int]) -> Fit:
     Raises:
         ValueError: It does not, or a value of its config is wrong.
     """
+    config = architecture.config_for(shape, 2)
     if not architecture.is_pretrained:
-        network = _try(
-            architecture, shape, f"a network of type {architecture.type} with these sizes"
-        )
-        return Fit(_idle(network), frozenset(), {})
+        what = f"a network of type {architecture.type} with these sizes"
+        return Fit(_idle(_try(architecture, config, shape, what)), frozenset(), {})
     own = architecture.config_for(None, 2)
-    vision = vision_config(own)
-    channels = getattr(vision, "num_channels", 3)
-    if channels != shape[2]:
-        raise ValueError(
-            f"{architecture.place} takes images of {channels} channels, but images.channels is "
-            f"{shape[2]}."
-        )
-    what, size = f"this {architecture.type}", getattr(vision, "image_size", None)
+    what, size = f"this {architecture.type}", getattr(vision_config(own), "image_size", None)
     if size is not None:
         height, width = (size, size) if isinstance(size, int) else size
         what += f", made for {height} x {width} pixels,"
-    network = _try(architecture, shape, what)
+    network = _try(architecture, config, shape, what)
     before = _shapes(architecture.without_memory(own))
     more_classes = _shapes(architecture.without_memory(architecture.config_for(None, 3)))
     grids: dict[str, tuple[int, int, int]] = {}
@@ -85,43 +74,13 @@ def _idle(network: Any) -> frozenset[str]:
     return frozenset(name for name, each in network.named_parameters() if each.grad is None)
 
 
-def _try(architecture: Architecture, shape: tuple[int, int, int], what: str) -> Any:
-    """Takes a training step on tensors that have a shape but no memory.
-
-    Args:
-        architecture: What the network is made from.
-        shape: Height, width and channels of the images.
-        what: The network, for the message.
-
-    Returns:
-        The network, for two classes, with gradients.
-
-    Raises:
-        ValueError: It does not take such images, or a value of its config is wrong.
-    """
-    import torch
-
-    config = architecture.config_for(shape, 2)
-    vision = vision_config(config)
-    patch = getattr(vision, "patch_size", None)
-    if hasattr(vision, "image_size") and isinstance(patch, int) and patch > 0 and shape[0] % patch:
-        raise ValueError(
-            f"{architecture.place}: patch_size {patch} does not divide images.size {shape[0]}."
-        )
-    height, width, channels = shape
-    try:
-        network = architecture.without_memory(config).train()
-        logits = network(torch.zeros(2, channels, height, width, device="meta")).logits
-        if logits.shape != (2, 2):
-            raise ValueError(f"its output is of shape {tuple(logits.shape)}")
-        logits.sum().backward()
-    # Whatever the code of an architecture stumbles over.
-    except Exception as error:
-        raise ValueError(
-            f"{architecture.place}: {what} cannot take images of {height} x {width} pixels and "
-            f"{channels} channels ({fine_tuned.first_line(error)})."
-        ) from error
-    return network
+def _try(architecture: Architecture, config: Any, shape: tuple[int, int, int], what: str) -> Any:
+    """The network for two classes, in training; `what` names it in the message of an error."""
+    return fine_tuned.try_without_memory(
+        lambda: architecture.kind(config).train(),
+        shape,
+        f"{architecture.place}: {what} cannot take",
+    )
 
 
 def _shapes(network: Any) -> dict[str, tuple[int, ...]]:

@@ -6,10 +6,12 @@ A name is a folder, or else `owner/name` on the hub, with `@revision` for a bran
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 # The files that `transformers` may read: the configuration and the weights.
 READ = ("*.json", "*.safetensors", "*.bin")
@@ -18,6 +20,35 @@ SECONDS = 10.0  # to wait for the hub
 
 HUB_NAME = re.compile(r"(?P<model>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[^@]+))?")
 COMMIT = re.compile("[0-9a-f]{40}")
+
+Name = Annotated[str, Field(min_length=1, max_length=4096)]
+
+
+class Pretrained(BaseModel):
+    """The settings of a network that may start from pretrained weights."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    pretrained: Name | None = Field(
+        default=None,
+        description=(
+            "A model on the Hugging Face hub, `owner/name` or `owner/name@revision`, or a folder "
+            "that holds one; a relative path is below the project. Its last layer is replaced."
+        ),
+    )
+    pretrained_version: Annotated[str, Field(pattern="^[0-9a-f]{40,64}$")] | None = Field(
+        default=None,
+        description=(
+            "The commit on the hub, or the digest of the folder's files. It is found when a "
+            "workload is read; if it is given, no other version is used."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _has_a_version_of_something(self) -> "Pretrained":
+        if self.pretrained is None and self.pretrained_version is not None:
+            raise ValueError("pretrained_version: is of no use without model.pretrained")
+        return self
 
 
 def find_folder(name: str, root: Path) -> Path | None:
@@ -60,48 +91,69 @@ def find_version(name: str, root: Path) -> str:
     return revision if COMMIT.fullmatch(revision) else _commit(model, revision)
 
 
-def version(name: str | None, given: str | None, root: Path) -> str | None:
-    """The version of the weights that a network starts from.
+def pretrained_version(settings: Pretrained, root: Path) -> str | None:
+    """The version of the pretrained weights of a network; None without any, or if it is not known.
 
     Args:
-        name: As in the settings; None without pretrained weights.
-        given: The version in the settings; if there is one, no other is looked for.
+        settings: Of the network; the version in them is the one, if there is one.
         root: Where a relative path starts.
-
-    Returns:
-        None without any, or if it is not known; `faults` says why.
     """
-    if name is None or given is not None:
-        return given
+    name = settings.pretrained
+    if name is None or settings.pretrained_version is not None:
+        return settings.pretrained_version
     try:
         return find_version(name, root)
     except (FileNotFoundError, ConnectionError):
-        return None
+        return None  # `pretrained_faults` says why
 
 
-def faults(
-    name: str, given: str | None, root: Path, check: Callable[[dict[str, Any]], None]
+def pretrained_faults(
+    settings: Pretrained, shape: tuple[int, int, int], root: Path
 ) -> Iterator[str]:
-    """Finds faults of pretrained weights, as far as they are known before a download.
+    """Finds faults of pretrained weights, as far as they are known without `transformers`.
 
     Args:
-        name: As in the settings.
-        given: The version in the settings.
+        settings: Of the network, with the version of the weights.
+        shape: Height, width and channels of the images.
         root: Where a relative path starts.
-        check: Takes the configuration of the network; a ValueError says what is wrong with it.
 
     Yields:
         A sentence for each fault.
     """
+    name, given = settings.pretrained, settings.pretrained_version
+    if name is None:
+        return
     try:
-        found = given or find_version(name, root)
-        if find_folder(name, root) and found != find_version(name, root):
+        version = given or find_version(name, root)
+        if find_folder(name, root) and version != find_version(name, root):
             yield f"model.pretrained: {name} does not hold model.pretrained_version {given}."
-        if config := read_config(name, found, root):
-            check(config)
+        if config := read_config(name, version, root):
+            check_config(name, config, shape[2])
     except (ValueError, FileNotFoundError, ConnectionError) as error:
         text = str(error).removeprefix("model.pretrained: ").removesuffix(".")
         yield f"model.pretrained: {text}."
+
+
+def check_config(name: str, config: Mapping[str, Any], channels: int) -> None:
+    """Checks that a published configuration has a type, and is for images of some channels.
+
+    Args:
+        name: As in the settings.
+        config: As it was published.
+        channels: Of the images.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if not isinstance(config.get("model_type"), str):
+        raise ValueError(f"model.pretrained: {name} is a model without a type.")
+    vision = config.get("vision_config")
+    own = (vision if isinstance(vision, Mapping) else config).get("num_channels", 3)
+    if own != channels:
+        raise ValueError(
+            f"model.pretrained: {name} takes images of {own} channels, but images.channels is "
+            f"{channels}."
+        )
 
 
 def read_config(name: str, version: str, root: Path) -> dict[str, Any] | None:

@@ -10,9 +10,6 @@ from typing import Any
 from models import fine_tuned
 from models.image import RESAMPLING
 
-FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # as Pillow numbers them
-STRETCHED = 384  # ConvNeXt's processor cuts nothing off images of this size and larger
-
 
 def difference(name: str, version: str | None, images: Mapping[str, Any]) -> str | None:
     """What the image processor of a pretrained network would do otherwise, in one sentence.
@@ -27,44 +24,32 @@ def difference(name: str, version: str | None, images: Mapping[str, Any]) -> str
     """
     try:
         with fine_tuned.loading(name, version) as where:
-            given = fine_tuned.processor(where)
+            processor = fine_tuned.image_processor(where)
     except (OSError, ValueError):  # the training will say so
         return None
-    found = list(_differences(given, images))
-    if not found:
+    differences = list(_differences(processor, images)) if processor else []
+    if not differences:
         return None
     return (
-        f"model.pretrained: the network's own image processor has {', '.join(found)}. Images are "
-        "prepared as `images` says."
+        f"model.pretrained: the network's own image processor has {', '.join(differences)}. Images "
+        "are prepared as `images` says."
     )
 
 
-def _differences(given: Mapping[str, Any], images: Mapping[str, Any]) -> Iterator[str]:
-    if given.get("size") and given.get("do_resize", True):
-        size, scaled, resize = _geometry(given)
+def _differences(processor: Any, images: Mapping[str, Any]) -> Iterator[str]:
+    """What differs in the size of an image, in what is cut off, and in the resampling."""
+    from PIL.Image import Resampling
+
+    if processor.do_resize:
+        scaled = processor.size.shortest_edge or processor.size.height
+        size = processor.crop_size.height if processor.do_center_crop else scaled
+        resize = "crop" if processor.size.shortest_edge else "stretch"
         if size != images["size"]:
             yield f"size {size} (here {images['size']})"
         if resize != images["resize"]:
             yield f"resize {resize} (here {images['resize']})"
         if scaled != size:
             yield f"the middle {size} of {scaled} pixels (here all)"
-    resample = given.get("resample")
-    if resample is not None and FILTERS[resample] != RESAMPLING:
-        yield f"{FILTERS[resample]} resampling (here {RESAMPLING})"
-
-
-def _geometry(given: Mapping[str, Any]) -> tuple[int, int, str]:
-    """The side of an image, the side that it is scaled to before the rest is cut off, and how."""
-    size = given["size"]
-    sides = size if isinstance(size, Mapping) else {}
-    cut = given.get("crop_size") if given.get("do_center_crop") else None
-    scaled = int(sides.get("shortest_edge") or sides.get("height") or size)
-    share = given.get("crop_pct")
-    if share and scaled < STRETCHED:
-        return scaled, int(scaled / share), "crop"
-    # A single number is the shorter side where something is cut off.
-    proportional = "shortest_edge" in sides or (not sides and cut)
-    resize = "crop" if proportional and not share else "stretch"
-    if cut:
-        return int(cut["height"] if isinstance(cut, Mapping) else cut), scaled, resize
-    return scaled, scaled, resize
+        resampling = Resampling(processor.resample).name.lower()
+        if resampling != RESAMPLING:
+            yield f"{resampling} resampling (here {RESAMPLING})"

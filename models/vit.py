@@ -9,13 +9,15 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from models.auto import (  # noqa: F401  # the interface of a family
-    Pretrained,
     build,
     library_faults,
-    pretrained_faults,
-    pretrained_version,
     rebuild,
     without_memory,
+)
+from models.pretrained import (  # noqa: F401  # the interface of a family
+    Pretrained,
+    pretrained_faults,
+    pretrained_version,
 )
 
 Width = Annotated[int, Field(ge=1, le=1 << 16)]

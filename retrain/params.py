@@ -171,7 +171,7 @@ def _make(origin: Origin) -> Workload:
     }
     _check_dropped(overrides, known, name)
     shape = (workload.images.size, workload.images.size, workload.images.channels)
-    faults = [*workload.faults(), *module.faults(declared, shape)]
+    faults = [*workload.faults(), *families.faults(module, declared, shape)]
     if faults:
         raise UsageError(f"workload {name}: " + "\n".join(faults))
     # Part of what is trained, as the content of the data is.

@@ -155,7 +155,7 @@ def test_what_is_saved_takes_images_and_answers_as_the_head_on_embeddings(
 def test_the_head_is_as_its_settings_say():
     settings = {"pretrained": "owner/name", "hidden": 7, "dropout": 0.25}
     head = models.build("embedding_head", settings, (12,), 3)
-    kinds = [type(layer).__name__ for layer in head.head]
+    kinds = [type(layer).__name__ for layer in head.last_layer]
     assert kinds == ["Linear", "BatchNorm1d", "ReLU", "Dropout", "Linear"]
     assert [tuple(each.shape) for each in head.parameters()] == [
         (7, 12),
@@ -165,7 +165,7 @@ def test_the_head_is_as_its_settings_say():
         (3, 7),
         (3,),
     ]
-    assert head.head[3].p == 0.25
+    assert head.last_layer[3].p == 0.25
 
 
 def test_a_pooler_that_is_not_in_the_file_is_never_used(folders, images):
