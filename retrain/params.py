@@ -4,6 +4,7 @@ Unknown keys and wrong types are refused; the message names the place and what i
 not converted.
 """
 
+import json
 import re
 import sys
 import warnings
@@ -62,13 +63,6 @@ def workload_names(params: Path) -> list[str]:
     return list(_read_all(params))
 
 
-def file_of(params: Path, name: str) -> Path:
-    """The file that a workload is written in: `params.yaml`, or the team's."""
-    return (
-        params if name in _read(params.parent, Path(params.name)) else params.parent / TEAM_PARAMS
-    )
-
-
 def load_workload(
     params: Path,
     name: str,
@@ -93,9 +87,9 @@ def load_workload(
         UsageError: The file is missing or not YAML, or a name, a key or a value is wrong.
         ConnectionError: The cluster does not answer.
     """
-    workloads = _read_all(params)
-    if (root := str(params.absolute().parent)) not in sys.path:
-        sys.path.insert(0, root)  # a workload may name code in the project's folder
+    workloads, folder = _read_all(params), params.absolute().parent
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))  # a workload may name code in the project's folder
     if name not in workloads:
         raise UsageError(f"No workload {name!r} in {params.name}.{did_you_mean(name, workloads)}")
     _check_name(name)
@@ -106,7 +100,6 @@ def load_workload(
                 f"--as {as_name}: {params.name} has a workload of that name, whose production this "
                 "run would change. Choose another name."
             )
-    folder = params.absolute().parent
     return _make(Origin(folder, name, as_name or name, workloads[name], overrides or {}))
 
 
@@ -223,10 +216,19 @@ def parse_yaml(text: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ReusedAnchorWarning)  # YAML allows it
             return YAML(typ="safe", pure=True).load(text)
-    except RecursionError:
-        raise YAMLError("it is nested too deeply") from None
-    except ValueError as error:  # of a value that looks like a date or a number
+    except (RecursionError, ValueError) as error:  # a value may look like a date or a number
         raise YAMLError(str(error).partition(";")[0]) from None
+
+
+def as_yaml(value: Any) -> str:
+    """A value on one line, as `params.yaml` and `--set` take it."""
+    if isinstance(value, str) and value == value.strip() and not set(value) & set("#,[]{}:"):
+        try:
+            if parse_override(f"key={value}")[1] == value:
+                return value
+        except ValueError:
+            pass
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _read_all(params: Path) -> dict[str, Any]:
@@ -242,16 +244,17 @@ def _read_all(params: Path) -> dict[str, Any]:
 
 
 def _read(folder: Path, params: Path) -> dict[str, Any]:
+    """The workloads of a file, as it has them."""
     try:
         tree = parse_yaml((folder / params).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(f"No file {folder / params}.") from None
-    except OSError as error:
-        raise UsageError(f"{folder / params} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise UsageError(f"{params} is no text in UTF-8.") from None
     except YAMLError as error:
-        raise UsageError(f"{params}{_line(error)}: {_problem(error)}.") from None
+        mark = error.problem_mark if isinstance(error, MarkedYAMLError) else None
+        line = f", line {mark.line + 1}" if mark else ""
+        raise UsageError(f"{params}{line}: {_problem(error)}.") from None
     workloads = tree.get("workloads") if isinstance(tree, dict) else None
     if not isinstance(workloads, dict) or not all(isinstance(w, dict) for w in workloads.values()):
         raise UsageError(f"{params} needs `workloads:` with a mapping for each workload.")
@@ -262,19 +265,12 @@ def _read(folder: Path, params: Path) -> dict[str, Any]:
     return workloads
 
 
-def _line(error: YAMLError) -> str:
-    mark = error.problem_mark if isinstance(error, MarkedYAMLError) else None
-    return f", line {mark.line + 1}" if mark else ""
-
-
 def _problem(error: YAMLError) -> str:
     """What is wrong, in the parser's words but without its advice for programmers."""
+    text = str(error)
     if isinstance(error, MarkedYAMLError):
         text = " ".join(filter(None, (error.context, error.problem)))
-    else:
-        text = str(error)
-    text = re.sub(r"\s+", " ", text).strip()
-    return text if len(text) <= 200 else text[:200] + " …"
+    return shorten(" ".join(text.split()), 200)
 
 
 def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:

@@ -9,13 +9,12 @@ from flows.reports.data import DataReport
 from flows.train import train
 from retrain import preflight
 from retrain.errors import UsageError
-from retrain.params import origin_of, vary
+from retrain.params import as_yaml, origin_of, vary
 from retrain.project import Project
 from retrain.runs import console
 from retrain.runs.records import Document
 from retrain.runs.state import RunState
 from retrain.search import report, space as spaces
-from retrain.search.patch import as_yaml, patch
 from retrain.search.study import COMPLETE, FAILED, PRUNED, Search, search_key
 from retrain.step import REPORT, Step, plan
 from retrain.workload import Workload
@@ -28,7 +27,6 @@ from tasks.train.step import train as train_network
 
 EXAMPLE = "{train.lr: {low: 1e-4, high: 1e-2, log: true}}"
 NEW = Start(None)  # what trials start from
-PATCH = "best.patch"
 NOT_SEARCHED = {
     "model.family": "each family has settings of its own. Search one family.",
     "train.init": "a search starts from new weights.",
@@ -66,8 +64,6 @@ class TuningReport(DataReport):
         document = base | {"search": facts, "trials": trials, "look": look}
         if not trials or trials[0]["state"] != COMPLETE:
             return document
-        if (folder / PATCH).exists():
-            look["patch"] = project.relative(folder / PATCH)
         document |= {"best": trials[0], "command": _command(run, trials[0]["values"])}
         return document | {"outcome": f"{run.workload.name}: {self.standing(document)}."}
 
@@ -88,8 +84,6 @@ class TuningReport(DataReport):
                 console.say(escape(f"trial {row['trial']} failed: {row['reason']}"))
         console.say(f"\n[bold]{escape(document['outcome'])}[/]")
         console.say(escape(document["command"]))
-        if place := document["look"].get("patch"):
-            console.say(escape(f"git apply {place}   # the same in params.yaml"))
         console.say_places(document)
 
     def publish(self, document: Document) -> None:
@@ -152,22 +146,6 @@ def best_of(state: RunState) -> dict[str, Any]:
             f"All {len(rows)} trials failed. Change tune.space. " + " ".join(sorted(reasons))
         )
     return rows[0]
-
-
-def write(state: RunState, search: Search) -> None:
-    """Writes the table, the plots and the patch of a search that is over."""
-    folder, params = folder_of(state) / REPORT, state.context.project.params
-    values = best_of(state)["values"]
-    report.write(search.study, search.metric, folder)
-    changes = {
-        name: value
-        for name, value in _changes(state, values).items()
-        if _is_read_by(train_network, name)
-    }
-    text, entry = params.read_text(encoding="utf-8"), origin_of(state.workload).entry
-    (folder / PATCH).unlink(missing_ok=True)
-    if diff := patch(text, entry, changes, params.name):
-        (folder / PATCH).write_text(diff, encoding="utf-8")
 
 
 def key_of(state: RunState) -> str:

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from retrain.params import as_yaml
 from retrain.runs import console
-from retrain.search.patch import as_yaml
 
 if TYPE_CHECKING:
     from optuna import Study

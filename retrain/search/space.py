@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import inf, prod
+from math import inf, prod, remainder
 from typing import TYPE_CHECKING, Any
 
-from retrain.search.patch import as_yaml
+from retrain.params import as_yaml
 from retrain.workload import Searched, Workload
 
 if TYPE_CHECKING:
@@ -49,17 +49,6 @@ class Parameter:
         low, high = self.ends
         return range(low, high + 1, int(self.searched.step or 1))
 
-    @property
-    def starts_at_current(self) -> bool:
-        """Whether the workload's own value is one of those that may be tried."""
-        if self.searched.choices:
-            return self.current in self.searched.choices
-        low, high = self.ends
-        if type(self.current) not in (int, float) or not low <= self.current <= high:
-            return False
-        steps = (self.current - low) / self.searched.step if self.searched.step else 0
-        return bool(abs(steps - round(steps)) < 1e-9)
-
     def draw(self, trial: "Trial") -> None:
         """Lets Optuna's sampler choose a value for a trial; one that it has already remains."""
         step, log = self.searched.step, self.searched.log
@@ -73,13 +62,9 @@ class Parameter:
     def from_optuna(self, drawn: Any) -> Any:
         """The value for what Optuna has drawn, where a choice is a text."""
         if self.searched.choices:
-            return self.ends[[as_yaml(each) for each in self.ends].index(drawn)]
+            return {as_yaml(choice): choice for choice in self.ends}[drawn]
         low, high = self.ends
         return drawn if self.is_whole else min(max(float(f"{drawn:.{DIGITS}g}"), low), high)
-
-    def to_optuna(self, value: Any) -> Any:
-        """The opposite of `from_optuna`."""
-        return as_yaml(value) if self.searched.choices else value
 
 
 def parameters(workload: Workload) -> list[Parameter]:
@@ -103,7 +88,7 @@ def size(space: Sequence[Parameter]) -> float:
 
 
 def first_values(space: Sequence[Parameter], trials: int) -> list[Values]:
-    """What is tried first: the workload's own values, and all others of a small space.
+    """What is tried first, as Optuna keeps it: the workload's own values, and all of a small space.
 
     With its own values, if they are in the space, a search never ends with something worse than
     what is there.
@@ -112,19 +97,26 @@ def first_values(space: Sequence[Parameter], trials: int) -> list[Values]:
         space: What is searched.
         trials: How many are tried in all.
     """
-    names = [each.name for each in space]
-    is_small = size(space) <= trials
-    every = product(*(each.countable for each in space)) if is_small else ()
-    values = [dict(zip(names, combination, strict=True)) for combination in every]
-    if all(each.starts_at_current for each in space):
-        own = {each.name: each.current for each in space}
-        values = [own, *(each for each in values if each != own)]
-    return values
+    own = [tuple(each.current for each in space)] if all(map(_has_its_own, space)) else []
+    every = [*product(*(each.countable for each in space))] if size(space) <= trials else []
+    return [
+        {
+            each.name: as_yaml(value) if each.searched.choices else value
+            for each, value in zip(space, combination, strict=True)
+        }
+        for combination in (*own, *(other for other in every if other not in own))
+    ]
 
 
-def to_optuna(space: Sequence[Parameter], values: Mapping[str, Any]) -> Values:
-    """Values as Optuna keeps them."""
-    return {each.name: each.to_optuna(values[each.name]) for each in space}
+def _has_its_own(parameter: Parameter) -> bool:
+    """Whether the workload's own value of a parameter is one of those that may be tried."""
+    current, step = parameter.current, parameter.searched.step
+    if parameter.searched.choices:
+        return current in parameter.searched.choices
+    low, high = parameter.ends
+    if type(current) not in (int, float) or not low <= current <= high:
+        return False
+    return not step or abs(remainder(current - low, step)) < 1e-9
 
 
 def from_optuna(space: Sequence[Parameter], drawn: Mapping[str, Any]) -> Values:

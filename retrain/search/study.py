@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median_high
 from typing import TYPE_CHECKING, Any
 
-from retrain.search.space import Parameter, Values, first_values, from_optuna, to_optuna
+from retrain.search.space import Parameter, Values, first_values, from_optuna
 from retrain.step import Plan, digest_of
 from retrain.workload import Tune
 
@@ -124,7 +124,7 @@ class Search:
             file.unlink(missing_ok=True)
         file.touch()
         for values in first_values(self.space, trials):
-            self.study.enqueue_trial(to_optuna(self.space, values), skip_if_exists=True)
+            self.study.enqueue_trial(values, skip_if_exists=True)
 
     def next(self, running: Collection[int] = ()) -> "Trial":
         """The trial to run next: one whose process was killed, or a new one.

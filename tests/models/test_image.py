@@ -1,11 +1,9 @@
 import io
-import re
-import struct
-import zlib
+from functools import partial
 
 import numpy as np
 import pytest
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
 from models.image import (
     FORMATS,
@@ -19,6 +17,7 @@ from models.image import (
 )
 
 RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255,) * 3, (0,) * 3
+SMALL = {"size": 20, "channels": 3, "resize": "crop"}
 
 
 def encode(image, format="PNG", **options):
@@ -72,23 +71,15 @@ def palette(transparent: bool):
         (encode(Image.new("I", (4, 4), 257 * 80), "TIFF"), "I", (80, 80, 80)),
         (encode(Image.new("I", (4, 4), 257 * 80), "PPM"), "I", (80, 80, 80)),
         (encode(Image.new("F", (4, 4), 0.2), "TIFF"), "F", (51, 51, 51)),
+        # JPEGs of this kind hold inverted values, as Adobe's programs write them.
+        (encode(Image.new("CMYK", (16, 16), (0, 255, 255, 0)), "JPEG", quality=95), "CMYK", RED),
     ],
 )
 def test_every_mode_comes_out_as_it_looks(data, mode, pixel):
     assert inspect(data)[0].mode == mode
-    assert first_pixel(data) == pixel
-
-
-def test_sixteen_bit_colours_are_scaled():
-    # Pillow writes no such file, so it is put together here.
-    def chunk(kind, body):
-        checksum = struct.pack(">I", zlib.crc32(kind + body))
-        return struct.pack(">I", len(body)) + kind + body + checksum
-
-    header = struct.pack(">IIBBBBB", 1, 1, 16, 2, 0, 0, 0)
-    pixel = zlib.compress(b"\0" + struct.pack(">HHH", 65_535, 257 * 80, 0))
-    chunks = chunk(b"IHDR", header) + chunk(b"IDAT", pixel) + chunk(b"IEND", b"")
-    assert first_pixel(b"\x89PNG\r\n\x1a\n" + chunks) == (255, 80, 0)
+    assert np.abs(np.subtract(first_pixel(data), pixel)).max() <= (3 if mode == "CMYK" else 0)
+    luma = np.dot(pixel, (0.299, 0.587, 0.114))
+    assert first_pixel(data, channels=1)[0] == pytest.approx(luma, abs=2)
 
 
 @pytest.mark.parametrize(
@@ -106,39 +97,14 @@ def test_numbers_beyond_the_range_of_their_mode_are_refused(mode, value, said):
         inspect(encode(Image.new(mode, (4, 4), value), "TIFF"))
 
 
-def test_a_cmyk_jpeg_keeps_its_colours():
-    # JPEGs of this kind hold inverted values, as Adobe's programs write them.
-    cmyk = encode(Image.new("CMYK", (16, 16), (0, 255, 255, 0)), "JPEG", quality=95)
-    assert inspect(cmyk)[0].mode == "CMYK"
-    assert np.abs(np.subtract(first_pixel(cmyk), RED)).max() <= 3
-
-
-def test_grey_is_the_luma_of_the_colours_and_three_channels_repeat_a_grey():
-    assert first_pixel(encode(Image.new("RGB", (4, 4), (100, 150, 200))), channels=1) == (141,)
-    assert first_pixel(encode(Image.new("L", (4, 4), 9)), channels=3) == (9, 9, 9)
-
-
-@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "AVIF"])
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_the_exif_orientation_is_applied(format, orientation):
-    upright = photo()
-    undone = {  # what a camera held that way would have stored
-        1: upright,
-        2: upright.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
-        3: upright.transpose(Image.Transpose.ROTATE_180),
-        4: upright.transpose(Image.Transpose.FLIP_TOP_BOTTOM),
-        5: upright.transpose(Image.Transpose.TRANSPOSE),
-        6: upright.transpose(Image.Transpose.ROTATE_90),
-        7: upright.transpose(Image.Transpose.TRANSVERSE),
-        8: upright.transpose(Image.Transpose.ROTATE_270),
-    }[orientation]
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    data = encode(undone, format, exif=exif, quality=95)
-    found, _ = inspect(data)
-    assert (found.width, found.height) == upright.size
-    expected = to_array(encode(upright), 30, 3, "stretch").astype(int)
-    assert np.abs(to_array(data, 30, 3, "stretch") - expected).mean() < 4
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [(b"", "^empty$"), (b"<html>404</html>", "not an image"), (encode(photo(), "EPS"), "not an")],
+)
+def test_what_is_no_image_is_refused(data, said):  # EPS would start Ghostscript
+    for function in (inspect, lambda each: to_arrays([encode(photo()), each], 16, 3, "crop")):
+        with pytest.raises(ValueError, match=said):
+            function(data)
 
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF"])
@@ -152,15 +118,6 @@ def test_every_format_decodes_and_a_truncated_file_does_not(format):
             to_array(data[:end], 16, 3, "crop")
 
 
-def test_what_is_no_image_is_refused():
-    with pytest.raises(ValueError, match=r"^empty$"):
-        inspect(b"")
-    with pytest.raises(ValueError, match="not an image"):
-        inspect(b"<html>404</html>")
-    with pytest.raises(ValueError, match="not an image"):  # would start Ghostscript
-        inspect(encode(photo(), "EPS"))
-
-
 @pytest.mark.parametrize("side", [11, 40])
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_a_decompression_bomb_is_refused(monkeypatch, side):
@@ -170,12 +127,6 @@ def test_a_decompression_bomb_is_refused(monkeypatch, side):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     with pytest.raises(ValueError, match="pixels"):
         inspect(data)
-
-
-def test_an_image_of_the_right_size_keeps_its_pixels():
-    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
-    for resize in ("crop", "stretch"):
-        assert np.array_equal(to_array(encode(Image.fromarray(pixels)), 8, 3, resize), pixels)
 
 
 def test_crop_takes_the_middle_and_stretch_takes_all():
@@ -214,24 +165,6 @@ def test_a_part_has_its_area_and_its_sides_and_fits():
                 assert abs(bottom - top - wanted / ratio**0.5) <= 1
 
 
-def test_making_an_image_smaller_is_antialiased():
-    stripes = np.zeros((64, 64), np.uint8)
-    stripes[:, ::2] = 255
-    small = to_array(encode(Image.fromarray(stripes)), 8, 1, "crop")
-    assert small.shape == (8, 8, 1)
-    assert np.abs(small.astype(int) - 127).max() < 12
-
-
-def test_a_small_image_is_made_larger():
-    assert (to_array(encode(Image.new("L", (2, 2), 9)), 8, 1, "crop") == 9).all()
-
-
-def test_of_an_animation_the_first_picture_is_taken():
-    frames = [Image.new("RGB", (4, 4), colour) for colour in (RED, BLUE)]
-    data = encode(frames[0], "GIF", save_all=True, append_images=frames[1:])
-    assert first_pixel(data) == RED
-
-
 def scene(width, height):
     """As uneven as a photo: patches of colour under a little noise."""
     random = np.random.default_rng(width + height)
@@ -254,32 +187,6 @@ def by_pillow(data, size, channels, resize):
     )
 
 
-@pytest.mark.parametrize("size", [(1, 1), (7, 5), (33, 17), (64, 64)])
-def test_a_jpeg_has_the_pixels_that_pillow_finds(size):
-    data = encode(scene(*size), "JPEG")
-    for channels in (1, 3):
-        for wanted, resize in ((size[0], "stretch"), (50, "crop")):
-            found = to_array(data, wanted, channels, resize)
-            assert np.array_equal(found, by_pillow(data, wanted, channels, resize))
-    assert inspect(data)[0] == ImageProperties(*size, "RGB")
-
-
-@pytest.mark.parametrize(
-    ("data", "mode"),
-    [
-        (encode(scene(41, 23).convert("L"), "JPEG"), "L"),
-        (encode(scene(41, 23), "JPEG", keep_rgb=True), "RGB"),
-        (encode(scene(41, 23), "JPEG") + b"behind the end", "RGB"),
-        (encode(scene(41, 23), "JPEG")[:-2], "RGB"),  # without the mark of its end
-    ],
-)
-def test_an_odd_jpeg_has_the_pixels_that_pillow_finds(data, mode):
-    assert inspect(data)[0] == ImageProperties(41, 23, mode)
-    for channels in (1, 3):
-        expected = by_pillow(data, 20, channels, "crop")
-        assert np.array_equal(to_array(data, 20, channels, "crop"), expected)
-
-
 @pytest.mark.parametrize("resize", ["crop", "stretch"])
 @pytest.mark.parametrize("size", [100, 50, 31, 16])
 def test_a_large_jpeg_is_decoded_smaller_and_comes_out_nearly_the_same(size, resize):
@@ -294,58 +201,48 @@ def test_a_large_jpeg_is_decoded_smaller_and_comes_out_nearly_the_same(size, res
         assert difference.max() < 12
 
 
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF"])
+@pytest.mark.parametrize("size", [(1, 1), (7, 5), (33, 17), (64, 64)])
+def test_pixels_are_those_that_pillow_finds(kind, size):
+    data = encode(scene(*size), kind, save_all=kind == "GIF", append_images=[photo()])
+    for channels in (1, 3):
+        for wanted, resize in ((size[0], "stretch"), (50, "crop"), (20, "crop")):
+            expected = by_pillow(data, wanted, channels, resize)
+            assert np.array_equal(to_array(data, wanted, channels, resize), expected)
+            assert np.array_equal(to_arrays([data] * 2, wanted, channels, resize), [expected] * 2)
+    assert inspect(data)[0] == ImageProperties(*size, "P" if kind == "GIF" else "RGB")
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize(("kind", "by"), [("JPEG", 1), ("JPEG", 8), ("PNG", 1)])
-def test_the_pixels_of_an_inspection_are_the_right_way_up(kind, by, orientation):
+@pytest.mark.parametrize(("kind", "by"), [("JPEG", 1), ("JPEG", 8), ("PNG", 1), ("WEBP", 1)])
+def test_an_image_is_the_right_way_up(kind, by, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
-    data = encode(scene(640, 416), kind, exif=exif)
+    data = encode(scene(640, 416), kind, exif=exif, quality=95)
     upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
-    _, pixels = inspect(data, reduced=by > 1)
+    properties, pixels = inspect(data, reduced=by > 1)
+    assert (properties.width, properties.height) == upright.size
     small = upright.reduce(by)
     assert pixels.shape == (small.height, small.width, 3)
     assert np.abs(pixels - np.asarray(small).astype(np.float64)).mean() < 4
+    expected = to_array(encode(upright), 30, 3, "stretch").astype(int)
+    assert np.abs(to_array(data, 30, 3, "stretch") - expected).mean() < 4
 
 
 @pytest.mark.parametrize("progressive", [False, True])
 def test_damage_is_found_in_a_jpeg_that_is_decoded_smaller(progressive):
     whole = encode(scene(400, 300), "JPEG", progressive=progressive)
-    random = np.random.default_rng(0)
-    refused = 0
-    for number in range(100):
-        place = int(random.integers(2, len(whole)))
-        if number % 2:
-            data = whole[:place]
-        else:
-            data = whole[:place] + bytes([random.integers(256)]) + whole[place + 1 :]
-        try:
-            Image.open(io.BytesIO(data), formats=FORMATS).load()
-            reason = None
-        except UnidentifiedImageError:
-            reason = "not an image"
-        except Exception as error:
-            reason = re.escape(str(error))
-        if reason is None:
-            inspect(data, reduced=True)
-            to_array(data, 20, 3, "crop")
-            continue
-        refused += 1
-        with pytest.raises(ValueError, match=reason):
-            inspect(data, reduced=True)
-        with pytest.raises(ValueError, match=reason):
-            to_array(data, 20, 3, "crop")
+    random, refused = np.random.default_rng(0), 0
+    for place in random.integers(2, len(whole), 50):
+        changed = whole[:place] + bytes([random.integers(256)]) + whole[place + 1 :]
+        for data in (whole[:place], changed):
+            try:
+                Image.open(io.BytesIO(data), formats=FORMATS).load()
+                inspect(data, reduced=True)
+                to_array(data, 20, 3, "crop")
+            except (OSError, SyntaxError):  # of Pillow, which decodes all of it
+                refused += 1
+                for function in (partial(inspect, reduced=True), partial(to_array, **SMALL)):
+                    with pytest.raises(ValueError, match=r".+"):
+                        function(data)
     assert refused > 30
-
-
-@pytest.mark.parametrize("resize", ["crop", "stretch"])
-@pytest.mark.parametrize("channels", [1, 3])
-def test_several_images_come_out_as_each_alone(channels, resize):
-    files = [encode(scene(20 + n % 2, 20), kind) for n in range(3) for kind in ("JPEG", "PNG")]
-    found = to_arrays(files, 16, channels, resize)
-    for array, data in zip(found, files, strict=True):
-        assert np.array_equal(array, to_array(data, 16, channels, resize))
-
-
-def test_one_bad_image_among_several_is_refused():
-    with pytest.raises(ValueError, match="not an image"):
-        to_arrays([encode(photo(), "JPEG"), b"<html>404</html>"], 16, 3, "crop")
