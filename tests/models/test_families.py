@@ -1,11 +1,11 @@
 import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from models.families import FAMILIES, flops
-from tests import warm_python
 
 ROOT = Path(__file__).parents[2]
 INTERFACE = ("build", "library_faults", "pretrained_faults", "pretrained_version", "rebuild")
@@ -35,6 +35,10 @@ def test_settings_and_flops_of_all_families_are_known_without_torch():
         "print({'torch', 'transformers'} & set(sys.modules))"
     )
     done = subprocess.run(
-        [warm_python.REAL, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True
+        [Path(sys.prefix, "bin", "python"), "-c", program],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
     )
     assert done.stdout.strip() == "set()"

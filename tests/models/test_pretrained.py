@@ -3,13 +3,13 @@
 import json
 import os
 import subprocess
+import sys
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 from models import pretrained, vit
 from models.pretrained import find_version
 from retrain.params import load_workload
-from tests import warm_python
 from tests.tasks.pull.pulling import serving
 
 ROOT = Path(__file__).parents[2]
@@ -116,7 +116,7 @@ for name in sys.argv[1:]:
 def ask(tmp_path, endpoint, *names):
     environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HUB_CACHE": str(tmp_path)}
     done = subprocess.run(
-        [warm_python.REAL, "-c", ASK, *names],
+        [Path(sys.prefix, "bin", "python"), "-c", ASK, *names],
         cwd=ROOT, env=environment, capture_output=True, text=True, check=True,
     )  # fmt: skip
     return done.stdout.splitlines()
@@ -133,25 +133,20 @@ def test_a_model_on_the_hub_has_the_version_of_its_commit(tmp_path):
     assert other.startswith("FileNotFoundError there is no folder me/other, and the Hugging Face")
 
 
-def test_without_the_hub_its_cache_on_this_machine_is_asked(tmp_path):
-    refs = tmp_path / "models--me--vit" / "refs"
-    refs.mkdir(parents=True)
-    (refs / "main").write_text(SHA)
-    nowhere = "http://127.0.0.1:9"
-    kept, missing = ask(tmp_path, nowhere, "me/vit", "me/other")
-    assert kept == SHA
+def test_without_the_hub_its_cache_on_this_machine_is_asked(tmp_path, monkeypatch):
+    from huggingface_hub import constants
+
+    kept = tmp_path / "models--me--vit"
+    (kept / "refs").mkdir(parents=True)
+    (kept / "refs" / "main").write_text(SHA)
+    found, missing = ask(tmp_path, "http://127.0.0.1:9", "me/vit", "me/other")
+    assert found == SHA
     assert missing == (
         "ConnectionError there is no folder me/other, and the Hugging Face hub cannot be reached"
     )
-
-
-def test_the_configuration_of_a_kept_model_is_read(tmp_path, monkeypatch):
-    from huggingface_hub import constants
-
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     assert pretrained.read_config("me/vit", SHA, tmp_path) is None
-    snapshot = tmp_path / "models--me--vit" / "snapshots" / SHA
-    snapshot.parent.mkdir(parents=True)
-    write(snapshot)
+    (kept / "snapshots").mkdir()
+    write(kept / "snapshots" / SHA)
     config = pretrained.read_config("me/vit@v1", SHA, tmp_path)
     assert config is not None and config["hidden_size"] == 16
