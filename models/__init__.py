@@ -192,22 +192,17 @@ def take_weights(network: "Network", folder: Path, labels: Sequence[str]) -> Non
     rows, theirs = ([names.index(name) for name in shared] for names in (list(labels), before))
     for name, own in _weights_of(network).items():
         other = saved.get(name)
-        if other is None or own.shape[1:] != other.shape[1:]:
-            fits = False
-        elif (
-            own.ndim  # the count of a batch norm is a number
-            and network.is_per_class(name)
-            and (len(own), len(other)) == (len(labels), len(before))
-        ):
-            fits = True
+        shape = None if other is None else tuple(other.shape)
+        per_class = own.shape[:1] == (len(labels),) and network.is_per_class(name)
+        if per_class and shape == (len(before), *own.shape[1:]):
             own[rows] = other[theirs]
-        elif fits := own.shape == other.shape:
+        elif shape == tuple(own.shape):
             own.copy_(other)
-        if not fits:
-            shape = "missing" if other is None else tuple(other.shape)
+        else:
             raise ValueError(
-                f"train.init: the champion is another network: its {name} is {shape}, and not "
-                f"{tuple(own.shape)}. Leave train.init out to train a new one."
+                f"train.init: the champion is another network: its {name} is "
+                f"{shape or 'missing'}, and not {tuple(own.shape)}. Leave train.init out to train "
+                "a new one."
             )
 
 

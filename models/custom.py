@@ -136,7 +136,11 @@ def build(
     config = {"factory": settings.factory, "arguments": arguments, "files": stored}
     made = _make(settings.factory, arguments | paths, loaded)
     saved = {stored[name]: path for name, path in paths.items()}
-    return Network(made, config, *normalisation(settings, shape[2]), saved)
+    mean, std = (
+        values * shape[2] if len(values) == 1 else values
+        for values in (settings.mean, settings.std)
+    )
+    return Network(made, config, mean, std, saved)
 
 
 def without_memory(
@@ -150,14 +154,6 @@ def without_memory(
             return build(settings, shape, classes, loaded=True)
     except (ValueError, OSError):
         return None
-
-
-def normalisation(settings: Settings, channels: int) -> tuple[list[float], list[float]]:
-    """The mean and the standard deviation of each channel."""
-    mean, std = (
-        each * channels if len(each) == 1 else each for each in (settings.mean, settings.std)
-    )
-    return mean, std
 
 
 def rebuild(description: Mapping[str, Any], files: Mapping[str, Path]) -> "Network":

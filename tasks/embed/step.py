@@ -21,7 +21,7 @@ from retrain import atomic
 from retrain.hardware import gpu_capabilities
 from retrain.runs import console
 from retrain.step import REPORT, step
-from retrain.workload import Augment
+from retrain.workload import Train
 from tasks.compute.workers import THREADS, map_units
 from tasks.data.embeddings import has_embeddings
 from tasks.data.shards import (
@@ -122,8 +122,6 @@ def embed(
     )
     parts = list(_plan(job, workspace.scratch))
     missing = [part for part in parts if not part.file.exists()]
-    for split in SPLITS:
-        (workspace.scratch / split).mkdir(parents=True, exist_ok=True)
     if missing:
         with console.unit_progress("embed", len(missing)) as show:
             map_units(
@@ -143,9 +141,10 @@ def embed(
 
 
 def _plan(job: EmbeddingJob, folder: Path) -> Iterator[Part]:
-    """Cuts the splits into parts."""
+    """Cuts the splits into parts, and makes the folders of their files."""
     prepared = open_prepared(job.images)
     for split in SPLITS:
+        (folder / split).mkdir(parents=True, exist_ok=True)
         count = len(prepared.split(split))
         for number, first in enumerate(range(0, count, PART_ROWS)):
             rows = min(PART_ROWS, count - first)
@@ -216,15 +215,9 @@ def _write(images: Path, parts: Sequence[Part], folder: Path) -> None:
 def check(workload: "Workload", project: "Project") -> Iterator[str]:
     """Finds settings of a training that do not go with a network that is not trained itself."""
     train = workload.train
-    unfit = {
-        "function": train.function is not None,
-        "augment": train.augment != Augment(),
-        "lora": train.lora is not None,
-        "freeze_epochs": train.freeze_epochs > 0,
-        "layer_decay": train.layer_decay < 1,
-    }
-    for name, is_set in unfit.items():
-        if is_set:
+    unset = Train()
+    for name in ("function", "augment", "lora", "freeze_epochs", "layer_decay"):
+        if getattr(train, name) != getattr(unset, name):
             yield (
                 f"train.{name}: a head on embeddings is trained by the project's own loop, with "
                 "its images and their embeddings as they are; leave it out."

@@ -86,13 +86,11 @@ def _confusion_matrix(tally: Tally) -> "Figure":
     axes.spines[:].set_visible(False)
     cells = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     if size <= MAX_COUNTED_CLASSES:
-        for (row, column), count in np.ndenumerate(counts):
-            if count:
-                dark = shares[row, column] > 0.5
-                axes.text(
-                    column, row, str(count), ha="center", va="center",
-                    color="white" if dark else "black",
-                )  # fmt: skip
+        for row, column in np.argwhere(counts):
+            axes.text(
+                column, row, str(counts[row, column]), ha="center", va="center",
+                color="white" if shares[row, column] > 0.5 else "black",
+            )  # fmt: skip
     if size <= MAX_NAMED_CLASSES:
         names = [_short(name) for name in tally.names]
         steep = max(map(len, names)) > 3
@@ -130,30 +128,21 @@ def _learning_curves(history: Sequence[Mapping[str, Any]]) -> "Figure":
 
     figure = Figure((8.5, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
-    for name, words, colour in (
-        ("loss", "loss", BLUE),  # of a training function of the user's
-        ("train_loss", "training", BLUE),
-        ("val_loss", "validation", ORANGE),
+    for axes, name, words, colour in (
+        (left, "loss", "loss", BLUE),  # of a training function of the user's
+        (left, "train_loss", "training", BLUE),
+        (left, "val_loss", "validation", ORANGE),
+        (right, "val_accuracy", "validation", ORANGE),
     ):
-        if curve := _curve(history, name):
-            left.plot(*zip(*curve, strict=True), color=colour, label=words, marker=".")
+        if curve := [(entry["epoch"], entry[name]) for entry in history if name in entry]:
+            axes.plot(*zip(*curve, strict=True), color=colour, label=words, marker=".")
+            axes.legend()
     left.set(xlabel="epoch", title="Loss", ylim=(0, None))
-    if left.lines:
-        left.legend()
-    if curve := _curve(history, "val_accuracy"):
-        right.plot(*zip(*curve, strict=True), color=ORANGE, marker=".")
-        best = max(curve, key=lambda point: point[1])
-        right.annotate(f"{best[1]:.1%}", best, (0, -16), textcoords="offset points", ha="center")
     right.set(xlabel="epoch", title="Validation accuracy")
     right.yaxis.set_major_formatter(PercentFormatter(1))
     for axes in (left, right):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
-
-
-def _curve(history: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
-    """The epochs that have a metric, each with its value."""
-    return [(entry["epoch"], entry[name]) for entry in history if name in entry]
 
 
 def _grid(tally: Tally, images: "StoredImages", rows: "NDArray[np.int64]", title: str) -> "Figure":

@@ -135,17 +135,10 @@ def compare(
     answers = (a.rows["prediction"], b.rows["prediction"])
     answered = pc.and_(*(column.is_valid() for column in answers)).to_numpy()
     differ = pc.not_equal(*answers).fill_null(False).to_numpy()
-    labels = a.rows["label"]
-    found: Facts = {
-        "shown": len(images),
-        "unanswered": int((~answered).sum()),
-        "same": int((answered & ~differ).sum()),
-        "pairs": _pairs(*(column.filter(differ).to_pylist() for column in answers)),
-        "labelled": not {*a.known, *b.known}.isdisjoint(labels.unique().to_pylist()),
-    }
+    found = _agreement(a, b, answered, differ)
     compared = np.zeros(len(images), bool)
     if found["labelled"]:
-        used = answered & labels.is_valid().to_numpy()
+        used = answered & a.rows["label"].is_valid().to_numpy()
         found["no_class"] = int((answered & ~used).sum())
         measures, of_used = _measure(a.take(used), b.take(used), learnt, rules)
         found |= measures
@@ -153,6 +146,24 @@ def compare(
     table = _disagreements(a, b, images, differ, compared)
     found["first"] = table.slice(0, SHOWN).to_pylist()
     return found, table
+
+
+def _agreement(
+    a: NamedPredictions,
+    b: NamedPredictions,
+    answered: "NDArray[np.bool_]",
+    differ: "NDArray[np.bool_]",
+) -> Facts:
+    """How often the two give the same label, whatever is right: a part of `compare`'s result."""
+    ours, theirs = (each.rows["prediction"].filter(differ).to_pylist() for each in (a, b))
+    pairs = Counter(zip(ours, theirs, strict=True)).most_common(SHOWN)
+    return {
+        "shown": len(answered),
+        "unanswered": int((~answered).sum()),
+        "same": int((answered & ~differ).sum()),
+        "pairs": [{"a": one, "b": other, "images": images} for (one, other), images in pairs],
+        "labelled": not {*a.known, *b.known}.isdisjoint(a.rows["label"].unique().to_pylist()),
+    }
 
 
 def _measure(
@@ -213,12 +224,6 @@ def _classes(pairs: Pairs) -> list[Facts]:
         for index in order
         if more[index]
     ]
-
-
-def _pairs(a: Sequence[str], b: Sequence[str]) -> list[Facts]:
-    """The most frequent pairs of labels."""
-    counts = Counter(zip(a, b, strict=True)).most_common(SHOWN)
-    return [{"a": one, "b": other, "images": images} for (one, other), images in counts]
 
 
 def _disagreements(
