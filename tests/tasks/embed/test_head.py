@@ -3,7 +3,6 @@
 import io
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -13,7 +12,6 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import models
-from retrain.project import Project
 from retrain.store import Artifact
 from retrain.workload import Best, Evaluate, Plateau, Scale, Train
 from tasks.data.accepted_images import AcceptedImage
@@ -115,12 +113,6 @@ def test_an_interrupted_training_ends_with_the_same_bits(
     assert resumed.model_files() == whole.model_files()
 
 
-def test_the_loader_of_pytorch_brings_the_same_embeddings(embedded, backbone, trained, tmp_path):
-    scale = Scale(ingest="dataloader")
-    again = run(tmp_path, embedded.folder, RECIPE, model=head_on(backbone), scale=scale)
-    assert again.model_files() == trained.model_files()
-
-
 def test_the_evaluation_says_what_the_network_says_of_the_images(evaluated, trained, images):
     test = open_prepared(images).split("test")
     pixels = torch.from_numpy(test.images[np.arange(len(test))])
@@ -133,22 +125,16 @@ def test_the_evaluation_says_what_the_network_says_of_the_images(evaluated, trai
     assert (evaluated / "report" / "worst_mistakes.png").is_file()
 
 
-def accepted(images: Path, evaluated: Path) -> list[AcceptedImage]:
-    """The test images as they would be sent."""
-    found = []
+def test_the_package_is_checked_with_images_and_not_with_embeddings(
+    evaluated, trained, images, tmp_path
+):
+    sent = []  # the test images as they would be sent
     pixels = open_prepared(images).split("test").images[np.arange(9)]
     rows = pq.read_table(evaluated / "predictions.parquet").to_pylist()
     for row, image in zip(rows, pixels, strict=True):
         encoded = io.BytesIO()
         Image.fromarray(image[..., 0]).save(encoded, "PNG")
-        found.append(AcceptedImage(row["path"], row["label"], row["sha256"], encoded.getvalue()))
-    return found
-
-
-def test_the_package_is_checked_with_images_and_not_with_embeddings(
-    evaluated, trained, images, tmp_path
-):
-    sent = accepted(images, evaluated)
+        sent.append(AcceptedImage(row["path"], row["label"], row["sha256"], encoded.getvalue()))
     good = tmp_path / "good" / "package"
     good.parent.mkdir()
     counts = dict.fromkeys(LABELS, 1)
@@ -177,10 +163,3 @@ def test_a_backbone_that_changed_since_the_embeddings_were_made_is_refused(
     save_file({name: 2 * each for name, each in weights.items()}, copy / "model.safetensors")
     with pytest.raises(ValueError, match="has changed since the run started"):
         run(tmp_path, embedded.folder, RECIPE, model=model)
-
-
-def test_a_project_s_relative_folder_is_found_from_anywhere(embedded, backbone, tmp_path):
-    shutil.copytree(backbone, tmp_path / "vit")
-    found = run(tmp_path, embedded.folder, RECIPE, model=head_on(Path("vit")))
-    assert found.facts["best_epoch"] >= 1
-    assert found.project == Project(tmp_path)

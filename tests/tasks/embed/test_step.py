@@ -2,10 +2,6 @@
 
 import json
 import logging
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +15,7 @@ from retrain.project import Project
 from tasks.data.shards import open_prepared
 from tasks.embed import step
 from tasks.embed.step import embed
-from tests.tasks.embed.conftest import run_embed, write_backbone, write_images
+from tests.tasks.embed.conftest import run_embed
 
 ROOT = Path(__file__).parents[3]
 
@@ -52,25 +48,16 @@ def test_embeddings_are_those_of_a_plain_loop_to_the_bit(embedded, images, backb
         before = open_prepared(images).split(name)
         assert np.array_equal(split.labels, before.labels)
         assert split.rows.equals(before.rows)
+    assert data.split("train").images.bytes_per_image == 16 * 4
+    shown = data.pixels("test")  # for plots
+    before = open_prepared(images).split("test").images
+    assert np.array_equal(shown[np.arange(9)], before[np.arange(9)])
     assert embedded.facts == {
         "rows": {"train": 96, "val": 33, "test": 9},
         "classes": list(data.labels),
         "shape": [16],
         "storage": "embeddings",
     }
-
-
-def test_rows_are_read_in_any_order(embedded):
-    embeddings = open_prepared(embedded.folder).split("train").images
-    every = embeddings[np.arange(96)]
-    order = np.random.default_rng(0).permutation(96)
-    assert np.array_equal(embeddings[order], every[order])
-    assert embeddings.bytes_per_image == 16 * 4
-
-
-def test_the_pixels_of_the_test_split_stay_at_hand_for_plots(embedded, images):
-    shown, test = open_prepared(embedded.folder).pixels("test"), open_prepared(images).split("test")
-    assert np.array_equal(shown[np.arange(9)], test.images[np.arange(9)])
 
 
 def test_actors_write_the_same_bytes_as_this_process(
@@ -101,45 +88,6 @@ def test_an_error_of_a_worker_is_raised_as_it_is(
     assert type(caught.value) is ValueError
 
 
-def embed_long(root: Path) -> None:
-    """What the subprocess runs: many small parts, with time to end it between two of them."""
-    embed_part = step._embed_part
-
-    def slowly(*arguments):
-        time.sleep(0.05)
-        embed_part(*arguments)
-
-    step.PART_ROWS, step._embed_part = 4, slowly
-    run_embed(root, root / "images", root / "vit", batch_size=4, output="killed")
-
-
-def test_a_killed_run_goes_on_with_the_missing_parts(tmp_path, monkeypatch):
-    images, backbone = write_images(tmp_path / "images", 1200), write_backbone(tmp_path / "vit")
-    program = (
-        "import pathlib, sys; from tests.tasks.embed.test_step import embed_long;"
-        "embed_long(pathlib.Path(sys.argv[1]))"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE
-    )
-    deadline, parts = time.monotonic() + 120, tmp_path / "scratch" / "train"
-    while len(list(parts.glob("images-*.npy"))) < 5:
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()  # its output ends with the last process that has it
-    finished = {path.name: path.stat().st_mtime_ns for path in parts.glob("images-*.npy")}
-    assert 5 <= len(finished) < 300
-
-    monkeypatch.setattr(step, "PART_ROWS", 4)
-    resumed = run_embed(tmp_path, images, backbone, batch_size=4)
-    train = resumed.folder / "train"
-    kept = {name: (train / name).stat().st_mtime_ns for name in finished}
-    assert kept == finished
-    whole = run_embed(tmp_path / "whole", images, backbone, batch_size=4)
-    assert resumed.files() == whole.files()
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -157,10 +105,31 @@ def test_what_does_not_go_with_embeddings_is_refused(changes, said):
     workload = load_workload(ROOT / "params.yaml", "doggos", changes)
     [fault] = embed.check(workload, Project(ROOT))
     assert fault.startswith(f"{said}: ")
-
-
-def test_the_workload_as_shipped_has_no_fault_and_others_do_not_need_the_step():
     doggos, vit = (load_workload(ROOT / "params.yaml", name) for name in ("doggos", "vit"))
     assert list(embed.check(doggos, Project(ROOT))) == []
-    assert embed.needed(doggos)
-    assert not embed.needed(vit)
+    assert (embed.needed(doggos), embed.needed(vit)) == (True, False)
+
+
+def test_a_run_that_was_ended_goes_on_with_the_missing_parts(
+    tmp_path, images, backbone, monkeypatch
+):
+    embed_part, monkeypatched = step._embed_part, monkeypatch.setattr
+    monkeypatched(step, "PART_ROWS", 16)
+    whole = run_embed(tmp_path / "whole", images, backbone)
+    parts = tmp_path / "scratch" / "train"
+
+    def ended(*arguments):
+        if len(list(parts.glob("images-*.npy"))) == 3:
+            raise KeyboardInterrupt
+        embed_part(*arguments)
+
+    monkeypatched(step, "_embed_part", ended)
+    with pytest.raises(KeyboardInterrupt):
+        run_embed(tmp_path, images, backbone, output="ended")
+    finished = {path: path.stat().st_mtime_ns for path in parts.glob("images-*.npy")}
+    assert 3 <= len(finished) < 6
+    monkeypatched(step, "_embed_part", embed_part)
+    resumed = run_embed(tmp_path, images, backbone)
+    train = resumed.folder / "train"
+    assert {path: (train / path.name).stat().st_mtime_ns for path in finished} == finished
+    assert resumed.files() == whole.files()

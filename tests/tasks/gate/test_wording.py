@@ -71,9 +71,5 @@ def test_what_was_left_out_is_said():
         "The compared images have none of 12 classes: n0, n1, n2, n3, n4, n5, n6, n7, n8, n9 and 2 "
         "more.",
     ]
-
-
-def test_ten_classes_are_all_named():
-    absent = [f"n{number}" for number in range(10)]
-    says = decide(Gate(), scores(), against(found("better", absent=absent)))["says"]
-    assert says[0].endswith("n8, n9.")
+    ten = decide(Gate(), scores(), against(found("better", absent=absent[:10])))["says"]
+    assert ten[0].endswith("n8, n9.")
