@@ -236,35 +236,21 @@ def test_damaged_test_images_are_found_and_go(older, scores, tmp_path, step):
         shutil.rmtree(each.folder, ignore_errors=True)
 
 
-def test_the_same_package_has_the_challengers_metrics(project, trained, written, data, scores):
-    def must_not_run(*_):
-        raise AssertionError
-
-    must_not_run.project = project
-    must_not_run.workload = WORKLOAD
+def test_the_same_package_has_the_challengers_metrics_and_the_best_so_far_is_scored_too(
+    project, older, trained, written, data, scores, tmp_path
+):
+    nothing = Runner(RunContext("run", Project(tmp_path)))
+    assert followed(nothing, score_opponents, *data, scores) == (None, None)
+    runner, best, _ = older
+    client = tracking.client(project)
+    client.set_registered_model_alias("toy", versions.REFERENCE, str(best.version))
     version = appoint(project, written, trained)
-    champion, _ = followed(must_not_run, score_opponents, *data, scores)
+    champion, reference = followed(runner, score_opponents, *data, scores)
     assert champion.registered.version == version
     assert champion.evaluation == scores
-
-
-def test_the_best_so_far_is_scored_too_when_it_is_another_model(
-    project, older, trained, written, data, scores
-):
-    runner, version, _ = older
-    client = tracking.client(project)
-    client.set_registered_model_alias("toy", versions.REFERENCE, str(version.version))
-    newer = appoint(project, written, trained)
-    champion, reference = followed(runner, score_opponents, *data, scores)
-    assert champion.registered.version.version == newer.version
-    assert reference.registered.version.version == version.version
+    assert reference.registered.version.version == best.version
     assert reference.evaluation.step == "evaluate_reference"
     client.delete_registered_model_alias("toy", versions.REFERENCE)
-
-
-def test_before_the_first_promotion_there_is_no_champion(tmp_path, data, scores):
-    runner = Runner(RunContext("run", Project(tmp_path)))
-    assert followed(runner, score_opponents, *data, scores) == (None, None)
 
 
 def test_several_processes_say_what_the_evaluation_said(
