@@ -45,8 +45,9 @@ class TuningReport(DataReport):
             yield "train.init: a search starts from new weights. Leave it out."
         if not space:
             yield f"tune.space: nothing to search. Give it values: --set 'tune.space={EXAMPLE}'"
-        for name in workload.tune.space:
-            yield from _faults_of_name(name, workload)
+        for parameter in space:
+            yield from _faults_of_name(parameter.name, workload)
+            yield from parameter.faults()
         ends = [{parameter.name: end} for parameter in space for end in parameter.ends]
         found = [fault for end in ends for fault in _faults_of(end, workload, project)]
         yield from dict.fromkeys(found)

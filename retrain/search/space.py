@@ -1,6 +1,6 @@
 """The values that a search may try, from `tune.space`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import inf, prod, remainder
@@ -10,7 +10,7 @@ from retrain.params import as_yaml
 from retrain.workload import Searched, Workload
 
 if TYPE_CHECKING:
-    from optuna import Trial
+    from optuna.trial import BaseTrial
 
 Values = dict[str, Any]  # by the parameter's dotted name
 
@@ -49,7 +49,7 @@ class Parameter:
         low, high = self.ends
         return range(low, high + 1, int(self.searched.step or 1))
 
-    def draw(self, trial: "Trial") -> None:
+    def draw(self, trial: "BaseTrial") -> None:
         """Lets Optuna's sampler choose a value for a trial; one that it has already remains."""
         step, log = self.searched.step, self.searched.log
         if self.searched.choices:
@@ -58,6 +58,16 @@ class Parameter:
             trial.suggest_int(self.name, *self.ends, step=int(step or 1), log=log)
         else:
             trial.suggest_float(self.name, *self.ends, step=step, log=log)
+
+    def faults(self) -> Iterator[str]:
+        """What Optuna says is wrong with the range."""
+        from optuna.trial import FixedTrial
+
+        if not self.searched.choices:
+            try:
+                self.draw(FixedTrial({self.name: self.ends[0]}))
+            except ValueError as error:
+                yield f"tune.space.{self.name}: {error}"
 
     def from_optuna(self, drawn: Any) -> Any:
         """The value for what Optuna has drawn, where a choice is a text."""

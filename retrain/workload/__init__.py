@@ -73,8 +73,6 @@ class Workload(Section):
     def faults(self) -> Iterator[str]:
         """A sentence for each of the values that are valid alone but not together."""
         yield from self.data.faults()
-        if self.checks.min_side > self.checks.max_side:
-            yield "checks.min_side is larger than checks.max_side."
         yield from self._image_faults()
         yield from self._batch_faults()
         for name, searched in self.tune.space.items():

@@ -70,7 +70,6 @@ def test_a_bound_on_time_or_size_is_above_zero(name):
             {"images": {"margin": 32, "storage": "source"}, "train": {"augment": {"crop": 0.5}}},
             "images.margin: is for train.augment.crop on prepared images",
         ),
-        ({"checks": {"min_side": 9, "max_side": 8}}, "checks.min_side is larger than"),
         (
             {"train": {"augment": {"shift": 224}}},
             "train.augment.shift 224 must be smaller than images.size",

@@ -43,22 +43,27 @@ def closeness(values):
     return -abs(math.log10(values["train.lr"]) + 2)
 
 
+@pytest.mark.parametrize("searched", [{"low": 0.1}, {}, {"low": 1, "high": 2, "choices": [1]}])
+def test_a_space_has_ranges_or_choices(searched):
+    with pytest.raises(
+        UsageError, match=r"tune\.space\.train\.lr: (needs low and high|has choices)"
+    ):
+        workload({"train.lr": searched})
+
+
 @pytest.mark.parametrize(
     ("searched", "message"),
     [
-        ({"low": 0.1, "high": 0.01}, "low 0.1 is larger than high 0.01."),
-        ({"low": 0.0, "high": 0.1, "log": True}, "low 0.0 has no logarithm"),
-        ({"low": 0.1}, "needs low and high, or choices."),
-        ({}, "needs low and high, or choices."),
-        ({"low": 1, "high": 2, "choices": [1]}, "has choices or a range, not both."),
-        ({"low": 0.1, "high": 0.2, "step": 0.1, "log": True}, "has step or log, not both."),
-        ({"low": 0.1, "high": 0.2, "step": 0.0}, "step 0.0 should be larger than 0."),
+        ({"low": 0.1, "high": 0.01}, "`low <= high` must hold"),
+        ({"low": 0.0, "high": 0.1, "log": True}, "`low > 0` must hold for `log=True`"),
+        ({"low": 0.1, "high": 0.2, "step": 0.1, "log": True}, "not supported when `log` is true"),
+        ({"low": 0.1, "high": 0.2, "step": 0.0}, "`step > 0` must hold"),
     ],
 )
 def test_a_range_that_makes_no_sense_is_refused_with_its_place(searched, message):
-    with pytest.raises(UsageError) as error:
-        workload({"train.lr": searched})
-    assert f"tune.space.train.lr: {message}" in str(error.value)
+    [fault] = parameters(workload({"train.lr": searched}))[0].faults()
+    assert fault.startswith("tune.space.train.lr: ")
+    assert message in fault
 
 
 def test_values_are_of_the_parameter_s_kind_and_of_the_range(tmp_path):

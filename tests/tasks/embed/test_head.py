@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -42,7 +43,8 @@ class InterruptedTrainingError(Exception):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, embedded, backbone):
     root = tmp_path_factory.mktemp("trained")
-    return run(root, embedded.folder, RECIPE, model=head_on(backbone))
+    shutil.copytree(backbone, root / "vit")  # a relative path starts at the project's folder
+    return run(root, embedded.folder, RECIPE, model=head_on(Path("vit")))
 
 
 @pytest.fixture(scope="module")
