@@ -70,47 +70,30 @@ def test_trials_are_trainings_and_one_that_diverges_is_no_end(clone, first, sear
     assert f"trial {best['trial']} is the best of 4: val_accuracy" in searched["outcome"]
 
 
-def test_nothing_is_registered_and_the_test_split_is_not_looked_at(clone, first, searched):
+def test_nothing_is_registered_and_mlflow_has_the_search_with_its_trials(clone, first, searched):
     assert [step["step"] for step in searched["steps"]] == [
-        "pull",
-        "validate",
-        "preprocess",
-        "train",
-    ]
+        "pull", "validate", "preprocess", "train",
+    ]  # fmt: skip
     project = Project(clone.root)
     assert versions.champion(project, "vit").version == first["model"]["version"]
     assert len(decisions.read(project, "vit").entries) == 1
-    evaluated = [key for step, key in Store(project.store).entries() if step == "evaluate"]
-    assert len(evaluated) == 1
-
-
-def test_mlflow_has_a_run_of_the_search_with_its_trials_below(clone, searched):
-    client = tracking.client(Project(clone.root))
-    [parent] = [
-        run
-        for run in mlflow_runs(clone)
-        if run.data.tags.get(tracking.KEY) == searched["search"]["key"]
-    ]
+    assert [step for step, _ in Store(project.store).entries()].count("evaluate") == 1
+    key = searched["search"]["key"]
+    [parent] = [run for run in mlflow_runs(clone) if run.data.tags.get(tracking.KEY) == key]
     assert parent.info.status == "FINISHED"
     assert parent.data.metrics["val_accuracy"] == searched["best"]["best"]["val_accuracy"]
-    logged = {each.path for each in client.list_artifacts(parent.info.run_id, "tune")}
-    assert {"tune/history.png", "tune/parameters.png", "tune/trials.csv"} <= logged
-    assert sorted(run.info.status for run in nested(clone, parent)) == [
-        "FAILED",
-        "FAILED",
-        "FINISHED",
-    ]
-
-
-def test_a_training_with_the_best_values_is_in_the_store(clone, searched):
-    command = shlex.split(searched["command"])
-    assert command[:3] == ["retrain", "train", "vit"]
-    assert would(clone, *command[1:])["train"] == "come from the cache"
-    other = [*command[1:-1], "train.lr=0.004"]
-    assert would(clone, *other)["train"] == "run"
+    listed = tracking.client(project).list_artifacts(parent.info.run_id, "tune")
+    files = {each.path for each in listed}
+    assert {"tune/history.png", "tune/parameters.png", "tune/trials.csv"} <= files
+    statuses = sorted(run.info.status for run in nested(clone, parent))
+    assert statuses == ["FAILED", "FAILED", "FINISHED"]
 
 
 def test_a_search_that_is_over_does_nothing_more_and_a_changed_one_begins(clone, searched):
+    command = shlex.split(searched["command"])  # the training with the best values
+    assert command[:3] == ["retrain", "train", "vit"]
+    assert would(clone, *command[1:])["train"] == "come from the cache"
+    assert would(clone, *command[1:-1], "train.lr=0.004")["train"] == "run"
     again = search(clone, *SEARCH)
     assert again["unchanged"]
     assert (again["best"], again["command"]) == (searched["best"], searched["command"])
@@ -165,14 +148,10 @@ def test_a_killed_search_goes_on_with_the_trial_that_was_running(clone, first, t
 )
 def test_a_space_that_cannot_be_searched_is_refused_before_anything_runs(space, said):
     project, overrides = Project(ROOT), dict([parse_override(f"tune.space={space}")])
+    tune.tune.check(load_workload(project.params, "vit"), project)
     with pytest.raises(UsageError) as error:
         tune.tune.check(load_workload(project.params, "vit", overrides), project)
     assert said in str(error.value)
-
-
-def test_the_space_of_each_shipped_workload_can_be_searched():
-    project = Project(ROOT)
-    tune.tune.check(load_workload(project.params, "vit"), project)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 from urllib.request import urlopen
@@ -252,15 +253,14 @@ def test_a_request_without_images_is_refused_in_one_sentence(client, request_):
     assert "send the image's bytes (base64)" in answer.json()["message"]
 
 
-@pytest.fixture(scope="module")
-def server(project, tmp_path_factory):
+@contextmanager
+def server(project, place):
     """`mlflow models serve` of the champion; gives its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     programs = Path(sys.prefix, "bin")
     command = ["mlflow", "models", "serve", "-m", "models:/toy@champion", "--env-manager", "local"]
-    place = tmp_path_factory.mktemp("elsewhere")  # where none of our packages lies
     log = place / "log"
     with log.open("w") as output:
         process = subprocess.Popen(
@@ -295,7 +295,7 @@ def _answers(address: str) -> bool:
         return False
 
 
-def test_the_readmes_request_works_with_a_large_photo(server, tmp_path):
+def test_the_readmes_request_works_with_a_large_photo(project, tmp_path):
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     [request] = re.findall(r"^\(printf .*?(?=^```)", readme, re.MULTILINE | re.DOTALL)
     photo = tmp_path / "photos" / "cat" / "1.jpg"
@@ -303,11 +303,12 @@ def test_the_readmes_request_works_with_a_large_photo(server, tmp_path):
     noise = np.random.default_rng(0).integers(0, 256, (1300, 1800, 3), dtype=np.uint8)
     Image.fromarray(noise).save(photo, quality=97)
     assert photo.stat().st_size > 3e6
-    command = request.replace("http://127.0.0.1:5001", server)
-    assert command != request
-    done = subprocess.run(
-        ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
+    assert "http://127.0.0.1:5001" in request
+    with server(project, tmp_path) as address:  # a folder without any of our packages
+        command = request.replace("http://127.0.0.1:5001", address)
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
     assert done.returncode == 0, done.stderr
     [answer] = json.loads(done.stdout)["predictions"]
     assert answer["label"] in LABELS
