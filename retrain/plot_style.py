@@ -1,6 +1,6 @@
 """How all plots look."""
 
-BLUE, ORANGE, GREEN, RED, GREY = "#1f6f9f", "#d9822b", "#2f7d4f", "#b3261e", "#8a8f98"
+BLUE, RED, GREY = "#1f6f9f", "#b3261e", "#8a8f98"
 STYLE = {
     "axes.axisbelow": True,
     "axes.grid": True,

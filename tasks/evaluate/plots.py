@@ -1,10 +1,9 @@
 """The plots of an evaluation, as PNG files for people."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from retrain.plot_style import BLUE, GREEN, GREY, ORANGE, RED, STYLE
+from retrain.plot_style import BLUE, GREY, RED, STYLE
 from tasks.data.metrics import CALIBRATION_BINS, Tally
 
 if TYPE_CHECKING:
@@ -22,45 +21,24 @@ PANEL_WIDTH, PANEL_HEIGHT = 1.1, 1.25  # in sides of an image
 NAME_LENGTH = 12
 
 
-def draw(
-    tally: Tally, images: "StoredImages", history: Sequence[Mapping[str, Any]], folder: Path
-) -> None:
+def draw(tally: Tally, images: "StoredImages", folder: Path) -> None:
     """Draws all plots of an evaluation.
 
     Args:
         tally: Of the test split.
         images: Of the same split.
-        history: Of the training, an entry per epoch.
         folder: Where the PNG files go.
     """
-    import numpy as np
     from matplotlib import rc_context
 
-    mistakes = int(np.sum(~tally.correct))
     with rc_context(STYLE):
         figures = {
             "confusion_matrix": _confusion_matrix(tally),
             "reliability": _reliability(tally),
-            "predictions": _grid(
-                tally, images, sample(tally), "Predictions (a wrong one behind the true class)"
-            ),
-            "worst_mistakes": _grid(
-                tally,
-                images,
-                worst_mistakes(tally),
-                f"The most confident of {mistakes} mistakes in {tally.rows} images",
-            ),
-            "learning_curves": _learning_curves(history),
+            "worst_mistakes": _worst_mistakes(tally, images),
         }
         for name, figure in figures.items():
             figure.savefig(folder / f"{name}.png")
-
-
-def sample(tally: Tally) -> "NDArray[np.int64]":
-    """The rows of some predictions, evenly spaced over the split."""
-    import numpy as np
-
-    return np.linspace(0, tally.rows - 1, min(tally.rows, SHOWN)).astype(np.int64)
 
 
 def worst_mistakes(tally: Tally) -> "NDArray[np.int64]":
@@ -122,37 +100,16 @@ def _reliability(tally: Tally) -> "Figure":
     return figure
 
 
-def _learning_curves(history: Sequence[Mapping[str, Any]]) -> "Figure":
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
-
-    figure = Figure((8.5, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for axes, name, words, colour in (
-        (left, "loss", "loss", BLUE),  # of a training function of the user's
-        (left, "train_loss", "training", BLUE),
-        (left, "val_loss", "validation", ORANGE),
-        (right, "val_accuracy", "validation", ORANGE),
-    ):
-        if curve := [(entry["epoch"], entry[name]) for entry in history if name in entry]:
-            axes.plot(*zip(*curve, strict=True), color=colour, label=words, marker=".")
-            axes.legend()
-    left.set(xlabel="epoch", title="Loss", ylim=(0, None))
-    right.set(xlabel="epoch", title="Validation accuracy")
-    right.yaxis.set_major_formatter(PercentFormatter(1))
-    for axes in (left, right):
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return figure
-
-
-def _grid(tally: Tally, images: "StoredImages", rows: "NDArray[np.int64]", title: str) -> "Figure":
+def _worst_mistakes(tally: Tally, images: "StoredImages") -> "Figure":
     """Images below their true and predicted classes; in one pair of axes, as each takes 10 ms.
 
     The side of an image is the unit of the axes.
     """
     from matplotlib.figure import Figure
 
+    rows, mistakes = worst_mistakes(tally), int((~tally.correct).sum())
     figure = Figure((1.35 * GRID_COLUMNS, 1.5 * GRID_ROWS + 0.6))
+    title = f"The most confident of {mistakes} mistakes in {tally.rows} images"
     figure.suptitle(title, x=0.01, ha="left")
     axes = figure.add_axes((0.01, 0.01, 0.98, 0.92))
     axes.set_axis_off()
@@ -167,15 +124,8 @@ def _grid(tally: Tally, images: "StoredImages", rows: "NDArray[np.int64]", title
             extent=(left, left + 1, top + 1, top),
         )  # fmt: skip
         true, answer = (_short(tally.names[of[place]]) for of in (shown.labels, shown.predicted))
-        right = shown.labels[place] == shown.predicted[place]
-        axes.text(
-            left + 0.5,
-            top - 0.05,
-            f"{true if right else f'{true} → {answer}'}   {shown.confidence[place]:.0%}",
-            color=GREEN if right else RED,
-            fontsize=8,
-            ha="center",
-        )
+        caption = f"{true} → {answer}   {shown.confidence[place]:.0%}"
+        axes.text(left + 0.5, top - 0.05, caption, color=RED, fontsize=8, ha="center")
     axes.set(xlim=(0, GRID_COLUMNS * PANEL_WIDTH), ylim=(GRID_ROWS * PANEL_HEIGHT, 0))
     return figure
 

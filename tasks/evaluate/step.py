@@ -79,8 +79,7 @@ def evaluate(
     if (learnt := _learnt(trained, images.folder, workspace)) is not None:
         np.save(workspace.report / LEARNT, learnt)
     report = trained.folder / REPORT
-    history = json.loads((report / "history.json").read_text(encoding="utf-8"))
-    plots.draw(tally, prepared.pixels(SPLIT), history, workspace.report)
+    plots.draw(tally, prepared.pixels(SPLIT), workspace.report)
     _track(report, metrics, workspace)
     return {
         "metrics": metrics,
@@ -134,15 +133,8 @@ def _sampled(split: PreparedSplit) -> dict[int, str]:
     """The rows of which the features are kept, each with the SHA-256 of its image."""
     from pyarrow import parquet
 
-    with parquet.ParquetFile(split.folder / ROWS) as origin:
-        digests = (
-            digest
-            for batch in origin.iter_batches(MAX_ROWS, columns=["sha256"])
-            for digest in batch["sha256"].to_pylist()
-        )
-        return {
-            row: digest for row, digest in enumerate(digests) if has_features(digest, len(split))
-        }
+    digests = parquet.read_table(split.folder / ROWS, columns=["sha256"])["sha256"].to_pylist()
+    return {row: digest for row, digest in enumerate(digests) if has_features(digest, len(split))}
 
 
 def _learnt(trained: Artifact, prepared: Path, workspace: Workspace) -> "NDArray[np.uint64] | None":

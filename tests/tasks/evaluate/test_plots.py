@@ -16,13 +16,6 @@ def tally(names, labels, predicted, confidence) -> Tally:
     return Tally(names, len(names), given)
 
 
-def test_the_sample_is_spread_over_the_whole_split():
-    rows = 1_000
-    shown = plots.sample(tally("abc", np.zeros(rows, int), np.zeros(rows, int), np.ones(rows)))
-    assert shown.tolist() == list(np.linspace(0, rows - 1, SHOWN).astype(int))
-    assert plots.sample(tally("abc", [0, 1, 2], [0, 0, 2], [0.9, 0.8, 0.7])).tolist() == [0, 1, 2]
-
-
 def test_the_worst_mistakes_are_the_most_confident_ones_and_of_equal_ones_the_first():
     random = np.random.default_rng(0)
     labels, predicted = random.integers(0, 3, (2, 1_000))
@@ -39,11 +32,10 @@ def draw(folder, names, rows=200):
     labels = random.integers(0, len(names), rows)
     predicted = np.where(random.random(rows) < 0.5, labels, random.integers(0, len(names), rows))
     confidence = random.uniform(0.1, 0.9, rows)
-    history = [{"epoch": 1, "train_loss": 1.0, "val_loss": 1.0, "val_accuracy": 0.5}]
     path = folder / "0.npy"
     np.save(path, np.zeros((rows, 8, 8, 1), np.uint8))
     counts = tally(names, labels, predicted, confidence)
-    plots.draw(counts, Shards([path]), history, folder)
+    plots.draw(counts, Shards([path]), folder)
     return {path.stem for path in folder.glob("*.png") if Image.open(path).getbbox()}
 
 
@@ -51,7 +43,7 @@ NAMES = ["$x^{$", "$x^2$", r"\frac{", "_a", "two\nlines", "x" * 5_000, "é" * 30
 
 
 def test_odd_names_of_classes_are_drawn_as_they_are(tmp_path):
-    assert len(draw(tmp_path, NAMES)) == 5
+    assert len(draw(tmp_path, NAMES)) == 3
     with rc_context(plots.STYLE):
         [left, *_] = plots._confusion_matrix(tally(NAMES, [0], [0], [1.0])).axes
         shown = [label.get_text() for label in left.get_yticklabels()]
@@ -62,5 +54,5 @@ def test_odd_names_of_classes_are_drawn_as_they_are(tmp_path):
 
 def test_five_hundred_classes_are_drawn_in_seconds(tmp_path):
     began = process_time()
-    assert len(draw(tmp_path, [f"class {number} $" for number in range(500)])) == 5
+    assert len(draw(tmp_path, [f"class {number} $" for number in range(500)])) == 3
     assert process_time() - began < 30
