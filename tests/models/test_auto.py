@@ -151,22 +151,12 @@ def test_position_embeddings_are_interpolated_as_transformers_does(kind, tmp_pat
     assert torch.allclose(ours, theirs, atol=1e-5)
 
 
-def test_training_steps_lower_the_loss(fine_tuned):
-    images, labels = pixels(), torch.arange(6) % 3
+def test_all_that_is_trained_gets_a_gradient(fine_tuned):
     fine_tuned.train()
-    trained = [each for each in fine_tuned.parameters() if each.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=3e-3)
-    losses = []
-    for _ in range(3):
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(fine_tuned(images), labels)
-        loss.backward()
-        assert all(each.grad is not None for each in trained)
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0]
+    torch.nn.functional.cross_entropy(fine_tuned(pixels()), torch.arange(6) % 3).backward()
+    assert all((each.grad is not None) == each.requires_grad for each in fine_tuned.parameters())
     fine_tuned.eval().prefer_attention("cpu", "bf16")
-    served = fine_tuned.probabilities(images, "bf16")
+    served = fine_tuned.probabilities(pixels(), "bf16")
     assert torch.allclose(served.sum(1), torch.ones(6))
 
 
@@ -273,20 +263,6 @@ def test_a_file_without_a_last_layer_or_in_half_precision_is_loaded_quietly(tmp_
     assert all(torch.equal(each.float(), ours[name]) for name, each in saved.state_dict().items())
     assert network.classifier.classifier.weight.shape == (4, 16)
     assert {value.dtype for value in network.state_dict().values()} == {torch.float32}
-
-
-def test_a_distilled_network_answers_with_both_of_its_heads(tmp_path):
-    from transformers import DeiTConfig, DeiTForImageClassificationWithTeacher
-
-    config = DeiTConfig(**PATCHES | {"intermediate_size": 32, "image_size": 32})
-    DeiTForImageClassificationWithTeacher(config).save_pretrained(tmp_path)
-    network = made(Settings(pretrained=str(tmp_path)), classes=4).eval()
-    assert type(network.classifier) is DeiTForImageClassificationWithTeacher
-    assert answers(network, pixels()).shape == (6, 4)
-    assert Observed(network).answer(pixels(), "fp32")[1].shape == (6, 16)
-    again = auto.rebuild(json.loads(json.dumps(network.description)), {})
-    again.load_state_dict(network.state_dict())
-    assert torch.equal(answers(again.eval(), pixels()), answers(network, pixels()))
 
 
 PROCESSORS = {

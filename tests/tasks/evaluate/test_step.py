@@ -182,36 +182,30 @@ def version_of(scored: Scored, weights: str, run_id: str) -> ModelVersion:
     return versions.register(scored.project, candidate, package)
 
 
+def version_after(scored, folder, seed, start, images) -> tuple[ModelVersion, list[int] | None]:
+    """A version trained from another one's weights, and the images that it has learnt."""
+    trained = write_model(folder / "train", seed=seed)
+    trained = replace(trained, key=f"key{seed}", facts=trained.facts | {"start": start})
+    run_id = write_report(trained, scored.project)
+    output, _ = run(folder / "evaluate", trained, images, scored.project)
+    file = output / "report" / LEARNT
+    version = version_of(scored, f"w{seed}", run_id)
+    return version, np.load(file).tolist() if file.exists() else None
+
+
 def test_what_a_version_has_learnt_includes_what_its_start_had(scored, tmp_path):
     own = [image_id(digest(pixels(1, seed)[0])) for seed in (1, 2)]
     assert np.load(scored.folder / "report" / LEARNT).tolist() == sorted(own)
-    version_of(scored, "w1", scored.run_id)
-
-    second = write_model(tmp_path / "second", seed=1)
-    second = replace(second, key="second", facts=second.facts | {"start": "w1"})
-    run_id = write_report(second, scored.project)
+    version_of(scored, "w0", scored.run_id)
     images = write_prepared(tmp_path / "images", ROWS)
     rows = pd.DataFrame({"pixels": ["f" * 64]})
     rows.to_parquet(images.folder / "train" / "rows.parquet")
-    folder, _ = run(tmp_path / "evaluate", second, images, scored.project)
-    both = sorted([*own, image_id("f" * 64)])
-    assert np.load(folder / "report" / LEARNT).tolist() == both
-
-    version_of(scored, "w2", run_id)
-    third = write_model(tmp_path / "third", seed=2)
-    third = replace(third, key="third", facts=third.facts | {"start": "w2"})
-    write_report(third, scored.project)
-    folder, _ = run(tmp_path / "evaluate 3", third, scored.images, scored.project)
-    assert np.load(folder / "report" / LEARNT).tolist() == both
-
-
-def test_what_is_not_known_of_the_start_is_not_said_of_the_version(scored, tmp_path):
-    trained = write_model(tmp_path / "train", seed=3)
-    trained = replace(trained, key="fourth", facts=trained.facts | {"start": "gone"})
-    run_id = write_report(trained, scored.project)
-    folder, _ = run(tmp_path / "evaluate", trained, scored.images, scored.project)
-    assert not (folder / "report" / LEARNT).exists()
-    version = version_of(scored, "w4", run_id)
+    _, second = version_after(scored, tmp_path / "second", 1, "w0", images)
+    _, third = version_after(scored, tmp_path / "third", 2, "w1", scored.images)
+    assert second == third == sorted([*own, image_id("f" * 64)])
+    # What is not known of the start is not said of the version.
+    version, learnt = version_after(scored, tmp_path / "fourth", 3, "gone", scored.images)
+    assert learnt is None
     assert learnt_images(scored.project, version) is None
 
 
