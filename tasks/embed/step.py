@@ -52,27 +52,6 @@ SPEED = {"cpu": 4e10, "gpu": 2e13}
 
 
 @dataclass(frozen=True)
-class EmbeddingJob:
-    """What embeds the images.
-
-    Attributes:
-        pretrained: The network, as in the settings.
-        version: Of its weights.
-        root: The project's folder; a relative path of the network starts there.
-        images: The output of `preprocess`.
-        batch_size: Images per forward pass.
-        precision: `fp32` or `bf16`, of the matrix products.
-    """
-
-    pretrained: str
-    version: str | None
-    root: Path
-    images: Path
-    batch_size: int
-    precision: str
-
-
-@dataclass(frozen=True)
 class Part:
     """Successive rows of a split, and the file for their embeddings."""
 
@@ -111,23 +90,15 @@ def embed(
         ValueError: There is no such network, or it gives no embedding of such images.
         OSError: The hub cannot be reached.
     """
-    settings = model.model_dump()
-    job = EmbeddingJob(
-        pretrained=settings["pretrained"],
-        version=settings["pretrained_version"],
-        root=workspace.project.root,
-        images=images.folder,
-        batch_size=evaluation.batch_size,
-        precision=evaluation.precision,
-    )
-    parts = list(_plan(job, workspace.scratch))
+    parts = list(_plan(images.folder, workspace.scratch))
     missing = [part for part in parts if not part.file.exists()]
     if missing:
+        load = partial(_load, model, evaluation, images.folder, workspace.project.root)
         with console.unit_progress("embed", len(missing)) as show:
             map_units(
-                partial(_load, job),
+                load,
                 missing,
-                seconds=_seconds(job, sum(part.rows for part in missing)),
+                seconds=_seconds(images.folder, sum(part.rows for part in missing)),
                 done=lambda part: show(part.rows),
             )
     _write(images.folder, parts, workspace.folder)
@@ -140,9 +111,9 @@ def embed(
     }
 
 
-def _plan(job: EmbeddingJob, folder: Path) -> Iterator[Part]:
+def _plan(images: Path, folder: Path) -> Iterator[Part]:
     """Cuts the splits into parts, and makes the folders of their files."""
-    prepared = open_prepared(job.images)
+    prepared = open_prepared(images)
     for split in SPLITS:
         (folder / split).mkdir(parents=True, exist_ok=True)
         count = len(prepared.split(split))
@@ -151,33 +122,36 @@ def _plan(job: EmbeddingJob, folder: Path) -> Iterator[Part]:
             yield Part(split, first, rows, folder / split / shard_name(number))
 
 
-def _seconds(job: EmbeddingJob, rows: int) -> float:
+def _seconds(images: Path, rows: int) -> float:
     """How long a core, or a GPU, takes for some images, roughly."""
-    height, width, _ = open_prepared(job.images).shape
+    height, width, _ = open_prepared(images).shape
     return rows * height * width * FLOPS / SPEED["gpu" if gpu_capabilities() else "cpu"]
 
 
-def _load(job: EmbeddingJob, device: str) -> Callable[[Part], None]:
+def _load(
+    model: "Model", evaluation: "Evaluate", images: Path, root: Path, device: str
+) -> Callable[[Part], None]:
     """Makes a worker: loads the network on a device."""
     import torch
 
     from models.backbone import load
 
     torch.set_num_threads(THREADS)
-    prepared = open_prepared(job.images)
-    images = {split: prepared.split(split).images for split in SPLITS}
+    prepared, settings = open_prepared(images), model.model_dump()
     height, width, channels = prepared.shape
-    with chdir(job.root):
-        network = load(job.pretrained, job.version, (height, width, channels))
+    shape = (height, width, channels)
+    with chdir(root):  # where a relative path of the network starts
+        network = load(settings["pretrained"], settings["pretrained_version"], shape)
     network.to(device)
-    network.prefer_attention(torch.device(device).type, job.precision)
-    return partial(_embed_part, network, torch.device(device), job, images)
+    network.prefer_attention(torch.device(device).type, evaluation.precision)
+    stored = {split: prepared.split(split).images for split in SPLITS}
+    return partial(_embed_part, network, torch.device(device), evaluation, stored)
 
 
 def _embed_part(
     network: "EmbeddingNetwork",
     device: Any,
-    job: EmbeddingJob,
+    evaluation: "Evaluate",
     images: "dict[str, StoredImages]",
     part: Part,
 ) -> None:
@@ -185,11 +159,11 @@ def _embed_part(
     import numpy as np
     import torch
 
-    batches = []
-    for first in range(part.first, part.first + part.rows, job.batch_size):
-        rows = np.arange(first, min(first + job.batch_size, part.first + part.rows))
+    batches, end = [], part.first + part.rows
+    for first in range(part.first, end, evaluation.batch_size):
+        rows = np.arange(first, min(first + evaluation.batch_size, end))
         pixels = torch.from_numpy(images[part.split][rows]).to(device)
-        batches.append(network.embed(pixels, job.precision).cpu().numpy())
+        batches.append(network.embed(pixels, evaluation.precision).cpu().numpy())
     # Its name marks the part as finished.
     with atomic.replacing(part.file) as aside, aside.open("wb") as file:
         np.save(file, np.concatenate(batches))
