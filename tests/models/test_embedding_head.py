@@ -176,15 +176,12 @@ def test_weights_of_another_size_and_missing_ones_are_named(folders, tmp_path):
 
 
 def test_a_network_that_gives_no_embedding_of_images_is_refused_in_one_line(tmp_path):
-    text = transformers.BertConfig(**SIZES, vocab_size=50)
-    transformers.BertModel(text).save_pretrained(tmp_path / "text")
-    detector = transformers.YolosConfig(**SIZES, image_size=[SIZE, SIZE], patch_size=8)
-    transformers.YolosModel(detector).save_pretrained(tmp_path / "detector")
-    for name, kind in (("text", "bert"), ("detector", "yolos")):
-        [said] = faults(tmp_path / name)
-        assert said.startswith(f"model.pretrained: {tmp_path / name} is a {kind}, which gives no")
+    for kind in ("bert", "yolos"):  # of text, and a detector
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+        [said] = faults(tmp_path)
+        assert said.startswith(f"model.pretrained: {tmp_path} is a {kind}, which gives no")
         with pytest.raises(ValueError, match=f"is a {kind}, which gives no embedding"):
-            backbone.load(str(tmp_path / name), None)
+            backbone.load(str(tmp_path), None)
 
 
 def test_images_that_do_not_fit_are_refused_in_one_line(folders):

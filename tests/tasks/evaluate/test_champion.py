@@ -164,16 +164,11 @@ def older(project, trained, written, data, scores):
     return runner, version, champion
 
 
-def predictions_of(runner: Runner):
-    made = list((runner.context.project.store / "evaluate_champion").glob("*/predictions.parquet"))
-    assert len(made) == 1
-    return pq.read_table(made[0])
-
-
 def test_a_champion_whose_family_is_gone_answers_with_its_own_code(older, trained, data):
     runner, version, champion = older
     expected = plain_probabilities(trained.folder / "model", 255 - pixels(ROWS), 256)
-    table = predictions_of(runner)
+    [file] = runner.project.store.glob("evaluate_champion/*/predictions.parquet")
+    table = pq.read_table(file)
     assert np.abs(np.stack(table["probabilities"].to_numpy()) - expected).max() < 1e-6
     assert table["prediction"].to_pylist() == [LABELS[best] for best in expected.argmax(1)]
     right = expected.argmax(1) == np.arange(ROWS) % len(LABELS)

@@ -135,7 +135,7 @@ def test_a_class_is_compared_if_it_has_enough_images(tmp_path, images, compared_
 
 def divided(tmp_path, sites) -> Slices:
     """Slices of the column `site`, by the site of each image."""
-    (tmp_path / "slice").mkdir()
+    (tmp_path / "slice").mkdir(parents=True)
     pq.write_table(pa.table({"site": sites}), tmp_path / "slice" / FILE)
     counts = [{"column": "site", "value": value} for value in sorted({*sites})]
     scores = Artifact("score_slices", "k", "s", tmp_path, {"slices": counts})
@@ -223,14 +223,6 @@ def test_a_model_is_compared_unless_it_is_the_opponent(
     assert list(terms) == ["compare_champion"] * is_compared
 
 
-def test_the_best_so_far_is_compared_too(tmp_path, monkeypatch):
-    other = {"package": "other", "train": "other"}
-    made, terms = opponents(tmp_path, monkeypatch, other, scored(2), tmp_path / "learnt.npy")
-    assert made.reference.comparison == {"of": "compare_reference"}
-    assert [given.training for given in terms.values()] == ["t3", "t2"]
-    assert len({given.digest for given in terms.values()}) == 2
-
-
 @pytest.mark.parametrize(
     ("no_worse", "has_slices"),
     [((), False), (("recall[a]",), False), (("recall[a]", "accuracy[site]"), True)],
@@ -239,8 +231,12 @@ def test_slices_are_part_of_a_comparison_only_if_a_rule_is_about_them(
     tmp_path, monkeypatch, no_worse, has_slices
 ):
     other = {"package": "other", "train": "other"}
-    _, terms = opponents(tmp_path, monkeypatch, other, no_worse=no_worse)
-    [given] = terms.values()
-    assert (given.slices != NO_SLICES) is has_slices
-    assert (given.digest == NOTHING_KNOWN.digest) is not has_slices
-    assert given.training is None  # it is not known what the opponent has learnt
+    made, terms = opponents(tmp_path, monkeypatch, other, scored(2), None, no_worse)
+    assert made.reference.comparison == {"of": "compare_reference"}
+    for given in terms.values():
+        assert (given.slices != NO_SLICES) is has_slices
+        assert (given.digest == NOTHING_KNOWN.digest) is not has_slices
+        assert given.training is None  # it is not known what the opponent has learnt
+    _, terms = opponents(tmp_path / "known", monkeypatch, other, scored(2), Path("learnt.npy"))
+    assert [given.training for given in terms.values()] == ["t3", "t2"]
+    assert len({given.digest for given in terms.values()}) == 2
