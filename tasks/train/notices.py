@@ -1,4 +1,4 @@
-"""Says before a training what it takes, and what of its images or libraries may surprise."""
+"""Says before a training what of its images or libraries may surprise."""
 
 import math
 from collections.abc import Mapping
@@ -10,24 +10,10 @@ from typing import Any
 from models import processing
 from retrain.code import libraries_of, names_in
 from retrain.runs import console
-from retrain.servers import ray_cluster
 from retrain.store import Artifact
-from retrain.workload import Model, Scale, Train, Workload
+from retrain.workload import Workload
 from tasks.data.shards import open_prepared
-from tasks.train.estimate import estimate, notice
 from tasks.train.loop import modules_of_the_user
-
-
-def say_what_it_takes(
-    model: Model, hyperparameters: Train, scale: Scale, images: Artifact, root: Path
-) -> None:
-    """Says how long a training will take, and how much memory, if it is much."""
-    if ray_cluster.is_remote():
-        return
-    data = open_prepared(images.folder)
-    found = estimate(model, hyperparameters, scale, data.shape, len(data.labels), root)
-    if found and (line := notice(found, len(data.split("train")), hyperparameters.epochs)):
-        console.say(line)
 
 
 def say_how_images_differ(settings: Mapping[str, Any], images: Artifact, root: Path) -> None:

@@ -1,19 +1,14 @@
 """Tries the network of a function of the user's before a run: makes it, saves it and loads it.
 
-It is loaded as on another machine, which has the saved files and the libraries, but neither the
-project's other files nor what was downloaded here. So what would fail after the training, or where
-the model is served, fails before the first step.
+It is loaded in another folder, where the files of the project are not: what would fail after the
+training, or where the model is served, fails before the first step.
 """
 
-import os
-import sys
-import threading
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import models
 from models import custom, user_code
@@ -26,151 +21,91 @@ if TYPE_CHECKING:
     from models.network import Network
 
 CLASSES = 2
-CODE = {".py", ".pyc", ".so"}
-INSTALLED = ("site-packages", "dist-packages")
-# Of the system and of Python, which other machines have, too.
-SYSTEM = tuple(
-    map(os.path.realpath, ("/dev", "/etc", "/proc", "/sys", "/usr", sys.prefix, sys.base_prefix))
-)
 TOLERANCE = 1e-4  # of a logit
-
-_watched = threading.local()
 
 
 def faults(model: Model, shape: tuple[int, int, int], root: Path) -> Iterator[str]:
-    """What is wrong with the function, or with the network that it makes; nothing without one.
+    """Finds what is wrong with the function, or with the network that it makes.
 
     Args:
-        model: Which network.
+        model: Which network; only those of the family `custom` are tried.
         shape: Height, width and channels of the images.
         root: The project's folder.
+
+    Yields:
+        At most one sentence.
     """
     if model.family != "custom":
         return
     settings = custom.Settings.model_validate(model.model_dump(exclude={"family"}))
     try:
-        user_code.find(settings.factory, KEY, root)
-        with chdir(root):
-            network = custom.build(settings, shape, CLASSES)
-        logits = _logits(settings, network, shape)
-        with TemporaryDirectory() as folder:
-            _save(settings, network, Path(folder))
-            loaded = _load(settings, Path(folder))
-        difference = (_logits(settings, loaded, shape) - logits).abs().max().item()
-        if difference > TOLERANCE:
-            raise ValueError(
-                f"{KEY}: the network of {settings.factory} gives other answers after it was saved "
-                f"and loaded, by up to {difference:.2g}: its state_dict lacks something that they "
-                "depend on."
-            )
+        _rehearse(settings, shape, root)
     except ValueError as error:
         yield str(error)
 
 
-def _logits(settings: custom.Settings, network: "Network", shape: tuple[int, int, int]) -> "Tensor":
+def _rehearse(settings: custom.Settings, shape: tuple[int, int, int], root: Path) -> None:
+    """Has the network answer before it is saved and after it is loaded.
+
+    Raises:
+        ValueError: It cannot, or its answers differ.
+    """
+    named = f"the network of {settings.factory}"
+    user_code.find(settings.factory, KEY, root)
+    with chdir(root):
+        network = custom.build(settings, shape, CLASSES)
+    answers = _logits(network, named, shape)
+    with TemporaryDirectory() as folder, chdir(folder):
+        with _saying(f"{named} cannot be saved"):
+            models.save(
+                network,
+                Path(folder),
+                family="custom",
+                settings=settings.model_dump(),
+                labels=[str(number) for number in range(CLASSES)],
+                images={},
+            )
+        with _saying(
+            f"{named} cannot be loaded on another machine, where all weights are in what is saved; "
+            "the function gets pretrained=False if it has such a parameter, and the files of "
+            "model.files"
+        ):
+            loaded = models.load(Path(folder)).module
+    difference = (_logits(loaded, named, shape) - answers).abs().max().item()
+    if difference > TOLERANCE:
+        raise ValueError(
+            f"{KEY}: {named} gives other answers after it was saved and loaded, by up to "
+            f"{difference:.2g}: its state_dict lacks something that they depend on."
+        )
+
+
+def _logits(network: "Network", named: str, shape: tuple[int, int, int]) -> "Tensor":
     """What a network says of an image."""
     import torch
 
     image = torch.arange(shape[0] * shape[1] * shape[2]).remainder(256).to(torch.uint8)
-    try:
-        with torch.inference_mode():
-            logits: Tensor = network.eval()(image.reshape(1, *shape))
-    except Exception as error:
-        raise ValueError(
-            f"{KEY}: the network of {settings.factory} failed on an image of "
-            f"{shape[0]} x {shape[1]} pixels and {shape[2]} channels: {user_code.said_by(error)}."
-        ) from error
+    size = f"{shape[0]} x {shape[1]} pixels and {shape[2]} channels"
+    with _saying(f"{named} failed on an image of {size}"), torch.inference_mode():
+        logits: Tensor = network.eval()(image.reshape(1, *shape))
     if logits.shape != (1, CLASSES):
         raise ValueError(
-            f"{KEY}: the network of {settings.factory} returns {tuple(logits.shape)} for one image "
-            f"and {CLASSES} classes, not (1, {CLASSES})."
+            f"{KEY}: {named} returns {tuple(logits.shape)} for one image and {CLASSES} classes, "
+            f"not (1, {CLASSES})."
         )
     return logits
 
 
-def _save(settings: custom.Settings, network: "Network", folder: Path) -> None:
-    try:
-        models.save(
-            network,
-            folder,
-            family="custom",
-            settings=settings.model_dump(),
-            labels=[str(number) for number in range(CLASSES)],
-            images={},
-        )
-    except Exception as error:
-        raise ValueError(
-            f"{KEY}: the network of {settings.factory} cannot be saved: {user_code.said_by(error)}."
-        ) from error
-
-
-def _load(settings: custom.Settings, folder: Path) -> "Network":
-    with chdir(folder), _elsewhere(folder) as asked:
-        try:
-            return models.load(folder).module
-        except Exception as error:
-            said = str(error) if isinstance(error, ValueError) else user_code.said_by(error)
-            why = f"the function {asked[0]}" if asked else said.removeprefix(f"{KEY}: ")
-            how = ""
-            if asked or isinstance(error.__cause__, OSError):
-                how = (
-                    " All weights are in what is saved: give the function a parameter "
-                    "`pretrained`, which is False then, and name in model.files what else it reads."
-                )
-            raise ValueError(
-                f"{KEY}: a saved network of {settings.factory} cannot be loaded on another "
-                f"machine: {why.removesuffix('.')}.{how}"
-            ) from error
-
-
 @contextmanager
-def _elsewhere(folder: Path) -> Iterator[list[str]]:
-    """Lets this thread find no server, and no file that another machine may not have.
+def _saying(what_failed: str) -> Iterator[None]:
+    """Says in one line what failed, and why.
 
-    Files that Python does not open itself are not noticed.
-
-    Args:
-        folder: What the other machine has.
-
-    Yields:
-        A list; gets what was asked for.
+    Raises:
+        ValueError: In place of any error.
     """
-    _install()
-    _watched.asked, _watched.places = [], (*SYSTEM, str(folder.resolve()))
     try:
-        yield _watched.asked
-    finally:
-        del _watched.asked
-
-
-@cache
-def _install() -> None:
-    # It stays until the process ends, and does nothing outside `_elsewhere`.
-    sys.addaudithook(_hook)
-
-
-def _hook(event: str, arguments: tuple[Any, ...]) -> None:
-    """Raises an error where something is asked for that is not there."""
-    asked: list[str] | None = getattr(_watched, "asked", None)
-    if asked is None:
-        return
-    if event == "socket.getaddrinfo":
-        asked.append(f"looks for the server {arguments[0]}")
-        raise ConnectionError("there is no network")
-    if event == "socket.connect":
-        asked.append(f"connects to {arguments[1]}")
-        raise ConnectionError("there is no network")
-    if event == "open" and isinstance(arguments[0], str | bytes):
-        path = os.path.realpath(os.fsdecode(arguments[0]))
-        reads = not arguments[2] & (os.O_WRONLY | os.O_RDWR)
-        if reads and not _is_everywhere(Path(path)) and Path(path).is_file():
-            asked.append(f"reads {path}")
-            raise FileNotFoundError(path)
-
-
-def _is_everywhere(path: Path) -> bool:
-    return (
-        path.suffix in CODE
-        or any(part in path.parts for part in INSTALLED)
-        or any(path.is_relative_to(place) for place in _watched.places)
-    )
+        yield
+    except Exception as error:
+        why = str(error).removeprefix(f"{KEY}: ")
+        if not isinstance(error, ValueError) or why == str(error):
+            why = user_code.said_by(error)
+        raise ValueError(f"{KEY}: {what_failed}: {why.removesuffix('.')}.") from error

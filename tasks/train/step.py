@@ -111,7 +111,7 @@ def train(
         TimeoutError, ray.train.TrainingFailedError: As `launch` does.
     """
     job = _job(model, hyperparameters, scale, images, pulled, start, workspace)
-    _say_what_to_know(model, scale, job, images, start)
+    _say_what_to_know(scale, job, images, start)
     used = hyperparameters.model_dump(include=set(loop_of(hyperparameters).USED))
     params = flatten({"model": model.model_dump(), "train": used})
     params |= {f"scale.{name}": getattr(scale, name) for name in SCALE}
@@ -161,10 +161,8 @@ def _job(
     )
 
 
-def _say_what_to_know(
-    model: Model, scale: Scale, job: TrainingJob, images: Artifact, start: "Start"
-) -> None:
-    """Says what the training starts from and takes, and what may surprise."""
+def _say_what_to_know(scale: Scale, job: TrainingJob, images: Artifact, start: "Start") -> None:
+    """Says what the training starts from, and what may surprise."""
     wanted, taken = job.hyperparameters.batch_size, _batch_size(job.hyperparameters, scale)
     if start.registered:
         console.say(f"train starts from the weights of version {start.registered.version.version}.")
@@ -173,7 +171,6 @@ def _say_what_to_know(
             f"train takes batches of {taken} images: {wanted} cannot be divided among "
             f"{scale.workers} workers."
         )
-    notices.say_what_it_takes(model, job.hyperparameters, scale, images, job.root)
     notices.say_how_images_differ(job.settings, images, job.root)
     crop = job.hyperparameters.augment.crop
     if crop and job.ingest != "stream":

@@ -2,9 +2,6 @@
 
 import tempfile
 import time
-import urllib.error
-import urllib.request
-from contextlib import suppress
 from pathlib import Path
 
 import ray.train
@@ -60,15 +57,6 @@ def pretrained_network(num_classes, weights, vocabulary=None, pretrained=True):
 
 def always_pretrained(num_classes, weights):
     return pretrained_network(num_classes, weights)
-
-
-def downloads(num_classes):
-    """As `torch.hub.load_state_dict_from_url`; the port is one where nothing listens."""
-    with suppress(urllib.error.URLError), urllib.request.urlopen("http://127.0.0.1:9"):
-        pass
-    if (Path("cache") / "weights.pt").exists():
-        return network.build_model(num_classes, channels=1)
-    raise RuntimeError("there are no weights")
 
 
 class Forgets(torch.nn.Module):

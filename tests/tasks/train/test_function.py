@@ -281,20 +281,8 @@ def test_what_is_not_there_is_found_before_anything_runs(tmp_path, changes, faul
                     "arguments": {"weights": "weights/mine.pt"},
                 }
             },
-            "on another machine: tests.tasks.train.functions:always_pretrained failed: File",
-        ),
-        (
-            {
-                "model": {
-                    "factory": "tests.tasks.train.functions:always_pretrained",
-                    "arguments": {"weights": "{folder}/weights/mine.pt"},
-                }
-            },
-            "on another machine: the function reads {folder}/weights/mine.pt. All weights are in",
-        ),
-        (
-            {"model": {"factory": "tests.tasks.train.functions:downloads", "arguments": {}}},
-            "cannot be loaded on another machine: the function looks for the server 127.0.0.1.",
+            "pretrained=False if it has such a parameter, and the files of model.files: "
+            "tests.tasks.train.functions:always_pretrained failed: FileNotFoundError",
         ),
         (
             {"model": {"factory": "tests.tasks.train.functions:forgets", "arguments": {}}},
@@ -304,12 +292,9 @@ def test_what_is_not_there_is_found_before_anything_runs(tmp_path, changes, faul
 )
 def test_code_that_cannot_be_used_is_found_before_the_training(tmp_path, changes, fault):
     pretrained_weights(tmp_path)
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / "weights.pt").touch()
-    changes = json.loads(json.dumps(changes).replace("{folder}", str(tmp_path)))
     assert list(check(workload(tmp_path, **changes), Project(tmp_path))) == []
     [found] = check_slowly(workload(tmp_path, **changes), Project(tmp_path))
-    assert fault.replace("{folder}", str(tmp_path)) in found
+    assert fault in found
     assert "\n" not in found
 
 
