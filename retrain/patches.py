@@ -7,6 +7,7 @@ five.
 
 import asyncio
 import os
+from typing import Any
 
 
 def let_forks_end() -> None:
@@ -26,3 +27,22 @@ def let_forks_end() -> None:
             service._done_event.set()
 
     os.register_at_fork(after_in_child=end_services)
+
+
+def leave_out_what_needs_a_dashboard(trainer: Any) -> None:
+    """Has a trainer of Ray Train start without the helper that asks the dashboard of Ray.
+
+    Ray Train 2.60 (`PlacementGroupCleanerCallback`) has a process that asks the dashboard, again
+    and again, whether the controller of the training is still alive. Without a dashboard each
+    question takes ten seconds, and the end of the training waits for it: 20 s for a training of no
+    steps, 9 s without the helper. Nor does it find then what it is to remove: the CPUs that a
+    killed controller had reserved. They are free again when the run ends.
+    See https://github.com/ray-project/ray/pull/62516.
+    """
+    defaults = trainer._create_default_callbacks
+
+    def without_the_helper() -> list[Any]:
+        name = "PlacementGroupCleanerCallback"
+        return [each for each in defaults() if type(each).__name__ != name]
+
+    trainer._create_default_callbacks = without_the_helper

@@ -1,22 +1,23 @@
-"""Makes up for classes that have few images."""
+"""The loss of a batch, and what makes up for classes that have few images."""
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from retrain.workload import Train
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy as np
     import torch
     from numpy.typing import NDArray
     from torch import Tensor
 
+    Loss = Callable[[Tensor, Tensor], Tensor]
+
 
 def loss_function(
     hyperparameters: Train, labels: "NDArray[np.int64]", classes: int, device: "torch.device"
-) -> "Callable[[Tensor, Tensor], Tensor]":
+) -> "Loss":
     """The mean cross-entropy of a batch; with weights for the classes, if configured.
 
     Args:
@@ -34,6 +35,26 @@ def loss_function(
     summed = torch.nn.CrossEntropyLoss(weights, reduction="sum", label_smoothing=smoothing)
     # PyTorch's own mean divides by the weights of the batch, or of a part of it.
     return lambda logits, labels: summed(logits, labels) / len(labels)
+
+
+def mean_loss(
+    loss_of: "Loss", logits: "Tensor", targets: "Sequence[tuple[Tensor, float]]"
+) -> "Tensor":
+    """The loss of images that may be mixed.
+
+    Args:
+        loss_of: The mean loss of logits (n, classes) and int64 labels (n,).
+        logits: float32 (n, classes).
+        targets: What the images show: labels, and the share of each image that they are for.
+
+    Returns:
+        A scalar.
+    """
+    (labels, share), *others = targets
+    loss = share * loss_of(logits, labels)
+    for labels, share in others:
+        loss = loss + share * loss_of(logits, labels)
+    return loss
 
 
 def class_weights(labels: "NDArray[np.int64]", classes: int) -> "NDArray[np.float64]":

@@ -1,34 +1,23 @@
 """What the workers of a training exchange beside gradients; nothing when there is only one."""
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+import torch.distributed
+from torch import Tensor, nn
 
 
-def sum_over_workers(value: "Tensor") -> "Tensor":
+def sum_over_workers(value: Tensor) -> Tensor:
     """The sum of a value over all workers."""
-    import torch.distributed
-
-    value = value.clone()
-    if torch.distributed.is_initialized():
-        torch.distributed.all_reduce(value)
-    return value
+    return of_all_workers(value).sum()
 
 
-def share_statistics(network: "nn.Module") -> None:
+def share_statistics(network: nn.Module) -> None:
     """Gives all workers the first one's statistics of batch norms, which are what is saved."""
-    import torch.distributed
-
     if torch.distributed.is_initialized():
         for statistic in network.buffers():
             torch.distributed.broadcast(statistic, 0)
 
 
-def of_all_workers(value: "Tensor") -> "Tensor":
+def of_all_workers(value: Tensor) -> Tensor:
     """The values (workers,) that all workers have of a scalar, in order of their ranks."""
-    import torch.distributed
-
     if not torch.distributed.is_initialized():
         return value[None]
     found = [torch.empty_like(value) for _ in range(torch.distributed.get_world_size())]
@@ -38,19 +27,9 @@ def of_all_workers(value: "Tensor") -> "Tensor":
 
 def said_by_first(number: int) -> int:
     """What the first worker says; all workers then do the same."""
-    import torch.distributed
-
     if not torch.distributed.is_initialized():
         return number
     on_gpu = torch.distributed.get_backend() == "nccl"
     said = torch.tensor(number, device="cuda" if on_gpu else "cpu")
     torch.distributed.broadcast(said, 0)
     return int(said)
-
-
-def wait_for_all() -> None:
-    """Waits until all workers are here."""
-    import torch.distributed
-
-    if torch.distributed.is_initialized():
-        torch.distributed.barrier()

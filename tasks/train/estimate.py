@@ -12,8 +12,6 @@ speed is assumed, and may be wrong by a factor of three.
 
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +22,7 @@ from retrain.project import Project
 from retrain.servers import ray_cluster
 from retrain.step import Forecast
 from retrain.workload import Train, Workload
+from tasks.train.checks import without_memory
 
 if TYPE_CHECKING:
     import torch
@@ -79,7 +78,7 @@ def forecast(workload: Workload, project: Project) -> Forecast:
     The number of images is not known yet, so that the time is for 1,000. The classes are not known
     either, where `checks.labels` does not name them; they hardly matter.
     """
-    found = None if ray_cluster.is_remote() else estimate(workload, project.root)
+    found = None if ray_cluster.is_remote() else estimate(workload, project)
     if found is None:
         return Forecast()
     workers, epochs = max(workload.scale.workers, 1), workload.train.epochs
@@ -106,12 +105,12 @@ def forecast(workload: Workload, project: Project) -> Forecast:
     return Forecast(says, excess)
 
 
-def estimate(workload: Workload, root: Path) -> Estimate | None:
+def estimate(workload: Workload, project: Project) -> Estimate | None:
     """Estimates a training.
 
     Args:
         workload: The network, and how it is trained.
-        root: The project's folder.
+        project: The clone.
 
     Returns:
         None for a pretrained network that has to be downloaded before its sizes are known, for a
@@ -119,7 +118,7 @@ def estimate(workload: Workload, root: Path) -> Estimate | None:
     """
     train, images = workload.train, workload.images
     shape = (images.size, images.size, images.channels)
-    network = _without_memory(workload, shape, root)
+    network = without_memory(workload, project)
     if network is None:
         return None
     workers = max(workload.scale.workers, 1)
@@ -131,7 +130,7 @@ def estimate(workload: Workload, root: Path) -> Estimate | None:
     except Exception:  # of a network that needs values; `check_slowly` says what fails in training
         return None
     if train.lora:
-        from tasks.train.adapters import add_adapters
+        from tasks.train.network import add_adapters
 
         add_adapters(network, train.lora)
     held = sum(each.numel() for each in network.parameters())
@@ -202,16 +201,6 @@ def measure(network: "Network", shape: tuple[int, ...]) -> tuple[float, float]:
         network.train()(images)
     sizes = [storage.nbytes() for storage in kept - weights]
     return counter.get_total_flops() / count, (sum(sizes) + 2 * max(sizes, default=0)) / count
-
-
-def _without_memory(workload: Workload, shape: tuple[int, ...], root: Path) -> "Network | None":
-    family = import_module(f"models.{workload.model.family}")
-    if not hasattr(family, "without_memory"):
-        return None
-    settings = family.Settings.model_validate(workload.model.model_dump(exclude={"family"}))
-    classes = len(workload.checks.labels or ()) or 2
-    network: Network | None = family.without_memory(settings, shape, root, classes)
-    return network
 
 
 @cache

@@ -84,7 +84,7 @@ def sampler(job: TrainingJob, data: Prepared, rank: int, workers: int) -> BatchS
         seed=chosen.seed,
         rank=rank,
         workers=workers,
-        windows=windows(split.images, job.ingest, job.memory_gb, chosen.batch_size),
+        windows=windows(split.images, job.ingest, job.scale.memory_gb, chosen.batch_size),
         chances=chances,
     )
 
@@ -111,7 +111,7 @@ def open_ingest(
     if job.ingest != "dataloader":
         return Ingest(images, batches, device)
     return import_module(DATALOADER).DataLoaderIngest(
-        job.images, batches, job.memory_gb, job.data_cpus
+        job.images, batches, job.scale.memory_gb, job.scale.data_cpus
     )
 
 

@@ -1,29 +1,51 @@
-"""Runs a training loop with Ray Train: in this process, or on workers."""
+"""Runs a training loop with Ray Train: in this process, or on workers.
+
+After an error of one worker Ray Train would restart all of them, and until then the others would
+wait for it in the exchange of gradients. An error that a retry cannot fix ends all at once.
+"""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from contextvars import copy_context
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from threading import Thread
+from typing import Any
 
-from retrain.errors import UsageError
+from ray.train import (
+    CheckpointConfig,
+    ControllerError,
+    FailureConfig,
+    RunConfig,
+    ScalingConfig,
+    TrainingFailedError,
+    UserCallback,
+)
+from ray.train.torch import TorchConfig, TorchTrainer
+
+from retrain import patches
+from retrain.errors import UsageError, is_verdict
 from retrain.project import Project
 from retrain.runs import console
 from retrain.servers import ray_cluster
 from retrain.workload import Scale
 from tasks.compute.placement import cpus_of_worker, telling_that_it_waits
+from tasks.train import checkpoint
+from tasks.train.checks import lacking_gpus
 from tasks.train.ingest import STREAM
-from tasks.train.interrupt import asking_at_ctrl_c
 from tasks.train.job import TrainingJob
-from tasks.train.loop import loop_of
-
-if TYPE_CHECKING:
-    from ray.train import ScalingConfig
+from tasks.train.loops import loop_of
 
 # Ray Train's variable: how long a worker waits for the others in `ray.train.report`.
 REPORT_SECONDS = "RAY_TRAIN_COLLECTIVE_TIMEOUT_S"
+# A helper of Ray Train watches for nodes of the cluster that are about to be taken away.
+WATCHES_NODES = "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"
+# In PyTorch's messages, when a worker has waited too long for another one: of Gloo, and of NCCL.
+WAITED = ("Timed out waiting", "collective operation timeout")
 
 
-def launch(job: TrainingJob, scale: Scale) -> dict[str, Any]:
+def launch(job: TrainingJob) -> dict[str, Any]:
     """Runs the loop on all workers.
 
     Returns:
@@ -35,20 +57,14 @@ def launch(job: TrainingJob, scale: Scale) -> dict[str, Any]:
         TimeoutError: Workers waited too long for another one.
         ray.train.TrainingFailedError: More workers were lost than `scale.max_failures`.
     """
-    from ray.train import CheckpointConfig, FailureConfig, RunConfig, TrainingFailedError
-    from ray.train.torch import TorchConfig
-
-    from tasks.train.trainer import Trainer
-    from tasks.train.verdict import StopAtVerdict, verdict, waited
-
-    streamed = job.ingest == "stream"
+    scale, loop, streamed = job.scale, loop_of(job.hyperparameters), job.ingest == "stream"
     if scale.workers or streamed:
         ray_cluster.connect()
     if scale.workers and ray_cluster.is_remote():
         ray_cluster.forget_others(Project(job.root).state)
     os.environ[REPORT_SECONDS] = str(scale.timeout_seconds)
-    loop, scaling = loop_of(job.hyperparameters), _scaling(scale)
-    trainer = Trainer(
+    scaling = _scaling(scale)
+    trainer = TorchTrainer(
         _work,
         train_loop_config={"loop": loop.work, "job": job},
         torch_config=TorchConfig(
@@ -60,7 +76,7 @@ def launch(job: TrainingJob, scale: Scale) -> dict[str, Any]:
         run_config=RunConfig(
             name="ray",
             storage_path=str(job.scratch),
-            checkpoint_config=CheckpointConfig(num_to_keep=job.keep_checkpoints),
+            checkpoint_config=CheckpointConfig(num_to_keep=scale.keep_checkpoints),
             failure_config=FailureConfig(max_failures=scale.max_failures),
             callbacks=[StopAtVerdict(job.waiting), *loop.callbacks(job)],
         ),
@@ -72,12 +88,17 @@ def launch(job: TrainingJob, scale: Scale) -> dict[str, Any]:
         job.waiting, scaling.num_workers, scaling.resources_per_worker or {}
     )
     try:
-        with asking_at_ctrl_c(job.scratch, listens=loop.ENDS_WHEN_ASKED), waiting:
-            returned = trainer.fit().return_value
+        with waiting:
+            returned = fit(trainer).return_value
+    except KeyboardInterrupt:
+        step = checkpoint.newest(job.scratch)
+        ended = f"train ended at step {step}" if step else "train ended"
+        console.say(f"{ended}. The same command goes on from there.")
+        raise
     except TrainingFailedError as error:
-        if late := waited(error, scale.timeout_seconds):
-            raise late from error
-        raise verdict(error) or error from None
+        if explained := _explained(error, scale.timeout_seconds):
+            raise explained from error
+        raise
     result: dict[str, Any] = loop.finish(job, returned)
     return result
 
@@ -88,24 +109,35 @@ def _work(config: Mapping[str, Any]) -> Any:
     return config["loop"](config["job"])
 
 
-def lacking_gpus(scale: Scale, gpus: int) -> Iterator[str]:
-    """Finds that there are not enough GPUs for a training that requires them."""
-    wanted = max(scale.workers, 1)
-    if gpus < wanted:
-        yield (
-            f"scale.require_gpu: {gpus} GPUs for {wanted} workers. Make scale.workers smaller, or "
-            "leave require_gpu out to train on CPUs."
-        )
+def fit(trainer: TorchTrainer) -> Any:
+    """Trains as `trainer.fit` does, and leaves Ctrl-C to the step.
+
+    With workers it waits in another thread: in the main one, Ray Train sets its own handler of
+    Ctrl-C, which ends the process with code 0.
+    """
+    if not ray_cluster.is_remote():
+        os.environ.setdefault(WATCHES_NODES, "0")
+        patches.leave_out_what_needs_a_dashboard(trainer)
+    if not trainer.scaling_config.num_workers:
+        return trainer.fit()
+    outcome: Future[Any] = Future()
+
+    def work() -> None:
+        try:
+            outcome.set_result(trainer.fit())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    Thread(target=copy_context().run, args=(work,), daemon=True).start()
+    return outcome.result()
 
 
-def _scaling(scale: Scale) -> "ScalingConfig":
+def _scaling(scale: Scale) -> ScalingConfig:
     """The resources of each worker: a GPU if there are enough, and a share of half of the CPUs.
 
     Raises:
         UsageError: There are not enough GPUs, and they are required.
     """
-    from ray.train import ScalingConfig
-
     workers = scale.workers
     if workers:
         nodes = [node["Resources"] for node in ray_cluster.training_nodes()]
@@ -131,3 +163,43 @@ def _scaling(scale: Scale) -> "ScalingConfig":
         # GPUs on one node communicate faster; workers on CPUs are faster on separate nodes.
         placement_strategy="PACK" if use_gpu else "SPREAD",
     )
+
+
+class StopAtVerdict(UserCallback):  # type: ignore[misc]  # Ray is not typed
+    """Fails the training when a worker raises an error that a retry cannot fix.
+
+    Ray Train's controller calls it before it decides about a retry, and ends the training when the
+    callback raises.
+    """
+
+    def __init__(self, waiting: Path) -> None:
+        """Takes the file that exists while workers have been asked for and have not started."""
+        self._waiting = waiting
+
+    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+        """Raises the error of the first worker with such an error; else other workers start."""
+        if error := _first_verdict(worker_exceptions.values()):
+            raise error
+        self._waiting.touch()
+
+
+def _first_verdict(errors: Iterable[Exception]) -> Exception | None:
+    return next((error for error in errors if is_verdict(error)), None)
+
+
+def _explained(error: TrainingFailedError, seconds: int) -> Exception | None:
+    """The error that `StopAtVerdict` raised, or that workers waited too long; None of another.
+
+    Args:
+        error: As Ray Train raised it.
+        seconds: How long a worker waits.
+    """
+    if isinstance(error, ControllerError):
+        return _first_verdict([error.controller_failure])
+    for rank, failure in sorted(getattr(error, "worker_failures", {}).items()):
+        if any(words in str(failure) for words in WAITED):
+            return TimeoutError(
+                f"train: worker {rank} waited {seconds} s for another one, which hangs or is far "
+                "slower. A longer time is scale.timeout_seconds."
+            )
+    return None

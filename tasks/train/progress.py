@@ -5,12 +5,13 @@ A file works for both ways of training, in the process of the step and on separa
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from threading import Event
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from retrain.atomic import write_json
 from retrain.runs import console
@@ -28,39 +29,39 @@ TICK_SECONDS = 0.25
 LOG_SECONDS = 5.0
 
 
-class Meter:
-    """Measures a training in its loop and writes the progress, a few times a second."""
+def write(
+    scratch: Path, progress: Progress, history: Sequence[Epoch], resumed_at: int | None = None
+) -> None:
+    """Writes the progress of a training.
 
-    def __init__(
-        self, file: Path, epochs: int, steps: int, batch: int, step: int, loss_sum: float
-    ) -> None:
-        """Starts to measure, as in a pause.
+    Args:
+        scratch: Of the training.
+        progress: Of now.
+        history: The epochs that are over.
+        resumed_at: The epoch in which an interrupted training has been gone on with.
+    """
+    document = {"progress": asdict(progress), "history": list(history), "resumed_at": resumed_at}
+    write_json(scratch / FILE, document)
+
+
+class Meter:
+    """Measures the project's own loop, and writes the progress a few times a second."""
+
+    def __init__(self, scratch: Path, epochs: int, per_epoch: int, batch: int, step: int) -> None:
+        """Starts to measure.
 
         Args:
-            file: The file that it writes.
+            scratch: Of the training.
             epochs: Epochs of the whole training.
-            steps: Optimizer steps of the whole training.
+            per_epoch: Optimizer steps of each.
             batch: Images of a step, over all workers.
             step: The first step; more than 0 if the training was resumed.
-            loss_sum: The sum of the losses of the epoch before that step.
         """
-        self._file = file
-        self._epochs, self._steps, self._batch = epochs, steps, batch
-        self._first, self._began = step, monotonic()
-        self._resumed_at = step * epochs // steps + 1 if 0 < step < steps else None
-        # The time of the last measurement, without pauses, and its values.
-        self._looked = self._paused = self._began
-        self._last, self._loss = step, loss_sum
-        self._images_per_second = 0.0
-
-    def go_on(self) -> None:
-        """Ends a pause, between two epochs."""
-        self._looked += monotonic() - self._paused
-
-    def pause(self, loss_sum: float) -> None:
-        """Ends an epoch with the sum of its losses; the next epoch's sum starts from 0."""
-        self._paused = monotonic()
-        self._loss -= loss_sum
+        self._scratch, self._epochs, self._per_epoch = scratch, epochs, per_epoch
+        self._steps, self._batch = epochs * per_epoch, batch
+        self._first = self._last = step
+        self._began = self._looked = monotonic()
+        self._resumed_at = step // per_epoch + 1 if 0 < step < self._steps else None
 
     def tick(self, step: int, loss_sum: "Tensor", history: Sequence[Epoch]) -> None:
         """Writes the progress of the training, unless it has just done so.
@@ -71,90 +72,81 @@ class Meter:
                 reading waits for the device.
             history: The epochs that are over.
         """
-        now = monotonic()
-        if now - self._looked < TICK_SECONDS:
+        seconds = monotonic() - self._looked
+        if seconds < TICK_SECONDS:
             return
-        losses, steps = float(loss_sum), step - self._last
-        self._images_per_second = steps * self._batch / (now - self._looked)
-        loss = (losses - self._loss) / steps
-        self._last, self._looked, self._loss = step, now, losses
-        self.write(step, loss, history)
+        speed = (step - self._last) * self._batch / seconds
+        self._last, self._looked = step, monotonic()
+        steps = step - len(history) * self._per_epoch
+        self.write(step, float(loss_sum) / steps, speed, history)
 
-    def write(self, step: int, loss: float, history: Sequence[Epoch]) -> None:
-        """Writes the progress of the training."""
-        done, took = step - self._first, monotonic() - self._began
-        speed = self._images_per_second
-        if not speed and history:  # of a training that was over, or too short to be measured
-            speed = history[-1]["images_per_second"]
-        progress = {
-            "epoch": min(step * self._epochs // self._steps + 1, self._epochs),
-            "epochs": self._epochs,
-            "fraction": step / self._steps,
-            "images_per_second": speed,
-            "loss": loss,
-            "seconds_left": took / done * (self._steps - step) if done else 0.0,
-        }
-        write_json(
-            self._file,
-            {"progress": progress, "history": list(history), "resumed_at": self._resumed_at},
+    def write(self, step: int, loss: float, speed: float, history: Sequence[Epoch]) -> None:
+        """Writes the progress of the training, whose speed is in images per second."""
+        done, seconds = step - self._first, monotonic() - self._began
+        progress = Progress(
+            epoch=min(step // self._per_epoch + 1, self._epochs),
+            epochs=self._epochs,
+            fraction=step / self._steps,
+            images_per_second=speed,
+            loss=loss,
+            seconds_left=seconds / done * (self._steps - step) if done else 0.0,
         )
+        write(self._scratch, progress, history, self._resumed_at)
 
 
 @contextmanager
 def followed(
-    file: Path, show: Callable[[Progress], None], log: Callable[[Sequence[Epoch]], None]
+    scratch: Path, show: Callable[[Progress], None], log: Callable[[Sequence[Epoch]], None]
 ) -> Iterator[None]:
-    """Shows and logs what the meter writes, while the training runs and once after it.
+    """Shows and logs what a loop writes, while the training runs and once after it.
 
     A line says where a training continues that was interrupted.
 
     Args:
-        file: The file that the meter writes.
-        show: Called whenever the file has changed.
+        scratch: Of the training.
+        show: Called whenever the progress has changed.
         log: Called from time to time with all epochs so far; called again later if it fails.
 
     Raises:
         Exception: The error of the last call of `log`.
     """
+    file = scratch / FILE
     file.unlink(missing_ok=True)  # of a try that was interrupted
     announced: set[int] = set()
 
-    def show_written(written: Mapping[str, Any]) -> None:
-        epoch = written["resumed_at"]
+    def take() -> Sequence[Epoch]:
+        """Shows what is written; returns the epochs that are over."""
+        written = json.loads(file.read_text(encoding="utf-8"))
+        epoch, progress = written["resumed_at"], Progress(**written["progress"])
         if epoch and epoch not in announced:
             announced.add(epoch)
-            epochs = written["progress"]["epochs"]
-            console.say(f"train continues at epoch {epoch} of {epochs}, from its last checkpoint.")
-        show(Progress(**written["progress"]))
+            place = f"epoch {epoch} of {progress.epochs}"
+            console.say(f"train continues at {place}, from its last checkpoint.")
+        show(progress)
+        history: Sequence[Epoch] = written["history"]
+        return history
 
-    with console.telling_meanwhile(_follow, file, show_written, log):
+    with console.telling_meanwhile(_follow, file, take, log):
         yield
-    written = _read(file)
-    show_written(written)
-    log(written["history"])
+    log(take())
 
 
 def _follow(
     file: Path,
-    show: Callable[[Mapping[str, Any]], None],
+    take: Callable[[], Sequence[Epoch]],
     log: Callable[[Sequence[Epoch]], None],
     over: Event,
 ) -> None:
-    seen, logged, log_after = None, 0, monotonic() + LOG_SECONDS
+    written_at, logged, log_after = None, 0, monotonic() + LOG_SECONDS
     while not over.wait(TICK_SECONDS):
-        if not file.exists() or (written := _read(file)) == seen:
+        before, written_at = written_at, file.stat().st_mtime_ns if file.exists() else None
+        if written_at == before:
             continue
-        seen = written
-        show(written)
-        if len(written["history"]) > logged and monotonic() > log_after:
+        history = take()
+        if len(history) > logged and monotonic() > log_after:
             try:
-                log(written["history"])
-                logged = len(written["history"])
+                log(history)
+                logged = len(history)
             except Exception as error:  # the server is unreachable; the training continues
                 logger.warning("The epochs so far could not be logged yet: %s", error)
             log_after = monotonic() + LOG_SECONDS
-
-
-def _read(file: Path) -> dict[str, Any]:
-    written: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return written

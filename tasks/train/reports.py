@@ -10,7 +10,6 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from math import isfinite
 from numbers import Real
 from pathlib import Path
@@ -23,8 +22,9 @@ from ray.train import Checkpoint, UserCallback
 
 from retrain.atomic import write_json
 from retrain.runs.console import Progress
+from tasks.data.shards import open_prepared
+from tasks.train import progress
 from tasks.train.job import TrainingJob
-from tasks.train.progress import FILE
 from tasks.train.selection import is_better
 
 HISTORY = "reports.json"
@@ -41,15 +41,10 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
         best: The best of the entries with a checkpoint; None if there is none.
     """
 
-    def __init__(self, job: TrainingJob, images: int) -> None:
-        """Reads the reports of an interrupted training.
-
-        Args:
-            job: The training.
-            images: How many images the training split has.
-        """
-        self._job, self._images = job, images
-        self._last_report = monotonic()
+    def __init__(self, job: TrainingJob) -> None:
+        """Reads the reports of an interrupted training."""
+        self._job, self._last_report = job, monotonic()
+        self._images = len(open_prepared(job.images).split("train"))
         self.history: list[dict[str, Any]] = []
         self.best: dict[str, Any] | None = None
         if (file := job.scratch / HISTORY).exists():
@@ -71,7 +66,7 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
             ValueError: A metric is not a finite number.
             PrunedError: The training is a trial of a search, which ends it.
         """
-        number, now = len(self.history) + 1, monotonic()
+        number, before, self._last_report = len(self.history) + 1, self._last_report, monotonic()
         entry: dict[str, Any] = {
             name: float(value) for name, value in metrics[0].items() if _is_number(value)
         }
@@ -81,15 +76,13 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
                     f"train.function reported {name} = {value} in its report {number}: the "
                     "training diverged. Lower its learning rate."
                 )
-        seconds = now - self._last_report
-        self._last_report = now
+        seconds = self._last_report - before
         entry |= {"epoch": number, "seconds": seconds, "checkpoint": checkpoint is not None}
         self.history.append(entry)
         choice = self._job.hyperparameters.best
         if checkpoint and choice.metric in entry and is_better(entry, self.best, choice):
             self.best = entry
-            with checkpoint.as_directory() as source:
-                shutil.copytree(source, self.best_checkpoint, dirs_exist_ok=True)
+            _copy(checkpoint, self.best_checkpoint)
         write_json(self._job.scratch / HISTORY, {"history": self.history, "best": self.best})
         if self.best:
             _remove_others(self._job.scratch / BEST, {self.best_checkpoint})
@@ -98,9 +91,8 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
 
     def show_progress(self) -> None:
         """Writes the progress, in which a report is taken for an epoch."""
-        epochs, done = self._job.hyperparameters.epochs, len(self.history)
-        last = self.history[-1]
-        progress = Progress(
+        epochs, done, last = self._job.hyperparameters.epochs, len(self.history), self.history[-1]
+        now = Progress(
             epoch=min(done, epochs),  # whose loss it is
             epochs=epochs,
             fraction=min(done / epochs, 1.0),
@@ -108,8 +100,7 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
             loss=last.get("train_loss", last.get("loss")),
             seconds_left=max(epochs - done, 0) * last["seconds"],
         )
-        document = {"progress": asdict(progress), "history": self.history, "resumed_at": None}
-        write_json(self._job.scratch / FILE, document)
+        progress.write(self._job.scratch, now, self.history)
 
 
 @contextmanager
@@ -123,19 +114,19 @@ def reporting_in_process(job: TrainingJob, reports: Reports, users: ModuleType) 
     """
     above = job.scratch / NEWEST
 
+    def newest() -> list[Path]:
+        return [above / str(entry["epoch"]) for entry in reports.history if entry["checkpoint"]]
+
     def report(metrics: Mapping[str, Any], checkpoint: Any = None, **options: Any) -> None:
         kept = None
         if checkpoint:
             kept = Checkpoint.from_directory(above / str(len(reports.history) + 1))
-            with checkpoint.as_directory() as source:
-                shutil.copytree(source, kept.path, dirs_exist_ok=True)
+            _copy(checkpoint, Path(kept.path))
         reports.after_report(None, [dict(metrics)], kept)
-        newest = [entry["epoch"] for entry in reports.history if entry["checkpoint"]]
-        _remove_others(above, {above / str(each) for each in newest[-job.keep_checkpoints :]})
+        _remove_others(above, set(newest()[-job.scale.keep_checkpoints :]))
 
     def get_checkpoint() -> Checkpoint | None:
-        reported = [entry["epoch"] for entry in reports.history if entry["checkpoint"]]
-        return Checkpoint.from_directory(above / str(reported[-1])) if reported else None
+        return Checkpoint.from_directory(newest()[-1]) if newest() else None
 
     own = {ray.train.report: report, ray.train.get_checkpoint: get_checkpoint}
     replaced = [
@@ -151,6 +142,11 @@ def reporting_in_process(job: TrainingJob, reports: Reports, users: ModuleType) 
     finally:
         for module, name, original in replaced:
             setattr(module, name, original)
+
+
+def _copy(checkpoint: Checkpoint, folder: Path) -> None:
+    with checkpoint.as_directory() as source:
+        shutil.copytree(source, folder, dirs_exist_ok=True)
 
 
 def _remove_others(above: Path, kept: set[Path]) -> None:

@@ -1,13 +1,14 @@
 """Trains the network with Ray Train, in this process or on workers, and tracks it in MLflow.
 
-- `checks.py` finds faults before a run, and `notices.py` says what may surprise
+- `checks.py` finds faults before a run, `estimate.py` says what it takes, `rehearsal.py` tries a
+  network of the user's, and `notices.py` says what may surprise
 - `launch.py` starts the workers; `loops/` has the training loops, of which one is imported, and
   `job.py` their arguments
-- `sampler.py`, `balance.py` and `ingest.py` bring the images; `augment.py` changes them, with
-  `transforms.py` and `mixing.py`
-- `optimizer.py`, `averaging.py`, `device.py` and `collective.py` train the network
+- `sampler.py` and `ingest.py` bring the images; `augment.py` changes them, with `transforms.py` and
+  `mixing.py`
+- `network.py`, `device.py`, `optimizer.py`, `balance.py` and `collective.py` train the network
 - `validation.py` and `selection.py` find the best epoch
-- `checkpoint.py` and `progress.py` keep and show how far it is, `interrupt.py` ends it at Ctrl-C
+- `checkpoint.py` and `progress.py` keep and show how far it is; `reports.py` does for a function
 """
 
 import hashlib
@@ -37,9 +38,8 @@ from tasks.train.checks import check, check_slowly
 from tasks.train.estimate import forecast
 from tasks.train.ingest import DATALOADER, STREAM
 from tasks.train.job import TrainingJob
-from tasks.train.launch import launch
-from tasks.train.loop import loop_of, module_name, modules_of_the_user
-from tasks.train.progress import FILE, followed
+from tasks.train.loops import module_name, modules_of_the_user, used_by
+from tasks.train.progress import followed
 from tasks.train.selection import of_equals, stops_early
 
 if TYPE_CHECKING:
@@ -70,7 +70,6 @@ SCALE = (
         "tasks.compute.placement",
         "tasks.train.checks",
         "tasks.train.estimate",
-        "tasks.train.interrupt",
         "tasks.train.notices",
         "tasks.train.progress",
         "tasks.train.rehearsal",
@@ -110,80 +109,45 @@ def train(
         ConnectionError: MLflow cannot be reached.
         TimeoutError, ray.train.TrainingFailedError: As `launch` does.
     """
-    job = _job(model, hyperparameters, scale, images, pulled, start, workspace)
-    _say_what_to_know(scale, job, images, start)
-    used = hyperparameters.model_dump(include=set(loop_of(hyperparameters).USED))
-    params = flatten({"model": model.model_dump(), "train": used})
-    params |= {f"scale.{name}": getattr(scale, name) for name in SCALE}
-    with _tracked(workspace, params, images.digest) as run:
+    job = TrainingJob(
+        model=model,
+        hyperparameters=hyperparameters,
+        scale=scale,
+        images=images.folder,
+        pulled=pulled.folder,
+        start=start.model,
+        root=workspace.project.root,
+        scratch=workspace.scratch,
+        output=workspace.folder / MODEL,
+        ingest="stream" if images.facts["storage"] == "source" else scale.ingest,
+        bounds=workspace.trial.bounds if workspace.trial else {},
+    )
+    for line in notices.of_training(job, start):
+        console.say(line)
+    with _tracked(workspace, _parameters(job), images.digest) as run:
         log = partial(tracking.log_epochs, workspace.project, run.run_id)
         try:
-            with console.training_progress() as show, followed(job.scratch / FILE, show, log):
-                result = launch(job, scale)
+            with console.training_progress() as show, followed(job.scratch, show, log):
+                from tasks.train.launch import launch
+
+                result = launch(job)
         except PrunedError as pruned:
             log(pruned.history)
             raise
         write_json(workspace.report / "history.json", result["history"])
         write_json(workspace.report / TRACKED, asdict(run))
         tracking.log_artifacts(workspace.project, run.run_id, workspace.report, "train")
-    return _facts(job, scale, start, result)
+    return _facts(job, start, result)
 
 
-def _job(
-    model: Model,
-    hyperparameters: Train,
-    scale: Scale,
-    images: Artifact,
-    pulled: Artifact,
-    start: "Start",
-    workspace: Workspace,
-) -> TrainingJob:
-    """Describes the training to its loop."""
-    assert scale.threads != "auto", "retrain.params decides it"
-    return TrainingJob(
-        family=model.family,
-        settings=model.model_dump(exclude={"family"}),
-        hyperparameters=hyperparameters,
-        images=images.folder,
-        scratch=workspace.scratch,
-        output=workspace.folder / MODEL,
-        start=start.model,
-        pulled=pulled.folder,
-        root=workspace.project.root,
-        checkpoint_seconds=scale.checkpoint_seconds,
-        keep_checkpoints=scale.keep_checkpoints,
-        strategy=scale.strategy,
-        ingest="stream" if images.facts["storage"] == "source" else scale.ingest,
-        memory_gb=scale.memory_gb,
-        data_cpus=scale.data_cpus,
-        threads=scale.threads,
-        bounds=workspace.trial.bounds if workspace.trial else {},
-    )
+def _parameters(job: TrainingJob) -> dict[str, Any]:
+    """What MLflow has of the workload."""
+    followed = job.hyperparameters.model_dump(include=used_by(job.hyperparameters))
+    named = flatten({"model": job.model.model_dump(), "train": followed})
+    return named | {f"scale.{name}": getattr(job.scale, name) for name in SCALE}
 
 
-def _say_what_to_know(scale: Scale, job: TrainingJob, images: Artifact, start: "Start") -> None:
-    """Says what the training starts from, and what may surprise."""
-    wanted, taken = job.hyperparameters.batch_size, _batch_size(job.hyperparameters, scale)
-    if start.registered:
-        console.say(f"train starts from the weights of version {start.registered.version.version}.")
-    if taken < wanted:
-        console.say(
-            f"train takes batches of {taken} images: {wanted} cannot be divided among "
-            f"{scale.workers} workers."
-        )
-    notices.say_how_images_differ(job.settings, images, job.root)
-    crop = job.hyperparameters.augment.crop
-    if crop and job.ingest != "stream":
-        notices.say_what_is_enlarged(crop, images)
-
-
-def _batch_size(hyperparameters: Train, scale: Scale) -> int:
-    """The images of a batch over all workers, of which each has as many."""
-    workers = max(scale.workers, 1)
-    return hyperparameters.batch_size // workers * workers
-
-
-def _facts(job: TrainingJob, scale: Scale, start: "Start", result: dict[str, Any]) -> Facts:
+def _facts(job: TrainingJob, start: "Start", result: dict[str, Any]) -> Facts:
     """What is known of a training that is over.
 
     Returns:
@@ -206,7 +170,7 @@ def _facts(job: TrainingJob, scale: Scale, start: "Start", result: dict[str, Any
         "weights": hashlib.sha256(weights).hexdigest(),
         "parameters": result["parameters"],
         "numerics": result["numerics"],
-        "batch_size": _batch_size(job.hyperparameters, scale),
+        "batch_size": job.batch_size,
         "best_epoch": best["epoch"],
     }
     if equals := of_equals(history, best, choice):

@@ -59,10 +59,10 @@ def of_trainer(job: TrainingJob, scaling: "ScalingConfig") -> dict[str, Any]:
     # A training in this process takes no CPU of Ray's, but it takes as much of the machine's.
     taken = workers * scaling.resources_per_worker["CPU"] if scaling.num_workers else cpus / 2
     free = (cpus - taken) / workers
-    tasks = job.data_cpus or max(1, int(free))
+    tasks = job.scale.data_cpus or max(1, int(free))
     each = min(1.0, math.floor(free / tasks * CPU_DIGITS) / CPU_DIGITS)
     store = ray.cluster_resources()["object_store_memory"]
-    held = min(job.memory_gb * 1e9 / 2, store / 2 / workers)
+    held = min(job.scale.memory_gb * 1e9 / 2, store / 2 / workers)
     datasets: dict[str, Callable[[], Dataset]] = {
         _name(rank): partial(_dataset, job, rank, workers, tasks, each, held)
         for rank in range(workers)

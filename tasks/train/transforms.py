@@ -4,13 +4,11 @@ The parameters of the changes are drawn on the CPU, so they are the same on ever
 """
 
 import warnings
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from retrain.workload import Augment
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from torch.nn import Module
 
 
 class Transforms:
@@ -27,16 +25,16 @@ class Transforms:
             from kornia import augmentation
             from kornia.augmentation.auto import RandAugment
 
-        self._transforms: list[Module] = []
+        self._transforms: list[torch.nn.Module] = []
         if jitter := changes.color_jitter:
             strengths = (jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue)
             self._transforms.append(augmentation.ColorJitter(*strengths, p=1.0))
-        if chosen := changes.rand_augment:
-            self._transforms.append(RandAugment(chosen.count, chosen.magnitude))
+        if policy := changes.rand_augment:
+            self._transforms.append(RandAugment(policy.count, policy.magnitude))
         if changes.erasing:
             self._transforms.append(augmentation.RandomErasing(p=changes.erasing))
 
-    def __call__(self, images: "Tensor", seed: int) -> "Tensor":
+    def __call__(self, images: Tensor, seed: int) -> Tensor:
         """Changes images.
 
         Args:
@@ -46,16 +44,10 @@ class Transforms:
         Returns:
             float32 (N, H, W, C), 0 to 255.
         """
-        import torch
-
-        generator = torch.default_generator
-        before = generator.get_state()
-        generator.manual_seed(seed)
-        try:
+        # The network draws its own numbers from the generator, which stays as it was.
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.default_generator.manual_seed(seed)
             pixels = images.permute(0, 3, 1, 2).float() / 255
-            with torch.no_grad():
-                for transform in self._transforms:
-                    pixels = transform(pixels)
-        finally:
-            generator.set_state(before)  # the network draws its own numbers from it
+            for transform in self._transforms:
+                pixels = transform(pixels)
         return 255 * pixels.permute(0, 2, 3, 1)

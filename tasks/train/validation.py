@@ -1,25 +1,21 @@
 """Evaluates a network on the validation split, each worker on its part."""
 
-from typing import TYPE_CHECKING
+import torch
+from torch import Tensor
 
+from tasks.data.shards import PreparedSplit
 from tasks.train.collective import sum_over_workers
 from tasks.train.ingest import in_order
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from tasks.data.shards import PreparedSplit
-    from tasks.train.sampler import BatchSampler
+from tasks.train.sampler import BatchSampler
 
 
 def validate(
-    network: "torch.nn.Module",
-    split: "PreparedSplit",
-    batches: "BatchSampler",
+    network: torch.nn.Module,
+    split: PreparedSplit,
+    batches: BatchSampler,
     at_once: int,
-    device: "torch.device",
-) -> "tuple[Tensor, float]":
+    device: torch.device,
+) -> tuple[Tensor, float]:
     """Evaluates a network.
 
     Args:
@@ -32,20 +28,18 @@ def validate(
     Returns:
         The mean cross-entropy (nats, without label smoothing) and the accuracy.
     """
-    import torch
-
     share = -(-len(split) // batches.workers)
-    chosen = range(len(split))[batches.rank * share :][:share]
+    rows = range(len(split))[batches.rank * share :][:share]
     loss_sum = torch.zeros((), device=device)
     hits = torch.zeros((), device=device)
     network.eval()
     with torch.inference_mode():
-        for images, labels in in_order(split, chosen, at_once, device):
+        for images, labels in in_order(split, rows, at_once, device):
             logits = network(images)
             loss_sum += torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
             hits += (logits.argmax(1) == labels).sum()
         # A network that is divided among workers is called by all of them as often.
-        for _ in range(-(-share // at_once) - -(-len(chosen) // at_once)):
+        for _ in range(-(-share // at_once) - -(-len(rows) // at_once)):
             network(torch.zeros((1, *split.images.shape), dtype=torch.uint8, device=device))
     loss_sum, hits = sum_over_workers(loss_sum), sum_over_workers(hits)
     return loss_sum / len(split), float(hits) / len(split)

@@ -38,17 +38,17 @@ def test_a_saved_network_answers_as_before(tmp_path):
 
 
 def test_a_weight_with_two_names_is_saved_once_and_is_still_one(tmp_path):
-    settings = {"factory": "tests.tasks.train.test_sharding:make_tied"}
+    settings = {"factory": "tests.tasks.train.functions:tied"}
     shape = (8, 8, 1)
     module = models.build("custom", settings, shape, 2)
     kind = {"family": "custom", "settings": settings, "labels": LABELS[:2], "images": IMAGES}
     models.save(module, tmp_path, **kind)
     loaded = models.load(tmp_path).module.classifier
-    assert loaded[5].weight is loaded[4].weight
-    assert torch.equal(loaded[5].weight, module.classifier[5].weight)
+    assert loaded.second.weight is loaded.first.weight
+    assert torch.equal(loaded.second.weight, module.classifier.second.weight)
     another = models.build("custom", settings, shape, 2)
     models.take_weights(another, tmp_path, LABELS[:2])
-    assert torch.equal(another.classifier[5].weight, module.classifier[5].weight)
+    assert torch.equal(another.classifier.second.weight, module.classifier.second.weight)
 
 
 def test_the_bytes_are_the_same_in_another_process(tmp_path):

@@ -38,8 +38,9 @@ def waits_for_a_thread():
 
 def waits_for_workers():
     from ray.train import ScalingConfig
+    from ray.train.torch import TorchTrainer
 
-    from tasks.train.trainer import Trainer
+    from tasks.train.launch import fit
 
     here = Path.cwd()
 
@@ -47,7 +48,7 @@ def waits_for_workers():
         (here / "worker").write_text(str(os.getpid()))
         time.sleep(600)
 
-    Trainer(work, scaling_config=ScalingConfig(num_workers=1)).fit()
+    fit(TorchTrainer(work, scaling_config=ScalingConfig(num_workers=1)))
 
 
 def does_not_listen():
@@ -74,7 +75,7 @@ def main(how: str, after: float) -> None:
     limits.GRACE_SECONDS = 3.0
     if how == "waits_for_workers":  # it takes long to start
         ray_cluster.connect()
-        import_module("tasks.train.trainer")
+        import_module("tasks.train.launch")
 
     def step(version, workspace):
         with (here / "tries").open("a") as tries:

@@ -28,3 +28,15 @@ def test_prefect_still_waits_in_a_fork_for_what_it_has_reset():
     base = services._QueueServiceBase
     assert "self._done_event = None" in inspect.getsource(base.reset_for_fork)
     assert "assert self._done_event is not None" in inspect.getsource(base._drain)
+
+
+def test_ray_train_still_has_the_helper_that_needs_a_dashboard():
+    from ray.train.torch import TorchTrainer
+
+    assert version("ray").startswith("2.60.")
+    trainer = TorchTrainer(print)
+    names = [type(each).__name__ for each in trainer._create_default_callbacks()]
+    assert "PlacementGroupCleanerCallback" in names
+    patches.leave_out_what_needs_a_dashboard(trainer)
+    kept = [type(each).__name__ for each in trainer._create_default_callbacks()]
+    assert kept == [name for name in names if name != "PlacementGroupCleanerCallback"]

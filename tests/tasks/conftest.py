@@ -1,6 +1,12 @@
 """What the tests of several steps share."""
 
+from contextlib import contextmanager
+
 import pytest
+
+
+class InterruptedTrainingError(Exception):
+    """Ends a training in the middle."""
 
 
 @pytest.fixture
@@ -17,3 +23,25 @@ def steps(monkeypatch):
 
     monkeypatch.setattr(torch_loop, "learning_rate", recorded)
     return taken
+
+
+@pytest.fixture
+def ending_before(monkeypatch, steps):
+    """A block in which a training ends before a step; afterwards `steps` is empty."""
+    from tasks.train.loops import torch as torch_loop
+
+    @contextmanager
+    def ending(end):
+        recorded = torch_loop.learning_rate
+
+        def failing(step, *others):
+            if step == end:
+                raise InterruptedTrainingError
+            return recorded(step, *others)
+
+        with monkeypatch.context() as patched, pytest.raises(InterruptedTrainingError):
+            patched.setattr(torch_loop, "learning_rate", failing)
+            yield
+        steps.clear()
+
+    return ending

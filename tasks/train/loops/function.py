@@ -7,30 +7,27 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, chdir, nullcontext
+from contextlib import chdir, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from ray.train.torch import get_device
+from safetensors.torch import load_file
 
 from models import user_code
+from models.network import normalise
 from retrain.errors import PrunedError
-from retrain.workload import PASSED_ON, Train, Workload
+from retrain.workload import PASSED_ON
 from tasks.data.shards import Prepared, open_prepared
+from tasks.train.datasets import SplitDataset
 from tasks.train.device import set_threads
 from tasks.train.job import TrainingJob
-
-if TYPE_CHECKING:
-    from models.network import Network
-    from tasks.train.reports import Reports
+from tasks.train.reports import Reports, reporting_in_process
 
 KEY = "train.function"
-NAME = "train.function"
-METRICS = None  # any that the function reports
 NO_METRICS = {"checkpoint", "epoch", "seconds"}  # of an entry of the history
-STRATEGIES = ("ddp",)  # or what the function does itself
-INGESTS = ("auto", "dataloader")
-ENDS_WHEN_ASKED = False  # at Ctrl-C it is ended at once
-USED = (*PASSED_ON, "function", "arguments", "best", "init")
 
 # With it, Accelerate and so the Trainer of transformers find the workers of a training on CPUs.
 # Without it, each worker takes itself for the only one, and they train as many networks.
@@ -44,25 +41,9 @@ SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 WRAPPED = re.compile(r"^((module|_orig_mod)\.)+|\b(_orig_mod|_checkpoint_wrapped_module)\.")
 
 
-def faults(workload: Workload) -> Iterator[str]:
-    """Finds settings that do not go with a function, of which there are none."""
-    return iter(())
-
-
-def slow_faults(hyperparameters: Train, root: Path) -> Iterator[str]:
-    """Finds that the function cannot be imported."""
-    assert hyperparameters.function is not None
-    try:
-        user_code.find(hyperparameters.function, KEY, root)
-    except ValueError as error:
-        yield str(error)
-
-
-def callbacks(job: TrainingJob) -> "list[Reports]":
+def callbacks(job: TrainingJob) -> list[Reports]:
     """What Ray Train's controller calls: it keeps what is reported."""
-    from tasks.train.reports import Reports
-
-    return [Reports(job, len(open_prepared(job.images).split("train")))]
+    return [Reports(job)]
 
 
 def work(job: TrainingJob) -> dict[str, Any]:
@@ -75,36 +56,22 @@ def work(job: TrainingJob) -> dict[str, Any]:
         PrunedError: The training is a trial of a search, which ends it.
         ValueError: The function failed in a way that another try would not mend.
     """
-    import torch
-    from ray.train.torch import get_device
-
     named = job.hyperparameters.function
     assert named is not None
     data = open_prepared(job.images)
-    threads = set_threads(get_device(), job.threads)
+    threads = set_threads(get_device(), job.scale.threads)
     if get_device().type == "cpu":
         os.environ[ACCELERATE_ON_CPU] = "true"
     function = user_code.find(named, KEY, job.root)
+    keeping: Any = nullcontext()
+    if not torch.distributed.is_initialized():  # Ray Train keeps nothing of what is reported
+        reports = Reports(job)
+        job.check_pruned(reports.history)
+        keeping = reporting_in_process(job, reports, sys.modules[function.__module__])
     torch.manual_seed(job.hyperparameters.seed)
-    with chdir(job.root), _keeping_reports(job, function):
-        values = _config(job, data, job.build(data))
-        _call(function, values, named)
+    with chdir(job.root), keeping:
+        _call(function, _config(job, data), named)
     return {"threads": threads}
-
-
-def _keeping_reports(
-    job: TrainingJob, function: Callable[..., Any]
-) -> AbstractContextManager[None]:
-    """Keeps what is reported where Ray Train does not: in a training without workers."""
-    import torch
-
-    if torch.distributed.is_initialized():
-        return nullcontext()
-    from tasks.train.reports import reporting_in_process
-
-    [reports] = callbacks(job)
-    job.check_pruned(reports.history)
-    return reporting_in_process(job, reports, sys.modules[function.__module__])
 
 
 def _call(function: Callable[..., Any], config: dict[str, Any], named: str) -> None:
@@ -131,19 +98,15 @@ def _call(function: Callable[..., Any], config: dict[str, Any], named: str) -> N
         raise ValueError(f"{KEY}: {named} failed: {user_code.said_by(error)}.") from error
 
 
-def _config(job: TrainingJob, data: Prepared, network: "Network") -> dict[str, Any]:
+def _config(job: TrainingJob, data: Prepared) -> dict[str, Any]:
     """The dictionary that the function gets."""
-    from models.network import normalise
-    from tasks.train.datasets import SplitDataset
-
+    network = job.build(data)
     pixels = partial(normalise, mean=network.mean, std=network.std)
+    memory = job.scale.memory_gb
     return (
         job.hyperparameters.model_dump(include=set(PASSED_ON))
         | {"model": network.classifier, "classes": list(data.labels), "shape": data.shape}
-        | {
-            split: SplitDataset(job.images, split, job.memory_gb, pixels)
-            for split in ("train", "val")
-        }
+        | {split: SplitDataset(job.images, split, memory, pixels) for split in ("train", "val")}
         | job.hyperparameters.arguments
     )
 
@@ -175,7 +138,7 @@ def finish(job: TrainingJob, result: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _best(job: TrainingJob, reports: "Reports") -> dict[str, Any]:
+def _best(job: TrainingJob, reports: Reports) -> dict[str, Any]:
     """The best report.
 
     Raises:
@@ -238,9 +201,6 @@ def _fit(weights: Mapping[str, Any], own: Mapping[str, Any]) -> bool:
 
 def _state_dicts(path: Path) -> Iterator[dict[str, Any]]:
     """The mappings of names to tensors in a file: all of it, or one that it holds."""
-    import torch
-    from safetensors.torch import load_file
-
     if path.suffix == ".safetensors":
         content = load_file(path)
     else:
@@ -249,6 +209,6 @@ def _state_dicts(path: Path) -> Iterator[dict[str, Any]]:
         except Exception:  # a file of another kind, or with objects that are not read
             return
     held = [content, *content.values()] if isinstance(content, Mapping) else []
-    for each in held:
-        if isinstance(each, Mapping) and all(torch.is_tensor(value) for value in each.values()):
-            yield {_plain(str(name)): value for name, value in each.items()}
+    for state in held:
+        if isinstance(state, Mapping) and all(torch.is_tensor(value) for value in state.values()):
+            yield {_plain(str(name)): value for name, value in state.items()}

@@ -35,7 +35,7 @@ from tasks.data.shards import open_prepared, shard_name
 from tasks.preprocess.step import preprocess
 from tasks.train import stream_ingest
 from tasks.train.job import TrainingJob
-from tasks.train.launch import launch
+from tasks.train.launch import fit, launch
 from tasks.validate.step import validate
 from tests import hub
 from tests.tasks import toy_data
@@ -199,27 +199,21 @@ class Place:
     def job(self, chosen: Combination, folder: Path, start: Path | None) -> TrainingJob:
         """The training of a combination, which leaves its files in a folder."""
         workload = self.workload(chosen)
-        scale = workload.scale
         images = open_prepared(self.images_for(chosen)).split("train").images
         half = len(images) * images.bytes_per_image / 2 / 1e9
         (folder / "scratch").mkdir(parents=True)
+        memory = {"memory_gb": 1.0 if chosen.ingest == "memory" else half, "threads": 1}
         return TrainingJob(
-            family=workload.model.family,
-            settings=workload.model.model_dump(exclude={"family"}),
+            model=workload.model,
             hyperparameters=workload.train,
+            scale=workload.scale.model_copy(update=memory),
             images=self.images_for(chosen),
+            pulled=self.pulled,
+            start=start,
+            root=ROOT,
             scratch=folder / "scratch",
             output=folder / "model",
-            start=start,
-            pulled=self.pulled,
-            root=ROOT,
-            checkpoint_seconds=scale.checkpoint_seconds,
-            keep_checkpoints=scale.keep_checkpoints,
-            strategy=scale.strategy,
-            ingest="stream" if chosen.ingest == "stream" else scale.ingest,
-            memory_gb=1.0 if chosen.ingest == "memory" else half,
-            data_cpus=0,
-            threads=1,
+            ingest="stream" if chosen.ingest == "stream" else workload.scale.ingest,
             bounds={},
         )
 
@@ -259,9 +253,7 @@ def train_all(jobs: Sequence[TrainingJob], workers: int) -> list[str | None]:
         What failed in each of them; None for those that ended.
     """
     from ray.train import RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig
-
-    from tasks.train.trainer import Trainer
+    from ray.train.torch import TorchConfig, TorchTrainer
 
     resources = {"resources_per_worker": {"CPU": 0.4}} if workers else {}
     scaling = ScalingConfig(num_workers=workers, **resources)
@@ -269,7 +261,7 @@ def train_all(jobs: Sequence[TrainingJob], workers: int) -> list[str | None]:
     assert not streamed or len(jobs) == 1, "a trainer has the images of one training"
     images = stream_ingest.of_trainer(*streamed, scaling) if streamed else {}
     with tempfile.TemporaryDirectory() as storage:
-        trainer = Trainer(
+        trainer = TorchTrainer(
             _work_all,
             train_loop_config={"job": jobs[0], "jobs": list(jobs)},
             torch_config=TorchConfig(backend="gloo", timeout_s=60),
@@ -277,7 +269,7 @@ def train_all(jobs: Sequence[TrainingJob], workers: int) -> list[str | None]:
             run_config=RunConfig(name="combinations", storage_path=storage),
             **images,
         )
-        return list(trainer.fit().return_value)
+        return list(fit(trainer).return_value)
 
 
 def _work_all(config: Mapping[str, Any]) -> list[str | None]:
@@ -340,7 +332,7 @@ def train_small(place: Place, chosen: Iterable[Combination]) -> dict[Combination
             found |= dict(zip(jobs, train_all([*jobs.values()], workers), strict=True))
         else:
             for each, job in jobs.items():
-                found[each] = _attempt(partial(launch, job, place.workload(each).scale), job)
+                found[each] = _attempt(partial(launch, job), job)
     return {each: fault for each, fault in found.items() if fault}
 
 

@@ -45,7 +45,7 @@ def found(model=SMALL, *, size=32, channels=3, classes=5, scale=None, **train):
         images=Images(size=size, channels=channels), train=Train(precision="fp32", **train),
         checks=Checks(labels=[str(number) for number in range(classes)]),
     )  # fmt: skip
-    return estimate(workload, PROJECT.root)
+    return estimate(workload, PROJECT)
 
 
 def told(**overrides):

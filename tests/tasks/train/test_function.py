@@ -18,9 +18,9 @@ from retrain.params import load_workload
 from retrain.project import Project
 from retrain.workload import Best, Model, Scale, Train
 from tasks.data.shards import open_prepared
+from tasks.train.checks import check, check_slowly
 from tasks.train.datasets import SplitDataset
 from tasks.train.reports import BEST, NEWEST
-from tasks.train.step import check, check_slowly
 from tests.tasks.train import functions
 from tests.tasks.train.helpers import run, validated
 

@@ -21,12 +21,16 @@ from retrain.workload import (
     Workload,
 )
 from tasks.data.shards import open_prepared
-from tasks.train.averaging import update_average
-from tasks.train.step import check
+from tasks.train.checks import check
+from tasks.train.network import update_average
 from tests.tasks.train.helpers import SMALL, run, validated, write_prepared
 
 BASE = Train(epochs=3, batch_size=16, lr=0.01)
 OFTEN = Scale(checkpoint_seconds=1e-9)
+RESNET = {
+    "model_type": "resnet", "embedding_size": 8, "layer_type": "basic",
+    "downsample_in_first_stage": False,
+}  # fmt: skip
 CHOICES = {
     "ema": {"ema": 0.9},
     "lora": {"lora": Lora(r=2, dropout=0.1)},
@@ -42,10 +46,6 @@ CHOICES = {
 }  # fmt: skip
 
 
-class InterruptedTrainingError(Exception):
-    pass
-
-
 @pytest.fixture(scope="module")
 def plain(images, tmp_path_factory):
     return run(tmp_path_factory.mktemp("plain"), images, BASE)
@@ -53,27 +53,31 @@ def plain(images, tmp_path_factory):
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_it_changes_the_training_and_resumes_to_the_bit(
-    images, plain, tmp_path, monkeypatch, choice
+    images, plain, tmp_path, ending_before, choice
 ):
-    from tasks.train.loops import torch as torch_loop
-
     hyperparameters = BASE.model_copy(update=CHOICES[choice])
     whole = run(tmp_path / "whole", images, hyperparameters)
-    recorded = torch_loop.learning_rate
-
-    def failing(step, *others):
-        if step == 8:  # of 6 in an epoch
-            raise InterruptedTrainingError
-        return recorded(step, *others)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(torch_loop, "learning_rate", failing)
-        with pytest.raises(InterruptedTrainingError):
-            run(tmp_path, images, hyperparameters, scale=OFTEN, output="interrupted")
+    with ending_before(10):  # in the second epoch
+        run(tmp_path, images, hyperparameters, scale=OFTEN, output="interrupted")
     resumed = run(tmp_path, images, hyperparameters)
     assert resumed.facts == whole.facts
     assert resumed.model_files() == whole.model_files()
     assert plain.facts["weights"] != whole.facts["weights"]
+
+
+def test_a_network_with_batch_norms_learns_and_goes_on_to_the_bit(images, tmp_path, ending_before):
+    resnet = Model(family="auto", config=RESNET | {"hidden_sizes": [8, 16], "depths": [1, 1]})
+    recipe = BASE.model_copy(update={"epochs": 6, "augment": Augment(shift=1)})
+    whole = run(tmp_path / "whole", images, recipe, model=resnet)
+    assert whole.facts["val_accuracy"] > 0.6
+    weights = models.load(whole.folder / "model").module.state_dict()
+    counts = {int(each) for name, each in weights.items() if "num_batches_tracked" in name}
+    assert counts == {6 * whole.facts["best_epoch"]}
+    with ending_before(15):
+        run(tmp_path, images, recipe, model=resnet, scale=OFTEN, output="stopped")
+    resumed = run(tmp_path, images, recipe, model=resnet)
+    assert resumed.facts == whole.facts
+    assert resumed.model_files() == whole.model_files()
 
 
 def test_a_frozen_backbone_stays_as_it_was(images, tmp_path):
@@ -89,15 +93,15 @@ def test_a_frozen_backbone_stays_as_it_was(images, tmp_path):
 def test_the_network_is_given_to_ddp_once_and_again_when_it_thaws(
     images, tmp_path, monkeypatch, frozen, wraps
 ):
-    from ray.train import torch as ray_torch
+    from tasks.train.loops import torch as torch_loop
 
-    wrapped, original = [], ray_torch.prepare_model
+    wrapped, original = [], torch_loop.prepare_model
 
     def counted(network, **options):
         wrapped.append(network)
         return original(network, **options)
 
-    monkeypatch.setattr(ray_torch, "prepare_model", counted)
+    monkeypatch.setattr(torch_loop, "prepare_model", counted)
     run(tmp_path, images, BASE.model_copy(update={"freeze_epochs": frozen}))
     assert len(wrapped) == wraps
 
@@ -123,13 +127,10 @@ def test_adapters_change_linear_layers_by_their_rank_and_are_saved_merged(images
 
 
 def test_a_network_without_linear_layers_has_nothing_to_adapt(images, tmp_path):
-    config = {
-        "model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8], "depths": [1],
-        "layer_type": "basic",
-    }  # fmt: skip
+    resnet = Model(family="auto", config=RESNET | {"hidden_sizes": [8], "depths": [1]})
     hyperparameters = BASE.model_copy(update={"lora": Lora(r=2)})
     with pytest.raises(ValueError, match=r"train\.lora: the network has no linear layers"):
-        run(tmp_path, images, hyperparameters, model=Model(family="auto", config=config))
+        run(tmp_path, images, hyperparameters, model=resnet)
 
 
 def test_the_average_is_what_is_evaluated_and_kept(images, tmp_path):

@@ -6,7 +6,8 @@ import torch
 
 from models.network import normalise
 from retrain.workload import Augment, ColorJitter, Data, Images, RandAugment, Train, Workload
-from tasks.train.augment import Augmentation, mean_loss
+from tasks.train.augment import Augmentation
+from tasks.train.balance import mean_loss
 from tasks.train.mixing import mix
 from tasks.train.sampler import BatchSampler
 from tests.tasks.train.helpers import SMALL, run

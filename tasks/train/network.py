@@ -1,0 +1,152 @@
+"""Changes a network for its training: adapters, a part of it for each worker, an average of it."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from retrain.workload import Lora
+
+if TYPE_CHECKING:
+    from models.network import Network
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+def lora_faults(network: "Network") -> Iterator[str]:
+    """A sentence if a network has no layers that take adapters; its tensors need no values."""
+    if not _adapted(network):
+        yield "train.lora: the network has no linear layers to adapt; leave it out."
+
+
+def add_adapters(network: "Network", lora: Lora) -> None:
+    """Adds low-rank adapters (Hu et al., 2021), by `peft`, to a network whose weights freeze.
+
+    Each linear layer gets one but the last layer's, which is trained itself.
+
+    Raises:
+        ValueError: The network has no such layers.
+    """
+    from peft import LoraConfig, get_peft_model
+
+    for fault in lora_faults(network):
+        raise ValueError(fault)
+    _, *last = (name for name, _ in network.classifier.named_children())
+    config = LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha or 2 * lora.r,
+        lora_dropout=lora.dropout,
+        target_modules=_adapted(network),
+        modules_to_save=last,
+    )
+    network.classifier = get_peft_model(network.classifier, config)
+
+
+def _adapted(network: "Network") -> list[str]:
+    """The names of the linear layers of the backbone."""
+    backbone = next(name for name, _ in network.classifier.named_children())
+    return [
+        name
+        for name, module in network.classifier.named_modules()
+        if isinstance(module, nn.Linear) and name.startswith(f"{backbone}.")
+    ]
+
+
+def merge_adapters(network: "Network") -> None:
+    """Adds the adapters' products to the weights, so that the network is an ordinary one again."""
+    network.classifier = network.classifier.merge_and_unload()  # type: ignore[operator]
+
+
+def update_average(average: nn.Module, network: nn.Module, decay: float, updates: int) -> None:
+    """Takes the weights after a step into their average, without waiting for a GPU.
+
+    The first time the average becomes the weights. The statistics of batch norms are always the
+    network's own.
+
+    Args:
+        average: Another network like it; changed in place.
+        network: After a step.
+        decay: The part of the average that stays. It is less in the first updates,
+            (1 + n) / (10 + n) after n of them, as in TensorFlow's `ExponentialMovingAverage`.
+        updates: How many there were before this one.
+    """
+    kept = min(decay, (1 + updates) / (10 + updates)) if updates else 0.0
+    take = get_ema_multi_avg_fn(kept)  # type: ignore[no-untyped-call]
+    take(tuple(average.parameters()), tuple(network.parameters()), updates)
+    for averaged, current in zip(average.buffers(), network.buffers(), strict=True):
+        averaged.copy_(current)
+
+
+def divide(network: "Network", device: torch.device, precision: str) -> None:
+    """Divides a network among the workers: fully sharded data parallel (Zhao et al., 2023).
+
+    Each worker keeps a part of every weight, of its gradient and of the optimizer's state, and has
+    the whole of a layer only while it calculates with it. Matrix products are calculated and
+    weights exchanged in the precision of the training, gradients in float32. Weights beside those
+    of a batch norm stay in float32: PyTorch's do not take others.
+
+    Args:
+        network: On the CPU, with the same weights on each worker.
+        device: Of this worker; GPUs get their parts here.
+        precision: Of the training.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
+    policy = MixedPrecisionPolicy()
+    if precision == "bf16" and not any(isinstance(each, BATCH_NORMS) for each in network.modules()):
+        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+    for unit in (*network.layers(), network):
+        fully_shard(unit, mesh=mesh, mp_policy=policy)
+
+
+def exchange_gradients(network: Any, is_last: bool) -> None:
+    """Has the workers of a divided network exchange gradients after the last part of a batch."""
+    if _is_divided(network):
+        network.set_requires_gradient_sync(is_last)
+
+
+def state_of(network: nn.Module) -> dict[str, Any]:
+    """A network's state; of a divided one all of it, for the first worker, on the CPU."""
+    if not _is_divided(network):
+        return network.state_dict()
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    return get_model_state_dict(network, options=options)
+
+
+def state_of_optimizer(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """An optimizer's state; of a divided network's, as `state_of` gives its own."""
+    if not _is_divided(network):
+        return optimizer.state_dict()
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
+
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    return get_optimizer_state_dict(network, optimizer, options=options)
+
+
+def restore(
+    network: nn.Module, optimizer: torch.optim.Optimizer, states: Mapping[str, Any]
+) -> None:
+    """Puts the states `network` and `optimizer` back, which each worker has."""
+    if not _is_divided(network):
+        network.load_state_dict(states["network"])
+        optimizer.load_state_dict(states["optimizer"])
+        return
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
+
+    set_state_dict(
+        network,
+        optimizer,
+        model_state_dict=states["network"],
+        optim_state_dict=states["optimizer"],
+        options=StateDictOptions(full_state_dict=True),
+    )
+
+
+def _is_divided(network: nn.Module) -> bool:
+    return hasattr(network, "set_requires_gradient_sync")  # as PyTorch's FSDPModule has
