@@ -72,19 +72,17 @@ class Augmentation:
             parts = parts[first : first + len(images)]
             images = self._cropping.crop(images, parts, self._size)
         images = augment(images, self._changes, self._sampler, step, first)
-        if not self._transform and not self._mix:
-            return images, ((labels, 1.0),)
-        place = (step, self._sampler.rank, *((first,) if first else ()))
-        seed = np.random.SeedSequence((self._sampler.seed, AUGMENT, *place))
-        for_transforms, for_mixing = seed.generate_state(2, np.uint64).tolist()
+        targets: Targets = ((labels, 1.0),)
+        if self._transform or self._mix:
+            place = (step, self._sampler.rank, *((first,) if first else ()))
+            seed = np.random.SeedSequence((self._sampler.seed, AUGMENT, *place))
+            for_transforms, for_mixing = seed.generate_state(2, np.uint64).tolist()
         if self._transform:
             images = self._transform(images, for_transforms >> 1)
-        if not self._mix:
-            return images, ((labels, 1.0),)
-        mixed: tuple[Tensor, Targets] = self._mix(
-            images, labels, self._changes, np.random.default_rng(for_mixing)
-        )
-        return mixed
+        if self._mix:
+            random = np.random.default_rng(for_mixing)
+            images, targets = self._mix(images, labels, self._changes, random)
+        return images, targets
 
 
 def augment(

@@ -92,8 +92,9 @@ def launch(job: TrainingJob) -> dict[str, Any]:
             returned = fit(trainer).return_value
     except KeyboardInterrupt:
         step = checkpoint.newest(job.scratch)
-        ended = f"train ended at step {step}" if step else "train ended"
-        console.say(f"{ended}. The same command goes on from there.")
+        place = f"at step {step}. The same command goes on from there."
+        other = "before its end. The same command goes on from its last checkpoint."
+        console.say(f"train ended {place if step else other}")
         raise
     except TrainingFailedError as error:
         if explained := _explained(error, scale.timeout_seconds):

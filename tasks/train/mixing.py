@@ -1,18 +1,16 @@
 """Mixes training images with others of their batch, and their labels in the same shares."""
 
-from typing import TYPE_CHECKING
+import numpy as np
+import torch
+from torch import Tensor
 
 from retrain.workload import Augment
 from tasks.train.augment import Targets
 
-if TYPE_CHECKING:
-    import numpy as np
-    from torch import Tensor
-
 
 def mix(
-    images: "Tensor", labels: "Tensor", changes: Augment, random: "np.random.Generator"
-) -> "tuple[Tensor, Targets]":
+    images: Tensor, labels: Tensor, changes: Augment, random: np.random.Generator
+) -> tuple[Tensor, Targets]:
     """Mixes each image with another one, by mixup or cutmix; with both, one of them at random.
 
     Mixup (Zhang et al., 2018) adds the pixels; cutmix (Yun et al., 2019, appendix A) replaces a
@@ -27,8 +25,6 @@ def mix(
     Returns:
         float32 (N, H, W, C), to the same scale, and the labels.
     """
-    import torch
-
     kinds = (("mixup", changes.mixup), ("cutmix", changes.cutmix))
     alphas = [(kind, alpha) for kind, alpha in kinds if alpha is not None]
     kind, alpha = alphas[int(random.integers(len(alphas)))]
@@ -48,7 +44,7 @@ def mix(
 
 
 def _rectangle(
-    height: int, width: int, area: float, random: "np.random.Generator"
+    height: int, width: int, area: float, random: np.random.Generator
 ) -> tuple[slice, slice]:
     """Rows and columns of a rectangle with a share of the image's area, cut off at its edge."""
     sides = []

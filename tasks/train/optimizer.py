@@ -5,11 +5,12 @@ from math import cos, pi
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.nn.utils import clip_grad_norm_, get_total_norm
+
 from retrain.workload import Plateau, Train
 
 if TYPE_CHECKING:
-    import torch
-
     from models.network import Network
 
 # Of one_cycle, as in torch.optim.lr_scheduler.OneCycleLR.
@@ -19,13 +20,11 @@ END_DIVISOR = 25.0 * 1e4
 PLATEAU_THRESHOLD = 1e-4
 
 
-def make_optimizer(network: "Network", hyperparameters: Train) -> "torch.optim.Optimizer":
+def make_optimizer(network: "Network", hyperparameters: Train) -> torch.optim.Optimizer:
     """Makes the optimizer, without decay of biases and of norms' weights.
 
     Each group of parameters has `lr_scale`, by which the learning rate of a step is multiplied.
     """
-    import torch
-
     decay, lr = hyperparameters.weight_decay, hyperparameters.lr
     depths = network.depths() if hyperparameters.layer_decay < 1 else {}
     deepest = max(depths.values(), default=0)
@@ -43,16 +42,14 @@ def make_optimizer(network: "Network", hyperparameters: Train) -> "torch.optim.O
     ]
     if hyperparameters.optimizer == "sgd":
         momentum = hyperparameters.momentum
-        from torch.distributed.tensor import DTensor
-
         # PyTorch has no fused step of SGD for the parts of a divided network.
-        divided = any(isinstance(each, DTensor) for each in network.parameters())
-        return torch.optim.SGD(settings, lr, momentum, nesterov=momentum > 0, fused=not divided)
+        is_fused = not hasattr(network, "set_requires_gradient_sync")
+        return torch.optim.SGD(settings, lr, momentum, nesterov=momentum > 0, fused=is_fused)
     kind = torch.optim.Adam if hyperparameters.optimizer == "adam" else torch.optim.AdamW
     return kind(settings, lr, fused=True)
 
 
-def set_learning_rate(optimizer: "torch.optim.Optimizer", lr: float) -> None:
+def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
     """Sets the learning rate of all groups of parameters, each by its scale."""
     for group in optimizer.param_groups:
         group["lr"] = lr * group["lr_scale"]
@@ -100,7 +97,7 @@ def _plateaus(losses: Sequence[float], plateau: Plateau) -> int:
     return found
 
 
-def clip_gradients(module: "torch.nn.Module", largest: float) -> "torch.Tensor":
+def clip_gradients(module: torch.nn.Module, largest: float) -> torch.Tensor:
     """Scales the gradients down if their norm, over all parameters, is too large.
 
     Args:
@@ -110,8 +107,6 @@ def clip_gradients(module: "torch.nn.Module", largest: float) -> "torch.Tensor":
     Returns:
         The norm before the scaling.
     """
-    from torch.nn.utils import clip_grad_norm_, get_total_norm
-
     if largest:
         norm = clip_grad_norm_(module.parameters(), largest)
     else:

@@ -144,20 +144,15 @@ def _best(job: TrainingJob, reports: Reports) -> dict[str, Any]:
     Raises:
         ValueError: There is none that could be.
     """
-    named, metric = job.hyperparameters.function, job.hyperparameters.best.metric
-    if not reports.history:
-        raise ValueError(f"{KEY}: {named} never called ray.train.report.")
-    reported = sorted(set().union(*reports.history) - NO_METRICS)
-    if metric not in reported:
-        raise ValueError(
-            f"{KEY}: {named} never reported {metric}, by which train.best.metric finds the best "
-            f"report. It reported {', '.join(reported) or 'no numbers'}."
-        )
     if reports.best:
         return reports.best
+    reported = sorted(set().union(*reports.history) - NO_METRICS)
+    checkpoints = sum(entry["checkpoint"] for entry in reports.history)
     raise ValueError(
-        f"{KEY}: {named} reported no checkpoint with {metric}: pass one to ray.train.report, with "
-        "the network's state_dict in a file."
+        f"{KEY}: {job.hyperparameters.function} never called ray.train.report with "
+        f"{job.hyperparameters.best.metric}, by which train.best.metric finds the best report, and "
+        f"a checkpoint that has the network's state_dict in a file. It reported "
+        f"{', '.join(reported) or 'no numbers'}, and {checkpoints} checkpoints."
     )
 
 
