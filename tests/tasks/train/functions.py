@@ -84,29 +84,28 @@ def report(metrics, weights=None):
         ray.train.report(metrics, checkpoint=checkpoint)
 
 
-def weights_of(config):
-    return network.build_model(len(config["classes"]), channels=1).state_dict()
+def reports(config):
+    """Reports as it is told; it does not resume, and is lost once before its fourth report."""
+    for number, (metrics, kind) in enumerate(config["reports"]):
+        if number == 3:
+            lose_once(config)
+        made = network.build_model(len(config["classes"]), channels=1).state_dict()
+        weights = {
+            "none": None,
+            "another": torch.nn.Linear(2, 2).state_dict(),
+            "filled": {
+                "network": {name: torch.full_like(each, number) for name, each in made.items()}
+            },
+        }[kind]
+        numbers = {name: torch.tensor(float(value)) for name, value in metrics.items()}
+        report(numbers, weights)
+    return lambda: None  # which cannot be pickled
 
 
-def never_reports(config):
-    pass
-
-
-def reports_nan(config):
-    report({"val_accuracy": 0.5}, weights_of(config))
-    report({"val_accuracy": 0.5, "loss": float("nan")}, weights_of(config))
-
-
-def reports_no_checkpoint(config):
-    report({"val_accuracy": 0.5})
-
-
-def reports_another_metric(config):
-    report({"accuracy": torch.tensor(0.5)}, weights_of(config))
-
-
-def reports_another_network(config):
-    report({"val_accuracy": 0.5}, torch.nn.Linear(2, 2).state_dict())
+def lose_once(config):
+    if not (lost := Path(config["lost"])).exists():
+        lost.touch()
+        raise RuntimeError("the connection was lost")
 
 
 def raises(config):
@@ -140,36 +139,12 @@ def reports_pretrained(config):
 
 def reports_by_name(config):
     with tempfile.TemporaryDirectory() as folder:
-        torch.save(weights_of(config), Path(folder, "weights.pt"))
+        torch.save(config["model"].state_dict(), Path(folder, "weights.pt"))
         report_of_ray({"val_accuracy": 0.5}, checkpoint=Checkpoint.from_directory(folder))
 
 
 def reads_a_file(config):
     torch.load("gone.pt")
-
-
-def reports_three(config):
-    """The second is the best; the third has no checkpoint. It returns what cannot be pickled."""
-    for number, accuracy in enumerate((0.5, 0.9, 0.95)):
-        weights = {
-            name: torch.full_like(value, number) for name, value in weights_of(config).items()
-        }
-        report({"val_accuracy": accuracy}, {"network": weights} if number < 2 else None)
-    return lambda: None
-
-
-def begins_again(config):
-    """It does not resume, and is lost in its fourth report, once."""
-    lost = Path(config["lost"])
-    for number, accuracy in enumerate((0.9, 0.5, 0.6, 0.7)):
-        if number == 3 and not lost.exists():
-            lost.touch()
-            raise RuntimeError("the connection was lost")
-        weights = weights_of(config)
-        report(
-            {"val_accuracy": accuracy},
-            {name: torch.full_like(value, number) for name, value in weights.items()},
-        )
 
 
 def stops_once(config):
@@ -182,13 +157,11 @@ def trainer_stops_once(config):
 
 def losing(train, config):
     """Trains, but the connection is lost in the third report, once."""
-    lost = Path(config["lost"])
     real, reported = ray.train.report, []
 
     def losing(metrics, checkpoint=None):
-        if len(reported) == 2 and not lost.exists():
-            lost.touch()
-            raise RuntimeError("the connection was lost")
+        if len(reported) == 2:
+            lose_once(config)
         reported.append(metrics)
         real(metrics, checkpoint=checkpoint)
 
@@ -197,7 +170,7 @@ def losing(train, config):
         train(config)
     finally:
         ray.train.report = real
-        with lost.with_name("reported").open("a", encoding="utf-8") as file:
+        with Path(config["lost"]).with_name("reported").open("a", encoding="utf-8") as file:
             file.write(f"{len(reported)} ")
 
 
@@ -206,7 +179,7 @@ def hangs_on_one_worker(config):
     if ray.train.get_context().get_world_rank():
         time.sleep(600)
     elif config["where"] == "report":
-        report({"val_accuracy": 0.5}, weights_of(config))
+        report({"val_accuracy": 0.5}, config["model"].state_dict())
     else:
         torch.distributed.all_reduce(torch.zeros(1))
 

@@ -1,8 +1,113 @@
 """Each combination that a workload may have is refused before the run, or trains."""
 
-import pytest
+import tempfile
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from math import isfinite
+from pathlib import Path
+from typing import Any
 
-from tests.tasks.train.combinations import TABLE, Place, combinations, document, train_small
+import numpy as np
+import pytest
+import torch
+
+import models
+from tasks.data.shards import open_prepared
+from tasks.train import stream_ingest
+from tasks.train.job import TrainingJob
+from tasks.train.launch import fit, launch
+from tests.tasks.train.combinations import EPOCHS, OWN, SIDE, TABLE, Combination, Place, document
+
+
+def train_all(jobs: Sequence[TrainingJob], workers: int) -> list[str | None]:
+    """Runs trainings by the project's own loop, one after the other in the same workers.
+
+    Returns:
+        What failed in each of them; None for those that ended.
+    """
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    resources = {"resources_per_worker": {"CPU": 0.4}} if workers else {}
+    scaling = ScalingConfig(num_workers=workers, **resources)
+    streamed = [job for job in jobs if job.ingest == "stream"]
+    assert not streamed or len(jobs) == 1, "a trainer has the images of one training"
+    images = stream_ingest.of_trainer(*streamed, scaling) if streamed else {}
+    with tempfile.TemporaryDirectory() as storage:
+        trainer = TorchTrainer(
+            _work_all,
+            train_loop_config={"job": jobs[0], "jobs": list(jobs)},
+            torch_config=TorchConfig(backend="gloo", timeout_s=60),
+            scaling_config=scaling,
+            run_config=RunConfig(name="combinations", storage_path=storage),
+            **images,
+        )
+        return list(fit(trainer).return_value)
+
+
+def _work_all(config: Mapping[str, Any]) -> list[str | None]:
+    from tasks.train.loops import torch as own_loop
+
+    return [_attempt(partial(own_loop.work, job), job) for job in config["jobs"]]
+
+
+def _attempt(train: Callable[[], dict[str, Any]], job: TrainingJob) -> str | None:
+    """What fails in a training."""
+    try:
+        result = train()
+        return _fault(job, result) if result else None
+    except Exception as error:
+        return f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+
+
+def _fault(job: TrainingJob, result: Mapping[str, Any]) -> str | None:
+    """What is wrong with a training that ended: its numbers, or the network that it saved."""
+    history, best = result["history"], result["best"]
+    numbers = [value for entry in history for value in entry.values() if isinstance(value, float)]
+    if len(history) != EPOCHS or not all(map(isfinite, numbers)):
+        return f"its history is {history}"
+    network, val = models.load(job.output).module, open_prepared(job.images).split("val")
+    images = torch.from_numpy(val.images[np.arange(len(val))])
+    with torch.inference_mode():
+        if images.ndim == 2:  # embeddings, of which the saved network makes its own
+            logits = network(torch.zeros(2, SIDE, SIDE, 3, dtype=torch.uint8))
+            return None if torch.isfinite(logits).all() else "the saved network gives no numbers"
+        labels = torch.from_numpy(val.labels)
+        loss = float(torch.nn.functional.cross_entropy(network(images), labels))
+    told = best.get("val_loss", best.get("eval_loss"))
+    tolerance = 0.05 if job.hyperparameters.precision == "bf16" else 1e-3
+    if abs(loss - told) <= tolerance * max(1.0, loss):
+        return None
+    return f"the saved network's loss is {loss}, and the training said {told}"
+
+
+def train_small(place: Place, chosen: Iterable[Combination]) -> dict[Combination, str]:
+    """What fails in combinations that are not refused; Ray is up if some have workers."""
+
+    def together(each: Combination) -> tuple[str, int, str]:
+        """What combinations share that one trainer trains."""
+        return each.loop, each.workers, str(each) if each.ingest == "stream" else ""
+
+    chosen = sorted((each for each in chosen if each.is_trained), key=together)
+    starts: dict[str, Path] = {}
+    for family in sorted({each.network for each in chosen if "champion" in each.recipe}):
+        plain = Combination(family, OWN, "memory", "one process", "plain")
+        job = place.job(plain, Path(f"start-{family}"))
+        assert train_all([job], 0) == [None]
+        starts[family] = job.output
+    found: dict[Combination, str | None] = {}
+    for number, ((loop, workers, _), group) in enumerate(groupby(chosen, together)):
+        jobs = {}
+        for each in group:
+            start = starts[each.network] if "champion" in each.recipe else None
+            jobs[each] = place.job(each, Path(f"trained-{number}", str(len(jobs))), start)
+        if loop == OWN:
+            found |= dict(zip(jobs, train_all([*jobs.values()], workers), strict=True))
+        else:
+            found |= {each: _attempt(partial(launch, job), job) for each, job in jobs.items()}
+    return {each: fault for each, fault in found.items() if fault}
 
 
 @pytest.fixture(scope="module")
@@ -10,20 +115,16 @@ def place(tmp_path_factory):
     return Place(tmp_path_factory.mktemp("combinations"))
 
 
-def test_each_network_trains_by_each_loop_and_way_of_images(place):
-    chosen = [
-        each
-        for each in combinations(place.families)
-        if (each.recipe, each.sharing) == ("plain", "one process")
-        and each.ingest != "stream"
-        and place.refusal(each) is None
-    ]
-    assert len(chosen) > 15
-    assert train_small(place, chosen) == {}
+@pytest.fixture(scope="module")
+def refused(place):
+    return place.refusals()
+
+
+def test_the_page_says_what_is_refused(refused):
+    assert TABLE.read_text(encoding="utf-8") == document(refused)
 
 
 @pytest.mark.slow
-def test_what_is_not_refused_trains_and_the_page_says_so(place, ray_session):
-    refused = {each: place.refusal(each) for each in combinations(place.families)}
+def test_what_is_not_refused_trains(place, refused, ray_session):
+    place.write_images()
     assert train_small(place, [each for each, why in refused.items() if why is None]) == {}
-    assert TABLE.read_text(encoding="utf-8") == document(refused)

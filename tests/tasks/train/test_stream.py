@@ -23,7 +23,6 @@ pytestmark = pytest.mark.usefixtures("ray_session")
 ROOT = Path(__file__).parents[3]
 COUNT = 150
 DATA = Data(path="data")
-IMAGES = Images(size=8, channels=1)
 RECIPE = Train(epochs=3, batch_size=16, lr=0.01, augment=Augment(shift=1))
 # Memory for about two thirds of the training images: windows of two batches.
 FEW = 2 * 2.5 * 16 * 64 / 1e9
@@ -40,7 +39,8 @@ class Both:
     pulled: Path
 
 
-def prepare(root: Path, format: str) -> Both:
+def prepare(root: Path, format: str, size: int = 8, channels: int = 1) -> Both:
+    """Images that are validated, and prepared in both ways."""
     files = {f"{n % 3}/{n:03}.png": png(n, 10, 8) for n in range(COUNT)}
     if format == "folders":
         write_files(root / "data", files)
@@ -60,7 +60,7 @@ def prepare(root: Path, format: str) -> Both:
     for storage in ("pixels", "source"):
         (root / storage).mkdir()
         space = workspace(root / storage, "preprocess")
-        images = IMAGES.model_copy(update={"storage": storage})
+        images = Images(size=size, channels=channels, storage=storage)
         assert preprocess(DATA, images, raw, validated, space)["storage"] == storage
         folders[storage] = space.folder
     return Both(folders["pixels"], folders["source"], raw.folder)
