@@ -57,14 +57,38 @@ def launch(job: TrainingJob) -> dict[str, Any]:
         TimeoutError: Workers waited too long for another one.
         ray.train.TrainingFailedError: More workers were lost than `scale.max_failures`.
     """
-    scale, loop, streamed = job.scale, loop_of(job.hyperparameters), job.ingest == "stream"
+    scale, streamed = job.scale, job.ingest == "stream"
     if scale.workers or streamed:
         ray_cluster.connect()
     if scale.workers and ray_cluster.is_remote():
         ray_cluster.forget_others(Project(job.root).state)
+    scaling, loop = _scaling(scale), loop_of(job.hyperparameters)
+    trainer = _trainer(job, loop, scaling)
+    if scale.workers:
+        job.waiting.touch()
+    resources = scaling.resources_per_worker or {}
+    try:
+        with telling_that_it_waits(job.waiting, scaling.num_workers, resources):
+            returned = fit(trainer).return_value
+    except KeyboardInterrupt:
+        step = checkpoint.newest(job.scratch)
+        place = f"at step {step}. The same command goes on from there."
+        other = "before its end. The same command goes on from its last checkpoint."
+        console.say(f"train ended {place if step else other}")
+        raise
+    except TrainingFailedError as error:
+        if explained := _explained(error, scale.timeout_seconds):
+            raise explained from error
+        raise
+    result: dict[str, Any] = loop.finish(job, returned)
+    return result
+
+
+def _trainer(job: TrainingJob, loop: Any, scaling: ScalingConfig) -> TorchTrainer:
+    """Ray Train's trainer, which runs the loop on each worker."""
+    scale = job.scale
     os.environ[REPORT_SECONDS] = str(scale.timeout_seconds)
-    scaling = _scaling(scale)
-    trainer = TorchTrainer(
+    return TorchTrainer(
         _work,
         train_loop_config={"loop": loop.work, "job": job},
         torch_config=TorchConfig(
@@ -80,28 +104,8 @@ def launch(job: TrainingJob) -> dict[str, Any]:
             failure_config=FailureConfig(max_failures=scale.max_failures),
             callbacks=[StopAtVerdict(job.waiting), *loop.callbacks(job)],
         ),
-        **(import_module(STREAM).of_trainer(job, scaling) if streamed else {}),
+        **(import_module(STREAM).of_trainer(job, scaling) if job.ingest == "stream" else {}),
     )
-    if scale.workers:
-        job.waiting.touch()
-    waiting = telling_that_it_waits(
-        job.waiting, scaling.num_workers, scaling.resources_per_worker or {}
-    )
-    try:
-        with waiting:
-            returned = fit(trainer).return_value
-    except KeyboardInterrupt:
-        step = checkpoint.newest(job.scratch)
-        place = f"at step {step}. The same command goes on from there."
-        other = "before its end. The same command goes on from its last checkpoint."
-        console.say(f"train ended {place if step else other}")
-        raise
-    except TrainingFailedError as error:
-        if explained := _explained(error, scale.timeout_seconds):
-            raise explained from error
-        raise
-    result: dict[str, Any] = loop.finish(job, returned)
-    return result
 
 
 def _work(config: Mapping[str, Any]) -> Any:

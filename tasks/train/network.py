@@ -109,24 +109,29 @@ def exchange_gradients(network: Any, is_last: bool) -> None:
         network.set_requires_gradient_sync(is_last)
 
 
-def state_of(network: nn.Module) -> dict[str, Any]:
-    """A network's state; of a divided one all of it, for the first worker, on the CPU."""
+def states_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The states of a `network` and its `optimizer`, for the first worker to save.
+
+    Of a divided network it gets all, on the CPU.
+    """
     if not _is_divided(network):
-        return network.state_dict()
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+        return {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    return get_model_state_dict(network, options=options)
+    weights, state = get_state_dict(network, optimizer, options=options)
+    return {"network": weights, "optimizer": state}
 
 
-def state_of_optimizer(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """An optimizer's state; of a divided network's, as `state_of` gives its own."""
-    if not _is_divided(network):
-        return optimizer.state_dict()
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
-
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    return get_optimizer_state_dict(network, optimizer, options=options)
+def weights_of(network: nn.Module) -> dict[str, torch.Tensor]:
+    """A copy of a network's state on the CPU; of a divided one, for the first worker."""
+    state = network.state_dict()
+    whole = {
+        name: each.full_tensor() if hasattr(each, "full_tensor") else each
+        for name, each in state.items()
+    }
+    # On a CPU, what is not divided is the network's own.
+    return {name: each.cpu().clone() for name, each in whole.items()}
 
 
 def restore(

@@ -11,6 +11,7 @@ from models import processing
 from retrain.code import libraries_of, names_in
 from retrain.workload import Workload
 from tasks.data.shards import open_prepared
+from tasks.train import checkpoint
 from tasks.train.job import TrainingJob
 from tasks.train.loops import modules_of_the_user
 
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
 
 
 def of_training(job: TrainingJob, start: "Start") -> Iterator[str]:
-    """What it starts from, what it takes otherwise than asked, and how its images differ."""
+    """Where it starts, what it takes otherwise than asked, and how its images differ."""
     if start.registered:
         yield f"train starts from the weights of version {start.registered.version.version}."
+    if step := checkpoint.newest(job.scratch):
+        yield f"train continues at step {step}, from its last checkpoint."
     wanted = job.hyperparameters.batch_size
     if job.batch_size < wanted:
         yield (

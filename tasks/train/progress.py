@@ -29,18 +29,9 @@ TICK_SECONDS = 0.25
 LOG_SECONDS = 5.0
 
 
-def write(
-    scratch: Path, progress: Progress, history: Sequence[Epoch], resumed_at: int | None = None
-) -> None:
-    """Writes the progress of a training.
-
-    Args:
-        scratch: Of the training.
-        progress: Of now.
-        history: The epochs that are over.
-        resumed_at: The epoch in which an interrupted training has been gone on with.
-    """
-    document = {"progress": asdict(progress), "history": list(history), "resumed_at": resumed_at}
+def write(scratch: Path, progress: Progress, history: Sequence[Epoch]) -> None:
+    """Writes the progress of a training, with the epochs that are over."""
+    document = {"progress": asdict(progress), "history": list(history)}
     write_json(scratch / FILE, document)
 
 
@@ -61,7 +52,6 @@ class Meter:
         self._steps, self._batch = epochs * per_epoch, batch
         self._first = self._last = step
         self._began = self._looked = monotonic()
-        self._resumed_at = step // per_epoch + 1 if 0 < step < self._steps else None
 
     def tick(self, step: int, loss_sum: "Tensor", history: Sequence[Epoch]) -> None:
         """Writes the progress of the training, unless it has just done so.
@@ -91,7 +81,7 @@ class Meter:
             loss=loss,
             seconds_left=seconds / done * (self._steps - step) if done else 0.0,
         )
-        write(self._scratch, progress, history, self._resumed_at)
+        write(self._scratch, progress, history)
 
 
 @contextmanager
@@ -99,8 +89,6 @@ def followed(
     scratch: Path, show: Callable[[Progress], None], log: Callable[[Sequence[Epoch]], None]
 ) -> Iterator[None]:
     """Shows and logs what a loop writes, while the training runs and once after it.
-
-    A line says where a training continues that was interrupted.
 
     Args:
         scratch: Of the training.
@@ -112,17 +100,11 @@ def followed(
     """
     file = scratch / FILE
     file.unlink(missing_ok=True)  # of a try that was interrupted
-    announced: set[int] = set()
 
     def take() -> Sequence[Epoch]:
         """Shows what is written; returns the epochs that are over."""
         written = json.loads(file.read_text(encoding="utf-8"))
-        epoch, progress = written["resumed_at"], Progress(**written["progress"])
-        if epoch and epoch not in announced:
-            announced.add(epoch)
-            place = f"epoch {epoch} of {progress.epochs}"
-            console.say(f"train continues at {place}, from its last checkpoint.")
-        show(progress)
+        show(Progress(**written["progress"]))
         history: Sequence[Epoch] = written["history"]
         return history
 

@@ -109,19 +109,7 @@ def train(
         ConnectionError: MLflow cannot be reached.
         TimeoutError, ray.train.TrainingFailedError: As `launch` does.
     """
-    job = TrainingJob(
-        model=model,
-        hyperparameters=hyperparameters,
-        scale=scale,
-        images=images.folder,
-        pulled=pulled.folder,
-        start=start.model,
-        root=workspace.project.root,
-        scratch=workspace.scratch,
-        output=workspace.folder / MODEL,
-        ingest="stream" if images.facts["storage"] == "source" else scale.ingest,
-        bounds=workspace.trial.bounds if workspace.trial else {},
-    )
+    job = _job(model, hyperparameters, scale, images, pulled, start, workspace)
     for line in notices.of_training(job, start):
         console.say(line)
     with _tracked(workspace, _parameters(job), images.digest) as run:
@@ -138,6 +126,31 @@ def train(
         write_json(workspace.report / TRACKED, asdict(run))
         tracking.log_artifacts(workspace.project, run.run_id, workspace.report, "train")
     return _facts(job, start, result)
+
+
+def _job(
+    model: Model,
+    hyperparameters: Train,
+    scale: Scale,
+    images: Artifact,
+    pulled: Artifact,
+    start: "Start",
+    workspace: Workspace,
+) -> TrainingJob:
+    """Describes the training to its loop."""
+    return TrainingJob(
+        model=model,
+        hyperparameters=hyperparameters,
+        scale=scale,
+        images=images.folder,
+        pulled=pulled.folder,
+        start=start.model,
+        root=workspace.project.root,
+        scratch=workspace.scratch,
+        output=workspace.folder / MODEL,
+        ingest="stream" if images.facts["storage"] == "source" else scale.ingest,
+        bounds=workspace.trial.bounds if workspace.trial else {},
+    )
 
 
 def _parameters(job: TrainingJob) -> dict[str, Any]:

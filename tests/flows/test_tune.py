@@ -123,7 +123,7 @@ def test_a_killed_search_goes_on_with_the_trial_that_was_running(clone, first, t
         process.wait()
 
     done = clone.retrain("tune", "vit", *LONG, "--trials", "2")
-    assert "train continues at epoch" in done.stdout
+    assert "train continues at step" in done.stdout
     trials = search(clone, *LONG, "--trials", "2")["trials"]
     assert sorted(trial["trial"] for trial in trials) == [0, 1]
     assert {trial["state"] for trial in trials} <= {COMPLETE, PRUNED}

@@ -159,8 +159,7 @@ class Training:
     def _save(self) -> None:
         """Writes a checkpoint, as the first worker; all are called."""
         state = {
-            "network": changes.state_of(self.network),
-            "optimizer": changes.state_of_optimizer(self.network, self.optimizer),
+            **changes.states_of(self.network, self.optimizer),
             "average": self.average.state_dict() if self.average else None,
             "step": self.step,
             "loss_sums": collective.of_all_workers(self.loss_sum).tolist(),
@@ -307,9 +306,7 @@ class Training:
         self.history.append(this)
         best = self.best["epoch"] if self.best else None
         if is_better(this, best, self.hyperparameters.best):
-            # On a CPU the state of a network is the network's own.
-            state = {name: value.cpu().clone() for name, value in changes.state_of(network).items()}
-            self.best = {"epoch": dict(this), "weights": state}
+            self.best = {"epoch": dict(this), "weights": changes.weights_of(network)}
         self.loss_sum.zero_()
         worth = min(checkpoint.WORTH_SECONDS, self.job.scale.checkpoint_seconds)
         if collective.said_by_first(monotonic() - self.saved > worth or self.is_over):

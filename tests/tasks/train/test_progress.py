@@ -49,20 +49,6 @@ def test_what_the_meter_measures_is_shown(tmp_path, monkeypatch):
     assert json.loads((tmp_path / FILE).read_text())["progress"]["images_per_second"] == 40.0
 
 
-@pytest.mark.parametrize(("step", "said"), [(113, True), (0, False), (400, False)])
-def test_a_line_says_once_where_an_interrupted_training_continues(tmp_path, caplog, step, said):
-    (tmp_path / FILE).write_text("of the training that was interrupted")
-    meter = Meter(tmp_path, epochs=40, per_epoch=10, batch=8, step=step)
-    shown = []
-    with followed(tmp_path, shown.append, nothing):
-        meter.write(114, 1.0, 7.0, [EPOCH] * 11)
-        wait_for(lambda: shown)
-        meter.write(400, 1.0, 7.0, [EPOCH] * 40)
-    line = "train continues at epoch 12 of 40, from its last checkpoint."
-    assert caplog.messages == ([line] if said else [])
-    assert (shown[-1].epoch, shown[-1].fraction) == (40, 1.0)
-
-
 def test_epochs_are_logged_while_the_training_runs_and_again_after_a_failure(tmp_path):
     tries = []
 
@@ -94,6 +80,7 @@ def test_a_log_that_still_fails_at_the_end_fails_the_step(tmp_path):
 
 def test_an_error_of_the_training_ends_the_following(tmp_path):
     before = threading.active_count()
+    (tmp_path / FILE).write_text("of the training that was interrupted")
     with pytest.raises(ValueError, match="diverged"), followed(tmp_path, nothing, nothing):
         raise ValueError("diverged")
     assert threading.active_count() == before

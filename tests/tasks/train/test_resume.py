@@ -36,10 +36,12 @@ def interrupted(images, tmp_path, ending_before):
     return tmp_path
 
 
-def test_it_goes_on_from_the_last_checkpoint(interrupted, undisturbed, images, steps):
+def test_it_goes_on_from_the_last_checkpoint(interrupted, undisturbed, images, steps, caplog):
     kept = sorted((interrupted / "scratch" / checkpoint.FOLDER).iterdir())
     assert [int(path.name.split("-")[0]) for path in kept] == [13, 14, 15]
+    caplog.clear()
     resumed = run(interrupted, images, RECIPE, model=DROPOUT)
+    assert "train continues at step 15, from its last checkpoint." in caplog.messages
     assert steps == list(range(2 * PER_EPOCH + 3, 4 * PER_EPOCH))
     assert resumed.facts == undisturbed.facts
     assert resumed.model_files() == undisturbed.model_files()

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from models.network import normalise
 from retrain.workload import Augment, ColorJitter, Data, Images, RandAugment, Train, Workload
 from tasks.train.augment import Augmentation
 from tasks.train.balance import mean_loss
@@ -51,11 +50,6 @@ def test_the_seed_and_the_step_decide_the_changes(changes):
     assert once.max() <= 255.01
 
 
-def test_a_magnitude_that_the_library_refuses_is_refused_before_the_run():
-    with pytest.raises(ValueError, match="less than or equal to 29"):
-        RandAugment(magnitude=30)
-
-
 def test_workers_change_their_images_differently():
     one, two = (
         Augmentation(CHANGES["colours"], BatchSampler(64, 64, 0, rank, 2), 16)(
@@ -64,11 +58,6 @@ def test_workers_change_their_images_differently():
         for rank in range(2)
     )
     assert not torch.allclose(one, two, atol=1)
-
-
-def test_a_crop_of_an_even_image_is_the_image():
-    changed, _ = Augmentation(CHANGES["crop"], SAMPLER, 16)(pictures(), LABELS, 0)
-    assert torch.allclose(changed, pictures().float(), atol=1e-3)
 
 
 def test_a_crop_is_a_part_of_the_image_scaled_to_the_whole():
@@ -99,32 +88,22 @@ def test_erasing_blackens_a_rectangle_of_some_images():
     assert not erased.all(1).any()
 
 
-def test_mixed_images_are_those_that_their_labels_name():
-    for step in range(20):
-        random = np.random.default_rng(step)
-        mixed, ((labels, share), (others, rest)) = mix(
-            pictures(), LABELS, Augment(mixup=0.4), random
-        )
-        expected = share * (40 + 5 * labels) + rest * (40 + 5 * others)
-        assert share + rest == 1
-        assert torch.allclose(mixed[:, 3, 4, 0], expected.float(), atol=1e-3)
-
-
-def test_the_shares_of_a_cut_image_are_those_of_its_pixels():
-    shares = []
+def test_mixed_images_show_as_much_of_each_label_as_it_says():
+    cuts = []
     for step in range(50):
-        random = np.random.default_rng(step)
-        mixed, ((labels, share), (others, rest)) = mix(
-            pictures(), LABELS, Augment(cutmix=1.0), random
-        )
-        different = labels != others
-        own = (mixed[..., 0] == (40 + 5 * labels)[:, None, None]).float().mean((1, 2))
-        assert torch.allclose(own[different], torch.tensor(share).float())
-        theirs = (mixed[..., 0] == (40 + 5 * others)[:, None, None]).float().mean((1, 2))
-        assert torch.allclose(theirs[different], torch.tensor(rest).float())
-        shares.append(share)
-    assert min(shares) < 0.5
-    assert max(shares) > 0.9
+        mixed, targets = mix(pictures(), LABELS, Augment(mixup=0.4), np.random.default_rng(step))
+        (labels, share), (others, rest) = targets
+        assert share + rest == 1
+        expected = share * (40 + 5 * labels) + rest * (40 + 5 * others)
+        assert torch.allclose(mixed[:, 3, 4, 0], expected.float(), atol=1e-3)
+        mixed, targets = mix(pictures(), LABELS, Augment(cutmix=1.0), np.random.default_rng(step))
+        different = targets[0][0] != targets[1][0]
+        for labels, share in targets:
+            shown = (mixed[..., 0] == (40 + 5 * labels)[:, None, None]).float().mean((1, 2))
+            assert torch.allclose(shown[different], torch.tensor(share).float())
+        cuts.append(targets[0][1])
+    assert min(cuts) < 0.5
+    assert max(cuts) > 0.9
 
 
 def test_with_both_a_batch_gets_one_of_them():
@@ -146,12 +125,6 @@ def test_the_loss_of_mixed_labels_is_that_of_their_mixed_probabilities():
     expected = torch.nn.functional.cross_entropy(logits, soft)
     found = mean_loss(torch.nn.functional.cross_entropy, logits, targets)
     assert float(found) == pytest.approx(float(expected), rel=1e-5)
-
-
-def test_changed_images_are_normalised_as_stored_ones_are():
-    images = pictures()
-    mean, std = torch.full((3, 1, 1), 127.5), torch.full((3, 1, 1), 63.75)
-    assert torch.equal(normalise(images, mean, std), normalise(images.float(), mean, std))
 
 
 EVERYTHING = Augment(
