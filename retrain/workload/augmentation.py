@@ -98,3 +98,8 @@ class Augment(Section):
         """Whether it changes what grey images do not have."""
         jitter = self.color_jitter
         return self.rand_augment is not None or bool(jitter and (jitter.saturation or jitter.hue))
+
+    @property
+    def by_kornia(self) -> bool:
+        """Whether it makes changes that the library kornia makes."""
+        return bool(self.color_jitter or self.rand_augment or self.erasing)

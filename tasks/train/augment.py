@@ -1,34 +1,24 @@
-"""Augments the training images; the seed and the step decide the random changes.
+"""Changes the training images at random; the seed and the step decide how.
 
-Mirroring and shifting are plain indexing here: kornia's shift of 64 images of 8 x 8 takes 0.9 ms,
-where a whole step takes 5.8 ms. The other changes are made by `cropping.py`, `transforms.py` and
-`mixing.py`, which are imported by name: their code does not belong to a training without them.
+Mirroring and shifting are plain indexing: kornia's shift of 64 images of 8 x 8 takes 0.9 ms, where
+a whole step takes 5.8 ms. Kornia recolours and erases, a batch at a time on its device; it draws on
+the CPU, so that the changes are the same on every device.
 """
 
+import warnings
+from collections.abc import Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from retrain.workload import Augment
+from tasks.train.ingest import CROPPING
 from tasks.train.sampler import AUGMENT, BatchSampler
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-CROPPING = "tasks.train.cropping"
-TRANSFORMS, MIXING = "tasks.train.transforms", "tasks.train.mixing"
-
 # Labels, and the share of each image that they are for; the shares add up to 1.
-Targets = tuple[tuple["Tensor", float], ...]
-
-
-def modules_for(changes: Augment) -> tuple[str, ...]:
-    """The modules that some changes need beside this one."""
-    made_by = {
-        CROPPING: changes.crop,
-        TRANSFORMS: changes.color_jitter or changes.rand_augment or changes.erasing,
-        MIXING: changes.mixup or changes.cutmix,
-    }
-    return tuple(module for module, change in made_by.items() if change)
+Targets = tuple[tuple[Tensor, float], ...]
 
 
 class Augmentation:
@@ -43,14 +33,12 @@ class Augmentation:
             size: Height and width of the images that the network takes.
         """
         self._changes, self._sampler, self._size = changes, sampler, size
-        modules = {name: import_module(name) for name in modules_for(changes)}
-        self._transform: Any = TRANSFORMS in modules and modules[TRANSFORMS].Transforms(changes)
-        self._cropping: Any = modules.get(CROPPING)
-        self._mix: Any = MIXING in modules and modules[MIXING].mix
+        self._transforms = list(_transforms(changes))
+        self._is_mixed = bool(changes.mixup or changes.cutmix)
 
     def __call__(
-        self, images: "Tensor", labels: "Tensor", step: int, first: int = 0
-    ) -> "tuple[Tensor, Targets]":
+        self, images: Tensor, labels: Tensor, step: int, first: int = 0
+    ) -> tuple[Tensor, Targets]:
         """Changes a worker's images of a batch, or some of them.
 
         How an image is cut, mirrored and shifted depends on its place in the batch alone. The other
@@ -65,29 +53,54 @@ class Augmentation:
         Returns:
             uint8 or float32 (N, size, size, C), 0 to 255, and what the images show.
         """
-        import numpy as np
-
         if self._changes.crop is not None:
-            parts = self._cropping.draw_parts(self._changes.crop, self._sampler, step)
-            parts = parts[first : first + len(images)]
-            images = self._cropping.crop(images, parts, self._size)
+            cropping = import_module(CROPPING)
+            parts = cropping.draw_parts(self._changes.crop, self._sampler, step)
+            images = cropping.crop(images, parts[first : first + len(images)], self._size)
         images = augment(images, self._changes, self._sampler, step, first)
         targets: Targets = ((labels, 1.0),)
-        if self._transform or self._mix:
-            place = (step, self._sampler.rank, *((first,) if first else ()))
+        place = (step, self._sampler.rank, *((first,) if first else ()))
+        if self._transforms or self._is_mixed:
             seed = np.random.SeedSequence((self._sampler.seed, AUGMENT, *place))
             for_transforms, for_mixing = seed.generate_state(2, np.uint64).tolist()
-        if self._transform:
+        if self._transforms:
             images = self._transform(images, for_transforms >> 1)
-        if self._mix:
-            random = np.random.default_rng(for_mixing)
-            images, targets = self._mix(images, labels, self._changes, random)
+        if self._is_mixed:
+            images, targets = mix(images, labels, self._changes, np.random.default_rng(for_mixing))
         return images, targets
+
+    def _transform(self, images: Tensor, seed: int) -> Tensor:
+        """Makes kornia's changes, which the seed decides."""
+        # The network draws its own numbers from the generator, which stays as it was.
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.default_generator.manual_seed(seed)
+            pixels = images.permute(0, 3, 1, 2).float() / 255
+            for transform in self._transforms:
+                pixels = transform(pixels)
+        return 255 * pixels.permute(0, 2, 3, 1)
+
+
+def _transforms(changes: Augment) -> Iterator[torch.nn.Module]:
+    """The changes that kornia makes, of float32 images (N, C, H, W), 0 to 1."""
+    if not changes.by_kornia:
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its own use of torch
+        from kornia import augmentation
+        from kornia.augmentation.auto import RandAugment
+
+    if jitter := changes.color_jitter:
+        strengths = (jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue)
+        yield augmentation.ColorJitter(*strengths, p=1.0)
+    if policy := changes.rand_augment:
+        yield RandAugment(policy.count, policy.magnitude)
+    if changes.erasing:
+        yield augmentation.RandomErasing(p=changes.erasing)
 
 
 def augment(
-    images: "Tensor", changes: Augment, sampler: BatchSampler, step: int, first: int = 0
-) -> "Tensor":
+    images: Tensor, changes: Augment, sampler: BatchSampler, step: int, first: int = 0
+) -> Tensor:
     """Mirrors and shifts images at random, on the device that they are on.
 
     Args:
@@ -102,9 +115,6 @@ def augment(
     """
     if not changes.flip and not changes.shift:
         return images
-    import numpy as np
-    import torch
-
     # Drawn for the whole batch: an image's change does not depend on the number of workers.
     random = np.random.default_rng((sampler.seed, AUGMENT, step))
     whole, rank = (sampler.workers, sampler.share), sampler.rank
@@ -118,3 +128,49 @@ def augment(
     pixels = torch.from_numpy(y[:, :, None] * width + x[:, None, :]).to(images.device)
     flat = images.flatten(1, 2)
     return flat.gather(1, pixels.flatten(1)[:, :, None].expand(flat.shape)).view(images.shape)
+
+
+def mix(
+    images: Tensor, labels: Tensor, changes: Augment, random: np.random.Generator
+) -> tuple[Tensor, Targets]:
+    """Mixes each image with another one, by mixup or cutmix; with both, one of them at random.
+
+    Mixup (Zhang et al., 2018) adds the pixels; cutmix (Yun et al., 2019, appendix A) replaces a
+    rectangle. The share is drawn from Beta(alpha, alpha), once for the batch.
+
+    Args:
+        images: uint8 or float32 (N, H, W, C).
+        labels: int64 (N,).
+        changes: The alphas; at least one is given.
+        random: Draws.
+
+    Returns:
+        float32 (N, H, W, C), to the same scale, and the labels.
+    """
+    kinds = (("mixup", changes.mixup), ("cutmix", changes.cutmix))
+    alphas = [(kind, alpha) for kind, alpha in kinds if alpha is not None]
+    kind, alpha = alphas[int(random.integers(len(alphas)))]
+    share = random.beta(alpha, alpha)
+    others = torch.from_numpy(random.permutation(len(images))).to(images.device)
+    pixels = images.float()
+    if kind == "mixup":
+        pixels = torch.lerp(pixels[others], pixels, share)
+    else:
+        pixels = pixels.clone()
+        height, width = images.shape[1:3]
+        rows, columns = _rectangle(height, width, 1 - share, random)
+        pixels[:, rows, columns] = pixels[others][:, rows, columns]
+        replaced = (rows.stop - rows.start) * (columns.stop - columns.start)
+        share = 1 - replaced / (height * width)
+    return pixels, ((labels, share), (labels[others], 1 - share))
+
+
+def _rectangle(
+    height: int, width: int, area: float, random: np.random.Generator
+) -> tuple[slice, slice]:
+    """Rows and columns of a rectangle with a share of the image's area, cut off at its edge."""
+    sides = []
+    for side in (height, width):
+        centre, half = int(random.integers(side)), side * area**0.5 / 2
+        sides.append(slice(max(0, round(centre - half)), min(side, round(centre + half))))
+    return sides[0], sides[1]

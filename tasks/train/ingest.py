@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.compute.prefetch import prefetch
 from tasks.data.shards import Prepared, PreparedSplit, StoredImages
-from tasks.train.balance import class_weights
 from tasks.train.job import TrainingJob
-from tasks.train.sampler import BatchSampler, Windows
+from tasks.train.sampler import BatchSampler, Windows, class_weights
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,6 +35,7 @@ BATCHES_AHEAD = 3
 # Imported by their names, so that their code does not belong to a training without them.
 DATALOADER = "tasks.train.dataloader_ingest"
 STREAM = "tasks.train.stream_ingest"
+CROPPING = "tasks.train.cropping"
 
 Batch = tuple["Tensor", "Tensor"]
 

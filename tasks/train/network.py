@@ -125,13 +125,10 @@ def states_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
 
 def weights_of(network: nn.Module) -> dict[str, torch.Tensor]:
     """A copy of a network's state on the CPU; of a divided one, for the first worker."""
-    state = network.state_dict()
-    whole = {
-        name: each.full_tensor() if hasattr(each, "full_tensor") else each
-        for name, each in state.items()
+    return {
+        name: (each.full_tensor() if hasattr(each, "full_tensor") else each).cpu().clone()
+        for name, each in network.state_dict().items()
     }
-    # On a CPU, what is not divided is the network's own.
-    return {name: each.cpu().clone() for name, each in whole.items()}
 
 
 def restore(

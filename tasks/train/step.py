@@ -4,10 +4,9 @@
   network of the user's, and `notices.py` says what may surprise
 - `launch.py` starts the workers; `loops/` has the training loops, of which one is imported, and
   `job.py` their arguments
-- `sampler.py` and `ingest.py` bring the images; `augment.py` changes them, with `transforms.py` and
-  `mixing.py`
-- `network.py`, `device.py`, `optimizer.py`, `balance.py` and `collective.py` train the network
-- `validation.py` and `selection.py` find the best epoch
+- `sampler.py` and `ingest.py` bring the images; `augment.py` changes them
+- `network.py`, `device.py`, `optimizer.py`, `loss.py` and `collective.py` train the network
+- `selection.py` finds the best epoch
 - `checkpoint.py` and `progress.py` keep and show how far it is; `reports.py` does for a function
 """
 
@@ -33,10 +32,9 @@ from tasks.data.embeddings import prepared_by
 from tasks.data.raw_dataset import READERS
 from tasks.data.shards import SOURCE_MODULE
 from tasks.train import notices
-from tasks.train.augment import TRANSFORMS, modules_for
 from tasks.train.checks import check, check_slowly
 from tasks.train.estimate import forecast
-from tasks.train.ingest import DATALOADER, STREAM
+from tasks.train.ingest import CROPPING, DATALOADER, STREAM
 from tasks.train.job import TrainingJob
 from tasks.train.loops import module_name, modules_of_the_user, used_by
 from tasks.train.progress import followed
@@ -230,8 +228,9 @@ def _chosen(workload: Workload, images: Artifact, pulled: Artifact, start: "Star
     if workload.scale.ingest == "dataloader":
         modules += (DATALOADER,)
     libraries = libraries_of(users)
-    modules += (changes := modules_for(workload.train.augment))
-    if TRANSFORMS in changes:
+    if workload.train.augment.crop:
+        modules += (CROPPING,)
+    if workload.train.augment.by_kornia:
         libraries += ("kornia",)
     if workload.train.lora:
         libraries += ("peft",)

@@ -23,8 +23,7 @@ from tasks.compute.ray_data import BLOCK_SECONDS, connect
 from tasks.data.shards import PreparedSplit, open_prepared
 from tasks.data.source_images import SourceImages
 from tasks.train import checkpoint
-from tasks.train.augment import CROPPING
-from tasks.train.ingest import cuts, sampler
+from tasks.train.ingest import CROPPING, cuts, sampler
 from tasks.train.job import TrainingJob
 from tasks.train.sampler import BatchSampler
 

@@ -14,13 +14,12 @@ from torch import Tensor
 from tasks.data.shards import open_prepared
 from tasks.train import checkpoint, collective, device, network as changes
 from tasks.train.augment import Augmentation
-from tasks.train.balance import loss_function, mean_loss
 from tasks.train.ingest import open_ingest, sampler
 from tasks.train.job import TrainingJob
+from tasks.train.loss import loss_function, mean_loss, validate
 from tasks.train.optimizer import clip_gradients, learning_rate, make_optimizer, set_learning_rate
 from tasks.train.progress import Meter
 from tasks.train.selection import is_better, stops_early
-from tasks.train.validation import validate
 
 if TYPE_CHECKING:
     from models.network import Network

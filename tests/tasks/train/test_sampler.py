@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
 
-from tasks.train.sampler import BatchSampler
+from tasks.train.sampler import BatchSampler, Windows, class_weights
+
+LABELS = np.repeat([0, 1, 2], [900, 90, 10])
 
 
 def batches(rows=23, size=4, seed=0, rank=0, workers=1):
@@ -39,3 +41,23 @@ def test_every_worker_step_and_seed_draws_its_own_dropout(other):
     seeds = batches().network_seeds(5)
     assert seeds == batches().network_seeds(5)
     assert len({*seeds, *batches().network_seeds(6), *batches(**other).network_seeds(5)}) == 15
+
+
+def test_the_weights_make_classes_equal_and_are_1_on_average():
+    weights = class_weights(LABELS, 3)
+    assert weights * np.bincount(LABELS) == pytest.approx([1000 / 3] * 3)
+    assert weights[LABELS].mean() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("windows", [None, Windows(batches=20, block=5)])
+def test_images_are_drawn_so_that_classes_are_equal(windows):
+    chances = class_weights(LABELS, 3)[LABELS]
+    sampler = BatchSampler(1000, 10, 0, 0, 1, windows, chances)
+    # With windows, only a window that has a rare class can draw it.
+    drawn = np.concatenate([LABELS[sampler.epoch(epoch)].ravel() for epoch in range(20)])
+    shares = np.bincount(drawn, minlength=3) / len(drawn)
+    assert shares == pytest.approx([1 / 3] * 3, abs=0.1 if windows is None else 0.25)
+    assert shares[2] > 0.1
+    alone = sampler.epoch(1)
+    parts = [BatchSampler(1000, 10, 0, rank, 2, windows, chances).epoch(1) for rank in range(2)]
+    assert np.array_equal(np.concatenate(parts, axis=1), alone)

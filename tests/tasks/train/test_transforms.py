@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from retrain.workload import Augment, ColorJitter, Data, Images, RandAugment, Train, Workload
-from tasks.train.augment import Augmentation
-from tasks.train.balance import mean_loss
-from tasks.train.mixing import mix
+from tasks.train.augment import Augmentation, mix
+from tasks.train.loss import mean_loss
 from tasks.train.sampler import BatchSampler
 from tests.tasks.train.helpers import SMALL, run
 
