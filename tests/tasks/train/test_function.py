@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from importlib.metadata import version
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +12,11 @@ import torch
 from safetensors.torch import load
 
 import models
+from models.network import normalise
 from retrain import tracking
 from retrain.caching import is_transient
-from retrain.params import load_workload
-from retrain.project import Project
 from retrain.workload import Best, Model, Scale, Train
 from tasks.data.shards import open_prepared
-from tasks.train.checks import check, check_slowly
 from tasks.train.datasets import SplitDataset
 from tasks.train.reports import BEST, NEWEST
 from tests.tasks.train import functions
@@ -63,19 +61,13 @@ def test_a_training_that_was_over_is_not_repeated(trained, images):
 
 def test_the_images_that_it_gets_are_those_that_the_served_network_sees(images):
     network = models.build("custom", MODEL.model_dump(exclude={"family"}), (8, 8, 1), 3)
-    from models.network import normalise
-
-    def pixels(batch):
-        return normalise(batch, network.mean, network.std)
-
-    dataset = SplitDataset(images, "val", 1.0, pixels)
-    val = open_prepared(images).split("val")
-    stored = torch.from_numpy(val.images[np.arange(len(val))])
-    assert len(dataset) == len(val)
-    image, label = dataset[5]
-    assert torch.equal(image, network.normalised(stored)[5])
-    assert label == val.labels[5]
-    assert torch.equal(dataset.__getitems__([7, 5])[1][0], image)
+    pixels = partial(normalise, mean=network.mean, std=network.std)
+    dataset, val = SplitDataset(images, "val", 1.0, pixels), open_prepared(images).split("val")
+    expected = network.normalised(torch.from_numpy(val.images[np.arange(len(val))]))
+    assert len(dataset) == len(expected)
+    for (image, label), row in zip(dataset.__getitems__([7, 5]), (7, 5), strict=True):
+        assert torch.equal(image, expected[row])
+        assert label == val.labels[row]
 
 
 def reporting(*reports, **arguments):
@@ -189,151 +181,6 @@ def test_tied_weights_are_saved_and_loaded(images, tmp_path):
     module = models.load(trained.folder / "model").module.classifier
     assert module.second.weight is module.first.weight
     assert trained.facts["parameters"] == 64 * 64 + 2 * 64 + 64 * 3 + 3
-
-
-def pretrained_weights(folder):
-    """A file with weights of the first layer, and one with a number."""
-    first = torch.nn.Conv2d(1, 16, 3)
-    torch.nn.init.constant_(first.weight, 5)
-    (folder / "weights").mkdir()
-    torch.save(first.state_dict(), folder / "weights" / "mine.pt")
-    (folder / "weights" / "bias.txt").write_text("0.5")
-
-
-FILES = {
-    "factory": "tests.tasks.train.functions:pretrained_network",
-    "files": {"weights": "weights/mine.pt", "vocabulary": "weights/bias.txt"},
-    "arguments": {},
-}
-
-
-def test_the_files_of_a_factory_are_read_and_travel_with_the_network(images, tmp_path):
-    pretrained_weights(tmp_path)
-    settings = workload(tmp_path, model=FILES).model
-    trained = run(tmp_path, images, with_function("reports_pretrained"), model=settings)
-    moved = trained.folder.rename(tmp_path / "elsewhere") / "model"
-    assert {path.name for path in (moved / models.FILES).iterdir()} == {
-        "weights.pt", "vocabulary.txt",
-    }  # fmt: skip
-    shutil.rmtree(tmp_path / "weights")
-    (moved / models.FILES / "weights.pt").write_bytes(b"is not read")
-    network = models.load(moved).module.classifier
-    assert (network[0].weight == 5).all()
-    assert (network[-1].bias == 0.5).all()
-
-
-def test_the_content_of_its_files_is_in_the_key(tmp_path):
-    pretrained_weights(tmp_path)
-    before = workload(tmp_path, model=FILES)
-    assert list(check(before, Project(tmp_path))) == []
-    (tmp_path / "weights" / "bias.txt").write_text("0.25")
-    now = workload(tmp_path, model=FILES)
-    assert now.flat()["model.pretrained_version"] != before.flat()["model.pretrained_version"]
-    [changed] = check(before, Project(tmp_path))
-    assert changed.startswith("model.files: their content is not model.pretrained_version")
-    (tmp_path / "weights" / "bias.txt").unlink()
-    gone = workload(tmp_path, model=FILES)
-    assert list(check(gone, Project(tmp_path))) == [
-        "model.files.vocabulary: no file weights/bias.txt."
-    ]
-
-
-def workload(folder, *, train=None, model=None, images=None):
-    """A workload that is read from a file, with some parameters changed."""
-    tree = {
-        "data": {"path": "data/sides"},
-        "images": {"size": 8, "channels": 1},
-        "model": {"family": "custom", "factory": FACTORY, "arguments": {"channels": 1}},
-        "train": {"function": "examples.ported:train"},
-    }
-    tree["model"] |= model or {}
-    tree["train"] |= train or {}
-    tree["images"] |= images or {}
-    (folder / "params.yaml").write_text(json.dumps({"workloads": {"sides": tree}}))
-    return load_workload(folder / "params.yaml", "sides")
-
-
-@pytest.mark.parametrize(
-    ("changes", "fault"),
-    [
-        ({"train": {"ema": 0.9}}, "train.ema: train.function does not use it."),
-        (
-            {"images": {"storage": "source"}},
-            "images.storage: train.function needs prepared images, and not source.",
-        ),
-        (
-            {"train": {"function": "examples.gone:train"}},
-            "train.function: there is no module examples.gone in the project's folder.",
-        ),
-        (
-            {"model": {"factory": "gone:build"}},
-            "model.factory: there is no module gone in the project's folder.",
-        ),
-    ],
-)
-def test_what_is_not_there_is_found_before_anything_runs(tmp_path, changes, fault):
-    assert list(check(workload(tmp_path, **changes), Project(tmp_path))) == [fault]
-
-
-@pytest.mark.parametrize(
-    ("changes", "fault"),
-    [
-        ({"train": {"function": "examples.ported:run"}}, "examples.ported has no function run."),
-        ({"model": {"factory": "examples.network:make"}}, "examples.network has no function make."),
-        ({"model": {"arguments": {"depth": 1}}}, "TypeError: build_model() got an unexpected"),
-        ({"model": {"arguments": {}}}, "failed on an image of 8 x 8 pixels and 1 channels"),
-        (
-            {"model": {"factory": "tests.tasks.train.functions:no_module", "arguments": {}}},
-            "returned a Unexpected, not a torch.nn.Module.",
-        ),
-        (
-            {"model": FILES | {"factory": "tests.tasks.train.functions:always_pretrained"}},
-            "unexpected keyword argument 'vocabulary'",
-        ),
-        (
-            {
-                "model": {
-                    "factory": "tests.tasks.train.functions:always_pretrained",
-                    "arguments": {"weights": "weights/mine.pt"},
-                }
-            },
-            "pretrained=False if it has such a parameter, and the files of model.files: "
-            "tests.tasks.train.functions:always_pretrained failed: FileNotFoundError",
-        ),
-        (
-            {"model": {"factory": "tests.tasks.train.functions:forgets", "arguments": {}}},
-            "gives other answers after it was saved and loaded",
-        ),
-    ],
-)
-def test_code_that_cannot_be_used_is_found_before_the_training(tmp_path, changes, fault):
-    pretrained_weights(tmp_path)
-    assert list(check(workload(tmp_path, **changes), Project(tmp_path))) == []
-    [found] = check_slowly(workload(tmp_path, **changes), Project(tmp_path))
-    assert fault in found
-    assert "\n" not in found
-
-
-@pytest.mark.parametrize(
-    "model",
-    [{}, FILES, {"factory": "tests.tasks.train.functions:tied", "arguments": {}}],
-    ids=["plain", "files", "tied"],
-)
-def test_code_that_can_be_used_is_not_refused(tmp_path, model):
-    pretrained_weights(tmp_path)
-    assert list(check_slowly(workload(tmp_path, model=model), Project(tmp_path))) == []
-
-
-def test_a_library_that_is_not_locked_is_named(tmp_path, caplog):
-    chosen = workload(tmp_path)
-    (tmp_path / "requirements.lock").write_text("torch==2.13.0\nRay==2.60.0 ; extra\n")
-    with caplog.at_level("INFO", "retrain"):
-        assert list(check_slowly(chosen, Project(tmp_path))) == []
-        assert caplog.messages == []
-        (tmp_path / "requirements.lock").write_text("torch==2.13.0\n")
-        assert list(check_slowly(chosen, Project(tmp_path))) == []
-    [said] = caplog.messages
-    assert said.startswith(f"ray {version('ray')} is not in requirements.lock: add it")
 
 
 @pytest.fixture

@@ -72,14 +72,14 @@ MASK_TOKEN = {  # which no gradient reaches
     "model_type": "dinov2", "patch_size": 4, "hidden_size": 16, "num_hidden_layers": 1,
     "num_attention_heads": 2,
 }  # fmt: skip
-AUTO = [
+ANY = [
     Model(family="auto", config=BATCH_NORMS),
     Model(family="auto", config=MASK_TOKEN),
     Model(family="custom", factory="tests.tasks.train.functions:with_an_idle_parameter"),
 ]
 
 
-@pytest.mark.parametrize(("model", "frozen"), zip(AUTO, (1, 1, 0), strict=True))
+@pytest.mark.parametrize(("model", "frozen"), zip(ANY, (1, 1, 0), strict=True))
 def test_workers_train_any_network_and_evaluate_what_is_saved(
     ray_session, images, tmp_path, model, frozen
 ):
