@@ -1,6 +1,6 @@
 """Finds what a training would not follow, or what it requires but this machine lacks."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +30,10 @@ def check(workload: Workload, project: Project) -> Iterator[str]:
     """
     family, settings, shape = described(workload)
     yield from family.pretrained_faults(settings, shape, project.root)
-    yield from _unfit_for_the_loop(workload)
-    yield from _unfit_for_each_other(workload)
-    yield from _missing_modules(workload)
+    rules = [*_unused(workload), *_unfit(workload), *_missing_modules(workload)]
     if not ray_cluster.is_remote():
-        yield from _lacking_on_this_machine(workload.train, workload.scale)
+        rules += _lacking_on_this_machine(workload.train, workload.scale)
+    yield from (fault for is_broken, fault in rules if is_broken)
 
 
 def check_slowly(workload: Workload, project: Project) -> Iterator[str]:
@@ -73,65 +72,95 @@ def without_memory(workload: Workload, project: Project) -> "Network | None":
     return network
 
 
-def _unfit_for_the_loop(workload: Workload) -> Iterator[str]:
-    """Finds settings that the training loop would not follow."""
-    train, metric = workload.train, workload.train.best.metric
+Rules = list[tuple[bool, str]]  # whether each is broken, and what is said then
+
+
+def _unused(workload: Workload) -> Rules:
+    """The settings that the training loop would not follow."""
+    train = workload.train
     named = FUNCTION if train.function else "the project's own loop"
-    for name in _changed(train, sorted(set(Train.model_fields) - used_by(train))):
-        yield f"train.{name}: {named} does not use it."
-    if train.function:
-        if workload.images.storage == "source":
-            yield f"images.storage: {named} needs prepared images, and not source."
-        if workload.scale.strategy != "ddp":
-            yield f"scale.strategy: {named} has ddp."
-    elif metric not in METRICS:
-        yield f"train.best.metric: {metric} is not one of {', '.join(METRICS)}."
+    unused = sorted(set(Train.model_fields) - used_by(train))
+    return [
+        *((name in _changed(train), f"train.{name}: {named} does not use it.") for name in unused),
+        (
+            train.function is not None and workload.images.storage == "source",
+            f"images.storage: {named} needs prepared images, and not source.",
+        ),
+        (
+            train.function is not None and workload.scale.strategy != "ddp",
+            f"scale.strategy: {named} has ddp.",
+        ),
+        (
+            train.function is None and train.best.metric not in METRICS,
+            f"train.best.metric: {train.best.metric} is not one of {', '.join(METRICS)}.",
+        ),
+    ]
 
 
-def _unfit_for_each_other(workload: Workload) -> Iterator[str]:
-    """Finds settings of the own loop that do not go with the network, or with each other."""
-    train, scale = workload.train, workload.scale
-    if workload.model.family == "custom":
-        for name in _changed(train, OF_KNOWN_PARTS):
-            yield f"train.{name}: it needs a network of transformers, with a known last layer."
-    if train.lora:
-        for name in _changed(train, ("freeze_epochs", "layer_decay")):
-            yield f"train.{name}: train.lora does not train these layers; leave one of them out."
-    if scale.strategy == "fsdp" and not train.function:
-        if scale.workers < 2:
-            yield "scale.strategy: fsdp divides a network among scale.workers; set it to 2 or more."
-        for name in _changed(train, ("lora", "freeze_epochs", "ema")):
-            yield f"train.{name}: it does not go with scale.strategy fsdp."
+def _unfit(workload: Workload) -> Rules:
+    """The settings of the own loop that do not go with the network, or with each other."""
+    train, changed = workload.train, _changed(workload.train)
+    is_custom = workload.model.family == "custom"
+    is_divided = workload.scale.strategy == "fsdp" and train.function is None
+    known = "it needs a network of transformers, with a known last layer."
+    frozen = "train.lora does not train these layers; leave one of them out."
+    return [
+        *((is_custom and name in changed, f"train.{name}: {known}") for name in OF_KNOWN_PARTS),
+        *(
+            (train.lora is not None and name in changed, f"train.{name}: {frozen}")
+            for name in ("freeze_epochs", "layer_decay")
+        ),
+        (
+            is_divided and workload.scale.workers < 2,
+            "scale.strategy: fsdp divides a network among scale.workers; set it to 2 or more.",
+        ),
+        *(
+            (
+                is_divided and name in changed,
+                f"train.{name}: it does not go with scale.strategy fsdp.",
+            )
+            for name in ("lora", "freeze_epochs", "ema")
+        ),
+    ]
 
 
-def _changed(train: Train, names: Iterable[str]) -> Iterator[str]:
-    """Those of some parameters that are not at their default."""
+def _changed(train: Train) -> set[str]:
+    """The parameters that are not at their default."""
     unset = Train()
-    return (name for name in names if getattr(train, name) != getattr(unset, name))
+    return {name for name in Train.model_fields if getattr(train, name) != getattr(unset, name)}
 
 
-def _missing_modules(workload: Workload) -> Iterator[str]:
-    """Finds code of the user's that is named, but is not there."""
+def _missing_modules(workload: Workload) -> Rules:
+    """Code of the user's that is named, but is not there."""
     factory = workload.model.model_dump().get("factory")
-    for key, named in ((FUNCTION, workload.train.function), ("model.factory", factory)):
-        if named and source_of(module := user_code.module_of(named)) is None:
-            yield f"{key}: there is no module {module} in the project's folder."
-
-
-def _lacking_on_this_machine(train: Train, scale: Scale) -> Iterator[str]:
-    """Finds that GPUs, or the compiler that `torch.compile` calls, are missing."""
-    gpus = len(gpu_capabilities())
-    if scale.require_gpu:
-        yield from lacking_gpus(scale, gpus)
-    elif scale.backend == "nccl" and gpus < scale.workers:
-        yield "scale.backend: nccl needs a GPU for each worker. Leave it out to train on CPUs."
-    on_gpu = gpus >= max(scale.workers, 1)
-    if train.compile is True and not find_compiler(on_gpu):
-        language, variable, package = ("C", "CC", "gcc") if on_gpu else ("C++", "CXX", "g++")
-        yield (
-            f"train.compile: there is no {language} compiler. Install one, such as {package}, name "
-            f"it in {variable}, or set train.compile=false."
+    named = {FUNCTION: workload.train.function, "model.factory": factory}
+    modules = {key: user_code.module_of(name) for key, name in named.items() if name}
+    return [
+        (
+            source_of(module) is None,
+            f"{key}: there is no module {module} in the project's folder.",
         )
+        for key, module in modules.items()
+    ]
+
+
+def _lacking_on_this_machine(train: Train, scale: Scale) -> Rules:
+    """What is missing: GPUs, or the compiler that `torch.compile` calls."""
+    gpus = len(gpu_capabilities())
+    on_gpu = gpus >= max(scale.workers, 1)
+    language, variable, package = ("C", "CC", "gcc") if on_gpu else ("C++", "CXX", "g++")
+    return [
+        *((scale.require_gpu, fault) for fault in lacking_gpus(scale, gpus)),
+        (
+            not scale.require_gpu and scale.backend == "nccl" and gpus < scale.workers,
+            "scale.backend: nccl needs a GPU for each worker. Leave it out to train on CPUs.",
+        ),
+        (
+            train.compile is True and not find_compiler(on_gpu),
+            f"train.compile: there is no {language} compiler. Install one, such as {package}, name "
+            f"it in {variable}, or set train.compile=false.",
+        ),
+    ]
 
 
 def lacking_gpus(scale: Scale, gpus: int) -> Iterator[str]:

@@ -11,7 +11,6 @@ speed is assumed, and may be wrong by a factor of three.
 """
 
 from dataclasses import dataclass
-from functools import cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +42,6 @@ GPU_FLOPS = {"fp32": 10e12, "bf16": 150e12}
 # A training is mentioned from here on.
 MANY_SECONDS = 600.0
 MUCH_OF_MEMORY = 0.25
-MANY_FLOPS = 1e13  # below, the time is not worth measuring the machine
 IMAGES = 1000  # that the time is told for: how many there are is not known yet
 
 
@@ -86,22 +84,20 @@ def forecast(workload: Workload, project: Project) -> Forecast:
     available = free_gpu_memory() if on_gpu else free_memory() / workers
     excess = says = None
     if found.memory > available:
-        where = "each GPU" if on_gpu else f"each of {workers} workers on this machine"
+        here = "this machine" if workers == 1 else f"each of {workers} workers on this machine"
+        where = "each GPU" if on_gpu else here
         excess = (
             f"train: the training takes {found}, and {where} has {naturalsize(available)} free. "
             "Wait for what else runs there, or make train.micro_batch, images.size, the model or "
             "the number of workers on a machine smaller; --force tries it as it is."
         )
     is_large = found.memory > max(MUCH_OF_MEMORY * available, 2 * PROCESS_BYTES)
-    if is_large or found.flops * IMAGES * epochs > MANY_FLOPS:
-        precision = workload.train.precision
-        on_cpu = 0.0 if on_gpu else cpu_flops() * CPU_SHARE[precision]
-        seconds = IMAGES * found.flops / (on_cpu or workers * GPU_FLOPS[precision])
-        if is_large or seconds * epochs > MANY_SECONDS:
-            took = naturaldelta(seconds)
-            says = (
-                f"train: {found}; {IMAGES:,} images take about {took} in each of {epochs} epochs."
-            )
+    precision = workload.train.precision
+    on_cpu = 0.0 if on_gpu else cpu_flops() * CPU_SHARE[precision]
+    seconds = IMAGES * found.flops / (on_cpu or workers * GPU_FLOPS[precision])
+    if is_large or seconds * epochs > MANY_SECONDS:
+        took = f"{IMAGES:,} images take about {naturaldelta(seconds)}"
+        says = f"train: {found}; {took} in each of {epochs:,} epochs."
     return Forecast(says, excess)
 
 
@@ -203,7 +199,6 @@ def measure(network: "Network", shape: tuple[int, ...]) -> tuple[float, float]:
     return counter.get_total_flops() / count, (sum(sizes) + 2 * max(sizes, default=0)) / count
 
 
-@cache
 def cpu_flops() -> float:
     """FLOP/s of a matrix product in fp32 on all cores, now."""
     import numpy as np

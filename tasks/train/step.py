@@ -177,18 +177,17 @@ def _facts(job: TrainingJob, start: "Start", result: dict[str, Any]) -> Facts:
             f"{len(history)} evaluations."
         )
     weights = (job.output / models.WEIGHTS).read_bytes()
-    facts = {
+    equals = of_equals(history, best, choice)
+    return {
         "weights": hashlib.sha256(weights).hexdigest(),
         "parameters": result["parameters"],
         "numerics": result["numerics"],
         "batch_size": job.batch_size,
         "best_epoch": best["epoch"],
+        **({"of_equals": equals} if equals else {}),
+        **({"start": start.weights} if start.registered else {}),
+        **{name: best[name] for name in sorted({choice.metric, *VALIDATION} & best.keys())},
     }
-    if equals := of_equals(history, best, choice):
-        facts["of_equals"] = equals
-    if start.registered:
-        facts["start"] = start.weights
-    return facts | {name: best[name] for name in sorted({choice.metric, *VALIDATION} & best.keys())}
 
 
 @contextmanager

@@ -159,7 +159,7 @@ def test_a_large_training_is_described_and_a_small_one_is_not(machine):
     ("of_machine", "changes", "said"),
     [
         ({"memory": 16e9}, {}, None),
-        ({"memory": 2e9}, {}, "each of 1 workers on this machine has 2.0 GB free. Wait for"),
+        ({"memory": 2e9}, {}, ", and this machine has 2.0 GB free. Wait for"),
         ({"memory": 5.5e9}, {}, "about 86 million parameters"),
         ({"memory": 5.5e9}, {"train.micro_batch": 4}, None),
         (

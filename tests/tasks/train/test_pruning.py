@@ -13,7 +13,7 @@ from tasks.train.selection import best_so_far, pruned_at
 from tests.tasks.train.helpers import run
 
 RECIPE = Train(epochs=5, batch_size=16, lr=0.01)
-OUT_OF_REACH = TrialContext("trial 4", "parent", {1: 0.0, 3: 1.1})
+OUT_OF_REACH = TrialContext("trial 4", "parent", {1: 0.0, 3: 1.1})  # the first is reached
 
 
 def epochs(*accuracies):
@@ -58,16 +58,6 @@ def test_a_pruned_training_ends_at_once_and_goes_on_from_there(images, tmp_path,
     assert trained.facts == run(tmp_path / "whole", images, RECIPE).facts
 
 
-def test_bounds_that_are_reached_change_nothing(images, tmp_path):
-    within = TrialContext("trial 4", "parent", {2: 0.0})
-    trained = run(tmp_path / "trial", images, RECIPE, trial=within)
-    assert trained.facts == run(tmp_path / "whole", images, RECIPE).facts
-
-
-def test_two_workers_end_together(images, tmp_path, ray_session):
-    prune(tmp_path, images, RECIPE, scale=Scale(workers=2))
-
-
 PORTED = Model(family="custom", factory="examples.network:build_model", arguments={"channels": 1})
 
 
@@ -75,3 +65,7 @@ PORTED = Model(family="custom", factory="examples.network:build_model", argument
 def test_a_function_of_the_user_s_ends_at_its_report(images, tmp_path, ray_session, workers):
     recipe = Train(function="examples.ported:train", epochs=5, batch_size=16)
     prune(tmp_path, images, recipe, model=PORTED, scale=Scale(workers=workers))
+
+
+def test_two_workers_end_together(images, tmp_path, ray_session):
+    prune(tmp_path, images, RECIPE, scale=Scale(workers=2))

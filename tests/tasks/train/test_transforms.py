@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from retrain.workload import Augment, ColorJitter, Data, Images, RandAugment, Train, Workload
+from retrain.workload import Augment, ColorJitter, RandAugment, Train
 from tasks.train.augment import Augmentation, mix
 from tasks.train.loss import mean_loss
 from tasks.train.sampler import BatchSampler
-from tests.tasks.train.helpers import SMALL, run
+from tests.tasks.train.helpers import run
 
 SAMPLER = BatchSampler(64, 32, 0, 0, 1)
 LABELS = torch.arange(32)
@@ -137,17 +137,3 @@ def test_a_training_with_all_changes_repeats_to_the_bit(images, tmp_path):
     one, two = (run(tmp_path / name, images, recipe) for name in ("one", "two"))
     assert one.model_files() == two.model_files()
     assert one.facts["val_accuracy"] > 0.6
-
-
-def faults(changes):
-    grey = Images(size=8, channels=1)
-    train, data = Train(augment=changes), Data(path="data/sides")
-    return [*Workload(name="sides", data=data, images=grey, model=SMALL, train=train).faults()]
-
-
-def test_grey_images_have_no_colours_to_change():
-    assert faults(CHANGES["list"]) == [
-        "train.augment: saturation, hue and rand_augment need images.channels=3. Grey images have "
-        "no colours to change."
-    ]
-    assert faults(EVERYTHING) == []

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from retrain.runs import console
 from retrain.workload import Augment, Model, Scale, Train
+from tasks.compute import placement
 from tasks.train import checkpoint
 from tasks.train.collective import said_by_first
 from tests.tasks.train.helpers import (
@@ -214,24 +216,12 @@ def test_other_errors_are_tried_as_often_as_configured_by_ray_and_no_more(
 
 
 def test_it_is_said_that_workers_find_no_place(ray_session, tmp_path, monkeypatch):
-    import ray
-    from ray.util.placement_group import placement_group, remove_placement_group
-
-    from retrain.runs import console
-    from tasks.compute import placement
-
-    taken = placement_group([{"CPU": ray.cluster_resources()["CPU"]}])
-    ray.get(taken.ready())
     said = []
-
-    def say(line):
-        if not said:
-            remove_placement_group(taken)
-        said.append(line)
-
-    monkeypatch.setattr(placement, "SECONDS", 1.0)
-    monkeypatch.setattr(console, "say", say)
-    with pytest.raises(ValueError, match=r"^no such thing$"):
-        train_with(tmp_path, monkeypatch, ValueError("no such thing"))
+    monkeypatch.setattr(placement, "SECONDS", 0.1)
+    monkeypatch.setattr(console, "say", said.append)
+    (tmp_path / "waiting").touch()
+    with placement.telling_that_it_waits(tmp_path / "waiting", 2, {"CPU": 1.0, "GPU": 0}):
+        while not said:
+            time.sleep(0.05)
     assert said[0].startswith("train waits for Ray to start its workers: 2 with 1 CPUs each. Free")
-    assert "Free are 0 of 4 CPUs and 0 of 0 GPUs, in 1 machines." in said[0]
+    assert "of 4 CPUs and 0 of 0 GPUs, in 1 machines." in said[0]
