@@ -74,7 +74,8 @@ def test_the_head_learns_and_the_epoch_with_the_lowest_loss_is_kept(trained, emb
 
 
 def test_what_is_trained_and_kept_in_checkpoints_is_the_head(trained):
-    state = checkpoint.load(trained.project.root / "scratch")
+    scratch = trained.project.root / "scratch"
+    state = checkpoint.load(scratch, checkpoint.newest(scratch))
     assert state is not None
     assert all(name.startswith("classifier.head.") for name in state["network"])
     weights = load_file(trained.folder / "model" / "model.safetensors")

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from retrain.workload import Augment, ColorJitter, RandAugment, Train
+from retrain.workload import Augment, ColorJitter, Data, Images, RandAugment, Train, Workload
 from tasks.train.augment import Augmentation, mix
 from tasks.train.loss import mean_loss
 from tasks.train.sampler import BatchSampler
-from tests.tasks.train.helpers import run
+from tests.tasks.train.helpers import SMALL, run
 
 SAMPLER = BatchSampler(64, 32, 0, 0, 1)
 LABELS = torch.arange(32)
@@ -137,3 +137,17 @@ def test_a_training_with_all_changes_repeats_to_the_bit(images, tmp_path):
     one, two = (run(tmp_path / name, images, recipe) for name in ("one", "two"))
     assert one.model_files() == two.model_files()
     assert one.facts["val_accuracy"] > 0.6
+
+
+def test_grey_images_have_no_colours_to_change():
+    def faults(changes):
+        train, images = Train(augment=changes), Images(size=8, channels=1)
+        data = Data(path="data/sides")
+        given = Workload(name="sides", data=data, images=images, model=SMALL, train=train)
+        return [*given.faults()]
+
+    [fault] = faults(CHANGES["list"])
+    assert fault.startswith(
+        "train.augment: saturation, hue and rand_augment need images.channels=3"
+    )
+    assert faults(EVERYTHING) == []
