@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 # The names that the Hugging Face hub accepts for a split.
@@ -31,28 +31,40 @@ _NO_IMAGES = frozenset(
 METADATA = ("metadata.csv", "metadata.parquet")
 
 
-def list_files(root: Path, above: str = "") -> Iterator[tuple[str, int]]:
-    """Every regular file below a folder, in order of the names, without hidden files and folders.
+def list_files(
+    root: Path, above: str = "", hidden: bool = False, parents: Sequence[Path] = ()
+) -> Iterator[tuple[str, int]]:
+    """Every regular file below a folder, in order of the names.
+
+    Links are followed, but for those to a folder above them, which would not end. Pipes, sockets
+    and devices are left out: to open one would wait, perhaps for ever.
 
     Args:
         root: The folder.
         above: The prefix of its files' names.
+        hidden: Whether hidden files and folders are listed too.
+        parents: The real paths of the folders above it.
 
     Yields:
         Its name with `/`, and its size in bytes.
     """
+    real = root.resolve()
+    if real in parents:
+        return
     with os.scandir(root) as entries:
-        found = [each for each in entries if not each.name.startswith(".")]
+        shown = [entry for entry in entries if hidden or not entry.name.startswith(".")]
     # A folder sorts where its files do: "a/1" comes after "a.b".
-    # A link to a folder is not followed: it may point to a folder above it.
-    for entry in sorted(
-        found, key=lambda each: each.name + "/" * each.is_dir(follow_symlinks=False)
-    ):
+    for entry in sorted(shown, key=lambda entry: entry.name + "/" * _is_folder(entry)):
+        if _is_folder(entry):
+            below = f"{above}{entry.name}/"
+            yield from list_files(Path(entry.path), below, hidden, (*parents, real))
         # `Path` says of a link that points to itself that it is no file; an entry fails.
-        if Path(entry.path).is_file() if entry.is_symlink() else entry.is_file():
+        elif Path(entry.path).is_file() if entry.is_symlink() else entry.is_file():
             yield above + entry.name, entry.stat().st_size
-        elif entry.is_dir(follow_symlinks=False):
-            yield from list_files(Path(entry.path), f"{above}{entry.name}/")
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    return Path(entry.path).is_dir() if entry.is_symlink() else entry.is_dir()
 
 
 def has_split_folders(root: Path) -> bool:

@@ -4,7 +4,6 @@ import shutil
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable
 from lzma import LZMAError
 from pathlib import Path
 
@@ -15,8 +14,6 @@ if sys.version_info >= (3, 11, 4):
 else:  # Python's own has no filters before that; Debian 12 has 3.11.2
     from backports import tarfile  # type: ignore[no-redef]
 
-SHARE = 0.9  # of the free disk, which an archive may fill: the run needs some, too
-
 
 def unpack(folder: Path, scratch: Path) -> None:
     """Replaces an archive by its content, if it is the only file in a folder.
@@ -26,8 +23,8 @@ def unpack(folder: Path, scratch: Path) -> None:
         scratch: Where the archive is unpacked; on the same file system.
 
     Raises:
-        ValueError: The archive is damaged, would fill the disk, or has a file whose name leads
-            outside it or is too long, or a link.
+        ValueError: The archive is damaged, or has a file whose name leads outside it or is too
+            long, or a link.
     """
     archive = next(folder.iterdir())
     if len(list(folder.iterdir())) > 1 or not archive.is_file():
@@ -50,19 +47,16 @@ def unpack(folder: Path, scratch: Path) -> None:
 
 
 def _unpack_zip(archive: Path, target: Path) -> None:
-    check = _bounded(target)
     with zipfile.ZipFile(archive) as file:
-        for member in file.infolist():
-            check(member.filename, member.file_size)
+        for name in file.namelist():
+            inside(target, name)
         file.extractall(target)
     shutil.rmtree(target / "__MACOSX", ignore_errors=True)  # macOS metadata, named like the files
 
 
 def _unpack_tar(archive: Path, target: Path) -> None:
-    check = _bounded(target)
-
     def checked(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo:
-        check(member.name, member.size)
+        inside(target, member.name)
         if member.issym() or member.islnk():  # it may lead elsewhere, once wrapping is taken away
             raise ValueError(
                 f"The data's archive has a link, {member.name!r}. Pack the files themselves: tar "
@@ -72,24 +66,6 @@ def _unpack_tar(archive: Path, target: Path) -> None:
 
     with tarfile.open(archive) as file:
         file.extractall(target, filter=checked)
-
-
-def _bounded(target: Path) -> Callable[[str, int], None]:
-    """Checks the name and the size of each member, in bytes, before it is unpacked to a folder."""
-    left = most = int(shutil.disk_usage(target).free * SHARE)
-
-    def check(name: str, size: int) -> None:
-        nonlocal left
-        inside(target, name)
-        left -= size
-        if left < 0:
-            raise ValueError(
-                f"The data's archive would unpack to more than {most / 1e9:,.1f} GB, which is "
-                f"{SHARE:.0%} of what is free on the disk of the store. Free some, or unpack it "
-                "elsewhere and set data.path to the folder."
-            )
-
-    return check
 
 
 def _without_wrapping(folder: Path) -> Path:

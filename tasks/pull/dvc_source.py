@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -11,7 +11,8 @@ from typing import Any
 from retrain.errors import UsageError
 from retrain.logins import without_login
 from retrain.project import Project
-from tasks.pull.transfer import each, inside, link_file, reaching, walk_folder
+from tasks.data.listing import list_files
+from tasks.pull.transfer import each, inside, link_file, reaching
 
 MD5 = "[0-9a-f]{32}"
 MAX_COUNTED = 100_000  # files, which takes a second
@@ -50,9 +51,7 @@ class DvcSource:
             return False
         if not folder.is_dir():
             return False
-        sizes = [
-            path.stat().st_size for _, paths in walk_folder(folder, hidden=True) for path in paths
-        ]
+        sizes = [size for _, size in list_files(folder, hidden=True)]
         return bool(sizes) and (len(sizes), sum(sizes)) != (files, size)
 
     def _pinned(self) -> dict[str, Any]:
@@ -92,13 +91,15 @@ class DvcSource:
             raise UsageError(f"There is no data.dvc in git revision {self.revision!r}.") from None
 
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
-        """Links to DVC's cache, after fetching what is missing there from the default remote."""
+        """Links to DVC's cache, after `dvc fetch` of what is missing there."""
         from dvc.repo import Repo
 
         config = {} if self.project.is_in_git() else {"core": {"no_scm": True}}
         with Repo(str(self.project.root), config=config) as repo:
-            listing = scratch / digest
-            _link_objects(repo, {listing: digest})
+            cache = _cache_of(repo)
+            listing = _object(cache, digest)
+            self._download(repo, [listing])
+            _check([listing], [digest])
             md5s = _read_listing(listing)
             wanted = _below(self.part, md5s)
             if not wanted:
@@ -107,7 +108,56 @@ class DvcSource:
                     f"data.path: version {digest[:8]} of data/ has no {self.part}, but "
                     f"{', '.join(tops)}. If it is new, put it under DVC first: dvc add data"
                 )
-            _link_objects(repo, {inside(folder, name): md5 for name, md5 in wanted.items()})
+            targets = [inside(folder, name) for name in wanted]
+            objects = [_object(cache, md5) for md5 in wanted.values()]
+            self._download(repo, objects)
+            _check(objects, list(wanted.values()))
+            each(lambda pair: link_file(*pair), zip(objects, targets, strict=True))
+
+    def _download(self, repo: Any, objects: Sequence[Path]) -> None:
+        """Runs `dvc fetch` for the part, unless the objects that it takes are in the cache."""
+        from dvc.exceptions import DvcException
+
+        if all(path.exists() for path in objects):
+            return
+        name = repo.config["core"].get("remote")
+        if name is None:
+            raise UsageError(
+                "The data is not in DVC's cache, and there is no default remote to fetch it from: "
+                "dvc remote add -d NAME URL"
+            )
+        remote = dict(repo.config["remote"][name])
+        root, revisions = self.project.root, None
+        if self.revision:  # whose tree DVC reads from `/` on
+            root = Path("/", self.project.git("rev-parse", "--show-prefix").strip())
+            revisions = [self.revision]
+        with reaching(
+            f"The DVC remote {name!r} ({without_login(remote['url'])}) does not give the data. Is "
+            "it there, with the data pushed to it?"
+        ):
+            try:
+                repo.fetch(
+                    targets=[str(root / "data" / self.part)],
+                    revs=revisions,
+                    workspace=revisions is None,
+                    # Today's remote, whatever the revision says.
+                    config={"core": {"remote": name}, "remote": {name: remote}},
+                )
+            except DvcException:
+                if not all(path.exists() for path in objects):  # else the part is not in it
+                    raise
+            if missing := [path.name for path in objects if not path.exists()]:
+                raise FileNotFoundError(f"{len(missing)} files are missing")
+
+
+def _cache_of(repo: Any) -> Path:
+    """The folder of the objects in DVC's cache, as `dvc cache dir` and DVC's manual have it."""
+    root = repo.config["cache"].get("dir") or Path(repo.root_dir, ".dvc", "cache")
+    return Path(root, "files", "md5")
+
+
+def _object(cache: Path, md5: str) -> Path:
+    return cache / md5[:2] / md5[2:]
 
 
 def _read_listing(path: Path) -> dict[str, str]:
@@ -120,8 +170,8 @@ def _read_listing(path: Path) -> dict[str, str]:
         whole = False
     if not whole:
         raise ValueError(
-            f"DVC's listing of data/ in version {path.name[:8]} is damaged. Write it anew: dvc "
-            "add data, dvc push"
+            f"DVC's listing of data/ in version {path.parent.name}{path.name[:6]} is damaged. "
+            "Write it anew: dvc add data, dvc push"
         )
     return md5s
 
@@ -136,51 +186,26 @@ def _below(part: str, files: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _link_objects(repo: Any, md5s: Mapping[Path, str]) -> None:
-    """Links objects in DVC's cache to files, after fetching missing ones, and checks each byte.
+def _check(objects: Sequence[Path], md5s: Sequence[str]) -> None:
+    """Checks each byte of objects in DVC's cache: DVC believes what a remote sends.
 
-    DVC does not check the hash of what a remote sends, nor that of a directory's listing; here
-    every byte is checked.
+    Raises:
+        OSError: Some are damaged; these are deleted.
     """
-    cache = repo.cache.local
-    missing = [md5 for md5 in dict.fromkeys(md5s.values()) if not cache.exists(md5)]
-    if missing:
-        remote, name = _default_remote(repo)
-        with reaching(f"{name} does not give the data. Is it there, with the data pushed to it?"):
-            cache.add([remote.oid_to_path(md5) for md5 in missing], remote.fs, missing)
 
     def is_damaged(item: tuple[Path, str]) -> bool:
         path, md5 = item
-        link_file(Path(cache.oid_to_path(md5)), path)
         with path.open("rb") as file:
             return hashlib.file_digest(file, "md5").hexdigest() != md5.removesuffix(".dir")
 
-    damaged = [
-        (path, md5)
-        for (path, md5), bad in zip(md5s.items(), each(is_damaged, md5s.items()), strict=True)
-        if bad
-    ]
-    if not damaged:
-        return
-    for _, md5 in damaged:
-        cache.delete(md5)
-    path, md5 = damaged[0]
-    raise OSError(
-        f"DVC's copy of {len(damaged)} of {len(md5s)} files is damaged, such as {path.name}. It is "
-        "gone from the cache now, and another try fetches it anew. If that does not help, the "
-        f"remote is damaged: delete files/md5/{md5[:2]}/{md5[2:]} there and run dvc push where the "
-        "data is whole."
-    )
-
-
-def _default_remote(repo: Any) -> tuple[Any, str]:
-    """The object database of the project's default DVC remote, and its name for messages."""
-    from dvc.config import ConfigError
-    from dvc.fs import RemoteMissingDepsError
-
-    try:
-        remote = repo.cloud.get_remote_odb(command="pull")
-    except (ConfigError, RemoteMissingDepsError) as error:
-        raise UsageError(f"The data is not in DVC's cache, and to fetch it: {error}") from error
-    name = repo.config["core"]["remote"]
-    return remote, f"The DVC remote {name!r} ({without_login(repo.config['remote'][name]['url'])})"
+    checked = each(is_damaged, zip(objects, md5s, strict=True))
+    damaged = [path for path, is_bad in zip(objects, checked, strict=True) if is_bad]
+    for path in damaged:
+        path.unlink(missing_ok=True)
+    if damaged:
+        raise OSError(
+            f"DVC's copy of {len(damaged)} of {len(objects)} files is damaged. It is gone from the "
+            "cache now, and another try fetches it anew. If that does not help, the remote is "
+            f"damaged: delete files/md5/{damaged[0].parent.name}/{damaged[0].name} there and run "
+            "dvc push where the data is whole."
+        )

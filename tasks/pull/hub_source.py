@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retrain.errors import UsageError
-from tasks.pull.transfer import each, inside, reaching
+from tasks.data.listing import list_files
+from tasks.pull.transfer import inside, reaching
 
 
 @dataclass(frozen=True)
@@ -36,29 +37,29 @@ class HubSource:
 
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
         """Downloads the files, except those that a killed run has downloaded."""
-        from huggingface_hub import HfApi, hf_hub_download
+        from huggingface_hub import snapshot_download
         from huggingface_hub.utils import disable_progress_bars
 
         disable_progress_bars()
-
-        def download(name: str) -> None:
-            hf_hub_download(
-                self.name, name, repo_type="dataset", revision=digest, local_dir=scratch / "hub"
-            )
-
+        downloaded = scratch / "hub"
         with self._reached():
-            names = HfApi().list_repo_files(self.name, repo_type="dataset", revision=digest)
-            names = [name for name in names if name.endswith(".parquet")]
-            if not names:
-                raise UsageError(
-                    f"data.path: {self.name} on the Hugging Face hub has no Parquet files. Try "
-                    f"{self.name}@refs/convert/parquet, where the hub keeps a copy of many."
-                )
-            targets = {name: inside(folder, name) for name in names}
-            each(download, names)
-        for name, target in targets.items():
+            snapshot_download(
+                self.name,
+                repo_type="dataset",
+                revision=digest,
+                allow_patterns="*.parquet",
+                local_dir=downloaded,
+            )
+        names = [name for name, _ in list_files(downloaded)]
+        if not names:
+            raise UsageError(
+                f"data.path: {self.name} on the Hugging Face hub has no Parquet files. Try "
+                f"{self.name}@refs/convert/parquet, where the hub keeps a copy of many."
+            )
+        for name in names:
+            target = inside(folder, name)
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(scratch / "hub" / name, target)
+            shutil.move(downloaded / name, target)
 
     @contextmanager
     def _reached(self) -> Iterator[None]:

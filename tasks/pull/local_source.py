@@ -9,7 +9,8 @@ from pathlib import Path
 from retrain.errors import UsageError
 from retrain.runs import console
 from retrain.step import digest_of
-from tasks.pull.transfer import each, walk_folder
+from tasks.data.listing import list_files
+from tasks.pull.transfer import each
 
 # The digests of what this process has read, by the state of the files: a run asks for the version
 # of its data more than once.
@@ -48,10 +49,7 @@ class LocalSource:
         return _digests[state]
 
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
-        """Copies the files, whose bytes are measured on the way, and the folders without any."""
-        if self.path.is_dir():
-            for below, _ in walk_folder(self.path):
-                (folder / below.relative_to(self.path)).mkdir(parents=True, exist_ok=True)
+        """Copies the files, whose bytes are measured on the way."""
         if _read_all(self._files(), folder) != digest:
             raise ValueError(f"{self.path} has changed since the run started: run it again.")
 
@@ -61,8 +59,7 @@ class LocalSource:
             return {self.path.name: self.path}
         if not self.path.is_dir():
             return {}
-        files = [path for _, paths in walk_folder(self.path) for path in paths]
-        return {path.relative_to(self.path).as_posix(): path for path in sorted(files)}
+        return {name: self.path / name for name, _ in list_files(self.path)}
 
 
 def _read_all(files: dict[str, Path], target: Path | None) -> str:
@@ -79,6 +76,8 @@ PIECE = 1 << 20  # bytes per read, of which a person is told
 def _read(path: Path, copy: Path | None, show: Callable[[int], None]) -> str:
     """SHA-256 (hex) of a file, which is also written to a copy; tells of each piece's bytes."""
     digest = hashlib.sha256()
+    if copy:
+        copy.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as opened:
         file = opened.enter_context(path.open("rb", buffering=0))
         target = opened.enter_context(copy.open("wb")) if copy else None

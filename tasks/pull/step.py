@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,9 +12,8 @@ from urllib.parse import urlsplit
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.step import Chosen, DataVersion, Facts, Workspace, step
-from tasks.data.listing import IMAGE_SUFFIXES
+from tasks.data.listing import IMAGE_SUFFIXES, list_files
 from tasks.pull.archives import unpack
-from tasks.pull.layout import check_layout
 
 if TYPE_CHECKING:
     from retrain.workload import Data, Workload
@@ -118,13 +117,13 @@ def pull(data: "Data", version: DataVersion, workspace: Workspace) -> Facts:
         source.fetch(version.digest, folder, workspace.scratch)
         if data.format != "webdataset":  # of which one tar file may be all
             unpack(folder, workspace.scratch)
-        found = _recognise(folder) if data.format in ("auto", "hub") else data.format
-        if found == "folders":
-            check_layout(folder)
+        names = [name for name, _ in list_files(folder)]
+        _check_utf8(names)
+        form = _recognise(names) if data.format in ("auto", "hub") else data.format
     except ValueError:  # a verdict: the same data is not pulled again
         shutil.rmtree(workspace.scratch)
         raise
-    return {"format": found}
+    return {"format": form}
 
 
 def find_source(data: "Data", project: Project, revision: str | None) -> DataSource:
@@ -159,12 +158,7 @@ def find_source(data: "Data", project: Project, revision: str | None) -> DataSou
 
 
 def _kind(data: "Data", tracked: bool) -> str:
-    """Which of `SOURCES` data comes from.
-
-    Args:
-        data: Where the data is.
-        tracked: Whether its path, if it is one, is in the folder that is under DVC.
-    """
+    """Which of `SOURCES` data comes from; `tracked` is whether it is under DVC."""
     if data.format == "hub":
         return "hub"
     if "://" in data.path:
@@ -182,13 +176,23 @@ def _is_tracked(data: "Data", project: Project) -> bool:
     return _place(data, project).is_relative_to(project.root / "data")
 
 
-def _recognise(folder: Path) -> str:
+def _check_utf8(names: Iterable[str]) -> None:
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"The data has a file whose name is not UTF-8: {name!r}. Rename it."
+            ) from None
+
+
+def _recognise(names: Iterable[str]) -> str:
     """The format of the data, by the names of its files."""
     at_top: Counter[str] = Counter()
     in_folders: Counter[str] = Counter()
-    for where, _, names in os.walk(folder):
-        suffixes = (Path(name).suffix.lower() or "no suffix" for name in names)
-        (at_top if Path(where) == folder else in_folders).update(suffixes)
+    for name in names:
+        suffix = Path(name).suffix.lower() or "no suffix"
+        (in_folders if "/" in name else at_top)[suffix] += 1
     if at_top[".parquet"] or in_folders[".parquet"]:
         return "parquet"
     if IMAGE_SUFFIXES & in_folders.keys():

@@ -1,8 +1,8 @@
-"""Lists, copies and links files from a source of data to a step's folder."""
+"""Names and links files from a source of data to a step's folder."""
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -52,33 +52,6 @@ def reaching(fault: str) -> Iterator[None]:
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ConnectionError(f"{fault} ({reason})") from error
-
-
-def walk_folder(
-    folder: Path, hidden: bool = False, above: Sequence[tuple[int, int]] = ()
-) -> Iterator[tuple[Path, list[Path]]]:
-    """Lists a folder of this machine and the folders below it. Links are followed.
-
-    Only regular files are listed: to open a pipe, a socket or a device would wait, perhaps for
-    ever. A link that leads to a folder above it is not followed, because that would not end.
-
-    Args:
-        folder: The folder.
-        hidden: Whether hidden files and folders are listed too.
-        above: The device and the inode of each folder above it.
-
-    Yields:
-        A folder, and the files in it.
-    """
-    found = folder.stat()
-    identity = (found.st_dev, found.st_ino)
-    if identity in above:
-        return
-    entries = [path for path in sorted(folder.iterdir()) if hidden or path.name[0] != "."]
-    yield folder, [path for path in entries if path.is_file()]
-    for path in entries:
-        if path.is_dir():
-            yield from walk_folder(path, hidden, (*above, identity))
 
 
 def link_file(source: Path, target: Path) -> None:

@@ -107,36 +107,18 @@ def _list_remote(file_system: Any, root: str, url: str) -> dict[str, dict[str, A
 
 
 def _download(file_system: Any, info: Mapping[str, Any], target: Path) -> None:
-    """Downloads a file unless it is there; over HTTP, only what a killed run has not got of it."""
+    """Downloads a file, unless it is there.
+
+    Raises:
+        OSError: Fewer bytes came than the server has announced.
+    """
     if target.exists():
         return
     partial, size = target.with_suffix(".partial"), info["size"]
-    if not size or "http" not in file_system.protocol:
-        file_system.get_file(info["name"], str(partial))
-    elif not partial.exists() or partial.stat().st_size < size:
-        _append(file_system, info["name"], partial, size)
+    file_system.get_file(info["name"], str(partial))
+    if size is not None and (came := partial.stat().st_size) != size:
+        raise OSError(f"{came:,} bytes came instead of {size:,}")
     partial.replace(target)
-
-
-def _append(file_system: Any, url: str, partial: Path, whole: int) -> None:
-    """Downloads the rest of a file over HTTP, or all of it where the server knows no ranges."""
-    from fsspec.callbacks import Callback
-
-    def answered(size: int | None, value: int, **_: Any) -> None:
-        if size == whole and not value:  # before the first byte
-            file.seek(0)
-            file.truncate()
-
-    with partial.open("ab") as file:
-        # With those of fsspec's configuration, which may have a login.
-        headers = file_system.kwargs.get("headers", {}) | {
-            "Range": f"bytes={file.tell()}-",
-            "Accept-Encoding": "identity",
-        }
-        file_system.get_file(url, file, headers=headers, callback=Callback(hooks={"": answered}))
-    if (came := partial.stat().st_size) != whole:
-        partial.unlink()
-        raise OSError(f"{came:,} bytes came instead of {whole:,}")
 
 
 def _is_hidden(part: str) -> bool:

@@ -168,7 +168,10 @@ def _judge(
     lines += [_lacking(finding, "classes", "label", database) for finding in few]
     lines += [_lacking(finding, "splits", "split", database) for finding in empty]
     if (only := database.only_class()) is not None:
-        lines.append(f"- a single class, {only!r}, and a classifier needs at least two")
+        lines.append(
+            f"- a single class, {only!r}, and a classifier needs at least two: data.path is the "
+            "folder that holds those of the classes (below train, val and test or not)"
+        )
     quarantined = database.count_bad()
     if few:
         lines.append(suite.REMEDY)

@@ -80,6 +80,4 @@ def test_what_is_broken_is_named(tmp_path, content, said):
 
 
 def test_tar_files_are_recognised(tmp_path):
-    for shard in range(2):
-        write_tar(tmp_path / f"data/{shard}.tar", {"1.png": png(1), "1.cls": b"cat"})
-    assert _recognise(tmp_path / "data") == "webdataset"
+    assert _recognise(["0.tar", "1.tar"]) == "webdataset"

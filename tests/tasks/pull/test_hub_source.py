@@ -130,4 +130,4 @@ def test_a_name_on_the_hub_that_leads_out_of_its_folder_is_refused(tmp_path):
     with serving(Outside) as url:
         done = pull_from_hub(tmp_path, url, "me/pets")
     last = done.stderr.strip().splitlines()[-1]
-    assert "a file with the name 'data/../../../out.parquet', which leads out" in last
+    assert last.startswith("ValueError: Invalid filename 'data/../../../out.parquet'")

@@ -104,13 +104,6 @@ def test_a_folder_with_nothing_but_a_pipe_is_refused(project, tmp_path):
             version_of(project, tmp_path / path)
 
 
-def test_an_empty_class_folder_is_refused(project, tmp_path):
-    make_files(tmp_path / "pets", "cat/1.png", "dog/1.png")
-    (tmp_path / "pets/fox").mkdir()
-    with pytest.raises(ValueError, match=r"Class folders without an image: fox\. "):
-        pulled(project, tmp_path / "pets")
-
-
 def bytes_read():
     """What this process has read, from a disk or from memory, so far."""
     return int(Path("/proc/self/io").read_text(encoding="ascii").split()[1])

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
 from pathlib import Path
-from threading import Event
 
 import fsspec
 import pytest
@@ -17,7 +16,6 @@ from retrain.project import Project
 from retrain.workload import Data
 from tasks.pull.step import data_version
 from tasks.pull.url_source import UrlSource
-from tests.flows.conftest import until
 from tests.tasks.pull.pulling import make_files, pulled, read_files, serving
 
 ROOT = Path(__file__).parents[3]
@@ -205,44 +203,6 @@ def test_a_download_that_breaks_off_is_an_error(tmp_path):
 def test_a_protocol_that_is_unknown_or_not_installed_is_named(project, url):
     with pytest.raises(UsageError, match=r"s3fs|nonsense"):
         version_of(project, url)
-
-
-@pytest.mark.parametrize("ranges", [True, False])
-def test_a_download_that_was_killed_goes_on_where_it_was(tmp_path, ranges):
-    body = os.urandom(1_000_000)
-    sent: list[str | None] = []  # the range that was asked for, of each download
-    killed = Event()
-
-    class Slow(Answer):
-        def do_GET(self):
-            asked = self.headers["Range"] if self.command == "GET" else None
-            start = int(asked[6:-1]) if asked and ranges else 0
-            self.send_response(206 if start else 200)
-            self.send_header("ETag", "1")
-            self.send_header("Content-Length", str(len(body) - start))
-            self.end_headers()
-            if self.command == "GET":
-                sent.append(asked)
-                self.wfile.write(body[start : len(body) // 2 if len(sent) == 1 else None])
-                if len(sent) == 1:
-                    killed.wait()
-
-        do_HEAD = do_GET  # noqa: N815
-
-    with serving(Slow) as url:
-        process = subprocess.Popen(
-            [sys.executable, "-c", FETCH, f"{url}/a.parquet", tmp_path], cwd=ROOT
-        )
-        until(lambda: any(each.stat().st_size for each in tmp_path.rglob("*.partial")))
-        process.kill()
-        process.wait()
-        killed.set()
-        there = next(tmp_path.rglob("*.partial")).stat().st_size
-        source = UrlSource(f"{url}/a.parquet")
-        source.fetch(source.digest(), tmp_path / "whole", tmp_path)
-    assert (tmp_path / "whole/a.parquet").read_bytes() == body
-    assert 0 < there <= len(body) // 2
-    assert sent[1] == f"bytes={there}-"
 
 
 def test_files_that_a_killed_download_has_fetched_are_not_fetched_again(tmp_path):

@@ -434,7 +434,8 @@ def test_an_image_under_two_classes_is_named_in_the_error(tmp_path, files):
 def test_a_single_class_is_refused(tmp_path, files):
     one = {name: data for name, data in files.items() if "/cat/" in name}
     assert rejection(tmp_path, one) == [
-        "- a single class, 'cat', and a classifier needs at least two"
+        "- a single class, 'cat', and a classifier needs at least two: data.path is the folder "
+        "that holds those of the classes (below train, val and test or not)"
     ]
 
 
