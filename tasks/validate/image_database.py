@@ -8,17 +8,16 @@ The tables that Great Expectations checks are `images` (a row per image), `class
 
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import AbstractContextManager
-from itertools import count, repeat
+from itertools import count, groupby, repeat
+from operator import itemgetter
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
-from tasks.data.image_table import property_types
+from tasks.data import image_table
 from tasks.data.splits import SPLITS
 from tasks.validate.fingerprint import THUMBNAIL, look_alikes, near_duplicates
 from tasks.validate.splits import assign_splits
-from tasks.validate.tables import TABLES
+from tasks.validate.tables import tables
 from tasks.validate.ties import code, connect, equal
 
 if TYPE_CHECKING:
@@ -29,13 +28,10 @@ if TYPE_CHECKING:
     from retrain.workload import Checks, Split
     from tasks.validate.fingerprint import Thumbnails
 
-# Of the tables that are added.
-_KEPT = ("split", "label", "error", "pixels", "fingerprint", *property_types())
-COLUMNS = (*_KEPT, "thumbnail")
 BATCH = 1024  # rows that are Python objects at a time
 
 
-class ImageDatabase(AbstractContextManager["ImageDatabase"]):
+class ImageDatabase:
     """The database. Each run fills a new one; nothing in it is kept."""
 
     def __init__(self, path: Path) -> None:
@@ -52,50 +48,54 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
         # No run reads the database of a killed one, so nothing has to be safe on disk.
         self._database.execute("PRAGMA journal_mode = OFF")
         self._database.execute("PRAGMA synchronous = OFF")
-        self._database.executescript(TABLES)
+        self._database.executescript(tables())
         self._thumbnails = path.with_suffix(".thumbnails").open("wb")
+        self._columns = (*image_table.schema().names, "error", "fingerprint")
+        self._images = 0
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         """Closes the database."""
         self._thumbnails.close()
         self._database.close()
 
+    def select(self, query: str, values: Collection[object] = ()) -> list[sqlite3.Row]:
+        """The rows that a query finds."""
+        return self._database.execute(query, tuple(values)).fetchall()
+
+    def _change(self, statement: str, values: Collection[object] = ()) -> None:
+        with self._database:
+            self._database.execute(statement, tuple(values))
+
     def add(
         self,
-        first: int,
         images: "pa.Table",
         groups: Iterable[str | None] = repeat(None),
         times: Iterable[str | float | None] = repeat(None),
     ) -> None:
-        """Adds images.
+        """Adds images, which are numbered in the order in which they are added.
 
         Args:
-            first: The number of the first one; they are numbered in order, and added in it.
-            images: With the `COLUMNS`.
+            images: As a file of the scan has them.
             groups: The group of each; None for one that is in none.
             times: When each was taken.
         """
         rows = (
             row
-            for batch in images.select(_KEPT).to_batches(BATCH)
+            for batch in images.select(self._columns).to_batches(BATCH)
             for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
         )
         members = (group and code(group) for group in groups)
-        numbered = zip(count(first), members, times, rows, strict=False)
+        numbered = zip(count(self._images), members, times, rows, strict=False)
         with self._database:
             self._database.executemany(
-                f"INSERT INTO images (image, member, time, {', '.join(_KEPT)})"
-                f" VALUES (?, ?, ?{', ?' * len(_KEPT)})",
+                f"INSERT INTO images (image, member, time, {', '.join(self._columns)})"
+                f" VALUES (?, ?, ?{', ?' * len(self._columns)})",
                 ((number, member, time, *row) for number, member, time, row in numbered),
             )
+        self._images += len(images)
         nothing = bytes(THUMBNAIL)  # of an image that does not decode
         for batch in images["thumbnail"].chunks:
-            self._thumbnails.writelines(each or nothing for each in batch.to_pylist())
+            self._thumbnails.writelines(thumbnail or nothing for thumbnail in batch.to_pylist())
 
     def _thumbnails_of(self, numbers: "NDArray[np.int64]") -> "Thumbnails":
         """What gives the thumbnails of images, by their places among the numbers of all."""
@@ -107,8 +107,7 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
 
     def has_groups(self) -> bool:
         """Whether there is an image that is in a group."""
-        found = self._database.execute("SELECT 1 FROM images WHERE member IS NOT NULL LIMIT 1")
-        return found.fetchone() is not None
+        return bool(self.select("SELECT 1 FROM images WHERE member IS NOT NULL LIMIT 1"))
 
     def tie(self, near_duplicates: bool) -> None:
         """Sets `tie` of the images that decode: a number that is the same for those of one split.
@@ -120,8 +119,7 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
         """
         import numpy as np
 
-        with self._database:
-            self._database.execute("UPDATE images SET tie = code(pixels) WHERE pixels IS NOT NULL")
+        self._change("UPDATE images SET tie = code(pixels) WHERE pixels IS NOT NULL")
         if not (near_duplicates or self.has_groups()):
             return
         found = self._database.execute(
@@ -140,50 +138,32 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
                 zip(names.tolist(), numbers.tolist(), strict=True),
             )
 
-    def assign_splits(
-        self, present: Collection[str], fractions: "Split", checks: "Checks", by_time: bool
-    ) -> None:
+    def assign_splits(self, fractions: "Split", checks: "Checks", by_time: bool) -> None:
         """Sets `split` where the data's names define none; see `tasks.validate.splits`."""
+        found = self.select("SELECT DISTINCT split FROM images WHERE split IS NOT NULL")
+        present = {row["split"] for row in found}
         assign_splits(self._database, present, fractions, checks, by_time)
-
-    def splits(self, first: int, stop: int) -> list[str]:
-        """The splits of images, in order.
-
-        Args:
-            first: The number of the first image.
-            stop: One more than that of the last.
-        """
-        rows = self._database.execute(
-            "SELECT split FROM images WHERE image >= ? AND image < ? ORDER BY image", (first, stop)
-        )
-        return [row["split"] for row in rows]
 
     def find_without_time(self) -> None:
         """Sets `has_no_time` of the images that decode and of which nobody knows the time."""
-        with self._database:
-            self._database.execute(
-                "UPDATE images SET has_no_time = 1 WHERE time IS NULL AND error IS NULL"
-            )
+        self._change("UPDATE images SET has_no_time = 1 WHERE time IS NULL AND error IS NULL")
 
     def find_unknown(self, checks: "Checks") -> None:
         """Sets `unknown_label` of the images whose label is not listed.
 
         If the workload lists no classes, those of the training split are the known ones.
         """
-        with self._database:
-            if checks.labels is None:
-                self._database.execute(
-                    "INSERT INTO known SELECT DISTINCT label FROM images"
-                    " WHERE split = 'train' AND label IS NOT NULL"
-                )
-            else:
-                self._database.executemany(
-                    "INSERT OR IGNORE INTO known VALUES (?)", ((label,) for label in checks.labels)
-                )
-            self._database.execute(
-                "UPDATE images SET unknown_label = label"
-                " WHERE label IS NOT NULL AND label NOT IN (SELECT label FROM known)"
+        if checks.labels is None:
+            self._change(
+                "INSERT INTO known SELECT DISTINCT label FROM images"
+                " WHERE split = 'train' AND label IS NOT NULL"
             )
+        for label in checks.labels or ():
+            self._change("INSERT OR IGNORE INTO known VALUES (?)", (label,))
+        self._change(
+            "UPDATE images SET unknown_label = label"
+            " WHERE label IS NOT NULL AND label NOT IN (SELECT label FROM known)"
+        )
 
     def find_shared(self) -> None:
         """Sets `also_in` of the images whose pixels are also in a later split (train, val, test).
@@ -220,14 +200,13 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
 
     def find_conflicting(self) -> None:
         """Sets `other_label` of the images whose pixels are also in an image of another class."""
-        with self._database:
-            self._database.execute(
-                "UPDATE images"
-                " SET other_label = CASE WHEN label = first THEN last ELSE first END"
-                " FROM (SELECT pixels AS shared, MIN(label) AS first, MAX(label) AS last"
-                "  FROM images WHERE pixels IS NOT NULL GROUP BY pixels HAVING first <> last)"
-                " WHERE pixels = shared AND label IS NOT NULL"
-            )
+        self._change(
+            "UPDATE images"
+            " SET other_label = CASE WHEN label = first THEN last ELSE first END"
+            " FROM (SELECT pixels AS shared, MIN(label) AS first, MAX(label) AS last"
+            "  FROM images WHERE pixels IS NOT NULL GROUP BY pixels HAVING first <> last)"
+            " WHERE pixels = shared AND label IS NOT NULL"
+        )
 
     def find_near_duplicates(self) -> None:
         """Finds the images that look like one of a later split.
@@ -253,22 +232,24 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
                 ),
             )
 
-    def near_duplicates(self, limit: int) -> tuple[int, dict[int, int]]:
+    def near_duplicates(self, limit: int) -> tuple[int, list[sqlite3.Row]]:
         """The accepted images that look like one of a later split.
 
         Args:
             limit: How many of them are given.
 
         Returns:
-            How many there are; and for the first of them, by their number, that of the other image.
+            How many there are; and of the first of them split and path, and those of the other.
         """
-        where = "near_duplicate IS NOT NULL AND image NOT IN (SELECT image FROM bad)"
-        [count] = self._database.execute(f"SELECT COUNT(*) AS images FROM images WHERE {where}")
-        rows = self._database.execute(
-            f"SELECT image, near_duplicate FROM images WHERE {where} ORDER BY image LIMIT ?",
-            (limit,),
+        such = (
+            "FROM images AS one JOIN images AS other ON one.near_duplicate = other.image"
+            " WHERE one.image NOT IN (SELECT image FROM bad)"
         )
-        return int(count["images"]), {row["image"]: row["near_duplicate"] for row in rows}
+        names = "one.split, one.path, other.split, other.path"
+        return (
+            self._number(f"SELECT COUNT(*) {such}"),
+            self.select(f"SELECT {names} {such} ORDER BY one.image LIMIT ?", (limit,)),
+        )
 
     def set_aside(self, rule: int, query: str) -> None:
         """Marks the images that a query finds as bad.
@@ -277,64 +258,47 @@ class ImageDatabase(AbstractContextManager["ImageDatabase"]):
             rule: The number of the rule that they failed.
             query: Selects `image` among others.
         """
-        with self._database:
-            self._database.execute(f"INSERT INTO bad SELECT image, ? FROM ({query})", (rule,))
+        self._change(f"INSERT INTO bad SELECT image, ? FROM ({query})", (rule,))
 
     def count_accepted(self, checks: "Checks") -> None:
         """Fills `classes` and `splits`; `classes` has listed classes without an image too."""
         counts = ", ".join(f"SUM(split = '{split}')" for split in SPLITS)
-        with self._database:
-            self._database.execute(
-                f"INSERT INTO classes SELECT label, {counts}, COUNT(*) FROM images"
-                " WHERE image NOT IN (SELECT image FROM bad) GROUP BY label"
+        self._change(
+            f"INSERT INTO classes SELECT label, {counts}, COUNT(*) FROM images"
+            " WHERE image NOT IN (SELECT image FROM bad) GROUP BY label"
+        )
+        if checks.labels is not None:
+            self._change("INSERT OR IGNORE INTO classes SELECT label, 0, 0, 0, 0 FROM known")
+        for split in SPLITS:
+            self._change(
+                f"INSERT INTO splits SELECT '{split}', COALESCE(SUM({split}), 0) FROM classes"
             )
-            if checks.labels is not None:
-                self._database.execute(
-                    "INSERT OR IGNORE INTO classes SELECT label, 0, 0, 0, 0 FROM known"
-                )
-            for split in SPLITS:
-                self._database.execute(
-                    f"INSERT INTO splits SELECT '{split}', COALESCE(SUM({split}), 0) FROM classes"
-                )
-
-    def only_class(self) -> str | None:
-        """The class of all accepted images, if it is the same for all of them."""
-        rows = self._database.execute("SELECT label FROM classes LIMIT 2").fetchall()
-        return str(rows[0]["label"]) if len(rows) == 1 else None
 
     def rows(self, split: str) -> int:
         """How many accepted images a split has."""
-        [count] = self._database.execute("SELECT images FROM splits WHERE split = ?", (split,))
-        return int(count["images"])
-
-    def bad(self, first: int, stop: int) -> Iterator[sqlite3.Row]:
-        """A row per bad image and rule, with the columns of `images` and `rule`, in order.
-
-        Args:
-            first: The number of the first image.
-            stop: One more than that of the last.
-        """
-        yield from self._database.execute(
-            "SELECT images.*, rule FROM bad JOIN images USING (image)"
-            " WHERE image >= ? AND image < ? ORDER BY image, rule",
-            (first, stop),
-        )
+        return self._number("SELECT images FROM splits WHERE split = ?", (split,))
 
     def count_bad(self) -> int:
         """How many images failed a rule."""
-        [row] = self._database.execute("SELECT COUNT(DISTINCT image) AS images FROM bad")
-        return int(row["images"])
+        return self._number("SELECT COUNT(DISTINCT image) FROM bad")
 
-    def select(self, table: str, key: str, query: str, limit: int) -> list[sqlite3.Row]:
-        """The first rows of a table that a query finds.
+    def _number(self, query: str, values: Collection[object] = ()) -> int:
+        [row] = self.select(query, values)
+        return int(row[0])
 
-        Args:
-            table: Its name.
-            key: The column that the query and the table share.
-            query: Selects `key` among others.
-            limit: How many at most.
-        """
-        found = f"SELECT {key} FROM ({query})"
-        return self._database.execute(
-            f"SELECT * FROM {table} WHERE {key} IN ({found}) LIMIT ?", (limit,)
-        ).fetchall()
+    def accepted(self) -> Iterator[list[sqlite3.Row]]:
+        """The columns of `tasks.data.image_table` of the accepted images, a unit at a time."""
+        yield from self._units(
+            f"SELECT {', '.join(image_table.schema().names)} FROM images"
+            " WHERE image NOT IN (SELECT image FROM bad) ORDER BY image"
+        )
+
+    def failures(self) -> Iterator[list[sqlite3.Row]]:
+        """A row for each bad image and `rule` that it failed, a unit at a time."""
+        yield from self._units(
+            "SELECT images.*, rule FROM bad JOIN images USING (image) ORDER BY image, rule"
+        )
+
+    def _units(self, query: str) -> Iterator[list[sqlite3.Row]]:
+        for _, rows in groupby(self._database.execute(query), key=itemgetter("unit")):
+            yield list(rows)

@@ -7,8 +7,10 @@ unit of the data and a database of all images, so memory does not grow with the 
 
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import closing
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,12 +20,10 @@ from tasks.data import image_table
 from tasks.data.raw_dataset import READERS, open_raw_dataset
 from tasks.data.splits import SPLITS
 from tasks.validate import suite, told
-from tasks.validate.image_database import COLUMNS, ImageDatabase
+from tasks.validate.image_database import ImageDatabase
 from tasks.validate.scan import scan_units
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from retrain.step import Facts, Workspace
     from retrain.store import Artifact
     from retrain.workload import Checks, Data, Workload
@@ -65,89 +65,43 @@ def validate(data: "Data", checks: "Checks", pulled: "Artifact", workspace: "Wor
         source = open_raw_dataset(data, pulled)
         exif = data.time == told.EXIF
         files = scan_units(source, workspace.scratch / "inspected", with_times=exif)
-        with ImageDatabase(workspace.scratch / "images.sqlite") as database:
-            units = _Units(files, database)
+        with closing(ImageDatabase(workspace.scratch / "images.sqlite")) as database:
             root = pulled.folder / "data"
             groups = told.read_groups(data.group, source, root)
             times = told.read_times(data.time, source, root)
-            total = _fill(database, units, groups, times)
-            _divide(database, data, checks, _splits_present(files))
-            return _judge(total, units, data, checks, workspace)
+            _fill(database, files, groups, times)
+            _divide(database, data, checks)
+            _find_faults(database, data, checks)
+            return _judge(database, checks, workspace)
     except ValueError:  # a verdict: the same data is not checked again
         shutil.rmtree(workspace.scratch)
         raise
 
 
-@dataclass(frozen=True)
-class _Units:
-    """The results of the scan, a table per unit.
-
-    Attributes:
-        files: As `scan_units` gives them.
-        database: Knows the splits of their images, once they are assigned.
-    """
-
-    files: Sequence[Path]
-    database: ImageDatabase
-
-    def scanned(self, columns: Sequence[str]) -> "Iterator[tuple[int, pa.Table]]":
-        """The number of each unit's first image, and a table of its images."""
-        first = 0
-        for file in self.files:
-            images = _read(file, columns)
-            yield first, images
-            first += len(images)
-
-    def read(self, columns: Sequence[str]) -> "Iterator[tuple[int, pa.Table]]":
-        """The same, with the splits that the images were assigned to."""
-        import pyarrow as pa
-
-        for first, images in self.scanned(columns):
-            splits = pa.array(self.database.splits(first, first + len(images)), pa.string())
-            place = images.schema.get_field_index("split")
-            yield first, images.set_column(place, "split", splits)
-
-
-def _read(file: Path, columns: Sequence[str]) -> "pa.Table":
+def _fill(
+    database: ImageDatabase, files: Sequence[Path], groups: told.Reader, times: told.Reader
+) -> None:
+    """Fills the database with all images, from the files of the scan."""
     import pyarrow.parquet as pq
 
-    # Threads or reading in advance would take more memory and save no time.
-    with pq.ParquetFile(file, pre_buffer=False) as parquet:
-        return parquet.read(columns, use_threads=False)
-
-
-def _splits_present(files: Sequence[Path]) -> frozenset[str]:
-    found: set[str | None] = set()
     for file in files:
-        found.update(_read(file, ["split"])["split"].unique().to_pylist())
-    return frozenset(split for split in found if split is not None)
+        # Threads or reading in advance would take more memory and save no time.
+        with pq.ParquetFile(file, pre_buffer=False) as parquet:
+            images = parquet.read(use_threads=False)
+        database.add(images, groups(images), times(images))
 
 
-def _fill(database: ImageDatabase, units: _Units, groups: told.Reader, times: told.Reader) -> int:
-    """Fills the database with all images, and counts them."""
-    total = 0
-    columns = dict.fromkeys((*COLUMNS, "file", "row", "path", "taken"))
-    for first, images in units.scanned([*columns]):
-        database.add(first, images, groups(images), times(images))
-        total = first + len(images)
-    return total
-
-
-def _divide(
-    database: ImageDatabase, data: "Data", checks: "Checks", present: frozenset[str]
-) -> None:
+def _divide(database: ImageDatabase, data: "Data", checks: "Checks") -> None:
     """Assigns the images to the splits that the data lacks."""
     if data.group not in (None, told.NEAR_DUPLICATES) and not database.has_groups():
         raise ValueError(f"data.group: no image has a {data.group}.")
     database.find_conflicting()
     database.tie(near_duplicates=data.group == told.NEAR_DUPLICATES)
-    database.assign_splits(present, data.split, checks, by_time=data.time is not None)
+    database.assign_splits(data.split, checks, by_time=data.time is not None)
 
 
-def _judge(
-    total: int, units: _Units, data: "Data", checks: "Checks", workspace: "Workspace"
-) -> "Facts":
-    database = units.database
+def _find_faults(database: ImageDatabase, data: "Data", checks: "Checks") -> None:
+    """Fills the columns about the images that the rules judge."""
     database.find_unknown(checks)
     database.find_shared()
     if data.group is not None:
@@ -155,6 +109,9 @@ def _judge(
     if data.time is not None:
         database.find_without_time()
     database.find_near_duplicates()
+
+
+def _judge(database: ImageDatabase, checks: "Checks", workspace: "Workspace") -> "Facts":
     suites = suite.SuiteRunner(database.path, workspace.report / "data_docs")
     bad = suites.check("images", "image", suite.image_rules(checks))
     for finding in bad:
@@ -164,18 +121,21 @@ def _judge(
     empty = suites.check("splits", "split", suite.split_rules())
     suites.write_docs()
 
-    lines = _write(units, bad, database, workspace.folder)
+    lines = _write(bad, database, workspace.folder)
     lines += [_lacking(finding, "classes", "label", database) for finding in few]
     lines += [_lacking(finding, "splits", "split", database) for finding in empty]
-    if (only := database.only_class()) is not None:
+    labels = database.select("SELECT label FROM classes LIMIT 2")
+    if len(labels) == 1:
         lines.append(
-            f"- a single class, {only!r}, and a classifier needs at least two: data.path is the "
-            "folder that holds those of the classes (below train, val and test or not)"
+            f"- a single class, {labels[0]['label']!r}, and a classifier needs at least two: "
+            "data.path is the folder that holds those of the classes (below train, val and test "
+            "or not)"
         )
     quarantined = database.count_bad()
+    [[total]] = database.select("SELECT COUNT(*) FROM images")
     if few:
         lines.append(suite.REMEDY)
-    if quarantined / total > checks.max_bad_fraction or few or empty or only is not None:
+    if quarantined / total > checks.max_bad_fraction or few or empty or len(labels) == 1:
         if bad:
             lines.append(
                 f"In all {quarantined:,} of {total:,} images are bad, {quarantined / total:.3%}; "
@@ -187,69 +147,60 @@ def _judge(
         "quarantined": quarantined,
         "classes": image_table.images_per_class(workspace.folder),
         "test_rows": image_table.digest_of_split(workspace.folder, "test"),
-        "near_duplicates": _list_near_duplicates(units, database, workspace.report),
+        "near_duplicates": _list_near_duplicates(database, workspace.report),
     }
 
 
-def _list_near_duplicates(units: _Units, database: ImageDatabase, report: Path) -> int:
+def _list_near_duplicates(database: ImageDatabase, report: Path) -> int:
     """Writes the accepted images that look like one of a later split, and counts them all."""
     import csv
 
     count, listed = database.near_duplicates(MAX_LISTED)
-    wanted = {*listed, *listed.values()}
-    names: dict[int, tuple[str, str]] = {}
-    for first, images in units.read(["split", "path", "sha256"]) if wanted else ():
-        for number in wanted.intersection(range(first, first + len(images))):
-            place = number - first
-            names[number] = images["split"][place].as_py(), images["path"][place].as_py()
     with (report / NEAR_DUPLICATES).open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["split", "path", "near_duplicate_split", "near_duplicate_path"])
-        writer.writerows([*names[image], *names[other]] for image, other in listed.items())
+        writer.writerows(listed)
     return count
 
 
-def _write(
-    units: _Units, bad: "Sequence[Finding]", database: ImageDatabase, folder: Path
-) -> list[str]:
+def _write(bad: "Sequence[Finding]", database: ImageDatabase, folder: Path) -> list[str]:
     """Writes the accepted and the bad images, a unit at a time.
 
     Returns:
         A line for each finding, with the first of its images.
     """
-    import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    reasons_of = {finding.number: finding.rule.reason for finding in bad}
+    reasons = {finding.number: finding.rule.reason for finding in bad}
     examples: dict[int, list[str]] = defaultdict(list)
-    columns = image_table.schema()
-    reason = pa.field("reason", pa.string())
+    good_columns = image_table.schema()
+    bad_columns = good_columns.append(pa.field("reason", pa.string()))
     with (
-        pq.ParquetWriter(folder / image_table.FILE_NAME, columns) as good_writer,
-        pq.ParquetWriter(folder / QUARANTINED, columns.append(reason)) as bad_writer,
+        pq.ParquetWriter(folder / image_table.FILE_NAME, good_columns) as good_writer,
+        pq.ParquetWriter(folder / QUARANTINED, bad_columns) as bad_writer,
     ):
-        for first, images in units.read(columns.names):
-            reasons: dict[int, list[str]] = defaultdict(list)
-            for row in database.bad(first, first + len(images)):
-                place, rule = row["image"] - first, row["rule"]
-                reasons[place].append(reasons_of[rule](row))
-                if len(examples[rule]) < EXAMPLES:
-                    path = images["path"][place]
-                    examples[rule].append(f"{row['split']} {path} ({reasons[place][-1]})")
-            if reasons:
-                rows = images.take(list(reasons)).append_column(
-                    reason, [["; ".join(each) for each in reasons.values()]]
-                )
-                bad_writer.write_table(rows)
-            good = np.delete(np.arange(len(images)), list(reasons))
-            if len(good):
-                good_writer.write_table(images.take(good))
+        for images in database.accepted():
+            columns = [*map(pa.array, zip(*images, strict=True), good_columns.types)]
+            good_writer.write_table(pa.Table.from_arrays(columns, schema=good_columns))
+        for failures in database.failures():
+            refused = []
+            for _, failed in groupby(failures, key=itemgetter("image")):
+                faults = []
+                for row in failed:
+                    faults.append(reasons[row["rule"]](row))
+                    if len(examples[row["rule"]]) < EXAMPLES:
+                        examples[row["rule"]].append(f"{row['split']} {row['path']} ({faults[-1]})")
+                refused.append(dict(row) | {"reason": "; ".join(faults)})
+            bad_writer.write_table(pa.Table.from_pylist(refused, bad_columns))
     return [_line(finding, examples[finding.number]) for finding in bad]
 
 
 def _lacking(finding: "Finding", table: str, key: str, database: ImageDatabase) -> str:
-    rows = database.select(table, key, finding.query, EXAMPLES)
+    rows = database.select(
+        f"SELECT * FROM {table} WHERE {key} IN (SELECT {key} FROM ({finding.query})) LIMIT ?",
+        (EXAMPLES,),
+    )
     return _line(finding, [finding.rule.reason(row) for row in rows])
 
 

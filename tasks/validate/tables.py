@@ -1,9 +1,6 @@
 """The tables of the image database; its module says what they hold."""
 
-from tasks.data.image_table import property_types
-
-_SQL_TYPES = {int: "INTEGER", float: "REAL", str: "TEXT"}
-_PROPERTIES = ", ".join(f"{name} {_SQL_TYPES[kind]}" for name, kind in property_types().items())
+from tasks.data import image_table
 
 
 def _html(column: str) -> str:
@@ -13,10 +10,14 @@ def _html(column: str) -> str:
     return column
 
 
-TABLES = f"""
+def tables() -> str:
+    """SQL that makes the tables, empty."""
+    schema = image_table.schema()
+    types = ["TEXT" if str(field.type) == "string" else "INTEGER" for field in schema]
+    columns = ", ".join(map(" ".join, zip(schema.names, types, strict=True)))
+    return f"""
 CREATE TABLE images (
-    image INTEGER PRIMARY KEY, split TEXT, label TEXT, error TEXT, pixels TEXT, fingerprint INTEGER,
-    {_PROPERTIES},
+    image INTEGER PRIMARY KEY, {columns}, error TEXT, fingerprint INTEGER,
     member INTEGER, time, tie INTEGER, has_no_time INTEGER,
     unknown_label TEXT, other_label TEXT, also_in TEXT, group_in TEXT,
     near_duplicate INTEGER, near_duplicate_in TEXT,

@@ -1,15 +1,18 @@
+from contextlib import closing
+
 import pyarrow as pa
 import pytest
 
 from retrain.workload import Checks
 from tasks.validate.image_database import ImageDatabase
+from tasks.validate.scan import schema
 
 CHECKS = Checks()
 
 
 @pytest.fixture
 def database(tmp_path):
-    with ImageDatabase(tmp_path / "images.sqlite") as database:
+    with closing(ImageDatabase(tmp_path / "images.sqlite")) as database:
         yield database
 
 
@@ -17,38 +20,36 @@ def table(splits, *, contents=None, fingerprints=None, labels="a", error=None):
     """Rows about images of 8 x 4 pixels."""
     count = len(splits)
     contents = contents or range(count)
-    return pa.table(
-        {
-            "split": splits,
-            "label": [labels] * count if isinstance(labels, str) else labels,
-            "error": pa.array([error] * count, pa.string()),
-            "width": [8] * count,
-            "height": [4] * count,
-            "mode": ["L"] * count,
-            "pixels": [None if error else str(content) for content in contents],
-            "fingerprint": list(range(1, count + 1)) if fingerprints is None else fingerprints,
-            "thumbnail": [None] * count,
-        }
-    )
+    known = {
+        "unit": [0] * count,
+        "split": splits,
+        "label": [labels] * count if isinstance(labels, str) else labels,
+        "error": pa.array([error] * count, pa.string()),
+        "width": [8] * count,
+        "height": [4] * count,
+        "pixels": [None if error else str(content) for content in contents],
+        "fingerprint": list(range(1, count + 1)) if fingerprints is None else fingerprints,
+    }
+    others = {field.name: pa.nulls(count, field.type) for field in schema()}
+    return pa.table(others | known)
 
 
 def column(database, name):
-    """A column of all images, by setting them all aside."""
-    database.set_aside(0, "SELECT image FROM images")
-    return [row[name] for row in database.bad(0, 100)]
+    """A column of all images."""
+    return [row[name] for row in database.select(f"SELECT {name} FROM images ORDER BY image")]
 
 
 def test_of_a_shared_image_the_copy_that_is_held_out_most_stays(database):
     splits = ["train", "val", "test", "train", "train", "val", "train"]
     images = table(splits, contents=["a", "a", "a", "b", "b", "c", "c"])
-    database.add(0, images.slice(0, 4))
-    database.add(4, images.slice(4))
+    database.add(images.slice(0, 4))
+    database.add(images.slice(4))
     database.find_shared()
     assert column(database, "also_in") == ["test", "test", None, None, None, None, "val"]
 
 
 def test_images_that_do_not_decode_are_not_said_to_be_shared(database):
-    database.add(0, table(["train", "test"], contents=["a", "a"], error="empty"))
+    database.add(table(["train", "test"], contents=["a", "a"], error="empty"))
     database.find_shared()
     assert column(database, "also_in") == [None, None]
 
@@ -61,30 +62,31 @@ def test_images_that_do_not_decode_are_not_said_to_be_shared(database):
     ],
 )
 def test_unknown_labels_are_those_that_are_not_listed_or_not_in_train(database, checks, unknown):
-    database.add(0, table(["train", "train", "test", "test"], labels=["a", None, "a", "it's \\n"]))
+    database.add(table(["train", "train", "test", "test"], labels=["a", None, "a", "it's \\n"]))
     database.find_unknown(checks)
     assert column(database, "unknown_label") == unknown
 
 
 def test_accepted_images_are_counted_by_class_and_split(database):
-    database.add(0, table(["train", "train", "test", "val"], labels=["b", "a", "a", "a"]))
+    database.add(table(["train", "train", "test", "val"], labels=["b", "a", "a", "a"]))
     checks = Checks(labels=("c", "a", "b"))
     database.find_unknown(checks)
     database.set_aside(0, "SELECT image FROM images WHERE image = 3")
     database.set_aside(1, "SELECT image FROM images WHERE image = 3")
     database.count_accepted(checks)
-    rows = database.select("classes", "label", "SELECT label FROM classes", 10)
+    rows = database.select("SELECT * FROM classes")
     assert [tuple(row) for row in rows] == [("a", 1, 0, 1, 2), ("b", 1, 0, 0, 1), ("c", 0, 0, 0, 0)]
     assert [database.rows(split) for split in ("train", "val", "test")] == [2, 0, 1]
     assert database.count_bad() == 1
-    assert [(row["image"], row["rule"]) for row in database.bad(3, 4)] == [(3, 0), (3, 1)]
-    assert list(database.bad(0, 3)) == []
+    [accepted], [failures] = database.accepted(), database.failures()
+    assert [row["label"] for row in accepted] == ["b", "a", "a"]
+    assert [(row["image"], row["rule"]) for row in failures] == [(3, 0), (3, 1)]
 
 
 def test_the_same_pixels_under_two_labels_are_a_conflict(database):
     contents = ["a", "a", "b", "b", "c", "c", "c", "c"]
     labels = ["x", "y", "x", "x", "z", "x", "y", None]
-    database.add(0, table(["train"] * 8, contents=contents, labels=labels))
+    database.add(table(["train"] * 8, contents=contents, labels=labels))
     database.find_conflicting()
     assert column(database, "other_label") == ["y", "x", None, None, "x", "z", "x", None]
 
@@ -92,11 +94,14 @@ def test_the_same_pixels_under_two_labels_are_a_conflict(database):
 def test_near_duplicates_are_found_in_later_splits_alone(database):
     splits = ["train", "val", "val", "test", "train", "train", "test", "train"]
     prints = [0b1, 0b11, 0xFF000000000, 0xFE000000000, 0xF0000, 0xF0000, 0xFF0000000, 0]
-    database.add(0, table(splits, fingerprints=prints))
+    database.add(table(splits, fingerprints=prints))
     database.find_shared()
     database.find_near_duplicates()
-    assert database.near_duplicates(1) == (2, {0: 1})
-    assert database.near_duplicates(9) == (2, {0: 1, 2: 3})
     found = column(database, "near_duplicate_in")
     assert found == ["val", None, "test", None, None, None, None, None]
-    assert database.near_duplicates(9) == (0, {})
+    assert column(database, "near_duplicate") == [1, None, 3, None, None, None, None, None]
+    assert [(count, len(rows)) for count, rows in map(database.near_duplicates, (1, 9))] == [
+        (2, 1), (2, 2)
+    ]  # fmt: skip
+    database.set_aside(0, "SELECT image FROM images")
+    assert database.near_duplicates(9) == (0, [])

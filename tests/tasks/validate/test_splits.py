@@ -1,6 +1,7 @@
 """Which images are divided how: by their content, in groups, by time; and what growth changes."""
 
 from collections import Counter
+from contextlib import closing
 from itertools import count
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from retrain.workload import Checks, Split
 from tasks.validate.image_database import ImageDatabase
+from tasks.validate.scan import schema
 
 FRACTIONS = Split(val=0.1, test=0.2)
 
@@ -22,31 +24,28 @@ def divide(tmp_path):
              fractions=FRACTIONS, least=1, order=None):  # fmt: skip
         size = len(labels)
         order = range(size) if order is None else order
-        images = pa.table(
-            {
-                "split": pa.array(given or [None] * size, pa.string()),
-                "label": pa.array(labels, pa.string()),
-                "error": pa.nulls(size, pa.string()),
-                "width": [8] * size,
-                "height": [8] * size,
-                "mode": ["L"] * size,
-                "pixels": [f"{each:x}" for each in (range(size) if pixels is None else pixels)],
-                "fingerprint": prints or [0] * size,
-                "thumbnail": [None] * size,
-            }
-        ).take(pa.array(order))
+        known = {
+            "split": pa.array(given or [None] * size, pa.string()),
+            "label": pa.array(labels, pa.string()),
+            "width": [8] * size,
+            "height": [8] * size,
+            "pixels": [f"{number:x}" for number in (range(size) if pixels is None else pixels)],
+            "fingerprint": prints or [0] * size,
+        }
+        others = {field.name: pa.nulls(size, field.type) for field in schema()}
+        images = pa.table(others | known).take(pa.array(order))
         told = {"groups": groups, "times": times}
-        told = {name: [each[n] for n in order] for name, each in told.items() if each}
-        present = {*(given or ())} - {None}
-        with ImageDatabase(tmp_path / f"{next(files)}.sqlite") as database:
+        told = {name: [values[n] for n in order] for name, values in told.items() if values}
+        with closing(ImageDatabase(tmp_path / f"{next(files)}.sqlite")) as database:
             for part in (slice(0, size // 2), slice(size // 2, size)):
                 some = {name: values[part] for name, values in told.items()}
-                database.add(part.start, images.slice(part.start, part.stop - part.start), **some)
+                database.add(images.slice(part.start, part.stop - part.start), **some)
             database.find_conflicting()
             database.tie(near)
             checks = Checks(min_images_per_class_and_split=least)
-            database.assign_splits(present, fractions, checks, by_time=times is not None)
-            splits = database.splits(0, size)
+            database.assign_splits(fractions, checks, by_time=times is not None)
+            rows = database.select("SELECT split FROM images ORDER BY image")
+            splits = [row["split"] for row in rows]
         found = [None] * size
         for place, split in zip(order, splits, strict=True):
             found[place] = split
