@@ -173,7 +173,7 @@ def _opened(
             yield f"the {source.split} split of {data}" if source.split else data, source
         return
     model, evaluated = _evaluated(run.store, models)
-    reader = EvaluatedImages(evaluated.source.reader, evaluated.validated)
+    reader = EvaluatedImages(evaluated.source, evaluated.validated)
     yield f"the {SPLIT} split of {_name(model)}", Source(evaluated.source.format, reader, SPLIT)
 
 

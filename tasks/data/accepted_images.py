@@ -42,23 +42,16 @@ def read_images(
         split: `train`, `val` or `test`.
         rows: The numbers of those wanted in the split, from 0; all if None.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    import numpy as np
 
-    names = ("file", "row", "path", "label", "sha256", "pixels")
+    names = ["file", "row", "path", "label", "sha256", "pixels"]
     first = 0
-    for group in image_table.row_groups(validated):
-        count = group.rows.get(split, 0)
-        inside = range(first, first + count)
-        first += count
-        places = (
-            range(count) if rows is None else [row - inside[0] for row in rows if row in inside]
-        )
-        if not places:
-            continue
-        table = image_table.read(validated, group.number, ["split", *names])
-        table = table.filter(pc.equal(table["split"], split)).take(pa.array(sorted(places)))
-        files, numbers, *columns = (table[name].to_pylist() for name in names)
+    for table in image_table.read_split(validated, split, names):
+        inside = np.arange(first, first + len(table))
+        first += len(table)
+        if rows is not None:
+            table = table.take(np.flatnonzero(np.isin(inside, list(rows))))
+        files, numbers, *columns = table.to_pydict().values()
         raws = source.read(unit_of(zip(files, numbers, strict=True)))
         for raw, path, label, sha256, pixels in zip(raws, *columns, strict=True):
             yield AcceptedImage(path, label, sha256, raw.data, pixels)

@@ -1,61 +1,37 @@
 """Reads a folder of images per class, with or without a folder per split above it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from functools import cached_property
 
-from tasks.data.listing import (
-    check_splits,
-    has_split_folders,
-    is_no_image,
-    list_files,
-    split_of_folder,
-)
-from tasks.data.raw_dataset import Piece, RawImage, Unit, group
-
-if TYPE_CHECKING:
-    from tasks.data.raw_dataset import Columns
+from tasks.data.listing import has_split_folders, is_no_image, split_of_folder
+from tasks.data.raw_dataset import Piece, RawDataset, RawImage, Unit, group
 
 
-@dataclass(frozen=True)
-class ClassFolders:
-    """The class folders in a folder.
+class Images(RawDataset):
+    """The images of class folders; without classes, those at any depth."""
 
-    Attributes:
-        root: The folder that the files' names are relative to.
-        split_folders: Whether the class folders lie in folders named as splits.
-    """
+    @cached_property
+    def _has_splits(self) -> bool:
+        return self.labelled and has_split_folders(self.root)
 
-    root: Path
-    split_folders: bool
+    def holds_images(self, name: str) -> bool:
+        """Whether a file is an image, by its name."""
+        return not is_no_image(name)
+
+    def split_of(self, name: str) -> str | None:
+        """The split that the first folder of a file's name stands for."""
+        return split_of_folder(name) if self._has_splits else None
 
     def parts(self) -> Iterator[Unit]:
         """The image files, in the smallest units that are worth a task."""
-        files: Iterator[tuple[str, int]]
-        files = (file for file in list_files(self.root) if not is_no_image(file[0]))
-        if self.split_folders:
-            files = check_splits(files, split_of_folder)
-        return group((Unit(1, size, (Piece(name, 0, 1),)) for name, size in files), tasks=1)
+        return group((Unit(1, size, (Piece(name, 0, 1),)) for name, size in self.files()), tasks=1)
 
     def read(self, unit: Unit) -> Iterator[RawImage]:
         """The images of a unit; see `tasks.data.raw_dataset.Reader`."""
         return (self._read_file(piece.file) for piece in unit.pieces)
 
     def _read_file(self, name: str) -> RawImage:
-        folders = name.split("/")[:-1]
-        split = split_of_folder(folders.pop(0)) if self.split_folders else None
-        label = folders[0] if folders else None
+        folders = name.split("/")[:-1][self._has_splits :]
+        label = folders[0] if folders and self.labelled else None
         with open(f"{self.root}/{name}", "rb", buffering=0) as file:  # noqa: PTH123  half the time
-            data = file.read()
-        return RawImage(name, 0, name, label, split, data)
-
-
-def open_reader(data: "Columns", root: Path) -> ClassFolders:
-    """The class folders in a folder."""
-    return ClassFolders(root, has_split_folders(root))
-
-
-def open_unlabelled(root: Path, image_column: str | None) -> ClassFolders:
-    """The images in a folder and the folders below it, whatever these are named."""
-    return ClassFolders(root, split_folders=False)
+            return RawImage(name, 0, name, label, self.split_of(name), file.read())

@@ -10,7 +10,6 @@ from typing import Any
 
 from retrain.registry.versions import ModelVersion
 from retrain.store import Store
-from retrain.workload import Data
 from tasks.data import image_table
 from tasks.data.raw_dataset import RawDataset, RawImage, Reader, Unit, open_format, unit_of
 
@@ -44,7 +43,7 @@ def find_evaluated(store: Store, version: ModelVersion) -> Evaluated | None:
         return None
     config = prepared[1]["plan"]["config"]
     names = {name: config[f"data.{name}"] for name in ("image_column", "label_column")}
-    source = open_format(pulled[1]["facts"]["format"], Data(path="data", **names), pulled[0])
+    source = open_format(pulled[1]["facts"]["format"], pulled[0] / "data", **names)
     return Evaluated(evaluated[0], validated[0], source)
 
 
@@ -81,14 +80,8 @@ class EvaluatedImages:
 
     def parts(self) -> Iterator[Unit]:
         """The images, in units of those of the data; see `tasks.data.raw_dataset.Reader`."""
-        import pyarrow.compute as pc
-
-        for group in image_table.row_groups(self.validated):
-            if group.rows.get(SPLIT):
-                table = image_table.read(self.validated, group.number, ["split", "file", "row"])
-                table = table.filter(pc.equal(table["split"], SPLIT))
-                images = zip(table["file"].to_pylist(), table["row"].to_pylist(), strict=True)
-                yield unit_of(images)
+        for table in image_table.read_split(self.validated, SPLIT, ["file", "row"]):
+            yield unit_of(zip(*table.to_pydict().values(), strict=True))
 
     def read(self, unit: Unit) -> Iterator[RawImage]:
         """The images of a unit; see `tasks.data.raw_dataset.Reader`."""

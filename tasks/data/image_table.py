@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, get_type_hints
@@ -83,32 +83,16 @@ def row_groups(folder: Path) -> list[RowGroup]:
     return listed
 
 
-def labels(folder: Path, split: str) -> set[str]:
-    """The names of the classes that a split has.
-
-    Args:
-        folder: The output of `validate`.
-        split: `train`, `val` or `test`.
-    """
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    found: set[str] = set()
-    with pq.ParquetFile(folder / FILE_NAME) as parquet:
-        for number in range(parquet.num_row_groups):
-            table = parquet.read_row_group(number, columns=["split", "label"])
-            table = table.filter(pc.equal(table["split"], split))
-            found.update(table["label"].unique().to_pylist())
-    return found
-
-
 def class_names(folder: Path) -> list[str]:
     """The classes of the training split, in natural order: the index of each is its number.
 
     Args:
         folder: The output of `validate`.
     """
-    return sorted(labels(folder, "train"), key=natural_order)
+    names: set[str] = set()
+    for table in read_split(folder, "train", ["label"]):
+        names.update(table["label"].unique().to_pylist())
+    return sorted(names, key=natural_order)
 
 
 def images_per_class(folder: Path, file: str = FILE_NAME) -> dict[str, int]:
@@ -125,8 +109,7 @@ def images_per_class(folder: Path, file: str = FILE_NAME) -> dict[str, int]:
     counts: Counter[str] = Counter()
     with pq.ParquetFile(folder / file) as parquet:
         for batch in parquet.iter_batches(columns=["label"]):
-            for each in batch.column(0).drop_null().value_counts().to_pylist():
-                counts[each["values"]] += each["counts"]
+            counts.update(batch.column(0).drop_null().to_pylist())
     return {name: counts[name] for name in sorted(counts, key=natural_order)}
 
 
@@ -143,17 +126,29 @@ def digest_of_split(folder: Path, split: str) -> str:
         folder: The output of `validate`.
         split: `train`, `val` or `test`.
     """
+    digest = hashlib.sha256()
+    for table in read_split(folder, split, ["path", "label", "sha256", "pixels"]):
+        digest.update("".join(f"{json.dumps(row)}\n" for row in table.to_pylist()).encode())
+    return digest.hexdigest()
+
+
+def read_split(folder: Path, split: str, columns: Sequence[str]) -> "Iterator[pa.Table]":
+    """Columns of the images of a split, a unit that has any at a time.
+
+    Args:
+        folder: The output of `validate`.
+        split: `train`, `val` or `test`.
+        columns: Those wanted.
+    """
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    digest = hashlib.sha256()
-    names = ["path", "label", "sha256", "pixels"]
     with pq.ParquetFile(folder / FILE_NAME) as parquet:
         for number in range(parquet.num_row_groups):
-            table = parquet.read_row_group(number, columns=["split", *names])
-            rows = table.filter(pc.equal(table["split"], split)).select(names).to_pylist()
-            digest.update("".join(f"{json.dumps(row)}\n" for row in rows).encode())
-    return digest.hexdigest()
+            table = parquet.read_row_group(number, columns=["split", *columns])
+            rows = table.filter(pc.equal(table["split"], split)).select(columns)
+            if len(rows):
+                yield rows
 
 
 def read(folder: Path, row_group: int, columns: Sequence[str] | None = None) -> "pa.Table":

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 # The names that the Hugging Face hub accepts for a split.
@@ -94,23 +94,3 @@ def split_of_parquet(name: str) -> str | None:
         if found:
             return ALIASES[found[0]]
     return None
-
-
-def check_splits(
-    files: Iterable[tuple[str, int]], split_of: Callable[[str], str | None]
-) -> Iterator[tuple[str, int]]:
-    """Yields the files, and raises a ValueError at the end if only some belong to a split."""
-    with_split = without_split = 0
-    example = ""
-    for name, size in files:
-        if split_of(name):
-            with_split += 1
-        else:
-            without_split += 1
-            example = example or name
-        yield name, size
-    if with_split and without_split:
-        raise ValueError(
-            f"{example} belongs to no split, as {with_split} other files do: "
-            "name it for one (train, val, test), or none."
-        )

@@ -6,6 +6,7 @@ has them.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,23 +19,23 @@ if TYPE_CHECKING:
 NAME = "file_name"  # the column of a metadata file
 
 
+@dataclass(frozen=True)
 class OwnColumns:
-    """Columns of the user's own in a pulled version of the data."""
+    """Columns of the user's own in a pulled version of the data.
 
-    def __init__(
-        self, kind: str, root: Path, names: Sequence[str], setting: str, otherwise: str
-    ) -> None:
-        """Reads nothing yet.
+    Attributes:
+        kind: The format of the data: `parquet`, `folders` or `webdataset`.
+        root: Its folder.
+        names: The columns that are wanted.
+        setting: The parameter that asks for them, for errors.
+        otherwise: What the columns are not, for the error about data without metadata files.
+    """
 
-        Args:
-            kind: The format of the data: `parquet`, `folders` or `webdataset`.
-            root: Its folder.
-            names: The columns that are wanted.
-            setting: The parameter that asks for them, for errors.
-            otherwise: What the columns are not, for the error about data without metadata files.
-        """
-        self._kind, self._root, self._names = kind, root, list(names)
-        self._setting, self._otherwise = setting, otherwise
+    kind: str
+    root: Path
+    names: Sequence[str]
+    setting: str
+    otherwise: str
 
     def read(self, images: "pa.Table") -> dict[str, list[Any]]:
         """The values of images, by column; None where an image has none.
@@ -45,16 +46,16 @@ class OwnColumns:
         Raises:
             ValueError: There is no such column, or a file with it cannot be read.
         """
-        return self._from_rows(images) if self._kind == "parquet" else self._from_metadata(images)
+        return self._from_rows(images) if self.kind == "parquet" else self._from_metadata(images)
 
     def _from_rows(self, images: "pa.Table") -> dict[str, list[Any]]:
         import pyarrow.compute as pc
 
-        found: dict[str, list[Any]] = {name: [] for name in self._names}
+        found: dict[str, list[Any]] = {name: [] for name in self.names}
         for file in images["file"].unique().to_pylist():
             rows = images.filter(pc.equal(images["file"], file))["row"]
             values = self._of_file(file).take(rows)
-            for name in self._names:
+            for name in self.names:
                 found[name] += values[name].to_pylist()
         return found
 
@@ -65,8 +66,8 @@ class OwnColumns:
         def read(file: str) -> "pa.Table":
             from pyarrow import parquet
 
-            self._check(self._names, parquet.read_schema(self._root / file).names, file)
-            return parquet.read_table(self._root / file, columns=self._names)
+            self._check(self.names, parquet.read_schema(self.root / file).names, file)
+            return parquet.read_table(self.root / file, columns=self.names)
 
         return lru_cache(maxsize=1)(read)
 
@@ -75,27 +76,20 @@ class OwnColumns:
 
         listed = self._metadata
         places = pc.index_in(images["path"], value_set=listed[NAME].combine_chunks())
-        return {name: listed[name].take(places).to_pylist() for name in self._names}
+        return {name: listed[name].take(places).to_pylist() for name in self.names}
 
     @cached_property
     def _metadata(self) -> "pa.Table":
         """The rows of all metadata files, with the files' names from the root of the data."""
         import pyarrow as pa
 
-        files = [name for name, _ in list_files(self._root) if name.rpartition("/")[2] in METADATA]
+        files = [name for name, _ in list_files(self.root) if name.rpartition("/")[2] in METADATA]
         if not files:
             raise ValueError(
-                f"{self._setting}: {', '.join(self._names)} is {self._otherwise}, and data.path "
+                f"{self.setting}: {', '.join(self.names)} is {self.otherwise}, and data.path "
                 f"holds no {' or '.join(METADATA)} with columns of your own."
             )
-        tables = [self._rows(file) for file in files]
-        try:
-            return pa.concat_tables(tables, promote_options="permissive")
-        except pa.ArrowTypeError:  # numbers in one file, text in another
-            return pa.concat_tables(
-                table.cast(pa.schema({name: pa.string() for name in table.column_names}))
-                for table in tables
-            )
+        return pa.concat_tables(map(self._rows, files), promote_options="permissive")
 
     def _rows(self, file: str) -> "pa.Table":
         """The rows of a metadata file.
@@ -107,7 +101,7 @@ class OwnColumns:
         import pyarrow.compute as pc
         from pyarrow import csv, parquet
 
-        path = self._root / file
+        path = self.root / file
         read: Callable[[Path], pa.Table]
         read = csv.read_csv if path.suffix == ".csv" else parquet.read_table
         try:
@@ -115,8 +109,8 @@ class OwnColumns:
         except (pa.ArrowInvalid, OSError) as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"{file} cannot be read: {reason}") from None
-        self._check([NAME, *self._names], table.column_names, file)
-        table = table.select([NAME, *self._names])
+        self._check([NAME, *self.names], table.column_names, file)
+        table = table.select([NAME, *self.names])
         above = file.removesuffix(path.name)
         named = pc.binary_join_element_wise(above, table[NAME].cast(pa.string()), "")
         return table.set_column(0, NAME, named)
@@ -125,6 +119,6 @@ class OwnColumns:
         missing = [name for name in wanted if name not in known]
         if missing:
             raise ValueError(
-                f"{self._setting}: {file} has no column {', '.join(missing)}, but "
+                f"{self.setting}: {file} has no column {', '.join(missing)}, but "
                 f"{', '.join(known)}."
             )

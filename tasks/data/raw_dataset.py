@@ -3,18 +3,22 @@
 Three formats are read: `parquet_files.py`, `class_folders.py` and `tar_files.py`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
+from tasks.data.listing import list_files
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from retrain.store import Artifact
+    from retrain.workload import Data
 
-# The reader of each format. One is imported, by its name, so that the code of the other does not
-# belong to a step's.
+# The module of each format, whose class `Images` reads it. One is imported, by its name, so that
+# the code of the others does not belong to a step's.
 READERS = {
     "parquet": "tasks.data.parquet_files",
     "folders": "tasks.data.class_folders",
@@ -96,20 +100,8 @@ class RawImage:
     data: bytes
 
 
-class Columns(Protocol):
-    """Which columns of Parquet files are read; the section `data` of a workload says it."""
-
-    @property
-    def image_column(self) -> str | None:
-        """The column with the images; None if it has a usual name."""
-
-    @property
-    def label_column(self) -> str | None:
-        """The column with their classes; None if it has a usual name."""
-
-
 class Reader(Protocol):
-    """How one format is read; cheap to send to a Ray task."""
+    """What reads images in parts; cheap to send to a worker of Ray."""
 
     def parts(self) -> Iterator[Unit]:
         """The images, in order of the files' names and of the rows in them, in small parts.
@@ -127,16 +119,58 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True)
-class RawDataset:
-    """The images of a pulled version of the data; cheap to send to a worker of Ray.
+class RawDataset(ABC):
+    """The images of a folder, in one of the formats; a `Reader`.
 
     Attributes:
-        format: `parquet`, `folders` or `webdataset`.
-        reader: Of that format.
+        format: A key of `READERS`.
+        root: The folder that the files' names are relative to.
+        image_column: The Parquet column with the images; None if it has a usual name.
+        label_column: That with their classes; None if it has a usual name.
+        labelled: Whether the images have classes, and the names mean splits.
     """
 
     format: str
-    reader: Reader
+    root: "Path"
+    image_column: str | None = None
+    label_column: str | None = None
+    labelled: bool = True
+
+    @abstractmethod
+    def parts(self) -> Iterator[Unit]:
+        """See `Reader`."""
+
+    @abstractmethod
+    def read(self, unit: Unit) -> Iterator[RawImage]:
+        """See `Reader`."""
+
+    @abstractmethod
+    def holds_images(self, name: str) -> bool:
+        """Whether a file has images, or is one, by its name."""
+
+    @abstractmethod
+    def split_of(self, name: str) -> str | None:
+        """The split that a file's name stands for; None where it stands for none."""
+
+    def files(self) -> Iterator[tuple[str, int]]:
+        """The files with images, and their sizes in bytes, in order of the names.
+
+        Raises:
+            ValueError: Only some of them belong to a split; raised at the end.
+        """
+        with_split, without = 0, ""
+        for name, size in list_files(self.root):
+            if self.holds_images(name):
+                if self.split_of(name):
+                    with_split += 1
+                else:
+                    without = without or name
+                yield name, size
+        if with_split and without:
+            raise ValueError(
+                f"{without} belongs to no split, as {with_split} other files do: "
+                "name it for one (train, val, test), or none."
+            )
 
     def units(self) -> list[Unit]:
         """Cuts the data into units, in order of the files' names and of the rows in them.
@@ -145,41 +179,30 @@ class RawDataset:
             ValueError: There is nothing to read, a Parquet file lacks a column, or only some
                 files belong to a split.
         """
-        parts = list(self.reader.parts())
+        parts = list(self.parts())
         if not any(part.rows for part in parts):
             raise ValueError(f"There are no images in data.path, read as {self.format}.")
         return list(group(parts, max(1.0, sum(part.tasks for part in parts) / UNITS)))
 
-    def read(self, unit: Unit) -> Iterator[RawImage]:
-        """The images of a unit, in order; a few are in memory at a time.
 
-        Raises:
-            ValueError: A Parquet file is broken.
-        """
-        return self.reader.read(unit)
-
-
-def open_raw_dataset(data: "Columns", pulled: "Artifact") -> RawDataset:
+def open_raw_dataset(data: "Data", pulled: "Artifact") -> RawDataset:
     """The images in the output of `pull`."""
-    return open_format(pulled.facts["format"], data, pulled.folder)
+    return open_format(
+        pulled.facts["format"], pulled.folder / "data", data.image_column, data.label_column
+    )
 
 
-def open_format(name: str, columns: "Columns", pulled: "Path") -> RawDataset:
-    """The images in the folder of an output of `pull`, in a known format."""
-    reader: Reader = import_module(READERS[name]).open_reader(columns, pulled / "data")
-    return RawDataset(name, reader)
-
-
-def open_unlabelled(name: str, root: "Path", image_column: str | None) -> Reader:
-    """The images in a folder, whose classes nobody knows; folders and names mean no splits.
-
-    Args:
-        name: The format.
-        root: The folder.
-        image_column: The Parquet column with the images; None if it has a usual name.
-    """
-    reader: Reader = import_module(READERS[name]).open_unlabelled(root, image_column)
-    return reader
+def open_format(
+    name: str,
+    root: "Path",
+    image_column: str | None = None,
+    label_column: str | None = None,
+    labelled: bool = True,
+) -> RawDataset:
+    """The images in a folder, in a known format; see `RawDataset`."""
+    module = import_module(READERS[name])
+    opened: RawDataset = module.Images(name, root, image_column, label_column, labelled)
+    return opened
 
 
 def group(parts: Iterable[Unit], tasks: float) -> Iterator[Unit]:
@@ -188,24 +211,17 @@ def group(parts: Iterable[Unit], tasks: float) -> Iterator[Unit]:
     size = Unit(0, 0)
     for part in parts:
         if some and (size.tasks >= tasks or size.rows + part.rows > MAX_UNIT_ROWS):
-            yield join(some)
+            yield _join(some)
             some, size = [], Unit(0, 0)
         some.append(part)
         size = Unit(size.rows + part.rows, size.bytes + part.bytes)
     if some:
-        yield join(some)
+        yield _join(some)
 
 
-def join(units: Sequence[Unit]) -> Unit:
-    """One unit with the images of several, in order."""
-    pieces: list[Piece] = []
-    for piece in (piece for unit in units for piece in unit.pieces):
-        last = pieces[-1] if pieces else None
-        if last and (last.file, last.first + last.rows) == (piece.file, piece.first):
-            pieces[-1] = Piece(last.file, last.first, last.rows + piece.rows)
-        else:
-            pieces.append(piece)
-    return Unit(sum(unit.rows for unit in units), sum(unit.bytes for unit in units), tuple(pieces))
+def _join(units: Sequence[Unit]) -> Unit:
+    pieces = tuple(piece for unit in units for piece in unit.pieces)
+    return Unit(sum(unit.rows for unit in units), sum(unit.bytes for unit in units), pieces)
 
 
 def unit_of(images: Iterable[tuple[str, int]]) -> Unit:
@@ -214,4 +230,4 @@ def unit_of(images: Iterable[tuple[str, int]]) -> Unit:
     Args:
         images: The file and the row of each, in order of the files' names and of the rows.
     """
-    return join([Unit(1, 0, (Piece(file, row, 1),)) for file, row in images])
+    return _join([Unit(1, 0, (Piece(file, row, 1),)) for file, row in images])

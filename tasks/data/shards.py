@@ -53,21 +53,16 @@ class StoredImages(Protocol):
     """The images of a split, left on disk; `Shards` documents the methods.
 
     Attributes:
-        decodes: Whether reading an image decodes it.
         shape: Of every image as stored: height, width and channels, or the length of an embedding.
-        bytes_per_image: On disk, and in memory as `load` gives it; the mean.
+        bytes_per_image: On disk and in memory.
     """
 
-    decodes: bool
     shape: tuple[int, ...]
     bytes_per_image: float
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, rows: "NDArray[np.int64]") -> "NDArray[Any]": ...
-
-    def load(self, rows: "NDArray[np.int64]") -> Any:
-        """Reads images into memory; the result is indexed from 0, in the order of `rows`."""
 
 
 class Shards:
@@ -128,8 +123,6 @@ class Shards:
                     read = os.preadv(file.fileno(), [places[place]], offset)
                     assert read == size, "a shard is shorter than it says"
         return images
-
-    load = __getitem__
 
 
 def publish(file: Path, target: Path) -> None:

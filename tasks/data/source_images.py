@@ -8,7 +8,6 @@ Parquet files, and `bytes`, the size of all its encoded images. Which image is w
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, repeat
 from pathlib import Path
@@ -30,16 +29,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@dataclass(frozen=True)
-class _Columns:
-    image_column: str | None
-    label_column: str | None
-
-
 class SourceImages:
-    """The images of a split as the data has them; reading them decodes them."""
-
-    decodes = True
+    """The images of a split as the data has them."""
 
     def __init__(self, folder: Path, form: Mapping[str, Any], pulled: Path | None) -> None:
         """Opens nothing yet.
@@ -67,8 +58,9 @@ class SourceImages:
     @cached_property
     def _source(self) -> RawDataset:
         assert self._pulled is not None
-        columns = _Columns(self._described["image_column"], self._described["label_column"])
-        return open_format(self._described["format"], columns, self._pulled)
+        names = ("image_column", "label_column")
+        columns = {name: self._described[name] for name in names}
+        return open_format(self._described["format"], self._pulled / "data", **columns)
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -78,22 +70,6 @@ class SourceImages:
         """How long one core reads and decodes an image, roughly."""
         encoded: int = self._described["bytes"]
         return SECONDS_PER_IMAGE + SECONDS_PER_BYTE * encoded / len(self)
-
-    def __getitem__(self, rows: "NDArray[np.int64]") -> "NDArray[np.uint8]":
-        """Reads and decodes images; see `tasks.data.shards.Shards`.
-
-        Raises:
-            ValueError: An image is no longer what was checked.
-        """
-        import numpy as np
-
-        unique, places = np.unique(rows, return_inverse=True)
-        images = np.empty((len(unique), *self.shape), np.uint8)
-        for number, image in enumerate(self.decode(unique)):
-            images[number] = image
-        return images[places]
-
-    load = __getitem__
 
     def decode(
         self, rows: "NDArray[np.int64]", parts: "NDArray[np.float64] | None" = None

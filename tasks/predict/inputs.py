@@ -8,21 +8,12 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 from retrain.errors import UsageError
-from retrain.workload import Data
-from tasks.data.class_folders import ClassFolders
-from tasks.data.listing import (
-    IMAGE_SUFFIXES,
-    is_no_image,
-    list_files,
-    split_of_folder,
-    split_of_parquet,
-)
+from tasks.data.listing import IMAGE_SUFFIXES, is_no_image, list_files
 from tasks.data.parquet_files import USUAL
-from tasks.data.raw_dataset import READERS, RawImage, Reader, Unit, group, open_unlabelled
+from tasks.data.raw_dataset import RawDataset, RawImage, Reader, Unit, group, open_format
 
 SPLIT = "test"  # what is read of labelled images, if their names define splits
 
@@ -87,7 +78,7 @@ def open_source(root: Path, place: str, image_column: str | None) -> Source:
         UsageError: There are no images, or it is not clear which are meant.
     """
     found = _recognise(root, f"--input {place}")
-    return Source(found, open_unlabelled(found, root, image_column))
+    return Source(found, open_format(found, root, image_column, labelled=False))
 
 
 def open_labelled(
@@ -109,11 +100,10 @@ def open_labelled(
     """
     found = _recognise(root, f"--data {place}")
     if found == "parquet" and not (label_column or _has_labels(root)):
-        return Source(found, open_unlabelled(found, root, image_column))
-    columns = Data(path="data", image_column=image_column, label_column=label_column)
-    reader: Reader = import_module(READERS[found]).open_reader(columns, root)
+        return Source(found, open_format(found, root, image_column, labelled=False))
+    reader = open_format(found, root, image_column, label_column)
     try:
-        splits = {_split_of(reader, piece.file) for unit in reader.parts() for piece in unit.pieces}
+        splits = {reader.split_of(piece.file) for unit in reader.parts() for piece in unit.pieces}
     except ValueError as error:
         text = str(error)
         for column in ("image", "label"):
@@ -133,22 +123,21 @@ class SplitReader:
         split: `train`, `val` or `test`.
     """
 
-    data: Reader
+    data: RawDataset
     split: str
 
     def parts(self) -> Iterator[Unit]:
         """The images; see `tasks.data.raw_dataset.Reader`."""
         for unit in self.data.parts():
-            pieces = tuple(piece for piece in unit.pieces if self._has(piece.file))
+            pieces = tuple(
+                piece for piece in unit.pieces if self.data.split_of(piece.file) == self.split
+            )
             if rows := sum(piece.rows for piece in pieces):
                 yield Unit(rows, unit.bytes * rows // unit.rows, pieces)
 
     def read(self, unit: Unit) -> Iterator[RawImage]:
         """The images of a unit; see `tasks.data.raw_dataset.Reader`."""
         return self.data.read(unit)
-
-    def _has(self, file: str) -> bool:
-        return _split_of(self.data, file) == self.split
 
 
 def read(source: Source, unit: Unit) -> Iterator[Image]:
@@ -204,13 +193,6 @@ def _has_labels(root: Path) -> bool:
     except (pa.ArrowInvalid, OSError):  # the reader says why
         return True
     return any(name in names for name in USUAL["label_column"])
-
-
-def _split_of(reader: Reader, file: str) -> str | None:
-    """The split that the name of a file stands for."""
-    if isinstance(reader, ClassFolders):
-        return split_of_folder(file) if reader.split_folders else None
-    return split_of_parquet(file.removesuffix(".tar"))
 
 
 def _image(raw: RawImage) -> Image:

@@ -89,11 +89,12 @@ def preprocess(
             # Should this run be killed before the output is published, the next finds it.
             publish(shard, workspace.folder / split / shard.name)
     for split in SPLITS:
-        _write_rows(validated.folder, groups, split, labels, workspace.folder / split)
+        _write_rows(validated.folder, split, rows[split], labels, workspace.folder / split)
     if images.storage == "source":
         described = data.model_dump(include={"image_column", "label_column"})
         described["format"] = pulled.facts["format"]
-        described["bytes"] = _encoded_bytes(validated.folder, groups, "train")
+        sizes = image_table.read_split(validated.folder, "train", ["bytes"])
+        described["bytes"] = sum(sum(table["bytes"].to_pylist()) for table in sizes)
         write_json(workspace.folder / "train" / SOURCE, described)
     write_json(workspace.folder / LABELS, labels)
     form = images.model_dump(include={"size", "channels", "resize"})
@@ -179,11 +180,7 @@ def _write_header(file: IO[bytes], kind: str, shape: tuple[int, ...]) -> None:
 
 
 def _write_rows(
-    validated: Path,
-    groups: Sequence[image_table.RowGroup],
-    split: str,
-    labels: Sequence[str],
-    folder: Path,
+    validated: Path, split: str, rows: int, labels: Sequence[str], folder: Path
 ) -> None:
     """Writes the labels of a split and where its rows come from, a unit at a time."""
     import numpy as np
@@ -191,31 +188,17 @@ def _write_rows(
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    chosen = [group for group in groups if split in group.rows]
     columns = ["path", "label", "sha256", "pixels", "file", "row"]
     schema = pa.schema([image_table.schema().field(name) for name in columns])
     with (
         (folder / "labels.npy").open("wb") as file,
         pq.ParquetWriter(folder / ROWS, schema) as writer,
     ):
-        _write_header(file, "<i8", (sum(group.rows[split] for group in chosen),))
-        for group in chosen:
-            table = image_table.read(validated, group.number, [*columns, "split"])
-            table = table.filter(pc.equal(table["split"], split)).select(columns)
+        _write_header(file, "<i8", (rows,))
+        for table in image_table.read_split(validated, split, columns):
             writer.write_table(table)
             indices = pc.index_in(table["label"], pa.array(labels, pa.string()))
             file.write(indices.to_numpy().astype(np.int64).tobytes())
-
-
-def _encoded_bytes(validated: Path, groups: Sequence[image_table.RowGroup], split: str) -> int:
-    """The size of all encoded images of a split."""
-    import pyarrow.compute as pc
-
-    total = 0
-    for group in groups:
-        table = image_table.read(validated, group.number, ["split", "bytes"])
-        total += pc.sum(table.filter(pc.equal(table["split"], split))["bytes"]).as_py() or 0
-    return total
 
 
 @preprocess.chooses

@@ -43,13 +43,8 @@ class TestSplit:
     def table(self, columns: Sequence[str]) -> "pa.Table":
         """Columns of the image table, in the order of the prepared rows."""
         import pyarrow as pa
-        import pyarrow.compute as pc
 
-        parts = []
-        for group in image_table.row_groups(self.validated):
-            part = image_table.read(self.validated, group.number, ["split", *columns])
-            parts.append(part.filter(pc.equal(part["split"], SPLIT)))
-        return pa.concat_tables(parts).select(list(columns))
+        return pa.concat_tables(image_table.read_split(self.validated, SPLIT, columns))
 
 
 def read_columns(split: TestSplit, names: Sequence[str]) -> dict[str, list[Any]]:

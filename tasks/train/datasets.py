@@ -50,7 +50,7 @@ class SplitDataset(Dataset["Example"]):
         copies = loader.num_workers if loader else 1
         if copies * len(images) * images.bytes_per_image > self._memory_gb * 1e9:
             return images
-        return images.load(np.arange(len(images)))
+        return images[np.arange(len(images))]
 
     def loaded(self) -> "SplitDataset":
         """Reads what fits into memory now, which a `DataLoader` shares with its processes."""

@@ -145,7 +145,7 @@ class Ingest:
         import numpy as np
 
         self._split, self._batches, self._device = split, batches, device
-        self._held = None if batches.windows else split.images.load(np.arange(len(split)))
+        self._held = None if batches.windows else split.images[np.arange(len(split))]
 
     def epoch(self, epoch: int, first: int) -> Iterator[Batch]:
         """The batches of an epoch.
@@ -173,7 +173,7 @@ class Ingest:
         order = np.argsort(rows, axis=None, kind="stable")
         places = np.empty(rows.size, np.int64)
         places[order] = np.arange(rows.size)
-        return self._split.images.load(rows.reshape(-1)[order]), places.reshape(rows.shape), rows
+        return self._split.images[rows.reshape(-1)[order]], places.reshape(rows.shape), rows
 
     def _ready(
         self, loaded: Any, places: "NDArray[np.int64]", rows: "NDArray[np.int64]"
@@ -192,7 +192,7 @@ class Ingest:
                 _tensor(self._split.labels[rows[number]], self._device),
             )
 
-        yield from _on_device(gather, len(rows), self._split, self._device)
+        yield from _on_device(gather, len(rows), self._device)
 
 
 def in_order(
@@ -205,19 +205,17 @@ def in_order(
         some = np.asarray(rows[number * size : (number + 1) * size], np.int64)
         return _tensor(split.images[some], device), _tensor(split.labels[some], device)
 
-    yield from _on_device(read, -(-len(rows) // size), split, device)
+    yield from _on_device(read, -(-len(rows) // size), device)
 
 
-def _on_device(
-    make: Any, count: int, split: PreparedSplit, device: "torch.device"
-) -> Iterator[Batch]:
+def _on_device(make: Any, count: int, device: "torch.device") -> Iterator[Batch]:
     """Numbered batches on the device, made by a separate thread where that is faster.
 
-    It is on a GPU, which would wait for the copies, and for images that must be decoded. For a copy
-    within memory, a second Python thread costs more than it saves.
+    It is on a GPU, which would wait for the copies. For a copy within memory, a second Python
+    thread costs more than it saves.
     """
-    separate = device.type == "cuda" or split.images.decodes
-    batches = prefetch(make, range(count), BATCHES_AHEAD) if separate else map(make, range(count))
+    on_gpu = device.type == "cuda"
+    batches = prefetch(make, range(count), BATCHES_AHEAD) if on_gpu else map(make, range(count))
     for images, labels in batches:
         yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 

@@ -85,8 +85,6 @@ def arriving(split: PreparedSplit, rank: int) -> "ArrivingImages":
 class ArrivingImages:
     """Images that come in the order in which they are loaded, and in no other."""
 
-    decodes = False  # they are decoded elsewhere
-
     def __init__(self, shard: "DataIterator", shape: tuple[int, ...], rows: int) -> None:
         """Starts nothing yet.
 
@@ -127,8 +125,6 @@ class ArrivingImages:
             filled += count
             self._rest = (some[count:], which[count:]) if count < len(which) else None
         return images
-
-    load = __getitem__
 
     def close(self) -> None:
         """Ends what still decodes images, which is much where a training ends early."""

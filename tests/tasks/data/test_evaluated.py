@@ -66,7 +66,7 @@ def test_the_data_of_an_evaluation_is_found_in_the_store(tmp_path, embedded):
     assert manifest["facts"]["package"] == "mine"
     assert found.validated.parent.name == "validate"
     assert found.source.format == "folders"
-    assert found.source.reader.root.parent.parent.name == "pull"
+    assert found.source.root.parent.parent.name == "pull"
     (found.validated / "data" / "a.txt").unlink()
     assert find_evaluated(store, VERSION) is None
 
@@ -78,7 +78,7 @@ def test_the_test_images_are_read_in_order_and_no_others(tmp_path):
     kept = [row for row, place in enumerate(table["row"].to_pylist()) if place % 3 != 1]
     pq.write_table(table.take(kept), file)  # the others were set aside
     data = open_raw_dataset(COLUMNS, pulled)
-    source = Source("parquet", EvaluatedImages(data.reader, validated.folder))
+    source = Source("parquet", EvaluatedImages(data, validated.folder))
     images = [image for unit in source.units() for image in read(source, unit)]
     expected = list(read_images(data, validated.folder, "test"))
     assert len(expected) == 27

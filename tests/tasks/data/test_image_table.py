@@ -1,4 +1,3 @@
-import pyarrow.parquet as pq
 import pytest
 
 from retrain.workload import Checks, Data
@@ -35,19 +34,14 @@ def test_each_unit_with_accepted_images_is_a_row_group(folder):
     ]
 
 
-def test_a_row_group_is_read_by_its_number(folder):
+def test_columns_of_a_unit_or_of_a_split_are_read(folder):
     assert image_table.read(folder, 1, ["unit", "file"]).to_pydict() == {
         "unit": [1, 1, 1],
         "file": ["test/b/1.png", "train/a/1.png", "train/a/2.png"],
     }
-    assert image_table.read(folder, 2).equals(
-        pq.ParquetFile(folder / "images.parquet").read_row_group(2)
-    )
-
-
-def test_the_labels_are_those_of_the_split(folder):
-    assert image_table.labels(folder, "train") == {"a", "b"}
-    assert image_table.labels(folder, "val") == {"a", "b"}
+    parts = [part.to_pydict() for part in image_table.read_split(folder, "train", ["file"])]
+    assert parts == [{"file": ["train/a/1.png", "train/a/2.png"]}, {"file": ["train/b/1.png"]}]
+    assert image_table.class_names(folder) == ["a", "b"]
 
 
 def test_numbers_in_names_are_ordered_as_numbers():

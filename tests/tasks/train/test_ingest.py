@@ -88,13 +88,13 @@ def test_what_fits_the_memory_has_no_windows_and_what_does_not_stays_within_it(s
 
 def test_only_two_windows_are_read_at_a_time(split, monkeypatch):
     read = []
-    load = type(split.images).load
+    load = type(split.images).__getitem__
 
     def recorded(self, rows):
         read.append(rows)
         return load(self, rows)
 
-    monkeypatch.setattr(type(split.images), "load", recorded)
+    monkeypatch.setattr(type(split.images), "__getitem__", recorded)
     epoch = Ingest(split, batches(windows=WINDOWS), CPU).epoch(0, 0)
     for _ in range(WINDOWS.batches):
         next(epoch)
