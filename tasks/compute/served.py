@@ -7,7 +7,6 @@ a worker has a process beside it. The images go through a pipe, which takes a sm
 that it takes to decode them.
 """
 
-import json
 import logging
 import os
 import shutil
@@ -18,6 +17,8 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version as installed
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryFile
@@ -82,23 +83,25 @@ class _Program:
     """The program `answer.py`; it ends with this object, or with this process.
 
     Attributes:
-        environment: Variables that it got besides those of this process.
         process: It.
-        errors: What it has written to its standard error.
+        pipe: The way to it.
+        errors: What it has written.
         close: Ends it.
     """
 
-    def __init__(self, environment: dict[str, str]) -> None:
-        self.environment = environment
+    def __init__(self) -> None:
         self.errors = TemporaryFile()  # noqa: SIM115  closed with the process
-        self.process = subprocess.Popen(
-            [sys.executable, "-I", "-B", str(PROGRAM), *LIBRARIES],
-            env=os.environ | ONE_THREAD | environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-        )
-        self.close = weakref.finalize(self, _end, self.process, self.errors)
+        self.pipe, theirs = Pipe()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-B", PROGRAM, str(theirs.fileno()), *LIBRARIES],
+                env=os.environ | ONE_THREAD,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self.errors,  # of a library that prints
+                stderr=self.errors,
+            )
+        self.close = weakref.finalize(self, _end, self.process, self.pipe, self.errors)
 
 
 _ahead: list[_Program] = []
@@ -110,13 +113,7 @@ def start_ahead() -> None:
     It imports the libraries meanwhile, which takes most of its time.
     """
     if not _ahead:
-        _ahead.append(_Program(_environments(1)[0]))
-
-
-def _program(environment: dict[str, str]) -> _Program:
-    if _ahead and _ahead[0].environment == environment:
-        return _ahead.pop()
-    return _Program(environment)
+        _ahead.append(_Program())
 
 
 class PackageProcess:
@@ -127,32 +124,20 @@ class PackageProcess:
         close: Ends the process.
     """
 
-    def __init__(
-        self, package: Path, folder: Path, environment: dict[str, str], alone: bool = False
-    ) -> None:
-        """Starts it.
+    def __init__(self, package: Path, folder: Path, device: str = "cpu") -> None:
+        """Starts it, or takes the one that was started ahead.
 
         Args:
             package: A folder as `mlflow.pyfunc.save_model` writes it.
             folder: Where it runs.
-            environment: Variables that it gets besides those of this process.
-            alone: Without the libraries that the package's requirements lack.
+            device: `cuda` or `cuda:1` for one of several GPUs.
         """
-        import pyarrow as pa
-
         self.classes = tuple(classes_of(package))
-        self._program = _program(environment)
+        self._program = _ahead.pop() if _ahead else _Program()
         self.close = self._program.close
-        self._stdin, self._stdout = self._program.process.stdin, self._program.process.stdout
-        assert self._stdin
-        places = {"package": str(package), "folder": str(folder)}
-        told = places | {"classes": self.classes, "alone": alone}
-        with suppress(BrokenPipeError):  # it has ended; `classify` says why
-            self._stdin.write(json.dumps(told).encode() + b"\n")
-            self._stdin.flush()
-        self._schema = pa.schema({"image": pa.binary(), "with_features": pa.bool_()})
-        self._writer: Any = None
-        self._reader: Any = None
+        places = {"package": str(package), "folder": str(folder), "device": device}
+        with suppress(OSError):  # it has ended; `classify` says why
+            self._program.pipe.send(places | {"classes": self.classes})
 
     def classify(
         self, images: Sequence[bytes], with_features: Sequence[bool] | None = None
@@ -160,7 +145,7 @@ class PackageProcess:
         """Classifies encoded images.
 
         Args:
-            images: Any number.
+            images: At least one.
             with_features: Of which the features are wanted, too; of none if None.
 
         Returns:
@@ -180,34 +165,21 @@ class PackageProcess:
         Raises:
             ValueError: As `classify` does; or the package refuses the image.
         """
-        answers, told = self._ask([image], [False])
+        answers, took = self._ask([image], [False])
         if (error := answers["error"][0].as_py()) is not None:
             raise ValueError(error)
-        return Timed(float(told[b"seconds"]), int(told[b"threads"]), told[b"device"].decode())
+        return Timed(**took)
 
     def _ask(
         self, images: Sequence[bytes], with_features: Sequence[bool]
-    ) -> "tuple[pa.RecordBatch, Mapping[bytes, bytes]]":
-        """The answers, and what the program tells with them."""
-        import pyarrow as pa
-        from pyarrow import ipc
-
-        batch = pa.RecordBatch.from_arrays(
-            [pa.array(images, pa.binary()), pa.array(with_features, pa.bool_())],
-            schema=self._schema,
-        )
+    ) -> "tuple[pa.RecordBatch, Mapping[str, Any]]":
+        """The answers, and what is in `Timed`."""
         try:
-            if self._writer is None:
-                self._writer = ipc.new_stream(self._stdin, batch.schema)
-            self._writer.write_batch(batch)
-            assert self._stdin
-            self._stdin.flush()
-            if self._reader is None:
-                self._reader = ipc.open_stream(self._stdout)
-            answers, told = self._reader.read_next_batch_with_custom_metadata()
-        except (OSError, StopIteration, pa.ArrowInvalid) as error:
+            self._program.pipe.send((list(images), list(with_features)))
+            answers, took = self._program.pipe.recv()
+        except (OSError, EOFError) as error:
             raise ValueError(self._last_error()) from error
-        return answers, told
+        return answers, took
 
     def _last_error(self) -> str:
         code = self._program.process.wait()
@@ -217,21 +189,11 @@ class PackageProcess:
         return message.splitlines()[-1] if message else f"exit code {code}"
 
 
-def _end(process: "subprocess.Popen[bytes]", errors: IO[bytes]) -> None:
+def _end(process: "subprocess.Popen[bytes]", pipe: Connection, errors: IO[bytes]) -> None:
     process.kill()
-    process.communicate()
+    process.wait()
+    pipe.close()
     errors.close()
-
-
-def first_process(package: Path, folder: Path, alone: bool) -> PackageProcess:
-    """A process for a few images: the one that was started ahead, if there is one.
-
-    Args:
-        package: A folder as `mlflow.pyfunc.save_model` writes it.
-        folder: Where it runs.
-        alone: Without the libraries that the package's requirements lack.
-    """
-    return PackageProcess(package, folder, _environments(1)[0], alone)
 
 
 def ask(
@@ -253,11 +215,11 @@ def ask(
     Raises:
         ValueError: The package cannot be loaded, does not answer, or refuses an image.
     """
-    environments = _environments(rows)
     with ExitStack() as stack:
         idle: SimpleQueue[PackageProcess] = SimpleQueue()
-        for environment in environments:
-            process = PackageProcess(package, folder, environment)
+        devices = _devices(rows)
+        for device in devices:
+            process = PackageProcess(package, folder, device)
             stack.callback(process.close)
             idle.put(process)
 
@@ -268,8 +230,7 @@ def ask(
             finally:
                 idle.put(process)
 
-        count = len(environments)
-        yield from prefetch(ask_one, portions(images), 2 * count, count)
+        yield from prefetch(ask_one, portions(images), 2 * len(devices), len(devices))
 
 
 def serve(images: "Sequence[AcceptedImage]", process: PackageProcess) -> Served:
@@ -306,39 +267,17 @@ def other_versions(package: Path) -> list[str]:
     return others
 
 
-def _environments(rows: int) -> list[dict[str, str]]:
-    """The environment variables of each process: there is one per GPU, or one per core."""
+def _devices(rows: int) -> list[str]:
+    """The device of each process: there is one per GPU, or one per core."""
     from joblib import cpu_count
 
-    gpus = _gpus()
-    count = max(1, min(len(gpus) or cpu_count(), rows // ROWS_PER_PROCESS))
-    return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus[:count]] or [{}] * count
+    gpus = 0
+    if shutil.which("nvidia-smi"):  # spares the import of torch
+        import torch
 
-
-def one_gpu(device: str) -> dict[str, str]:
-    """The variables that leave a process the GPU that it is for.
-
-    Args:
-        device: `cpu`; `cuda` for the GPU that this process sees, or `cuda:1` for one of them.
-    """
-    _, colon, number = device.partition(":")
-    if not colon:
-        return {}
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return {"CUDA_VISIBLE_DEVICES": visible.split(",")[int(number)] if visible else number}
-
-
-def _gpus() -> list[str]:
-    """The GPUs that PyTorch can use, as `CUDA_VISIBLE_DEVICES` names them."""
-    if not shutil.which("nvidia-smi"):  # spares the import of torch
-        return []
-    import torch
-
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = (
-        visible.split(",") if visible else [str(gpu) for gpu in range(torch.cuda.device_count())]
-    )
-    return names[: torch.cuda.device_count()]
+        gpus = torch.cuda.device_count()
+    count = max(1, min(gpus or cpu_count(), rows // ROWS_PER_PROCESS))
+    return [f"cuda:{gpu}" for gpu in range(count)] if gpus else ["cpu"] * count
 
 
 class _Encoded(Protocol):

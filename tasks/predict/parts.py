@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from retrain import atomic
-from tasks.compute.served import PackageProcess, one_gpu, portions
+from tasks.compute.served import PackageProcess, portions
 from tasks.data import image_facts
 from tasks.data.raw_dataset import Unit
 from tasks.predict.inputs import Image, Source, read
@@ -127,7 +127,7 @@ class Worker:
             return self._idle.get_nowait()
         except Empty:
             package = self._job.package
-            return PackageProcess(package, package, one_gpu(self._device))
+            return PackageProcess(package, package, self._device)
 
     def _is_finished(self, part: Part) -> bool:
         import pyarrow as pa

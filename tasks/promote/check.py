@@ -21,7 +21,7 @@ from retrain.digests import sha256_of
 from retrain.project import Project
 from retrain.registry import packages, versions
 from retrain.registry.versions import Latency, ModelVersion
-from tasks.compute.served import first_process, serve
+from tasks.compute.served import PackageProcess, serve
 from tasks.data import image_table, package, predictions
 from tasks.data.accepted_images import AcceptedImage, read_images
 from tasks.promote.latency import measure
@@ -240,7 +240,7 @@ def check_answers(
     """
     serving = json.loads((folder / package.SERVING).read_text(encoding="utf-8"))
     tolerance = TOLERANCE[serving["precision"]]
-    with closing(first_process(folder, scratch, alone=True)) as process:
+    with closing(PackageProcess(folder, scratch)) as process:
         if example is None:
             return measure(process, [gradient(folder / package.MODEL)], bound)
         served = serve(example.images, process)

@@ -279,7 +279,7 @@ def test_a_package_that_cannot_tell_its_features_only_classifies(toy, tmp_path):
     shutil.copytree(toy.champion.package, package)
     for code in package.rglob("serving.py"):  # two: that which MLflow runs is a copy
         code.write_text(code.read_text().replace("predict_with_features", "_not_in_old_ones"))
-    process = PackageProcess(package, tmp_path, {})
+    process = PackageProcess(package, tmp_path)
     try:
         given = process.classify([png(image) for image in pixels(2)], [True, True])
     finally:

@@ -121,13 +121,6 @@ def test_the_requirements_of_a_package_are_what_its_modules_import(tmp_path):
     assert write_custom(tmp_path / "2", NETWORK).keys() == ours | {"scipy"}
 
 
-def test_a_package_whose_requirements_lack_a_library_is_not_served(tmp_path, python):
-    write_custom(tmp_path, "tests.tasks.promote.networks:by_import")
-    folder = tmp_path / "package"
-    with pytest.raises(ValueError, match="the package's requirements lack kornia: "):
-        check.check_answers(folder, None, tmp_path)
-
-
 def test_an_example_of_large_images_is_short(tmp_path, monkeypatch):
     pulled, validated = write_data(tmp_path, 20)
     source = open_raw_dataset(COLUMNS, pulled)
