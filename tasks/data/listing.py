@@ -1,7 +1,8 @@
-"""Lists the files of the data, and finds the splits in their names."""
+"""Lists and links the files of the data, and finds the splits in their names."""
 
 import os
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -94,3 +95,17 @@ def split_of_parquet(name: str) -> str | None:
         if found:
             return ALIASES[found[0]]
     return None
+
+
+def link_file(source: Path, target: Path) -> None:
+    """Puts a file at a second path too; it is copied where there are no hard links.
+
+    Args:
+        source: Must never be written to again, like the objects in DVC's cache.
+        target: Must not be written to either; nothing is there yet. The folders above it are made.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.hardlink_to(source)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(source, target)

@@ -20,7 +20,6 @@ The splits are train, val and test, and none is empty.
 import json
 import math
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -123,14 +122,6 @@ class Shards:
                     read = os.preadv(file.fileno(), [places[place]], offset)
                     assert read == size, "a shard is shorter than it says"
         return images
-
-
-def publish(file: Path, target: Path) -> None:
-    """Puts a finished file into an output, and leaves it where it is."""
-    try:
-        target.hardlink_to(file)
-    except OSError:  # another file system, or one without hard links
-        shutil.copyfile(file, target)
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,12 @@ from retrain.step import REPORT, step
 from retrain.workload import Train
 from tasks.compute.workers import THREADS, map_units
 from tasks.data.embeddings import has_embeddings
+from tasks.data.listing import link_file
 from tasks.data.shards import (
     IMAGES,
     LABELS,
     ROWS,
     open_prepared,
-    publish,
     shard_name,
 )
 from tasks.data.splits import SPLITS
@@ -176,13 +176,13 @@ def _write(images: Path, parts: Sequence[Part], folder: Path) -> None:
         for name in ("labels.npy", ROWS):
             shutil.copyfile(images / split / name, folder / split / name)
     for part in parts:
-        publish(part.file, folder / part.split / part.file.name)
+        link_file(part.file, folder / part.split / part.file.name)
     for name in (LABELS, IMAGES):
         shutil.copyfile(images / name, folder / name)
     pixels = folder / REPORT / SHOWN
     pixels.mkdir(parents=True)
     for shard in sorted((images / SHOWN).glob("images-*.npy")):
-        publish(shard, pixels / shard.name)
+        link_file(shard, pixels / shard.name)
 
 
 @embed.checks

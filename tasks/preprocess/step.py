@@ -20,8 +20,9 @@ from retrain.runs import console
 from retrain.step import Chosen, step
 from tasks.compute.ray_data import map_units
 from tasks.data import image_table
+from tasks.data.listing import link_file
 from tasks.data.raw_dataset import READERS, RawDataset, Unit, open_raw_dataset
-from tasks.data.shards import IMAGES, LABELS, ROWS, SOURCE, publish, shard_name
+from tasks.data.shards import IMAGES, LABELS, ROWS, SOURCE, shard_name
 from tasks.data.splits import SPLITS
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def preprocess(
     for task in tasks:
         for split, shard in task.shards.items():
             # Should this run be killed before the output is published, the next finds it.
-            publish(shard, workspace.folder / split / shard.name)
+            link_file(shard, workspace.folder / split / shard.name)
     for split in SPLITS:
         _write_rows(validated.folder, split, rows[split], labels, workspace.folder / split)
     if images.storage == "source":

@@ -7,8 +7,6 @@ import zlib
 from lzma import LZMAError
 from pathlib import Path
 
-from tasks.pull.transfer import inside
-
 if sys.version_info >= (3, 11, 4):
     import tarfile
 else:  # Python's own has no filters before that; Debian 12 has 3.11.2
@@ -23,11 +21,10 @@ def unpack(folder: Path, scratch: Path) -> None:
         scratch: Where the archive is unpacked; on the same file system.
 
     Raises:
-        ValueError: The archive is damaged, or has a file whose name leads outside it or is too
-            long, or a link.
+        ValueError: The archive is damaged, or has a link or a file that leads outside it.
     """
-    archive = next(folder.iterdir())
-    if len(list(folder.iterdir())) > 1 or not archive.is_file():
+    archive, *others = folder.iterdir()
+    if others or not archive.is_file():
         return
     is_zip = zipfile.is_zipfile(archive)
     if not is_zip and not tarfile.is_tarfile(archive):
@@ -36,36 +33,29 @@ def unpack(folder: Path, scratch: Path) -> None:
     shutil.rmtree(unpacked, ignore_errors=True)  # of a run that was killed
     unpacked.mkdir()
     try:
-        (_unpack_zip if is_zip else _unpack_tar)(archive, unpacked)
+        if is_zip:
+            with zipfile.ZipFile(archive) as file:
+                file.extractall(unpacked)  # never outside, whatever the names are
+        else:
+            with tarfile.open(archive) as file:
+                file.extractall(unpacked, filter=_checked)
     except (
         zipfile.BadZipFile, tarfile.TarError, zlib.error, LZMAError, EOFError, RuntimeError,
         FileExistsError, IsADirectoryError, NotADirectoryError,  # a file that is a folder too
     ) as error:  # fmt: skip
         raise ValueError(f"The archive {archive.name} cannot be unpacked: {error}") from error
+    shutil.rmtree(unpacked / "__MACOSX", ignore_errors=True)  # macOS metadata, named like the files
     shutil.rmtree(folder)
     shutil.move(_without_wrapping(unpacked), folder)
 
 
-def _unpack_zip(archive: Path, target: Path) -> None:
-    with zipfile.ZipFile(archive) as file:
-        for name in file.namelist():
-            inside(target, name)
-        file.extractall(target)
-    shutil.rmtree(target / "__MACOSX", ignore_errors=True)  # macOS metadata, named like the files
-
-
-def _unpack_tar(archive: Path, target: Path) -> None:
-    def checked(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo:
-        inside(target, member.name)
-        if member.issym() or member.islnk():  # it may lead elsewhere, once wrapping is taken away
-            raise ValueError(
-                f"The data's archive has a link, {member.name!r}. Pack the files themselves: tar "
-                "does so with --dereference --hard-dereference."
-            )
-        return tarfile.data_filter(member, folder)  # refuses devices and pipes
-
-    with tarfile.open(archive) as file:
-        file.extractall(target, filter=checked)
+def _checked(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo:
+    if member.issym() or member.islnk():  # it may lead elsewhere, once wrapping is taken away
+        raise ValueError(
+            f"The data's archive has a link, {member.name!r}. Pack the files themselves: tar "
+            "does so with --dereference --hard-dereference."
+        )
+    return tarfile.data_filter(member, folder)  # refuses what leads outside, devices and pipes
 
 
 def _without_wrapping(folder: Path) -> Path:

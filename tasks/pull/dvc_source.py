@@ -11,8 +11,8 @@ from typing import Any
 from retrain.errors import UsageError
 from retrain.logins import without_login
 from retrain.project import Project
-from tasks.data.listing import list_files
-from tasks.pull.transfer import each, inside, link_file, reaching
+from tasks.data.listing import link_file, list_files
+from tasks.pull.transfer import each, inside, reaching
 
 MD5 = "[0-9a-f]{32}"
 MAX_COUNTED = 100_000  # files, which takes a second
@@ -79,16 +79,12 @@ class DvcSource:
                     "data), or set data.path to a place outside data/."
                 ) from None
         try:
-            self.project.git("rev-parse", "--verify", "--quiet", f"{self.revision}^{{commit}}")
-        except ValueError:
-            raise UsageError(
-                f"There is no git revision {self.revision!r} here: name a branch, a tag or a "
-                "commit (git fetch gets new ones)."
-            ) from None
-        try:
             return self.project.git("show", f"{self.revision}:./data.dvc")
         except ValueError:
-            raise UsageError(f"There is no data.dvc in git revision {self.revision!r}.") from None
+            raise UsageError(
+                f"There is no data.dvc in git revision {self.revision!r}, or no such revision "
+                "here: name a branch, a tag or a commit (git fetch gets new ones)."
+            ) from None
 
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
         """Links to DVC's cache, after `dvc fetch` of what is missing there."""

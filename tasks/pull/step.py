@@ -69,8 +69,7 @@ def data_version(data: "Data", project: Project, revision: str | None = None) ->
         OSError: The data is elsewhere and cannot be reached.
     """
     source = find_source(data, project, revision)
-    tracked = _kind(data, _is_tracked(data, project)) == "dvc"
-    return DataVersion(source.digest(), tracked, revision)
+    return DataVersion(source.digest(), _kind_in(data, project) == "dvc", revision)
 
 
 def outdated(data: "Data", project: Project, revision: str | None = None) -> str | None:
@@ -84,10 +83,8 @@ def outdated(data: "Data", project: Project, revision: str | None = None) -> str
     Returns:
         A sentence, or None.
     """
-    if _kind(data, _is_tracked(data, project)) != "dvc":
-        return None
     source: Any = find_source(data, project, revision)
-    if not source.is_outdated():
+    if _kind_in(data, project) != "dvc" or not source.is_outdated():
         return None
     return (
         "data/ differs from data.dvc, and the run uses the version of data.dvc: "
@@ -118,7 +115,6 @@ def pull(data: "Data", version: DataVersion, workspace: Workspace) -> Facts:
         if data.format != "webdataset":  # of which one tar file may be all
             unpack(folder, workspace.scratch)
         names = [name for name, _ in list_files(folder)]
-        _check_utf8(names)
         form = _recognise(names) if data.format in ("auto", "hub") else data.format
     except ValueError:  # a verdict: the same data is not pulled again
         shutil.rmtree(workspace.scratch)
@@ -137,7 +133,7 @@ def find_source(data: "Data", project: Project, revision: str | None) -> DataSou
     Raises:
         UsageError: A revision is asked of data that is not under DVC.
     """
-    kind = _kind(data, _is_tracked(data, project))
+    kind = _kind_in(data, project)
     if revision is not None and kind != "dvc":
         raise UsageError(
             f"data.path {data.path} is not under DVC, so git knows no version {revision!r} of it."
@@ -166,24 +162,14 @@ def _kind(data: "Data", tracked: bool) -> str:
     return "dvc" if tracked else "local"
 
 
+def _kind_in(data: "Data", project: Project) -> str:
+    return _kind(data, _place(data, project).is_relative_to(project.root / "data"))
+
+
 def _place(data: "Data", project: Project) -> Path:
     # Leaves the name of an unknown user as it is.
     path = os.path.expanduser(data.path)  # noqa: PTH111
     return Path(os.path.normpath(project.root / path))
-
-
-def _is_tracked(data: "Data", project: Project) -> bool:
-    return _place(data, project).is_relative_to(project.root / "data")
-
-
-def _check_utf8(names: Iterable[str]) -> None:
-    for name in names:
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise ValueError(
-                f"The data has a file whose name is not UTF-8: {name!r}. Rename it."
-            ) from None
 
 
 def _recognise(names: Iterable[str]) -> str:

@@ -46,30 +46,20 @@ def make_tar(path, files, mode="w:gz"):
             archive.addfile(member, io.BytesIO(text.encode()))
 
 
-def test_a_zip_is_unpacked(project, tmp_path):
-    make_zip(tmp_path / "pets.zip", PETS)
-    _, files, facts = pulled(project, tmp_path / "pets.zip")
-    assert files == PETS
-    assert facts == {"format": "folders"}
-
-
-@pytest.mark.parametrize("mode", ["w:", "w:gz", "w:bz2", "w:xz"])
-def test_a_tar_in_any_compression_is_unpacked(project, tmp_path, mode):
-    make_tar(tmp_path / "pets", PETS, mode)
-    assert pulled(project, tmp_path / "pets")[1] == PETS
+@pytest.mark.parametrize("mode", ["zip", "w:", "w:gz", "w:bz2", "w:xz"])
+def test_a_zip_or_a_tar_in_any_compression_is_unpacked(project, tmp_path, mode):
+    if mode == "zip":
+        make_zip(tmp_path / "pets", PETS)
+    else:
+        make_tar(tmp_path / "pets", PETS, mode)
+    _, files, facts = pulled(project, tmp_path / "pets")
+    assert (files, facts) == (PETS, {"format": "folders"})
 
 
 def test_a_folder_that_holds_all_of_an_archive_is_taken_away(project, tmp_path):
     wrapped = {f"pets-1.0/images/{name}": text for name, text in PETS.items()}
     make_zip(tmp_path / "pets.zip", wrapped | {"__MACOSX/pets-1.0/images/cat/._1.png": "fork"})
     assert pulled(project, tmp_path / "pets.zip")[1] == PETS
-
-
-def test_a_name_that_is_not_utf8_is_refused(project, tmp_path):
-    make_files(tmp_path / "pets", "ant/1.png", "bee/1.png")
-    (tmp_path / "pets/bee/\udcff.png").touch()
-    with pytest.raises(ValueError, match=r"name is not UTF-8: 'bee/\\udcff.png'"):
-        pulled(project, tmp_path / "pets")
 
 
 def test_an_archive_among_other_files_stays_one(project, tmp_path):
@@ -80,37 +70,37 @@ def test_an_archive_among_other_files_stays_one(project, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../out.png", "/tmp/out.png", "cat/../../out.png"])
-def test_an_archive_that_leads_out_of_its_folder_is_refused(project, tmp_path, name):
-    make_zip(tmp_path / "bad.zip", {"cat/1.png": "1", name: "out"})
-    with pytest.raises(ValueError, match=r"out\.png"):
-        pulled(project, tmp_path / "bad.zip")
-
-
-def test_a_tar_with_a_pipe_is_refused(project, tmp_path):
-    with tarfile.open(tmp_path / "bad.tar", "w") as archive:
-        member = tarfile.TarInfo("cat/1.png")
-        member.type = tarfile.FIFOTYPE
-        archive.addfile(member)
-    with pytest.raises(ValueError, match=r"bad\.tar cannot be unpacked"):
-        pulled(project, tmp_path / "bad.tar")
+def test_an_archive_that_leads_out_of_its_folder_leaves_nothing_there(project, tmp_path, name):
+    files = PETS | {name: "out"}
+    make_zip(tmp_path / "bad.zip", files)
+    _, unpacked, _ = pulled(project, tmp_path / "bad.zip")
+    assert sorted(unpacked.values()) == ["1", "2", "out"]
+    make_tar(tmp_path / "bad.tar", files)
+    if not name.startswith("/"):  # which is taken away
+        with pytest.raises(ValueError, match=r"bad\.tar cannot be unpacked: .*outside"):
+            pulled(project, tmp_path / "bad.tar")
+    assert not list(tmp_path.rglob("out.png"))
 
 
 @pytest.mark.parametrize(
     ("name", "kind", "to"),
     [
+        ("pipe/1.png", tarfile.FIFOTYPE, ""),
         # Inside the archive, until the folders that wrap all of it are taken away.
         ("w/v/cat/1.png", tarfile.SYMTYPE, "../../../../secret.png"),
         ("round", tarfile.SYMTYPE, "round"),
         ("cat/1.png", tarfile.LNKTYPE, "w/v/dog/2.png"),
     ],
 )
-def test_a_link_in_an_archive_is_refused(project, tmp_path, name, kind, to):
+def test_a_link_or_a_pipe_in_an_archive_is_refused(project, tmp_path, name, kind, to):
     make_tar(tmp_path / "bad.tar", {f"w/v/{each}": text for each, text in PETS.items()}, "w")
     with tarfile.open(tmp_path / "bad.tar", "a") as archive:
         member = tarfile.TarInfo(name.replace("1.png", "link.png"))
         member.type, member.linkname = kind, to
         archive.addfile(member)
-    with pytest.raises(ValueError, match=r"The data's archive has a link, '.*'\. Pack the files"):
+    with pytest.raises(
+        ValueError, match=r"The data's archive has a link, '.*'\. Pack|cannot be unp"
+    ):
         pulled(project, tmp_path / "bad.tar")
 
 
@@ -118,13 +108,6 @@ def test_a_link_in_an_archive_is_refused(project, tmp_path, name, kind, to):
 def test_a_file_that_is_a_folder_too_is_refused(project, tmp_path, make):
     make(tmp_path / "a", {"cat": "1", "cat/1.png": "2"})
     with pytest.raises(ValueError, match="cannot be unpacked"):
-        pulled(project, tmp_path / "a")
-
-
-@pytest.mark.parametrize("make", [make_zip, make_tar])
-def test_a_name_that_is_too_long_is_refused(project, tmp_path, make):
-    make(tmp_path / "a", PETS | {f"cat/{'é' * 130}.png": "3"})
-    with pytest.raises(ValueError, match="a file whose name is too long, of more than 255 bytes"):
         pulled(project, tmp_path / "a")
 
 

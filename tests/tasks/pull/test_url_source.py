@@ -109,15 +109,27 @@ class Answer(BaseHTTPRequestHandler):
         pass
 
 
-def test_what_a_server_says_nothing_of_is_versioned_by_its_bytes(project):
-    class Silent(Answer):
-        pass
+@pytest.mark.parametrize(
+    ("before", "same", "other"),
+    [
+        ({}, {}, {"body": b"y"}),  # the server says nothing of it: it is versioned by its bytes
+        ({"headers_sent": {"ETag": "1", "Last-Modified": "Sat, 21 Nov 2026 00:00:00 GMT"}},
+         {"headers_sent": {"ETag": "1", "Last-Modified": "Sun, 22 Nov 2026 00:00:00 GMT"}},
+         {"headers_sent": {"ETag": "2"}}),
+    ],
+)  # fmt: skip
+def test_the_version_is_a_mark_of_the_content(project, before, same, other):
+    handler = type("Handler", (Answer,), {})
 
-    with serving(Silent) as url:
-        first = version_of(project, f"{url}/a.zip")
-        assert version_of(project, f"{url}/a.zip") == first
-        Silent.body = b"y"
-        assert version_of(project, f"{url}/a.zip") != first
+    def version(url, changes):
+        for name, value in changes.items():
+            setattr(handler, name, value)
+        return version_of(project, f"{url}/a.zip")
+
+    with serving(handler) as url:
+        first = version(url, before)
+        assert version(url, same) == first
+        assert version(url, other) != first
 
 
 def test_a_login_comes_from_the_configuration_of_fsspec(project, tmp_path, monkeypatch):
@@ -138,18 +150,6 @@ def test_a_login_comes_from_the_configuration_of_fsspec(project, tmp_path, monke
     monkeypatch.setitem(fsspec.config.conf, "http", {"headers": {"X-Token": "geheim"}})
     with serving(Closed) as url:
         assert pulled(project, f"{url}/train.parquet")[1] == {"train.parquet": "train.parquet"}
-
-
-def test_an_etag_counts_and_the_time_then_does_not(project):
-    class Tagged(Answer):
-        headers_sent = {"ETag": "1", "Last-Modified": "Sat, 21 Nov 2026 00:00:00 GMT"}  # noqa: RUF012
-
-    with serving(Tagged) as url:
-        first = version_of(project, f"{url}/a.zip")
-        Tagged.headers_sent = {"ETag": "1", "Last-Modified": "Sun, 22 Nov 2026 00:00:00 GMT"}
-        assert version_of(project, f"{url}/a.zip") == first
-        Tagged.headers_sent = {"ETag": "2"}
-        assert version_of(project, f"{url}/a.zip") != first
 
 
 @pytest.mark.parametrize(
