@@ -1,9 +1,5 @@
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -67,16 +63,22 @@ def test_images_come_out_as_the_model_will_see_them_when_it_serves(tmp_path):
     assert sorted(seen) == sorted(files)
 
 
-def test_with_a_margin_only_the_training_images_are_larger(tmp_path):
+@pytest.mark.parametrize(
+    ("images", "sizes"),
+    [
+        (Images(size=6, margin=2), {"train": 8, "val": 6, "test": 6}),
+        (Images(size=8, channels=1, resize="stretch"), {"train": 8, "val": 8, "test": 8}),
+    ],
+)
+def test_images_have_the_size_and_the_channels_that_are_wanted(tmp_path, images, sizes):
     files = write_digits(tmp_path / "data")
-    facts, folder = run(tmp_path, "folders", Images(size=6, margin=2))
+    facts, folder = run(tmp_path, "folders", images)
     prepared = open_prepared(folder)
-    assert prepared.shape == tuple(facts["shape"]) == (6, 6, 3)
-    assert prepared.images == {"size": 6, "channels": 3, "resize": "crop"}
-    for name, size in (("train", 8), ("val", 6), ("test", 6)):
-        split = prepared.split(name)
-        assert split.images.shape == (size, size, 3)
-        wanted = [to_array(files[row.file], size, 3, "crop") for row in split.rows.itertuples()]
+    assert prepared.shape == tuple(facts["shape"]) == (images.size, images.size, images.channels)
+    for name, size in sizes.items():
+        split, form = prepared.split(name), (size, images.channels, images.resize)
+        assert split.images.shape == (size, size, images.channels)
+        wanted = [to_array(files[row.file], *form) for row in split.rows.itertuples()]
         assert np.array_equal(split.images[np.arange(len(split))], wanted)
 
 
@@ -139,15 +141,6 @@ def test_images_that_were_set_aside_are_left_out(tmp_path):
     assert not left["path"].isin(["2/broken.png", "2/tiny.png"]).any()
 
 
-def test_grey_images_have_one_channel(tmp_path):
-    files = write_digits(tmp_path / "data")
-    facts, folder = run(tmp_path, "folders", Images(size=8, channels=1, resize="stretch"))
-    split = open_prepared(folder).split("train")
-    assert facts["shape"] == [8, 8, 1]
-    expected = to_array(files[split.rows["file"][0]], 8, 1, "stretch")
-    assert np.array_equal(split.images[np.array([0])][0], expected)
-
-
 def test_the_bytes_are_the_same_in_this_process_and_by_a_plan(tmp_path, monkeypatch):
     monkeypatch.setattr(raw_dataset, "WORTH_ROWS", 7)
     listed = []
@@ -158,65 +151,32 @@ def test_the_bytes_are_the_same_in_this_process_and_by_a_plan(tmp_path, monkeypa
     assert listed[0] == listed[1]
 
 
-# Run in a process of its own, to be killed.
-PROGRAM = """
-import sys, time
-from pathlib import Path
-from retrain.store import Artifact
-from tasks.preprocess import step
-from tasks.data import raw_dataset
-from tests.tasks.preprocess.test_step import DATA, IMAGES
-from tests.tasks.toy_data import pulled, workspace
-
-def slowly(*args, decode=step.to_array):
-    time.sleep(0.01)
-    return decode(*args)
-
-root = Path(sys.argv[1])
-raw_dataset.WORTH_ROWS = 2
-step.to_array = slowly
-step.preprocess(
-    DATA,
-    IMAGES,
-    pulled(root, "folders"),
-    Artifact("validate", "key", "digest", root / "validate", {}),
-    workspace(root, "preprocess"),
-)
-"""
-
-
 def test_a_run_that_was_killed_makes_only_the_shards_that_are_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(raw_dataset, "WORTH_ROWS", 2)
-    killed, undisturbed = tmp_path / "killed", tmp_path / "undisturbed"
-    for root in (killed, undisturbed):
-        write_digits(root / "data")
-    _, expected = run(undisturbed, "folders")
+    write_digits(tmp_path / "data")
+    _, folder = run(tmp_path, "folders")
+    expected = list_files(folder)
+    lost, *kept = sorted((tmp_path / "preprocess-scratch").glob("*/images-*"))
+    before = [path.stat().st_mtime_ns for path in kept]
+    lost.unlink()
+    for step in ("validate", "preprocess"):
+        shutil.rmtree(tmp_path / step)
+    _, folder = run(tmp_path, "folders")
+    assert list_files(folder) == expected
+    assert [path.stat().st_mtime_ns for path in kept] == before
 
-    raw, checked = pulled(killed, "folders"), workspace(killed, "validate")
-    facts = validate(DATA, CHECKS, raw, checked)
-    scratch = killed / "preprocess-scratch"
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(killed)],
-        cwd=Path(__file__).parents[3],
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
-    )
-    while len(list(scratch.glob("*/images-*"))) < 8:
-        assert process.poll() is None, "it ended before it could be killed"
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    finished = {
-        path.relative_to(scratch): path.stat().st_mtime_ns for path in scratch.glob("*/images-*")
-    }
 
-    (killed / "preprocess").rename(killed / "aborted")
-    space = workspace(killed, "preprocess")
-    validated = Artifact("validate", "key", "digest", checked.folder, facts)
-    preprocess(DATA, IMAGES, raw, validated, space)
-    assert list_files(space.folder) == list_files(expected)
-    written = {
-        path: (space.folder / path).stat().st_mtime_ns
-        for path in (p.relative_to(scratch) for p in scratch.glob("*/images-*"))
+def test_training_images_that_are_not_prepared_stay_in_the_data(tmp_path):
+    files = write_digits(tmp_path / "data")
+    facts, folder = run(tmp_path, "folders", IMAGES.model_copy(update={"storage": "source"}))
+    assert facts["storage"] == "source"
+    assert sorted(path.name for path in (folder / "train").iterdir()) == [
+        *("labels.npy", "rows.parquet", "source.json")
+    ]
+    rows = pd.read_parquet(folder / "train/rows.parquet")
+    assert json.loads((folder / "train/source.json").read_text()) == {
+        "format": "folders",
+        "image_column": None,
+        "label_column": None,
+        "bytes": sum(len(files[file]) for file in rows["file"]),
     }
-    assert len(written) > len(finished) + 5
-    assert {path: written[path] for path in finished} == finished

@@ -1,0 +1,130 @@
+"""What the user tells of images for their splits: groups and times."""
+
+import datetime
+import shutil
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from retrain.errors import RejectedDataError
+from retrain.workload import Data, Split
+from tasks.validate.step import validate
+from tests.tasks.toy_data import png, pulled, workspace, write_files
+from tests.tasks.validate.validating import CHECKS, FILES, TOLERANT, encoded, quarantine
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+def test_an_empty_split_is_named_in_the_error(tmp_path):
+    files = {f"{label}/{n}.png": png(100 * n + ord(label)) for label in "ab" for n in range(5)}
+    write_files(tmp_path / "data", files)
+    data = Data(path="data", split=Split(val=0.0, test=0.0))
+    with pytest.raises(RejectedDataError, match="splits without an image: 2 of 3: val, test"):
+        validate(data, CHECKS, pulled(tmp_path, "folders"), workspace(tmp_path, "validate"))
+
+
+def divided(tmp_path, files, kind="folders", **data):
+    """The accepted images, by path, of data without splits."""
+    write_files(tmp_path / "data", files)
+    space = workspace(tmp_path, "validate")
+    validate(Data(path="data", **data), TOLERANT, pulled(tmp_path, kind), space)
+    return pd.read_parquet(space.folder / "images.parquet").set_index("path")
+
+
+def photos(count=60):
+    """Images of two classes and 12 patients, whose folders are below those of the classes."""
+    return {f"{('cat', 'dog')[n % 2]}/p{n % 12}/day {n}.png": png(n) for n in range(count)}
+
+
+@pytest.mark.parametrize("group", [r"^[^/]+/([^/]+)/", "patient"])
+def test_a_group_found_in_the_names_or_beside_the_images_is_in_one_split(tmp_path, group):
+    files = photos()
+    for label in ("cat", "dog"):
+        names = [name.partition("/")[2] for name in files if name.startswith(label)]
+        rows = ["file_name,patient", *(f"{name},{name.split('/')[0]}" for name in names)]
+        files[f"{label}/metadata.csv"] = "\n".join(rows).encode()
+    images = divided(tmp_path, files, group=group)
+    patients = images.index.str.split("/").str[1]
+    assert (images.groupby(patients)["split"].nunique() == 1).all()
+    assert {*images["split"]} == {"train", "val", "test"}
+
+
+def test_a_column_of_the_parquet_files_says_groups_and_times(tmp_path):
+    (tmp_path / "data").mkdir()
+    for part in range(3):
+        numbers = range(20 * part, 20 * part + 20)
+        table = {
+            "image": [png(n) for n in numbers],
+            "label": ["cat", "dog"] * 10,
+            "patient": [n % 12 for n in numbers],
+            "day": [datetime.date(2026, 1, 1) + datetime.timedelta(n) for n in numbers],
+        }
+        pq.write_table(pa.table(table), tmp_path / f"data/{part}.parquet", row_group_size=7)
+    (tmp_path / "time").mkdir()
+    by_group = divided(tmp_path, {}, "parquet", group="patient")
+    assert (by_group.groupby(np.arange(60) % 12)["split"].nunique() == 1).all()
+    shutil.rmtree(tmp_path / "validate")
+    shutil.rmtree(tmp_path / "validate-scratch")
+    by_time = divided(tmp_path, {}, "parquet", time="day")
+    assert list(by_time["split"]) == ["train"] * 42 + ["val"] * 6 + ["test"] * 12
+
+
+def test_names_say_times_and_numbers_in_them_count_as_such(tmp_path):
+    images = divided(tmp_path, photos(), time=r"day (\d+)\.png")
+    days = images.index.str.extract(r"day (\d+)", expand=False).astype(int)
+    assert list(images["split"].to_numpy()[np.argsort(days)]) == (
+        ["train"] * 42 + ["val"] * 6 + ["test"] * 12
+    )
+
+
+def jpeg(number, tags):
+    """An image with EXIF data: by the tags, 36867 for when it was taken, and 306."""
+    exif = Image.Exif()
+    exif.get_ifd(0x8769).update({tag: text for tag, text in tags.items() if tag != 306})
+    exif.update({tag: text for tag, text in tags.items() if tag == 306})
+    return encoded(Image.fromarray(np.full((8, 8), number, np.uint8)), "JPEG", exif=exif)
+
+
+def test_exif_says_times_and_images_without_one_are_set_aside(tmp_path):
+    files = {
+        f"{('cat', 'dog')[n % 2]}/{n:02}.jpg": jpeg(
+            5 * n, {36867 if n < 38 else 306: f"2026:01:01 10:{n:02}:00"}
+        )
+        for n in range(40)
+    }
+    files["cat/none.png"] = png(0)
+    files["dog/never set.jpg"] = jpeg(7, {306: "0000:00:00 00:00:00"})
+    images = divided(tmp_path, files, time="exif").sort_index(key=lambda path: path.str[4:])
+    assert list(images["split"]) == ["train"] * 28 + ["val"] * 4 + ["test"] * 8
+    assert quarantine(tmp_path / "validate") == dict.fromkeys(
+        ("cat/none.png", "dog/never set.jpg"), "no time"
+    )
+
+
+def test_a_group_that_the_datas_own_splits_divide_is_named_in_the_error(tmp_path):
+    files = FILES | {"train/cat/p1/1.png": png(98), "test/dog/p1/2.png": png(99)}
+    write_files(tmp_path / "data", files)
+    data = Data(path="data", group="^[^/]+/([^/]+)/")
+    with pytest.raises(RejectedDataError) as caught:
+        validate(data, CHECKS, pulled(tmp_path, "folders"), workspace(tmp_path, "validate"))
+    assert str(caught.value).split("\n")[1] == (
+        "- images of a group that a split held out from theirs has too: 1 of 20: "
+        "train train/cat/p1/1.png (one of its data.group is in test)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("group", r"(nothing)\.tif", r"data.group: no image has a \(nothing\)"),
+        ("group", "patient", "data.group: patient is neither near_duplicates nor a regular expr"),
+        ("time", "day", "data.time: day is neither exif nor a regular expression with a group in"),
+    ],
+)
+def test_groups_and_times_that_there_are_not_are_refused(tmp_path, key, value, reason):
+    with pytest.raises(ValueError, match=reason):
+        divided(tmp_path, photos(), **{key: value})
