@@ -9,22 +9,22 @@ that it takes to decode them.
 
 import logging
 import os
-import shutil
 import subprocess
 import sys
 import weakref
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version as installed
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
 
-from tasks.compute.prefetch import prefetch
+from tasks.compute.workers import in_threads
 from tasks.data.package import classes_of
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from tasks.data.accepted_images import AcceptedImage
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 PROGRAM = Path(__file__).with_name("answer.py")
 # What the program imports ahead, before it knows whether a package needs all of it.
@@ -104,7 +106,7 @@ class _Program:
         self.close = weakref.finalize(self, _end, self.process, self.pipe, self.errors)
 
 
-_ahead: list[_Program] = []
+_ahead: SimpleQueue[_Program] = SimpleQueue()
 
 
 def start_ahead() -> None:
@@ -112,8 +114,15 @@ def start_ahead() -> None:
 
     It imports the libraries meanwhile, which takes most of its time.
     """
-    if not _ahead:
-        _ahead.append(_Program())
+    if _ahead.empty():
+        _ahead.put(_Program())
+
+
+def _idle_or_new(idle: SimpleQueue[T], make: Callable[[], T]) -> T:
+    try:
+        return idle.get_nowait()
+    except Empty:
+        return make()
 
 
 class PackageProcess:
@@ -133,7 +142,7 @@ class PackageProcess:
             device: `cuda` or `cuda:1` for one of several GPUs.
         """
         self.classes = tuple(classes_of(package))
-        self._program = _ahead.pop() if _ahead else _Program()
+        self._program = _idle_or_new(_ahead, _Program)
         self.close = self._program.close
         places = {"package": str(package), "folder": str(folder), "device": device}
         with suppress(OSError):  # it has ended; `classify` says why
@@ -215,22 +224,22 @@ def ask(
     Raises:
         ValueError: The package cannot be loaded, does not answer, or refuses an image.
     """
-    with ExitStack() as stack:
-        idle: SimpleQueue[PackageProcess] = SimpleQueue()
-        devices = _devices(rows)
-        for device in devices:
-            process = PackageProcess(package, folder, device)
-            stack.callback(process.close)
-            idle.put(process)
+    most = max(1, rows // ROWS_PER_PROCESS)
+    yield from in_threads(partial(_Pool, package, folder), portions(images), most)
 
-        def ask_one(some: "Sequence[AcceptedImage]") -> Served:
-            process = idle.get()
-            try:
-                return serve(some, process)
-            finally:
-                idle.put(process)
 
-        yield from prefetch(ask_one, portions(images), 2 * len(devices), len(devices))
+class _Pool:
+    """As many processes with a package as are asked at once, for one device."""
+
+    def __init__(self, package: Path, folder: Path, device: str) -> None:
+        self._make = partial(PackageProcess, package, folder, device)
+        self._idle: SimpleQueue[PackageProcess] = SimpleQueue()
+
+    def __call__(self, images: "Sequence[AcceptedImage]") -> Served:
+        process = _idle_or_new(self._idle, self._make)
+        served = serve(images, process)
+        self._idle.put(process)
+        return served
 
 
 def serve(images: "Sequence[AcceptedImage]", process: PackageProcess) -> Served:
@@ -265,19 +274,6 @@ def other_versions(package: Path) -> list[str]:
             if here != wanted:
                 others.append(f"{name} {wanted} (here {here})")
     return others
-
-
-def _devices(rows: int) -> list[str]:
-    """The device of each process: there is one per GPU, or one per core."""
-    from joblib import cpu_count
-
-    gpus = 0
-    if shutil.which("nvidia-smi"):  # spares the import of torch
-        import torch
-
-        gpus = torch.cuda.device_count()
-    count = max(1, min(gpus or cpu_count(), rows // ROWS_PER_PROCESS))
-    return [f"cuda:{gpu}" for gpu in range(count)] if gpus else ["cpu"] * count
 
 
 class _Encoded(Protocol):

@@ -1,6 +1,6 @@
 """Runs work with workers that each load a network once: actors of Ray Data, or threads."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from queue import SimpleQueue
 from typing import TypeVar
 
@@ -41,8 +41,13 @@ def map_units(
     return ray_data.finish(in_order(make, units), units, done)
 
 
-def in_threads(make: Make[T, R], units: Sequence[T]) -> Generator[R]:
+def in_threads(make: Make[T, R], units: Iterable[T], most: int | None = None) -> Generator[R]:
     """Runs as many calls at once as there are cores, or one on each GPU.
+
+    Args:
+        make: As for `map_units`.
+        units: The arguments of the calls.
+        most: How many calls are made at once at most.
 
     Yields:
         The results, in order.
@@ -53,9 +58,9 @@ def in_threads(make: Make[T, R], units: Sequence[T]) -> Generator[R]:
     gpus, threads = torch.cuda.device_count(), torch.get_num_threads()
     try:
         if gpus:
-            workers = [make(f"cuda:{gpu}") for gpu in range(gpus)]
+            workers = [make(f"cuda:{gpu}") for gpu in range(gpus)][:most]
         else:
-            workers = [make("cpu")] * cpu_count()
+            workers = ([make("cpu")] * cpu_count())[:most]
         idle: SimpleQueue[Callable[[T], R]] = SimpleQueue()
         for worker in workers:
             idle.put(worker)

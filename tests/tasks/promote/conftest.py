@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -83,7 +84,7 @@ def run_on(
 @pytest.fixture
 def python(real_python, monkeypatch):
     """Python as a user has it, also for the process of a package that is started ahead."""
-    monkeypatch.setattr(served, "_ahead", [])
+    monkeypatch.setattr(served, "_ahead", SimpleQueue())
 
 
 @pytest.fixture
