@@ -17,7 +17,7 @@ from tasks.data import image_table
 from tasks.data.splits import SPLITS
 from tasks.validate.fingerprint import THUMBNAIL, look_alikes, near_duplicates
 from tasks.validate.splits import assign_splits
-from tasks.validate.tables import tables
+from tasks.validate.tables import FAULTS, tables
 from tasks.validate.ties import code, connect, equal
 
 if TYPE_CHECKING:
@@ -62,6 +62,11 @@ class ImageDatabase:
         """The rows that a query finds."""
         return self._database.execute(query, tuple(values)).fetchall()
 
+    def number(self, query: str, *values: object) -> int:
+        """The number that a query finds."""
+        [[number]] = self.select(query, values)
+        return int(number)
+
     def _change(self, statement: str, values: Collection[object] = ()) -> None:
         with self._database:
             self._database.execute(statement, tuple(values))
@@ -105,10 +110,6 @@ class ImageDatabase:
         every = np.memmap(self._thumbnails.name, np.uint8, "r").reshape(-1, THUMBNAIL)
         return lambda places: every[numbers[places]]
 
-    def has_groups(self) -> bool:
-        """Whether there is an image that is in a group."""
-        return bool(self.select("SELECT 1 FROM images WHERE member IS NOT NULL LIMIT 1"))
-
     def tie(self, near_duplicates: bool) -> None:
         """Sets `tie` of the images that decode: a number that is the same for those of one split.
 
@@ -120,7 +121,7 @@ class ImageDatabase:
         import numpy as np
 
         self._change("UPDATE images SET tie = code(pixels) WHERE pixels IS NOT NULL")
-        if not (near_duplicates or self.has_groups()):
+        if not (near_duplicates or self.number("SELECT COUNT(member) FROM images")):
             return
         found = self._database.execute(
             "SELECT image, tie, member IS NOT NULL, COALESCE(member, 0), fingerprint FROM images"
@@ -144,69 +145,19 @@ class ImageDatabase:
         present = {row["split"] for row in found}
         assign_splits(self._database, present, fractions, checks, by_time)
 
-    def find_without_time(self) -> None:
-        """Sets `has_no_time` of the images that decode and of which nobody knows the time."""
-        self._change("UPDATE images SET has_no_time = 1 WHERE time IS NULL AND error IS NULL")
-
-    def find_unknown(self, checks: "Checks") -> None:
-        """Sets `unknown_label` of the images whose label is not listed.
-
-        If the workload lists no classes, those of the training split are the known ones.
-        """
-        if checks.labels is None:
+    def learn_labels(self, listed: Collection[str] | None) -> None:
+        """Takes the known classes from a list; those of the training split if there is none."""
+        if listed is None:
             self._change(
                 "INSERT INTO known SELECT DISTINCT label FROM images"
                 " WHERE split = 'train' AND label IS NOT NULL"
             )
-        for label in checks.labels or ():
+        for label in listed or ():
             self._change("INSERT OR IGNORE INTO known VALUES (?)", (label,))
-        self._change(
-            "UPDATE images SET unknown_label = label"
-            " WHERE label IS NOT NULL AND label NOT IN (SELECT label FROM known)"
-        )
 
-    def find_shared(self) -> None:
-        """Sets `also_in` of the images whose pixels are also in a later split (train, val, test).
-
-        The copy in the earlier split is set aside. Training loses one example of many that way,
-        while `test` would lose a row that this model and the one in production are compared on.
-        """
-        self._find_in_later_splits("also_in", "pixels")
-
-    def find_divided(self) -> None:
-        """Sets `group_in` of the images whose tie is also in a later split (train, val, test).
-
-        That can be where the data's names define splits. The images that `find_shared` has found
-        are left out.
-        """
-        self._find_in_later_splits("group_in", "tie", "AND also_in IS NULL")
-
-    def _find_in_later_splits(self, found: str, shared: str, others: str = "") -> None:
-        """Sets a column to the last split that shares the value of another column.
-
-        Args:
-            found: The column that is set.
-            shared: The other one.
-            others: SQL for a further condition.
-        """
-        for rank in reversed(range(1, len(SPLITS))):
-            less = ", ".join(f"'{split}'" for split in SPLITS[:rank])
-            with self._database:
-                self._database.execute(
-                    f"UPDATE images SET {found} = ?1 WHERE split IN ({less}) AND {found} IS NULL"
-                    f" {others} AND {shared} IN (SELECT {shared} FROM images WHERE split = ?1)",
-                    (SPLITS[rank],),
-                )
-
-    def find_conflicting(self) -> None:
-        """Sets `other_label` of the images whose pixels are also in an image of another class."""
-        self._change(
-            "UPDATE images"
-            " SET other_label = CASE WHEN label = first THEN last ELSE first END"
-            " FROM (SELECT pixels AS shared, MIN(label) AS first, MAX(label) AS last"
-            "  FROM images WHERE pixels IS NOT NULL GROUP BY pixels HAVING first <> last)"
-            " WHERE pixels = shared AND label IS NOT NULL"
-        )
+    def find(self, column: str) -> None:
+        """Finds the images with a fault, and fills the column about it; see `tables.FAULTS`."""
+        self._change(FAULTS[column])
 
     def find_near_duplicates(self) -> None:
         """Finds the images that look like one of a later split.
@@ -217,10 +168,9 @@ class ImageDatabase:
         import numpy as np
 
         found = self._database.execute(
-            "SELECT image, fingerprint, split FROM images WHERE error IS NULL AND also_in IS NULL"
+            "SELECT image, fingerprint, rank FROM images WHERE error IS NULL AND also_in IS NULL"
         )
-        rows = ((image, fingerprint, SPLITS.index(split)) for image, fingerprint, split in found)
-        numbers, prints, ranks = np.fromiter(rows, np.dtype((np.int64, 3))).T
+        numbers, prints, ranks = np.fromiter(map(tuple, found), np.dtype((np.int64, 3))).T
         others = near_duplicates(prints, ranks, self._thumbnails_of(numbers))
         places = np.flatnonzero(others >= 0)
         with self._database:
@@ -231,25 +181,6 @@ class ImageDatabase:
                     for place, other in zip(places, others[places], strict=True)
                 ),
             )
-
-    def near_duplicates(self, limit: int) -> tuple[int, list[sqlite3.Row]]:
-        """The accepted images that look like one of a later split.
-
-        Args:
-            limit: How many of them are given.
-
-        Returns:
-            How many there are; and of the first of them split and path, and those of the other.
-        """
-        such = (
-            "FROM images AS one JOIN images AS other ON one.near_duplicate = other.image"
-            " WHERE one.image NOT IN (SELECT image FROM bad)"
-        )
-        names = "one.split, one.path, other.split, other.path"
-        return (
-            self._number(f"SELECT COUNT(*) {such}"),
-            self.select(f"SELECT {names} {such} ORDER BY one.image LIMIT ?", (limit,)),
-        )
 
     def set_aside(self, rule: int, query: str) -> None:
         """Marks the images that a query finds as bad.
@@ -273,18 +204,6 @@ class ImageDatabase:
             self._change(
                 f"INSERT INTO splits SELECT '{split}', COALESCE(SUM({split}), 0) FROM classes"
             )
-
-    def rows(self, split: str) -> int:
-        """How many accepted images a split has."""
-        return self._number("SELECT images FROM splits WHERE split = ?", (split,))
-
-    def count_bad(self) -> int:
-        """How many images failed a rule."""
-        return self._number("SELECT COUNT(DISTINCT image) FROM bad")
-
-    def _number(self, query: str, values: Collection[object] = ()) -> int:
-        [row] = self.select(query, values)
-        return int(row[0])
 
     def accepted(self) -> Iterator[list[sqlite3.Row]]:
         """The columns of `tasks.data.image_table` of the accepted images, a unit at a time."""

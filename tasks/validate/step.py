@@ -71,7 +71,6 @@ def validate(data: "Data", checks: "Checks", pulled: "Artifact", workspace: "Wor
             times = told.read_times(data.time, source, root)
             _fill(database, files, groups, times)
             _divide(database, data, checks)
-            _find_faults(database, data, checks)
             return _judge(database, checks, workspace)
     except ValueError:  # a verdict: the same data is not checked again
         shutil.rmtree(workspace.scratch)
@@ -92,22 +91,20 @@ def _fill(
 
 
 def _divide(database: ImageDatabase, data: "Data", checks: "Checks") -> None:
-    """Assigns the images to the splits that the data lacks."""
-    if data.group not in (None, told.NEAR_DUPLICATES) and not database.has_groups():
+    """Assigns the images to the splits that the data lacks, and finds those with a fault."""
+    members = database.number("SELECT COUNT(member) FROM images")
+    if data.group not in (None, told.NEAR_DUPLICATES) and not members:
         raise ValueError(f"data.group: no image has a {data.group}.")
-    database.find_conflicting()
+    database.find("other_label")
     database.tie(near_duplicates=data.group == told.NEAR_DUPLICATES)
     database.assign_splits(data.split, checks, by_time=data.time is not None)
-
-
-def _find_faults(database: ImageDatabase, data: "Data", checks: "Checks") -> None:
-    """Fills the columns about the images that the rules judge."""
-    database.find_unknown(checks)
-    database.find_shared()
+    database.learn_labels(checks.labels)
+    database.find("unknown_label")
+    database.find("also_in")
     if data.group is not None:
-        database.find_divided()
+        database.find("group_in")
     if data.time is not None:
-        database.find_without_time()
+        database.find("has_no_time")
     database.find_near_duplicates()
 
 
@@ -131,8 +128,8 @@ def _judge(database: ImageDatabase, checks: "Checks", workspace: "Workspace") ->
             "data.path is the folder that holds those of the classes (below train, val and test "
             "or not)"
         )
-    quarantined = database.count_bad()
-    [[total]] = database.select("SELECT COUNT(*) FROM images")
+    quarantined = database.number("SELECT COUNT(DISTINCT image) FROM bad")
+    total = database.number("SELECT COUNT(*) FROM images")
     if few:
         lines.append(suite.REMEDY)
     if quarantined / total > checks.max_bad_fraction or few or empty or len(labels) == 1:
@@ -143,7 +140,10 @@ def _judge(database: ImageDatabase, checks: "Checks", workspace: "Workspace") ->
             )
         raise RejectedDataError(_reject(lines, workspace))
     return {
-        "rows": {split: database.rows(split) for split in SPLITS},
+        "rows": {
+            split: database.number("SELECT images FROM splits WHERE split = ?", split)
+            for split in SPLITS
+        },
         "quarantined": quarantined,
         "classes": image_table.images_per_class(workspace.folder),
         "test_rows": image_table.digest_of_split(workspace.folder, "test"),
@@ -155,12 +155,12 @@ def _list_near_duplicates(database: ImageDatabase, report: Path) -> int:
     """Writes the accepted images that look like one of a later split, and counts them all."""
     import csv
 
-    count, listed = database.near_duplicates(MAX_LISTED)
+    listed = database.select("SELECT * FROM near_duplicates LIMIT ?", (MAX_LISTED,))
     with (report / NEAR_DUPLICATES).open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["split", "path", "near_duplicate_split", "near_duplicate_path"])
         writer.writerows(listed)
-    return count
+    return database.number("SELECT COUNT(*) FROM near_duplicates")
 
 
 def _write(bad: "Sequence[Finding]", database: ImageDatabase, folder: Path) -> list[str]:

@@ -44,13 +44,13 @@ def test_of_a_shared_image_the_copy_that_is_held_out_most_stays(database):
     images = table(splits, contents=["a", "a", "a", "b", "b", "c", "c"])
     database.add(images.slice(0, 4))
     database.add(images.slice(4))
-    database.find_shared()
+    database.find("also_in")
     assert column(database, "also_in") == ["test", "test", None, None, None, None, "val"]
 
 
 def test_images_that_do_not_decode_are_not_said_to_be_shared(database):
     database.add(table(["train", "test"], contents=["a", "a"], error="empty"))
-    database.find_shared()
+    database.find("also_in")
     assert column(database, "also_in") == [None, None]
 
 
@@ -63,21 +63,23 @@ def test_images_that_do_not_decode_are_not_said_to_be_shared(database):
 )
 def test_unknown_labels_are_those_that_are_not_listed_or_not_in_train(database, checks, unknown):
     database.add(table(["train", "train", "test", "test"], labels=["a", None, "a", "it's \\n"]))
-    database.find_unknown(checks)
+    database.learn_labels(checks.labels)
+    database.find("unknown_label")
     assert column(database, "unknown_label") == unknown
 
 
 def test_accepted_images_are_counted_by_class_and_split(database):
     database.add(table(["train", "train", "test", "val"], labels=["b", "a", "a", "a"]))
     checks = Checks(labels=("c", "a", "b"))
-    database.find_unknown(checks)
+    database.learn_labels(checks.labels)
+    database.find("unknown_label")
     database.set_aside(0, "SELECT image FROM images WHERE image = 3")
     database.set_aside(1, "SELECT image FROM images WHERE image = 3")
     database.count_accepted(checks)
     rows = database.select("SELECT * FROM classes")
     assert [tuple(row) for row in rows] == [("a", 1, 0, 1, 2), ("b", 1, 0, 0, 1), ("c", 0, 0, 0, 0)]
-    assert [database.rows(split) for split in ("train", "val", "test")] == [2, 0, 1]
-    assert database.count_bad() == 1
+    splits = [tuple(row) for row in database.select("SELECT * FROM splits")]
+    assert splits == [("train", 2), ("val", 0), ("test", 1)]
     [accepted], [failures] = database.accepted(), database.failures()
     assert [row["label"] for row in accepted] == ["b", "a", "a"]
     assert [(row["image"], row["rule"]) for row in failures] == [(3, 0), (3, 1)]
@@ -87,7 +89,7 @@ def test_the_same_pixels_under_two_labels_are_a_conflict(database):
     contents = ["a", "a", "b", "b", "c", "c", "c", "c"]
     labels = ["x", "y", "x", "x", "z", "x", "y", None]
     database.add(table(["train"] * 8, contents=contents, labels=labels))
-    database.find_conflicting()
+    database.find("other_label")
     assert column(database, "other_label") == ["y", "x", None, None, "x", "z", "x", None]
 
 
@@ -95,13 +97,12 @@ def test_near_duplicates_are_found_in_later_splits_alone(database):
     splits = ["train", "val", "val", "test", "train", "train", "test", "train"]
     prints = [0b1, 0b11, 0xFF000000000, 0xFE000000000, 0xF0000, 0xF0000, 0xFF0000000, 0]
     database.add(table(splits, fingerprints=prints))
-    database.find_shared()
+    database.find("also_in")
     database.find_near_duplicates()
     found = column(database, "near_duplicate_in")
     assert found == ["val", None, "test", None, None, None, None, None]
     assert column(database, "near_duplicate") == [1, None, 3, None, None, None, None, None]
-    assert [(count, len(rows)) for count, rows in map(database.near_duplicates, (1, 9))] == [
-        (2, 1), (2, 2)
-    ]  # fmt: skip
-    database.set_aside(0, "SELECT image FROM images")
-    assert database.near_duplicates(9) == (0, [])
+    count = "SELECT COUNT(*) FROM near_duplicates"
+    assert database.number(count) == 2
+    database.set_aside(0, "SELECT image FROM images WHERE image = 0")
+    assert database.number(count) == 1

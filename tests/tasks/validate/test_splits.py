@@ -40,7 +40,7 @@ def divide(tmp_path):
             for part in (slice(0, size // 2), slice(size // 2, size)):
                 some = {name: values[part] for name, values in told.items()}
                 database.add(images.slice(part.start, part.stop - part.start), **some)
-            database.find_conflicting()
+            database.find("other_label")
             database.tie(near)
             checks = Checks(min_images_per_class_and_split=least)
             database.assign_splits(fractions, checks, by_time=times is not None)
