@@ -27,7 +27,9 @@ def place(request, monkeypatch):
 
 @pytest.mark.usefixtures("place")
 def test_it_says_exactly_what_a_plain_loop_says(model, images):
+    threads = torch.get_num_threads()
     chunks = list(probabilities(PredictionJob(model, images, "test", 25, "fp32"), chunk=16))
+    assert torch.get_num_threads() == threads
     assert [len(chunk) for chunk in chunks] == [16, 16, 16, 2]
     answers = np.concatenate(chunks)
     assert answers.dtype == np.float32
@@ -51,13 +53,3 @@ def test_bf16_says_nearly_the_same_and_the_same_each_time(model, images):
     assert np.array_equal(once, again)
     assert not np.array_equal(once, exact)
     assert np.abs(once - exact).max() < 0.1
-
-
-def test_the_process_keeps_its_threads(model, images):
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        list(probabilities(PredictionJob(model, images, "test", 16, "fp32"), 50))
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)

@@ -36,21 +36,18 @@ def test_no_more_results_are_made_than_may_be_in_memory():
     results.close()
 
 
-def test_an_error_comes_where_its_result_would_have_come():
+def test_an_error_comes_where_its_result_would_have_come_and_no_thread_is_left():
     def fail_at_two(number):
         if number == 2:
             raise ValueError("two")
         return number
 
-    results = prefetch(fail_at_two, range(5), results=2)
+    before = threading.active_count()
+    results = prefetch(fail_at_two, range(5), results=2, threads=2)
     assert [next(results), next(results)] == [0, 1]
     with pytest.raises(ValueError, match="two"):
         next(results)
-
-
-def test_who_stops_early_leaves_no_thread_behind():
-    before = threading.active_count()
-    results = prefetch(lambda number: number, range(1000), results=2, threads=2)
-    next(results)
-    results.close()
+    early = prefetch(abs, range(1000), results=2, threads=2)
+    next(early)
+    early.close()
     assert threading.active_count() == before

@@ -39,14 +39,6 @@ def test_the_images_come_from_the_run_of_the_training_and_are_kept(project, monk
     assert np.load(learnt_images(project, known)).tolist() == [1, 2]
 
 
-def test_numbers_of_encoded_bytes_are_not_taken_for_images(project):
-    before = version(project, "old", {"learnt_images.npy": [1, 2]})
-    kept = project.state / "learnt" / "t.npy"  # where an older version of the project kept it
-    kept.parent.mkdir(parents=True)
-    np.save(kept, np.array([1, 2], np.uint64))
-    assert learnt_images(project, before) is None
-
-
 def test_a_run_that_is_gone_has_recorded_nothing(project):
     gone = replace(version(project, "gone", {}), run_id="0" * 32)
     assert learnt_images(project, gone) is None

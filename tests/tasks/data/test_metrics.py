@@ -66,13 +66,10 @@ def test_the_outcomes_of_each_class_and_their_averages_are_those_of_scikit_learn
     assert found["micro"]["f1"] == pytest.approx(accuracy_score(labels, predicted))
 
 
-def test_a_class_that_is_never_predicted_counts_as_zero():
+def test_a_class_that_is_never_predicted_or_that_only_the_model_knows_counts_as_mistakes():
     table = per_class(tally([0, 1, 2], [0, 1, 1]))
     counts = {"rows": 1, "predicted": 0}
     assert table[2] == {"label": "c", "precision": 0, "recall": 0, "f1": 0} | counts
-
-
-def test_a_class_that_only_the_model_knows_is_a_mistake_and_no_class_of_its_own():
     known = tally([0, 1, 2, 2], [0, 1, 2, 3], names=(*NAMES, "old"))
     assert [row["label"] for row in per_class(known)] == ["a", "b", "c"]
     assert summarise(known)["accuracy"] == 0.75
@@ -90,6 +87,7 @@ def test_log_loss_is_that_of_scikit_learn():
 
 def test_log_loss_of_an_impossible_class_is_finite():
     assert tally([0], [1], likelihood=[0.0]).log_loss == pytest.approx(15.94, abs=0.01)
+    assert LOWER_IS_BETTER == ["calibration_error", "log_loss"]
 
 
 def test_calibration_compares_confidence_with_accuracy_in_bins():
@@ -116,10 +114,6 @@ def test_of_many_classes_the_confusion_matrix_is_no_larger_than_can_be_seen():
     assert summarise(all_right)["macro_f1"] == 1
     shifted = tally([0, 21_840], [21_840, 0], names=names, classes=len(names)).confusion
     assert (shifted[0, -1], shifted[-1, 0], shifted.sum()) == (1, 1, 2)
-
-
-def test_errors_are_better_when_they_are_lower():
-    assert LOWER_IS_BETTER == ["calibration_error", "log_loss"]
 
 
 @pytest.mark.parametrize(

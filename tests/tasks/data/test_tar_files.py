@@ -7,7 +7,6 @@ import pytest
 
 from retrain.workload import Data
 from tasks.data.raw_dataset import open_raw_dataset, unit_of
-from tasks.pull.step import _recognise
 from tests.tasks.toy_data import png, pulled
 
 DATA = Data(path="data")
@@ -77,7 +76,3 @@ def test_what_is_broken_is_named(tmp_path, content, said):
         (tmp_path / "data/0.tar").write_bytes(content)
     with pytest.raises(ValueError, match=said):
         read(tmp_path)
-
-
-def test_tar_files_are_recognised(tmp_path):
-    assert _recognise(["0.tar", "1.tar"]) == "webdataset"

@@ -151,10 +151,17 @@ def test_a_broken_archive_is_an_error(project, tmp_path):
         pulled(project, tmp_path / "pets.tgz")
 
 
-def test_parquet_files_are_recognised_in_any_depth(project, tmp_path):
-    make_files(tmp_path / "pets", "README.md", "data/train.parquet")
-    assert pulled(project, tmp_path / "pets")[2] == {"format": "parquet"}
-    assert pulled(project, tmp_path / "pets" / "data" / "train.parquet")[2] == {"format": "parquet"}
+@pytest.mark.parametrize(
+    ("names", "format"),
+    [
+        (["README.md", "data/train.parquet"], "parquet"),
+        (["train.parquet"], "parquet"),
+        (["0.tar", "1.tar"], "webdataset"),
+    ],
+)
+def test_the_format_is_recognised_by_the_names(project, tmp_path, names, format):
+    make_files(tmp_path / "pets", *names)
+    assert pulled(project, tmp_path / "pets")[2] == {"format": format}
 
 
 @pytest.mark.parametrize(
