@@ -22,13 +22,9 @@ class Registered:
         version: Of the model.
     """
 
+    step = "registry"  # its name as an input
     project: Project
     version: versions.ModelVersion
-
-    @property
-    def step(self) -> str:
-        """Its name as an input."""
-        return "registry"
 
     @property
     def digest(self) -> str:
@@ -59,14 +55,10 @@ class TestSplit:
         validated: The output of `validate`.
     """
 
+    step = "test_split"  # its name as an input
     __test__ = False  # it is no test of pytest's
 
     validated: Artifact
-
-    @property
-    def step(self) -> str:
-        """Its name as an input."""
-        return "test_split"
 
     @property
     def digest(self) -> str:
@@ -83,12 +75,8 @@ class Start:
         registered: The version whose weights it takes; None for new weights.
     """
 
+    step = "start"  # its name as an input
     registered: Registered | None
-
-    @property
-    def step(self) -> str:
-        """Its name as an input."""
-        return "start"
 
     @property
     def model(self) -> Path | None:
@@ -147,13 +135,9 @@ class Opponents:
         reference: The best model so far, if that is another one.
     """
 
+    step = "opponents"  # its name as an input
     champion: Opponent | None
     reference: Opponent | None
-
-    @property
-    def step(self) -> str:
-        """Its name as an input of the gate."""
-        return "opponents"
 
     @property
     def digest(self) -> str:

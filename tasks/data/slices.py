@@ -31,13 +31,9 @@ class Slices:
         scores: The output of `score_slices`; None in the same case.
     """
 
+    step = "slices"  # its name as an input
     divided: Artifact | None = None
     scores: Artifact | None = None
-
-    @property
-    def step(self) -> str:
-        """Its name as an input."""
-        return "slices"
 
     @property
     def digest(self) -> str:

@@ -1,8 +1,8 @@
 """Data on this machine that is not under DVC."""
 
 import hashlib
+import os
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,8 @@ from retrain.runs import console
 from retrain.step import digest_of
 from tasks.data.listing import list_files
 from tasks.pull.transfer import each
+
+PIECE = 1 << 20  # bytes per read, of which a person is told
 
 # The digests of what this process has read, by the state of the files: a run asks for the version
 # of its data more than once.
@@ -66,24 +68,20 @@ def _read_all(files: dict[str, Path], target: Path | None) -> str:
     """SHA-256 (hex) over the names and the bytes of files, which are also copied to a folder."""
     size = sum(path.stat().st_size for path in files.values())
     with console.byte_progress("copying" if target else "reading", size) as show:
-        digests = each(lambda name: _read(files[name], target and target / name, show), files)
-    return digest_of(dict(zip(files, digests, strict=True)))
+
+        def read(name: str) -> str:
+            return _read(files[name], target / name if target else Path(os.devnull), show)
+
+        return digest_of(dict(zip(files, each(read, files), strict=True)))
 
 
-PIECE = 1 << 20  # bytes per read, of which a person is told
-
-
-def _read(path: Path, copy: Path | None, show: Callable[[int], None]) -> str:
+def _read(path: Path, copy: Path, show: Callable[[int], None]) -> str:
     """SHA-256 (hex) of a file, which is also written to a copy; tells of each piece's bytes."""
     digest = hashlib.sha256()
-    if copy:
-        copy.parent.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as opened:
-        file = opened.enter_context(path.open("rb", buffering=0))
-        target = opened.enter_context(copy.open("wb")) if copy else None
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("rb", buffering=0) as file, copy.open("wb") as target:
         while piece := file.read(PIECE):
             digest.update(piece)
-            if target:
-                target.write(piece)
+            target.write(piece)
             show(len(piece))
     return digest.hexdigest()

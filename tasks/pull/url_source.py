@@ -93,17 +93,14 @@ def _list_remote(file_system: Any, root: str, url: str) -> dict[str, dict[str, A
     info = file_system.info(root)
     if info["type"] != "directory":
         return {PurePosixPath(urlsplit(url).path).name or "data": info}
-    prefix = root.rstrip("/") + "/"
-    found = file_system.find(root, detail=True)
-    names = {path.removeprefix(prefix): info for path, info in found.items()}
-    return {
-        name: info
-        for name, info in names.items()
-        if name
-        and not any(_is_hidden(part) for part in name.split("/"))
-        # Of this machine's file systems: links are listed as `other`, as pipes and devices are.
-        and (info["type"] == "file" or file_system.isfile(info["name"]))
-    }
+    files = {}
+    for path, info in file_system.find(root, detail=True).items():
+        name = path.removeprefix(root.rstrip("/") + "/")
+        hidden = any(part[:1] in ("", ".") and part != ".." for part in name.split("/"))
+        # Of this machine's file systems, links are listed as `other`, as pipes and devices are.
+        if not hidden and (info["type"] == "file" or file_system.isfile(info["name"])):
+            files[name] = info
+    return files  # `..` is refused later, and not left out
 
 
 def _download(file_system: Any, info: Mapping[str, Any], target: Path) -> None:
@@ -119,10 +116,6 @@ def _download(file_system: Any, info: Mapping[str, Any], target: Path) -> None:
     if size is not None and (came := partial.stat().st_size) != size:
         raise OSError(f"{came:,} bytes came instead of {size:,}")
     partial.replace(target)
-
-
-def _is_hidden(part: str) -> bool:
-    return not part or (part.startswith(".") and part != "..")  # `..` is refused, not left out
 
 
 def _mark(file_system: Any, info: Mapping[str, Any]) -> list[str]:

@@ -1,11 +1,7 @@
 """URLs, on a real server."""
 
 import os
-import signal
-import subprocess
-import sys
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
-from pathlib import Path
 
 import fsspec
 import pytest
@@ -14,33 +10,10 @@ from retrain.caching import is_transient
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.workload import Data
+from tasks.pull import url_source
 from tasks.pull.step import data_version
 from tasks.pull.url_source import UrlSource
 from tests.tasks.pull.pulling import make_files, pulled, read_files, serving
-
-ROOT = Path(__file__).parents[3]
-FETCH = """
-import sys
-from pathlib import Path
-from tasks.pull.url_source import UrlSource
-
-source, folder = UrlSource(sys.argv[1]), Path(sys.argv[2])
-source.fetch(source.digest(), folder / "killed", folder)
-"""
-# Ends like a killed process before it fetches the third file.
-KILLED = """
-import os, signal
-from tasks.pull import url_source
-
-download, url_source.AT_ONCE = url_source._download, 1
-
-def killed(file_system, info, target):
-    if info["name"].endswith("dog/2.png"):
-        os.kill(os.getpid(), signal.SIGKILL)
-    download(file_system, info, target)
-
-url_source._download = killed
-"""
 
 
 @pytest.fixture
@@ -166,9 +139,18 @@ def test_a_servers_refusal_is_tried_again_only_if_that_may_help(project, status,
         assert is_transient(error.value) is passes
 
 
-def test_a_file_that_changes_on_the_server_is_an_error(tmp_path):
+def test_a_file_that_changes_on_the_server_or_breaks_off_is_an_error(tmp_path):
     class Changing(Answer):
         headers_sent = {"ETag": "1"}  # noqa: RUF012
+
+        def do_GET(self):
+            if self.command == "HEAD" or self.headers_sent:
+                super().do_GET()
+            else:
+                self.send_response(200)
+                self.send_header("Content-Length", "1000")
+                self.end_headers()
+                self.wfile.write(b"x" * 10)
 
     with serving(Changing) as url:
         place = UrlSource(f"{url}/a.parquet")
@@ -176,26 +158,10 @@ def test_a_file_that_changes_on_the_server_is_an_error(tmp_path):
         Changing.headers_sent = {"ETag": "2"}
         with pytest.raises(ValueError, match="has changed since the run started"):
             place.fetch(digest, tmp_path, tmp_path)
-
-
-def test_a_download_that_breaks_off_is_an_error(tmp_path):
-    class Broken(Answer):
-        headers_sent = {"ETag": "1"}  # noqa: RUF012
-
-        def do_GET(self):
-            self.send_response(200)
-            self.send_header("ETag", "1")
-            self.send_header("Content-Length", "1000")
-            self.end_headers()
-            self.wfile.write(b"x" * (0 if self.command == "HEAD" else 10))
-
-        do_HEAD = do_GET  # noqa: N815
-
-    with serving(Broken) as url:
-        place = UrlSource(f"{url}/a.parquet")
-        digest = place.digest()
+        Changing.headers_sent = {}
+        (tmp_path / "again").mkdir()
         with pytest.raises(ConnectionError, match="cannot be read") as error:
-            place.fetch(digest, tmp_path, tmp_path)
+            place.fetch(digest, tmp_path, tmp_path / "again")
         assert is_transient(error.value)
 
 
@@ -205,16 +171,23 @@ def test_a_protocol_that_is_unknown_or_not_installed_is_named(project, url):
         version_of(project, url)
 
 
-def test_files_that_a_killed_download_has_fetched_are_not_fetched_again(tmp_path):
+def test_files_that_a_killed_download_has_fetched_are_not_fetched_again(tmp_path, monkeypatch):
     make_files(tmp_path / "pets", "cat/1.png", "dog/1.png", "dog/2.png")
-    url, killed = f"file://{tmp_path}/pets", tmp_path / "scratch"
-    killed.mkdir()
-    program = FETCH.replace("source,", KILLED + "\nsource,", 1)
-    done = subprocess.run([sys.executable, "-c", program, url, killed], cwd=ROOT)
-    assert done.returncode == -signal.SIGKILL
-    before = {path.name: path.stat().st_ino for path in (killed / "url").iterdir()}
-    source, folder = UrlSource(url), tmp_path / "whole"
-    source.fetch(source.digest(), folder, killed)
-    assert read_files(folder) == read_files(tmp_path / "pets")
-    assert {path.stat().st_ino for path in folder.rglob("*.png")} >= set(before.values())
+    source, scratch = UrlSource(f"file://{tmp_path}/pets"), tmp_path / "scratch"
+    scratch.mkdir()
+    download = url_source._download
+
+    def killed(file_system, info, target):
+        if info["name"].endswith("dog/2.png"):
+            raise KeyboardInterrupt
+        download(file_system, info, target)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(url_source, "_download", killed)
+        source.fetch(source.digest(), tmp_path / "killed", scratch)
+    before = {path.stat().st_ino for path in (scratch / "url").iterdir()}
     assert len(before) == 2
+    folder = tmp_path / "whole"
+    source.fetch(source.digest(), folder, scratch)
+    assert read_files(folder) == read_files(tmp_path / "pets")
+    assert {path.stat().st_ino for path in folder.rglob("*.png")} > before
