@@ -1,15 +1,14 @@
 """Data sets on the Hugging Face hub."""
 
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from retrain.errors import UsageError
-from tasks.data.listing import list_files
-from tasks.pull.transfer import inside, reaching
+from tasks.data.listing import link_file, list_files
+from tasks.pull.transfer import reaching
 
 
 @dataclass(frozen=True)
@@ -57,9 +56,7 @@ class HubSource:
                 f"{self.name}@refs/convert/parquet, where the hub keeps a copy of many."
             )
         for name in names:
-            target = inside(folder, name)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(downloaded / name, target)
+            link_file(downloaded / name, folder / name)
 
     @contextmanager
     def _reached(self) -> Iterator[None]:

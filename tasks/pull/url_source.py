@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 
 from retrain.errors import UsageError
 from retrain.step import digest_of
+from tasks.data.listing import link_file
 from tasks.pull.transfer import each, inside, reaching
 
 AT_ONCE = 64  # files: small ones mostly wait for an answer
@@ -51,8 +51,7 @@ class UrlSource:
             kept = {name: downloads / digest_of(name) for name in files}
             each(lambda name: _download(file_system, files[name], kept[name]), files, AT_ONCE)
         for name, target in targets.items():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(kept[name], target)
+            link_file(kept[name], target)
         if self.digest() != digest:
             raise ValueError(f"{self.url} has changed since the run started: run it again.")
 

@@ -172,14 +172,17 @@ def _dataset(
     from ray.data import ExecutionResources, TaskPoolStrategy, from_items
 
     described = pickle.dumps((job, rank, workers))
-    items = list(_items(described, checkpoint.newest(job.scratch)))
-    rows = [dict(zip(ITEM, item, strict=True)) for item in items]
-    source = from_items(rows, override_num_blocks=min(len(rows), MOST_TASKS))
+    items = [
+        dict(zip(ITEM, item, strict=True))
+        for item in _items(described, checkpoint.newest(job.scratch))
+    ]
+    source = from_items(items, override_num_blocks=min(len(items), MOST_TASKS))
     context = source.context
     context.target_max_block_size = BLOCK_BYTES
     context.raise_original_map_exception = True
-    limits = ExecutionResources.for_limits(object_store_memory=held)
-    context.execution_options.resource_limits = limits
+    context.execution_options.resource_limits = ExecutionResources.for_limits(
+        object_store_memory=held
+    )
     return source.map_batches(
         partial(_decode, described),
         batch_size=None,
@@ -196,8 +199,7 @@ def _items(described: bytes, step: int) -> Iterator[tuple[int, ...]]:
         for begin, end in cuts(batches, max(0, step - epoch * per_epoch)):
             rows = (end - begin) * batches.share
             parts = max(1, math.ceil(rows * images.seconds_per_image / BLOCK_SECONDS))
-            ends = [rows * part // parts for part in range(parts + 1)]
-            for first, last in pairwise(ends):
+            for first, last in pairwise(rows * part // parts for part in range(parts + 1)):
                 yield epoch, begin, end, first, last
 
 
