@@ -2,7 +2,7 @@
 
     python -I -B answer.py FILE_DESCRIPTOR MODULE...
 
-It imports libraries, of which the modules are some, before it is told which package it is for: that
+It imports libraries, of which the modules are some, before it is job which package it is for: that
 takes most of its start. Through a pipe come the `package`, its `classes`, the `folder` to run in
 and the `device`; then, again and again, encoded images and for each whether its features are
 wanted. Back go their answers, and how long the package took, with how many threads on what.
@@ -36,11 +36,11 @@ def main(pipe: Connection, libraries: Sequence[str]) -> None:
     for name in libraries:
         import_module(name)
     with suppress(EOFError):  # the other end is closed
-        told = pipe.recv()
-        os.chdir(told["folder"])
-        if ":" in told["device"]:  # one of several GPUs
-            torch.cuda.set_device(told["device"])
-        model = _load(Path(told["package"]))
+        job = pipe.recv()
+        os.chdir(job["folder"])
+        if ":" in job["device"]:  # one of several GPUs
+            torch.cuda.set_device(job["device"])
+        model = _load(Path(job["package"]))
         observe = getattr(model.unwrap_python_model(), "predict_with_features", model.predict)
         device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
         while True:
@@ -48,7 +48,7 @@ def main(pipe: Connection, libraries: Sequence[str]) -> None:
             began = perf_counter()
             answers = [*_answers(observe if any(wanted) else model.predict, images)]
             took = {"seconds": perf_counter() - began, "threads": torch.get_num_threads()}
-            pipe.send((_batch(answers, wanted, told["classes"]), took | {"device": device}))
+            pipe.send((_batch(answers, wanted, job["classes"]), took | {"device": device}))
 
 
 def _load(package: Path) -> Any:

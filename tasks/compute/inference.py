@@ -50,17 +50,9 @@ class PredictionJob:
         return -(-len(open_prepared(self.images).split(self.split)) // self.batch_size)
 
 
-@dataclass(frozen=True)
-class _Answers:
-    """Those for a batch.
-
-    Attributes:
-        probabilities: float32 (rows, classes).
-        features: float32 (sampled rows, D); None if there are none, or they are not known.
-    """
-
-    probabilities: "NDArray[np.float32]"
-    features: "NDArray[np.float32] | None"
+# The probabilities, float32 (rows, classes), and the features, float32 (sampled rows, D); None if
+# there are none, or they are not known.
+_Answers = tuple["NDArray[np.float32]", "NDArray[np.float32] | None"]
 
 
 class _Predictor:
@@ -88,7 +80,7 @@ class _Predictor:
         probabilities, features = self._observed.answer(pixels, self._job.precision)
         sampled = [row - start for row in self._job.sampled if start <= row <= rows[-1]]
         wanted = features[sampled].cpu().numpy() if features is not None and sampled else None
-        return _Answers(probabilities.cpu().numpy(), wanted)
+        return probabilities.cpu().numpy(), wanted
 
 
 def probabilities(
@@ -117,10 +109,10 @@ def _probabilities(
     answers: Iterable[_Answers], features: "list[NDArray[np.float32]] | None"
 ) -> "Iterator[NDArray[np.float32]]":
     """The probabilities; puts the features aside."""
-    for answer in answers:
-        if features is not None and answer.features is not None:
-            features.append(answer.features)
-        yield answer.probabilities
+    for probabilities_of_batch, wanted in answers:
+        if features is not None and wanted is not None:
+            features.append(wanted)
+        yield probabilities_of_batch
 
 
 def _rechunked(

@@ -36,7 +36,7 @@ def cpus_of_worker(nodes: Sequence[Mapping[str, float]], workers: int, on_gpus: 
     largest = int(max((half for half, _ in halves), default=0))
     different = {half for half, _ in halves}
     fractions = {half / count for half in different for count in range(1, workers + 1)}
-    sizes = [*range(largest, 0, -1), *sorted({each for each in fractions if 0 < each < 1})[::-1]]
+    sizes = [*range(largest, 0, -1), *sorted({size for size in fractions if 0 < size < 1})[::-1]]
     return next(filter(fit, sizes), 1)
 
 

@@ -74,5 +74,5 @@ def schema() -> "pa.Schema":
 
     facts = dict.fromkeys(FACTS, pa.float64())
     features = {"features": pa.list_(pa.float32())}
-    said = {"label": pa.string(), "confidence": pa.float32()}
-    return pa.schema({"sha256": pa.string(), **said, **facts, **features})
+    answer = {"label": pa.string(), "confidence": pa.float32()}
+    return pa.schema({"sha256": pa.string(), **answer, **facts, **features})

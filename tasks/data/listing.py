@@ -91,9 +91,9 @@ def split_of_folder(name: str) -> str | None:
 def split_of_parquet(name: str) -> str | None:
     """The split in a Parquet file's name, else in the name of the nearest folder that has one."""
     for part in reversed(name.lower().removesuffix(".parquet").split("/")):
-        found = _SPLIT_WORD.search(part)
-        if found:
-            return ALIASES[found[0]]
+        word = _SPLIT_WORD.search(part)
+        if word:
+            return ALIASES[word[0]]
     return None
 
 

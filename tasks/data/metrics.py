@@ -107,7 +107,7 @@ class Tally:
         labels, predicted = self.predictions.labels, self.predictions.predicted
         columns = (labels, predicted, labels[self.correct])
         return ClassCounts(
-            *(np.bincount(each, minlength=self.classes)[: self.classes] for each in columns)
+            *(np.bincount(column, minlength=self.classes)[: self.classes] for column in columns)
         )
 
     @property

@@ -51,13 +51,13 @@ class OwnColumns:
     def _from_rows(self, images: "pa.Table") -> dict[str, list[Any]]:
         import pyarrow.compute as pc
 
-        found: dict[str, list[Any]] = {name: [] for name in self.names}
+        values_of: dict[str, list[Any]] = {name: [] for name in self.names}
         for file in images["file"].unique().to_pylist():
             rows = images.filter(pc.equal(images["file"], file))["row"]
             values = self._of_file(file).take(rows)
             for name in self.names:
-                found[name] += values[name].to_pylist()
-        return found
+                values_of[name] += values[name].to_pylist()
+        return values_of
 
     @cached_property
     def _of_file(self) -> Callable[[str], "pa.Table"]:

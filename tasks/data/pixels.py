@@ -28,9 +28,9 @@ def digest(pixels: "NDArray[np.uint8]") -> str:
     if pixels.shape[2] == 3 and _is_grey(pixels[:1]) and _is_grey(pixels):
         pixels = pixels[..., :1]
     height, width, channels = pixels.shape
-    found = hashlib.sha256(f"{height} {width} {channels} ".encode())
-    found.update(np.ascontiguousarray(pixels).data)
-    return found.hexdigest()
+    sha256 = hashlib.sha256(f"{height} {width} {channels} ".encode())
+    sha256.update(np.ascontiguousarray(pixels).data)
+    return sha256.hexdigest()
 
 
 def digest_of(data: bytes) -> str | None:

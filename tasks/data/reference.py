@@ -79,15 +79,15 @@ def make_reference(source: RawDataset, validated: Path, evaluated: Path) -> "pa.
     answers = given.take(rows).to_pylist()
     features, kept = {}, evaluated / FEATURES
     if kept.exists():  # not in an old evaluation
-        features = {each["sha256"]: each["features"] for each in pq.read_table(kept).to_pylist()}
+        features = {row["sha256"]: row["features"] for row in pq.read_table(kept).to_pylist()}
     measured = []
     images = read_images(source, validated, SPLIT, rows)
     for answer, image in zip(answers, images, strict=True):
         assert answer["sha256"] == image.sha256, image.path
         if facts := measure(image.data):
-            said = {"label": answer["prediction"], "confidence": answer["confidence"]}
+            answered = {"label": answer["prediction"], "confidence": answer["confidence"]}
             of_image = {"sha256": image.sha256, "features": features.get(image.sha256)}
-            measured.append(of_image | said | facts)
+            measured.append(of_image | answered | facts)
     return pa.Table.from_pylist(measured, schema())
 
 
@@ -100,5 +100,7 @@ def _registered(project: Project, version: ModelVersion) -> "pa.Table | None":
 
 
 def _of_store(project: Project, version: ModelVersion) -> "pa.Table | None":
-    found = find_evaluated(Store(project.store), version)
-    return found and make_reference(found.source, found.validated, found.predictions)
+    evaluated = find_evaluated(Store(project.store), version)
+    return evaluated and make_reference(
+        evaluated.source, evaluated.validated, evaluated.predictions
+    )

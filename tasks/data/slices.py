@@ -51,14 +51,14 @@ class Slices:
         Raises:
             ValueError: No test image has the value.
         """
-        of_column = [each for each in self.all if each["column"] == column]
-        found = [each for each in of_column if value in (None, each["value"])]
-        if not found:
-            known = ", ".join(each["value"] for each in of_column)
+        of_column = [one for one in self.all if one["column"] == column]
+        named = [one for one in of_column if value in (None, one["value"])]
+        if not named:
+            known = ", ".join(one["value"] for one in of_column)
             raise ValueError(
                 f"gate: no test image has {column}={value}; there are the values {known}."
             )
-        return found
+        return named
 
     def contains(self, one: Slice) -> "NDArray[np.bool_]":
         """Bool (images of the test split,): whether each is in a slice."""
@@ -79,8 +79,8 @@ def parse(metric: str) -> tuple[str, str | None] | None:
     Returns:
         None for the name of another metric.
     """
-    found = _NAME.fullmatch(metric)
-    return (found[1], found[2]) if found else None
+    match = _NAME.fullmatch(metric)
+    return (match[1], match[2]) if match else None
 
 
 def metric_of(one: Slice) -> str:

@@ -42,9 +42,9 @@ class LocalSource:
                 f"data.path: {self.path} {exists}. (For a data set on the Hugging Face hub, set "
                 "data.format to hub.)"
             )
-        found = {name: path.stat() for name, path in files.items()}
+        stats = {name: path.stat() for name, path in files.items()}
         state = digest_of(
-            [[name, one.st_ino, one.st_size, one.st_mtime_ns] for name, one in found.items()]
+            [[name, one.st_ino, one.st_size, one.st_mtime_ns] for name, one in stats.items()]
         )
         if state not in _digests:
             _digests[state] = _read_all(files, None)

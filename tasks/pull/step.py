@@ -186,10 +186,10 @@ def _recognise(names: Iterable[str]) -> str:
     if at_top[".tar"] or in_folders[".tar"]:
         return "webdataset"
     kinds = (at_top + in_folders).most_common(5)
-    found = ", ".join(f"{count} files with {kind}" for kind, count in kinds) or "no files"
+    listed = ", ".join(f"{count} files with {kind}" for kind, count in kinds) or "no files"
     where = " in no folder" if at_top and not in_folders else ""
     raise ValueError(
-        f"data.path holds {found}{where}. It should hold Parquet files, or a folder of images per "
+        f"data.path holds {listed}{where}. It should hold Parquet files, or a folder of images per "
         "class (below train, val and test or not), or be one archive of either."
     )
 

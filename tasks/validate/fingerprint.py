@@ -75,7 +75,7 @@ def fingerprints(
     """
     import numpy as np
 
-    found, thumbnails = (
+    prints, thumbnails = (
         np.empty(len(images), np.int64),
         np.empty((len(images), THUMBNAIL), np.uint8),
     )
@@ -84,8 +84,8 @@ def fingerprints(
         alike[image.shape].append(number)
     for numbers in alike.values():
         grey = _grey(np.stack([images[number] for number in numbers]))
-        found[numbers], thumbnails[numbers] = _fingerprints(grey), _thumbnails(grey)
-    return found, thumbnails
+        prints[numbers], thumbnails[numbers] = _fingerprints(grey), _thumbnails(grey)
+    return prints, thumbnails
 
 
 def near_duplicates(
@@ -103,16 +103,16 @@ def near_duplicates(
     """
     import numpy as np
 
-    found = np.full(len(prints), -1)
+    others = np.full(len(prints), -1)
     known = np.flatnonzero(prints)
     for rank in np.unique(ranks)[:-1]:
         lower, higher = known[ranks[known] == rank], known[ranks[known] > rank]
         for one, other in _near(prints, lower, higher):
-            left = found[one] < 0
+            left = others[one] < 0
             one, other = one[left], other[left]
             same = _look_the_same(one, other, thumbnails)
-            found[one[same]] = other[same]
-    return found
+            others[one[same]] = other[same]
+    return others
 
 
 def look_alikes(prints: "NDArray[np.int64]", thumbnails: "Thumbnails") -> "NDArray[np.int64]":

@@ -141,6 +141,6 @@ def _taken(data: bytes) -> str | None:
 
     with Image.open(io.BytesIO(data)) as opened:
         exif = opened.getexif()
-    found = (exif.get_ifd(_EXIF).get(_DATE_TIME_ORIGINAL), exif.get(_DATE_TIME))
-    times = (_TIME.match(str(each)) for each in found)
+    tags = (exif.get_ifd(_EXIF).get(_DATE_TIME_ORIGINAL), exif.get(_DATE_TIME))
+    times = (_TIME.match(str(tag)) for tag in tags)
     return next((time[0] for time in times if time), None)

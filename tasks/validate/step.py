@@ -19,7 +19,7 @@ from retrain.step import Chosen, step
 from tasks.data import image_table
 from tasks.data.raw_dataset import READERS, open_raw_dataset
 from tasks.data.splits import SPLITS
-from tasks.validate import suite, told
+from tasks.validate import groups_and_times, suite
 from tasks.validate.image_database import ImageDatabase
 from tasks.validate.scan import scan_units
 
@@ -63,12 +63,12 @@ def validate(data: "Data", checks: "Checks", pulled: "Artifact", workspace: "Wor
     """
     try:
         source = open_raw_dataset(data, pulled)
-        exif = data.time == told.EXIF
+        exif = data.time == groups_and_times.EXIF
         files = scan_units(source, workspace.scratch / "inspected", with_times=exif)
         with closing(ImageDatabase(workspace.scratch / "images.sqlite")) as database:
             root = pulled.folder / "data"
-            groups = told.read_groups(data.group, source, root)
-            times = told.read_times(data.time, source, root)
+            groups = groups_and_times.read_groups(data.group, source, root)
+            times = groups_and_times.read_times(data.time, source, root)
             _fill(database, files, groups, times)
             _divide(database, data, checks)
             return _judge(database, checks, workspace)
@@ -78,7 +78,10 @@ def validate(data: "Data", checks: "Checks", pulled: "Artifact", workspace: "Wor
 
 
 def _fill(
-    database: ImageDatabase, files: Sequence[Path], groups: told.Reader, times: told.Reader
+    database: ImageDatabase,
+    files: Sequence[Path],
+    groups: groups_and_times.Reader,
+    times: groups_and_times.Reader,
 ) -> None:
     """Fills the database with all images, from the files of the scan."""
     import pyarrow.parquet as pq
@@ -93,10 +96,10 @@ def _fill(
 def _divide(database: ImageDatabase, data: "Data", checks: "Checks") -> None:
     """Assigns the images to the splits that the data lacks, and finds those with a fault."""
     members = database.number("SELECT COUNT(member) FROM images")
-    if data.group not in (None, told.NEAR_DUPLICATES) and not members:
+    if data.group not in (None, groups_and_times.NEAR_DUPLICATES) and not members:
         raise ValueError(f"data.group: no image has a {data.group}.")
     database.find("other_label")
-    database.tie(near_duplicates=data.group == told.NEAR_DUPLICATES)
+    database.tie(near_duplicates=data.group == groups_and_times.NEAR_DUPLICATES)
     database.assign_splits(data.split, checks, by_time=data.time is not None)
     database.learn_labels(checks.labels)
     database.find("unknown_label")

@@ -245,7 +245,9 @@ class SuiteRunner:
         findings = []
         for number, rule in enumerate(rules):
             [result] = [
-                each for each in outcome.results if each.expectation_config.notes == rule.fault
+                result
+                for result in outcome.results
+                if result.expectation_config.notes == rule.fault
             ]
             if not result.success:
                 # Absent if the expectation itself raised; the result then has its traceback.

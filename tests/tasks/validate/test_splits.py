@@ -34,11 +34,13 @@ def divide(tmp_path):
         }
         others = {field.name: pa.nulls(size, field.type) for field in schema()}
         images = pa.table(others | known).take(pa.array(order))
-        told = {"groups": groups, "times": times}
-        told = {name: [values[n] for n in order] for name, values in told.items() if values}
+        values_of = {"groups": groups, "times": times}
+        values_of = {
+            name: [values[n] for n in order] for name, values in values_of.items() if values
+        }
         with closing(ImageDatabase(tmp_path / f"{next(files)}.sqlite")) as database:
             for part in (slice(0, size // 2), slice(size // 2, size)):
-                some = {name: values[part] for name, values in told.items()}
+                some = {name: values[part] for name, values in values_of.items()}
                 database.add(images.slice(part.start, part.stop - part.start), **some)
             database.find("other_label")
             database.tie(near)

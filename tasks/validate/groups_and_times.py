@@ -63,7 +63,7 @@ def _reader(key: str, value: str, otherwise: str, source: "RawDataset", root: Pa
 def _found(pattern: re.Pattern[str], name: str) -> str | None:
     """What the groups of a regular expression find in an image's name."""
     match = pattern.search(name)
-    return "".join(each or "" for each in match.groups()) if match else None
+    return "".join(group or "" for group in match.groups()) if match else None
 
 
 def _text(value: Any) -> str | None:
