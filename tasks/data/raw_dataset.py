@@ -119,7 +119,7 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True)
-class RawDataset(ABC):
+class RawDataset(Reader, ABC):
     """The images of a folder, in one of the formats; a `Reader`.
 
     Attributes:
@@ -135,14 +135,6 @@ class RawDataset(ABC):
     image_column: str | None = None
     label_column: str | None = None
     labelled: bool = True
-
-    @abstractmethod
-    def parts(self) -> Iterator[Unit]:
-        """See `Reader`."""
-
-    @abstractmethod
-    def read(self, unit: Unit) -> Iterator[RawImage]:
-        """See `Reader`."""
 
     @abstractmethod
     def holds_images(self, name: str) -> bool:
