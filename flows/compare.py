@@ -8,8 +8,9 @@ It changes nothing: no alias, no ledger.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
 
 from flows import predict
 from retrain import atomic
@@ -20,11 +21,10 @@ from retrain.project import Project, find_project
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console
 from retrain.runs.records import Document
-from retrain.runs.without_steps import FlowRun, begun
-from retrain.store import Store
+from retrain.runs.without_steps import FlowRun, begun, publish_table
 from retrain.workload import Gate
 from tasks.data.champion import Registered
-from tasks.data.evaluated import SPLIT, Evaluated, EvaluatedImages, find_evaluated
+from tasks.data.evaluated import SPLIT, EvaluatedImages, find_evaluated
 from tasks.data.learnt_images import learnt_images
 from tasks.data.pixels import digest_of
 from tasks.gate import any_two
@@ -66,24 +66,29 @@ def compare(
     Raises:
         ValueError: The user has to correct something.
     """
+    import pyarrow.parquet as pq
+
     project = find_project()
     models = check(project, a, b, data, output, force)
-    path = output and str(predict.check_output(project, data, output, force))
+    path = predict.check_output(project, data, output, force) if output else None
     with begun(project, "compare") as run:
         with _opened(run, models, data, image_column, label_column) as (place, source):
             comparison, differences = compare_on(run, models, source)
-        document = run.document(
+        outcome = any_two.sentences(comparison, *(model.title for model in models))[0]
+        if path:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic.replacing(path) as aside:
+                pq.write_table(differences, aside)
+        metrics = [{"metric": name} | of for name, of in comparison.get("metrics", {}).items()]
+        publish_table(models[1].name, "comparison", metrics or comparison["pairs"], outcome)
+        return run.document(
             data=place,
-            output=path,
+            output=path and str(path),
             a=models[0].identity(),
             b=models[1].identity(),
             comparison=comparison,
-            outcome=any_two.sentences(comparison, *map(_name, models))[0],
+            outcome=outcome,
         )
-        if path:
-            _write(differences, Path(path))
-        _publish(document)
-        return document
 
 
 def check(
@@ -100,7 +105,7 @@ def check(
     """
     one, other = (predict.find_named(project, text) for text in (a, b))
     if (one.name, one.version) == (other.name, other.version):
-        raise UsageError(f"{a} and {b} are both {_name(one)}: name two versions.")
+        raise UsageError(f"{a} and {b} are both {one.title}: name two versions.")
     if data is not None:
         predict.check_input(project, data, "--data")
     if output is not None:
@@ -143,8 +148,6 @@ def compare_on(
 
 def show(document: Document) -> None:
     """Shows the tables, and what they say."""
-    from rich.markup import escape
-
     models = (document["a"], document["b"])
     any_two.show(document["comparison"], *(f"{m['name']} version {m['version']}" for m in models))
     console.say("")
@@ -152,10 +155,6 @@ def show(document: Document) -> None:
     if document["output"]:
         console.say(escape(f"{'output':<10} {document['output']}"))
     console.say(f"{'took':<10} {document['took']:.1f} s")
-
-
-def _name(model: ModelVersion) -> str:
-    return f"{model.name} version {model.version}"
 
 
 @contextmanager
@@ -166,57 +165,32 @@ def _opened(
     image_column: str | None,
     label_column: str | None,
 ) -> Iterator[tuple[str, Source]]:
-    """The name of the images for a person, and the images."""
+    """The name of the images for a person, and the images.
+
+    Raises:
+        ValueError: None were named, and the store has lost those that the two were evaluated on.
+    """
     if data is not None:
         with predict.fetched(run, data, "--data") as folder:
             source = open_labelled(folder, data, image_column, label_column)
             yield f"the {source.split} split of {data}" if source.split else data, source
         return
-    model, evaluated = _evaluated(run.store, models)
-    reader = EvaluatedImages(evaluated.source, evaluated.validated)
-    yield f"the {SPLIT} split of {_name(model)}", Source(evaluated.source.format, reader, SPLIT)
-
-
-def _evaluated(store: Store, models: Sequence[ModelVersion]) -> tuple[ModelVersion, Evaluated]:
-    """What the newer of two versions was evaluated on; or else the older, if that is lost.
-
-    Raises:
-        ValueError: The store has neither.
-    """
-    newest_first = sorted(models, key=lambda each: (each.created, each.version), reverse=True)
-    for model in newest_first:
-        if found := find_evaluated(store, model):
-            return model, found
-    one, other = map(_name, models)
+    newest_first = sorted(models, key=lambda model: (model.created, model.version), reverse=True)
+    for model in newest_first:  # the store may have lost what the newer one was evaluated on
+        if evaluated := find_evaluated(run.store, model):
+            reader = EvaluatedImages(evaluated.source, evaluated.validated)
+            yield f"the {SPLIT} split of {model.title}", Source(evaluated.source.format, reader)
+            return
+    one, other = models
     raise ValueError(
-        f"The store has lost what {one} and {other} were evaluated on, which it keeps for the "
-        "champion and the reference only: name other images with --data."
+        f"The store has lost what {one.title} and {other.title} were evaluated on, which it keeps "
+        "for the champion and the reference only: name other images with --data."
     )
 
 
 def _learnt(project: Project, model: ModelVersion) -> "NDArray[np.uint64] | None":
+    """The images that a version was trained or validated on; None if they are not known."""
     import numpy as np
 
     file = learnt_images(project, model)
     return None if file is None else np.load(file, allow_pickle=False)
-
-
-def _write(table: "pa.Table", path: Path) -> None:
-    import pyarrow.parquet as pq
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic.replacing(path) as aside:
-        pq.write_table(table, aside)
-
-
-def _publish(document: Document) -> None:
-    """Shows the metrics, or else the pairs of labels, as an artifact of the Prefect flow run."""
-    from prefect.artifacts import create_table_artifact
-
-    found = document["comparison"]
-    metrics = [{"metric": name, **of} for name, of in found.get("metrics", {}).items()]
-    create_table_artifact(
-        key=f"{document['b']['name'].lower().replace('_', '-')}-comparison",
-        table=metrics or found["pairs"],
-        description=document["outcome"],
-    )

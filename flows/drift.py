@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from flows import predict
 from retrain.flow import flow
-from retrain.project import find_project
+from retrain.project import Project, find_project
 from retrain.registry.versions import CHAMPION, ModelVersion
 from retrain.runs import console
 from retrain.runs.notify import notify_now
@@ -20,6 +20,7 @@ from retrain.runs.without_steps import FlowRun, begun
 from tasks.data.champion import Registered
 from tasks.data.reference import find_reference
 from tasks.drift import report
+from tasks.predict.inputs import open_source
 from tasks.predict.predict import sample
 
 if TYPE_CHECKING:
@@ -51,9 +52,7 @@ def drift(
         ValueError: The user has to correct something.
     """
     project = find_project()
-    model = predict.find_model(project, workload, str(version))
-    for place in filter(None, (input, reference)):
-        predict.check_input(project, place)
+    model = check(project, f"{workload}@{version}", input, reference)
     with begun(project, "drift") as run:
         # First what may not be there.
         expected = _sample(run, model, reference, image_column)
@@ -70,6 +69,21 @@ def drift(
             drift=result,
             outcome=report.sentence(result),
         )
+
+
+def check(project: Project, model: str, input: str, reference: str | None) -> ModelVersion:
+    """Checks what the user has given, as the flow takes it.
+
+    Returns:
+        The version that is to classify.
+
+    Raises:
+        UsageError: There is no such version, or there are no such images.
+    """
+    version = predict.find_named(project, model)
+    for place in filter(None, (input, reference)):
+        predict.check_input(project, place)
+    return version
 
 
 def show(document: Document) -> None:
@@ -90,11 +104,12 @@ def _sample(
         reference = find_reference(run.project, model)
         if reference is None:
             raise ValueError(
-                f"The store has lost what {model.name} version {model.version} was evaluated on: "
-                "name other images with --reference, such as the input of an earlier time."
+                f"The store has lost what {model.title} was evaluated on: name other images with "
+                "--reference, such as the input of an earlier time."
             )
         return reference
-    with predict.opened(run, place, image_column) as source:
+    with predict.fetched(run, place) as folder:
+        source = open_source(folder, place, image_column)
         images = sample(Registered(run.project, model), source, run.store)
     if not len(images):
         raise ValueError(f"None of the images of {place} can be classified.")

@@ -16,6 +16,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+from rich.markup import escape
+
 from retrain.errors import UsageError
 from retrain.flow import flow
 from retrain.logins import has_login, refused
@@ -24,12 +26,12 @@ from retrain.registry import versions
 from retrain.registry.versions import CHAMPION, ModelVersion
 from retrain.runs import console, records
 from retrain.runs.records import Document
-from retrain.runs.without_steps import FlowRun, begun
+from retrain.runs.without_steps import FlowRun, begun, publish_table
 from retrain.store import Store
 from tasks.data.champion import Registered
 from tasks.data.reference import find_reference
 from tasks.drift import report
-from tasks.predict.inputs import Source, open_source
+from tasks.predict.inputs import open_source
 from tasks.predict.origin import read_origin
 from tasks.predict.predict import predict as classify
 
@@ -63,11 +65,10 @@ def predict(
         ValueError: The user has to correct something.
     """
     project = find_project()
-    model = find_model(project, workload, str(version))
-    check_input(project, input)
-    path = check_output(project, input, output, force)
+    model, path = check(project, f"{workload}@{version}", input, output, force)
     with begun(project, "predict") as run:
-        with opened(run, input, image_column) as source:
+        with fetched(run, input) as folder:
+            source = open_source(folder, input, image_column)
             path.parent.mkdir(parents=True, exist_ok=True)
             predictions, sample = classify(Registered(project, model), source, path, run.store)
         reference, drift = find_reference(project, model), None
@@ -87,31 +88,41 @@ def predict(
         return document
 
 
-def find_model(project: Project, workload: str, version: str) -> ModelVersion:
-    """The version that is to classify.
+def check(
+    project: Project, model: str, input: str, output: str, force: bool
+) -> tuple[ModelVersion, Path]:
+    """Checks what the user has given, as the flow takes it.
 
     Args:
         project: The clone.
-        workload: The name of a workload, or of what runs with `--as`.
-        version: Its number, or an alias.
+        model: As `find_named` takes it.
+        input: As the flow takes it, like the next ones.
+        output: The Parquet file to write.
+        force: Replace the output if it exists.
+
+    Returns:
+        The version that is to classify, and the path of the output.
 
     Raises:
-        UsageError: There is no such workload or version.
+        UsageError: There is no such version or input, or the output cannot be written.
     """
-    try:
-        return versions.find(project, workload, version)
-    except UsageError:
-        records.check_name(project, workload)
-        raise
+    version = find_named(project, model)
+    check_input(project, input)
+    return version, check_output(project, input, output, force)
 
 
 def find_named(project: Project, text: str) -> ModelVersion:
-    """The version that a user has named, as `versions.parse_reference` takes it.
+    """The version that a user has named: `NAME`, its champion, `NAME@ALIAS` or `NAME@NUMBER`.
 
     Raises:
         UsageError: There is no such workload or version.
     """
-    return find_model(project, *versions.parse_reference(text))
+    name, wanted = versions.parse_reference(text)
+    try:
+        return versions.find(project, name, wanted)
+    except UsageError:
+        records.check_name(project, name)
+        raise
 
 
 def find_model_of(project: Project, file: Path) -> tuple[dict[str, Any], ModelVersion]:
@@ -122,13 +133,14 @@ def find_model_of(project: Project, file: Path) -> tuple[dict[str, Any], ModelVe
         ValueError: The version that has the number now is another package.
     """
     origin = read_origin(file)
-    model = versions.find(project, origin.model, str(origin.version))
-    if Registered(project, model).digest != origin.package:
+    model = versions.find(project, origin["model"], str(origin["version"]))
+    package = origin["package"]
+    if Registered(project, model).digest != package:
         raise ValueError(
-            f"{file} was written by package {origin.package[:12]}, but {model.name} version "
-            f"{model.version} of this registry is another one."
+            f"{file} was written by package {package[:12]}, but {model.title} of this registry is "
+            "another one."
         )
-    return asdict(origin), model
+    return origin, model
 
 
 def check_input(project: Project, place: str, option: str = "--input") -> None:
@@ -144,13 +156,9 @@ def check_input(project: Project, place: str, option: str = "--input") -> None:
     """
     if has_login(place):
         raise UsageError(refused(option))
-    if "://" in place:
-        return
     path = _path(project, place)
-    if not path.exists():
-        raise UsageError(f"{option} {place} does not exist.")
-    if not (path.is_file() or path.is_dir()):
-        raise UsageError(f"{option} {place} is neither a file nor a folder.")
+    if "://" not in place and not (path.is_file() or path.is_dir()):
+        raise UsageError(f"{option} {place}: there is no such file or folder.")
 
 
 def check_output(project: Project, place: str | None, output: str, force: bool) -> Path:
@@ -173,24 +181,6 @@ def check_output(project: Project, place: str | None, output: str, force: bool) 
     if place and "://" not in place and path.is_relative_to(_path(project, place)):
         raise UsageError(f"--output {output} lies in the input, where the next run would read it.")
     return path
-
-
-@contextmanager
-def opened(run: FlowRun, place: str, image_column: str | None) -> Iterator[Source]:
-    """Finds out what an input holds, and downloads it first if it is at a URL.
-
-    Args:
-        run: The run that reads it.
-        place: A folder, a file, or a URL that fsspec knows.
-        image_column: The Parquet column with the images; None if it has a usual name.
-
-    Raises:
-        UsageError: There are no images.
-        ValueError: As `fetched` does.
-        OSError: As `fetched` does.
-    """
-    with fetched(run, place) as folder:
-        yield open_source(folder, place, image_column)
 
 
 @contextmanager
@@ -223,15 +213,14 @@ def fetched(run: FlowRun, place: str, option: str = "--input") -> Iterator[Path]
 
 def show(document: Document) -> None:
     """Shows how many images have each label, and where the file is."""
-    from rich.markup import escape
-
     rows = [
         [label, f"{count:,}", f"{count / document['rows']:.1%}"]
         for label, count in document["labels"].items()
     ]
     console.say_table(["label", "images", "share"], rows)
     console.say(f"[bold]{escape(document['outcome'])}[/]")
-    console.say(escape(report.sentence(document["drift"]) if document["drift"] else UNKNOWN) + "\n")
+    drift = document["drift"]
+    console.say(escape(report.sentence(drift) if drift else UNKNOWN) + "\n")
     console.say(escape(f"{'output':<10} {document['output']}"))
     console.say(f"{'took':<10} {document['took']:.1f} s")
 
@@ -247,13 +236,12 @@ def _outcome(document: Document) -> str:
 
 
 def _publish(document: Document) -> None:
-    """Shows the labels as an artifact of the Prefect flow run."""
-    from prefect.artifacts import create_table_artifact
-
-    create_table_artifact(
-        key=f"{document['workload'].lower().replace('_', '-')}-predictions",
-        table=[{"label": name, "images": count} for name, count in document["labels"].items()],
-        description=f"{document['outcome']} `{document['output']}`",
+    """Shows the labels, and how far the images are, as artifacts of the Prefect flow run."""
+    publish_table(
+        document["workload"],
+        "predictions",
+        [{"label": name, "images": count} for name, count in document["labels"].items()],
+        f"{document['outcome']} `{document['output']}`",
     )
     if document["drift"]:
         report.publish(document["workload"], document["drift"])

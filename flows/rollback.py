@@ -13,6 +13,7 @@ from retrain.flow import flow
 from retrain.project import Project, find_project
 from retrain.registry import decisions
 from retrain.runs import records
+from retrain.runs.without_steps import artifact_key
 from tasks.promote.personal import PersonalDecision
 from tasks.promote.rollback import roll_back
 
@@ -35,9 +36,8 @@ def rollback(workload: str, reason: str, to: int | None = None) -> dict[str, Any
     from prefect.artifacts import create_markdown_artifact
 
     done = go_back(find_project(), workload, reason, to)
-    key = f"{workload.lower().replace('_', '-')}-rollback"
-    text = f"# {done.outcome}" + (f"\n\n{done.says}" if done.says else "")
-    create_markdown_artifact(key=key, markdown=text)
+    markdown = f"# {done.outcome}\n\n{done.says or ''}"
+    create_markdown_artifact(key=artifact_key(workload, "rollback"), markdown=markdown)
     return asdict(done)
 
 

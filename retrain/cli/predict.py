@@ -39,9 +39,7 @@ def predict(
 
     source, file = place(input), place(output)
     # First, so that a mistake is refused at once.
-    flow.find_model(project, workload, version)
-    flow.check_input(project, source)
-    flow.check_output(project, source, file, force)
+    flow.check(project, f"{workload}@{version}", source, file, force)
     run = partial(flow.predict, workload, source, file, version, image_column, force)
     return run_on_screen(project, f"predict-{workload}", run, flow.show, to_json, IMPORTS)
 
@@ -69,12 +67,10 @@ def drift(
         version: The number or the alias of the version to ask.
         image_column: The Parquet column with the images; image or img, if it is not named.
     """
-    from flows import drift as flow, predict
+    from flows import drift as flow
 
     source, against = place(input), reference and place(reference)
-    predict.find_model(project, workload, version)
-    for images in filter(None, (source, against)):
-        predict.check_input(project, images)
+    flow.check(project, f"{workload}@{version}", source, against)
     run = partial(flow.drift, workload, source, against, version, image_column)
     return run_on_screen(project, f"drift-{workload}", run, flow.show, to_json, IMPORTS)
 
@@ -150,5 +146,5 @@ def card(model: str, /, *, project: Clone) -> Answer:
     version = find_named(project, model)
     text = model_card.read(project, version)
     if text is None:
-        raise ValueError(f"{version.name} version {version.version} has no card: it is too old.")
+        raise ValueError(f"{version.title} has no card: it is too old.")
     return Answer({"card": text}, lambda: print(text, end=""))

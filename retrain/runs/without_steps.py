@@ -1,6 +1,6 @@
 """What the flows without steps share: how a run of theirs begins, and what all documents hold."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -61,3 +61,25 @@ def begun(project: Project, flow: str) -> Iterator[FlowRun]:
     run = FlowRun(project, Store(project.store), str(runtime.flow_run.id), flow)
     with run.store.holding(run.id):
         yield run
+
+
+def artifact_key(name: str, kind: str) -> str:
+    """The key of an artifact of a flow run, which Prefect wants in lower case with dashes."""
+    return f"{name.lower().replace('_', '-')}-{kind}"
+
+
+def publish_table(
+    name: str, kind: str, rows: Sequence[Mapping[str, Any]], description: str
+) -> None:
+    """Shows a table as an artifact of the Prefect flow run.
+
+    Args:
+        name: What it is about: the workload or the model.
+        kind: What it holds, in a word.
+        rows: Of each row, the values by column.
+        description: A sentence above it, in Markdown.
+    """
+    from prefect.artifacts import create_table_artifact
+
+    table = [dict(row) for row in rows]
+    create_table_artifact(key=artifact_key(name, kind), table=table, description=description)

@@ -13,9 +13,10 @@ score is how much further than usual the two samples are, where the yardstick ha
 `python -m benchmarks.drift` counts false alarms, and what is found.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tasks.data.image_facts import FACTS
 from tasks.drift.embedding import energy
@@ -89,13 +90,13 @@ def compare(reference: "pa.Table", incoming: "pa.Table", seed: int = 0) -> list[
 
 def shares(reference: "pa.Table", incoming: "pa.Table") -> list[dict[str, str | float]]:
     """The share of each label in both samples."""
-    counted = []
-    for table in (reference, incoming):
-        counts = table["label"].value_counts().to_pylist()
-        counted.append({each["values"]: each["counts"] / len(table) for each in counts})
-    then, now = counted
+    then, now = (Counter(table["label"].to_pylist()) for table in (reference, incoming))
     return [
-        {"label": name, "reference": then.get(name, 0.0), "incoming": now.get(name, 0.0)}
+        {
+            "label": name,
+            "reference": then[name] / len(reference),
+            "incoming": now[name] / len(incoming),
+        }
         for name in sorted({*then, *now})
     ]
 
@@ -144,17 +145,30 @@ def _feature(
     return Feature(name, reference, incoming, found, usual, usual + reach, score)
 
 
+def _differences(
+    values: "NDArray[Any]", is_incoming: "NDArray[np.bool_]"
+) -> "tuple[NDArray[np.int64], int]":
+    """How much more often each value comes in than it is in the reference, for each division.
+
+    Returns:
+        The differences of the two shares (divisions, values), in order of the values; and the
+        number that stands for 1 in them. They are whole numbers, so that ties stay ties.
+    """
+    import numpy as np
+
+    order = np.argsort(values, kind="stable")
+    starts = np.flatnonzero(np.append(True, values[order][1:] != values[order][:-1]))
+    images, incoming = is_incoming.shape[1], int(is_incoming[0].sum())
+    steps = np.where(is_incoming[:, order], images - incoming, -incoming)
+    return np.add.reduceat(steps, starts, axis=1), (images - incoming) * incoming
+
+
 def _total_variation(
     labels: "NDArray[np.object_]", is_incoming: "NDArray[np.bool_]"
 ) -> "NDArray[np.float64]":
     """Half of the summed differences of the shares of labels, for each division."""
-    import numpy as np
-
-    order = np.argsort(labels, kind="stable")
-    starts = np.flatnonzero(np.append(True, labels[order][1:] != labels[order][:-1]))
-    steps, whole = _steps(is_incoming[:, order])
-    differences = np.add.reduceat(steps, starts, axis=1)
-    distances: NDArray[np.float64] = np.abs(differences).sum(axis=1) / (2 * whole)
+    differences, whole = _differences(labels, is_incoming)
+    distances: NDArray[np.float64] = abs(differences).sum(axis=1) / (2 * whole)
     return distances
 
 
@@ -162,24 +176,6 @@ def _kolmogorov_smirnov(
     values: "NDArray[np.float64]", is_incoming: "NDArray[np.bool_]"
 ) -> "NDArray[np.float64]":
     """The largest difference of the two distribution functions, for each division."""
-    import numpy as np
-
-    order = np.argsort(values, kind="stable")
-    ends = np.flatnonzero(np.append(np.diff(values[order]) > 0, True))
-    steps, whole = _steps(is_incoming[:, order])
-    differences = steps.cumsum(axis=1)[:, ends]
-    distances: NDArray[np.float64] = np.abs(differences).max(axis=1) / whole
+    differences, whole = _differences(values, is_incoming)
+    distances: NDArray[np.float64] = abs(differences.cumsum(axis=1)).max(axis=1) / whole
     return distances
-
-
-def _steps(is_incoming: "NDArray[np.bool_]") -> "tuple[NDArray[np.int64], int]":
-    """What each image adds to a difference of two shares, in whole numbers: so ties stay ties.
-
-    Returns:
-        That, and the number that stands for a difference of 1.
-    """
-    import numpy as np
-
-    images, incoming = is_incoming.shape[1], int(is_incoming[0].sum())
-    steps = np.where(is_incoming, images - incoming, -incoming)
-    return steps, (images - incoming) * incoming

@@ -1,16 +1,19 @@
 """The report of a comparison: a table for people, files to keep, and an event for Prefect."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
 
 from retrain.atomic import write_json
 from retrain.params import load_section
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console
+from retrain.runs.without_steps import publish_table
 from retrain.workload import Drift
-from tasks.drift.compare import compare, shares
+from tasks.drift.compare import Feature, compare, shares
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,7 +50,7 @@ def report(
 
     threshold = load_section(project.params, version.name, Drift).threshold
     features = [asdict(feature) for feature in compare(reference, incoming)]
-    worst = max(features, key=lambda each: float(each["score"] or 0))
+    worst = max(features, key=lambda feature: float(feature["score"] or 0))
     folder = project.state / "drift" / version.name
     result = {
         "reference": against,
@@ -75,45 +78,31 @@ def sentence(drift: Mapping[str, Any]) -> str:
     """The result in one sentence, and another one if there are many copies of images."""
     score = f"{drift['score']:.1f}" if drift["score"] < 100 else "more than 100"
     verdict = "Drift" if drift["drifted"] else "No drift"
-    said = (
+    text = (
         f"{verdict}: {drift['feature']} is furthest from {drift['reference']}, with a score of "
         f"{score}; chance alone seldom exceeds 1 (drift.threshold {drift['threshold']:g})."
     )
     if drift["copies"] > MANY_COPIES * drift["images"]:
-        said += (
+        text += (
             f" {drift['copies']:,} of the {drift['images']:,} images are copies of others, byte by "
             "byte: is a camera stuck, or something sent twice?"
         )
-    return said
+    return text
 
 
 def show(drift: Mapping[str, Any]) -> None:
     """Shows the features, then the labels."""
-    from rich.markup import escape
-
-    number = console.number
-    console.say_table(
-        ["feature", "reference", "incoming", "distance", "usual", "yardstick", "score"],
-        [
-            [
-                each["feature"],
-                number(each["reference"]),
-                number(each["incoming"]),
-                number(each["distance"]),
-                number(each["usual"]),
-                number(each["yardstick"]),
-                "not compared" if each["score"] is None else f"{each['score']:.2f}",
-            ]
-            for each in drift["features"]
-        ],
-    )
-    console.say_table(
-        ["label", "reference", "incoming"],
-        [
-            [each["label"], f"{each['reference']:.1%}", f"{each['incoming']:.1%}"]
-            for each in drift["labels"]
-        ],
-    )
+    columns = [field.name for field in fields(Feature)]
+    rows = [
+        [feature["feature"], *(console.number(feature[name]) for name in columns[1:])]
+        for feature in drift["features"]
+    ]
+    console.say_table(columns, rows)
+    shares = [
+        [row["label"], f"{row['reference']:.1%}", f"{row['incoming']:.1%}"]
+        for row in drift["labels"]
+    ]
+    console.say_table(["label", "reference", "incoming"], shares)
     console.say(f"[bold]{escape(sentence(drift))}[/]")
     console.say(
         escape(
@@ -125,13 +114,7 @@ def show(drift: Mapping[str, Any]) -> None:
 
 def publish(workload: str, drift: Mapping[str, Any]) -> None:
     """Shows the features as an artifact of the Prefect flow run."""
-    from prefect.artifacts import create_table_artifact
-
-    create_table_artifact(
-        key=f"{workload.lower().replace('_', '-')}-drift",
-        table=[dict(each) for each in drift["features"]],
-        description=f"{sentence(drift)} `{drift['file']}`",
-    )
+    publish_table(workload, "drift", drift["features"], f"{sentence(drift)} `{drift['file']}`")
 
 
 def _emit(version: ModelVersion, payload: dict[str, Any]) -> None:

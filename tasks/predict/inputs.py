@@ -6,14 +6,20 @@ two models are compared, which needs the classes.
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from retrain.errors import UsageError
+from retrain.outputs import state_of
 from tasks.data.listing import IMAGE_SUFFIXES, is_no_image, list_files
 from tasks.data.parquet_files import USUAL
 from tasks.data.raw_dataset import RawDataset, RawImage, Reader, Unit, group, open_format
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SPLIT = "test"  # what is read of labelled images, if their names define splits
 
@@ -26,11 +32,14 @@ class Source:
         format: `parquet`, `folders` or `webdataset`.
         reader: Of that format.
         split: The split that is read; None if all images are.
+        state: Another text after a file of the input has changed, as `retrain.outputs.state_of`
+            gives it; empty for images of the store, which do not change.
     """
 
     format: str
     reader: Reader
     split: str | None = None
+    state: str = ""
 
     def units(self) -> list[Unit]:
         """The images in units that are worth a task each, in order of the files' names and rows.
@@ -42,9 +51,15 @@ class Source:
             Unit(piece.rows, part.bytes * piece.rows // part.rows, (piece,))
             for part in self.reader.parts()
             for piece in part.pieces
-            if piece.rows
+            if piece.rows and self._is_wanted(piece.file)
         )
         return list(group(parts, tasks=1.0))
+
+    def _is_wanted(self, file: str) -> bool:
+        if self.split is None:
+            return True
+        assert isinstance(self.reader, RawDataset)
+        return self.reader.split_of(file) == self.split
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +92,8 @@ def open_source(root: Path, place: str, image_column: str | None) -> Source:
     Raises:
         UsageError: There are no images, or it is not clear which are meant.
     """
-    found = _recognise(root, f"--input {place}")
-    return Source(found, open_format(found, root, image_column, labelled=False))
+    name = _recognise(root, f"--input {place}")
+    return Source(name, open_format(name, root, image_column, labelled=False), state=state_of(root))
 
 
 def open_labelled(
@@ -98,46 +113,16 @@ def open_labelled(
         UsageError: There are no images, or it is not clear which are meant.
         ValueError: A file cannot be read, or only some belong to a split.
     """
-    found = _recognise(root, f"--data {place}")
-    if found == "parquet" and not (label_column or _has_labels(root)):
-        return Source(found, open_format(found, root, image_column, labelled=False))
-    reader = open_format(found, root, image_column, label_column)
+    name = _recognise(root, f"--data {place}")
+    if name == "parquet" and not (label_column or _has_labels(root)):
+        return Source(name, open_format(name, root, image_column, labelled=False), state=state_of(root))
+    reader = open_format(name, root, image_column, label_column)
     try:
         splits = {reader.split_of(piece.file) for unit in reader.parts() for piece in unit.pieces}
     except ValueError as error:
-        text = str(error)
-        for column in ("image", "label"):
-            text = text.replace(f"data.{column}_column", f"--{column}-column")
+        text = re.sub(r"data\.(image|label)_column", r"--\1-column", str(error))
         raise ValueError(text) from error
-    if SPLIT not in splits:
-        return Source(found, reader)
-    return Source(found, SplitReader(reader, SPLIT), SPLIT)
-
-
-@dataclass(frozen=True)
-class SplitReader:
-    """Reads the files of one split.
-
-    Attributes:
-        data: Reads the files of all splits.
-        split: `train`, `val` or `test`.
-    """
-
-    data: RawDataset
-    split: str
-
-    def parts(self) -> Iterator[Unit]:
-        """The images; see `tasks.data.raw_dataset.Reader`."""
-        for unit in self.data.parts():
-            pieces = tuple(
-                piece for piece in unit.pieces if self.data.split_of(piece.file) == self.split
-            )
-            if rows := sum(piece.rows for piece in pieces):
-                yield Unit(rows, unit.bytes * rows // unit.rows, pieces)
-
-    def read(self, unit: Unit) -> Iterator[RawImage]:
-        """The images of a unit; see `tasks.data.raw_dataset.Reader`."""
-        return self.data.read(unit)
+    return Source(name, reader, SPLIT if SPLIT in splits else None, state_of(root))
 
 
 def read(source: Source, unit: Unit) -> Iterator[Image]:
@@ -158,28 +143,21 @@ def read(source: Source, unit: Unit) -> Iterator[Image]:
 
 def _recognise(root: Path, named: str) -> str:
     """The format of the files in a folder, by their names; `named` is how the user named it."""
-    kinds: set[str] = set()
-    for name, _ in list_files(root):
-        suffix = os.path.splitext(name)[1].lower()  # noqa: PTH122  5 times as fast
-        if suffix in (".parquet", ".tar"):
-            kinds.add(suffix)
-        elif not is_no_image(name):
-            kinds.add("image" if suffix in IMAGE_SUFFIXES else "unknown")
-    if {".parquet", "image"} <= kinds:
-        raise UsageError(f"{named} holds Parquet files and images: name one of them.")
-    formats = {
-        ".parquet": "parquet",
-        "image": "folders",
-        ".tar": "webdataset",
-        "unknown": "folders",
-    }
-    found = next((name for kind, name in formats.items() if kind in kinds), None)
-    if found is None:
+    names = [name for name, _ in list_files(root)]
+    suffixes = {os.path.splitext(name)[1].lower() for name in names}  # noqa: PTH122  5 times as fast
+    has_images = not suffixes.isdisjoint(IMAGE_SUFFIXES)
+    if ".parquet" in suffixes:
+        if has_images:
+            raise UsageError(f"{named} holds Parquet files and images: name one of them.")
+        return "parquet"
+    if ".tar" in suffixes and not has_images:
+        return "webdataset"
+    if all(map(is_no_image, names)):
         raise UsageError(
             f"{named} holds no images: name a folder with images, Parquet or tar files, or "
             "one such file."
         )
-    return found
+    return "folders"
 
 
 def _has_labels(root: Path) -> bool:
@@ -187,12 +165,12 @@ def _has_labels(root: Path) -> bool:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    first = next((name for name, _ in list_files(root) if name.endswith(".parquet")), "")
+    first = next(name for name, _ in list_files(root) if name.endswith(".parquet"))
     try:
-        names = pq.read_schema(root / first).names
+        columns = pq.read_schema(root / first).names
     except (pa.ArrowInvalid, OSError):  # the reader says why
         return True
-    return any(name in names for name in USUAL["label_column"])
+    return not set(USUAL["label_column"]).isdisjoint(columns)
 
 
 def _image(raw: RawImage) -> Image:
@@ -206,6 +184,7 @@ def _text(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "replace")
 
 
-def digest_of_images(images: Sequence[tuple[str, str | None]]) -> bytes:
+def digest_of_images(rows: "pa.Table | pa.RecordBatch") -> bytes:
     """What a digest of an input is updated with: the path and the SHA-256 of successive images."""
+    images = zip(rows["path"].to_pylist(), rows["sha256"].to_pylist(), strict=True)
     return "".join(f"{path}\0{sha256}\n" for path, sha256 in images).encode()

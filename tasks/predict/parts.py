@@ -1,13 +1,13 @@
 """Classifies the units of an input and writes a file for each, which a killed run leaves behind."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import zip_longest
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from retrain import atomic
+from retrain.step import digest_of
 from tasks.compute.served import PackageProcess, portions
 from tasks.data import image_facts
 from tasks.data.raw_dataset import Unit
@@ -26,15 +26,20 @@ class Job:
         package: Its folder.
         source: The images.
         rows: How many there are, of which the sample is a part.
-        only_sample: Whether only those of the sample are classified, for which simple facts are
-            recorded too (`tasks/data/image_facts.py`).
+        only_sample: Whether only the images of the sample are classified.
+        folder: Where the files of the finished units are.
     """
 
     model: str
     package: Path
     source: Source
     rows: int
-    only_sample: bool = False
+    only_sample: bool
+    folder: Path
+
+    def file(self, unit: Unit) -> Path:
+        """The file of a unit, with the columns of `schema_of_parts`."""
+        return self.folder / f"{digest_of([asdict(piece) for piece in unit.pieces])}.parquet"
 
     def images(self, unit: Unit) -> Iterator[Image]:
         """The images of a unit that are classified."""
@@ -45,20 +50,12 @@ class Job:
     def is_sampled(self, image: Image) -> bool:
         """Whether an image belongs to the sample; of copies of an image, as many as of others."""
         lot = image_facts.lot(image.path, image.sha256)
-        return image.sha256 is not None and image_facts.is_sampled(lot, self.rows)
+        return image.error is None and image_facts.is_sampled(lot, self.rows)
 
     def has_features(self, image: Image) -> bool:
         """Whether the features of an image are wanted, too."""
         lot = image_facts.lot(image.path, image.sha256)
-        return image.sha256 is not None and image_facts.has_features(lot, self.rows)
-
-
-@dataclass(frozen=True)
-class Part:
-    """A unit of the input, and the file for its answers: the columns of `schema`, and the facts."""
-
-    unit: Unit
-    file: Path
+        return image.error is None and image_facts.has_features(lot, self.rows)
 
 
 def schema() -> "pa.Schema":
@@ -81,17 +78,10 @@ def schema() -> "pa.Schema":
 
 
 def schema_of_parts() -> "pa.Schema":
-    """The same, and the features and the facts of an image of the sample; null for the others."""
+    """The columns of a unit's file: of the answers, and of the sample for the images in it."""
     import pyarrow as pa
 
-    facts = (pa.field(name, pa.float64()) for name in image_facts.FACTS)
-    return pa.schema([*_with_features(), *facts])
-
-
-def _with_features() -> "pa.Schema":
-    import pyarrow as pa
-
-    return pa.schema([*schema(), image_facts.schema().field("features")])
+    return pa.unify_schemas([schema(), image_facts.schema()])
 
 
 class Worker:
@@ -101,108 +91,64 @@ class Worker:
         self._job, self._device = job, device
         self._idle: SimpleQueue[PackageProcess] = SimpleQueue()
 
-    def __call__(self, part: Part) -> bool:
-        """Writes a part, unless it is there.
+    def __call__(self, unit: Unit) -> bool:
+        """Writes the file of a unit, unless it is there.
 
         Returns:
-            Whether it was there: with the same images, byte by byte.
+            Whether it was there.
 
         Raises:
             ValueError: The input or the package is broken.
         """
-        if self._is_finished(part):
+        import pyarrow.parquet as pq
+
+        file = self._job.file(unit)
+        if file.exists():
             return True
-        process = self._process()
         try:
-            self._write(part, process)
+            process = self._idle.get_nowait()
+        except Empty:
+            package = self._job.package
+            process = PackageProcess(package, package, self._device)
+        try:
+            with (
+                atomic.replacing(file) as aside,
+                pq.ParquetWriter(aside, schema_of_parts()) as writer,
+            ):
+                for images in portions(self._job.images(unit)):
+                    writer.write_batch(_answers(self._job, images, process))
         except ValueError as error:
-            if process.close.alive:
-                process.close()
             raise ValueError(f"{self._job.model}: {error}") from error
         self._idle.put(process)
         return False
 
-    def _process(self) -> PackageProcess:
-        try:
-            return self._idle.get_nowait()
-        except Empty:
-            package = self._job.package
-            return PackageProcess(package, package, self._device)
 
-    def _is_finished(self, part: Part) -> bool:
-        import pyarrow as pa
+def _answers(job: Job, images: Sequence[Image], process: PackageProcess) -> "pa.RecordBatch":
+    """The rows of some images.
 
-        if not part.file.exists():
-            return False
-        try:
-            there = _images_of(part.file)
-            return all(
-                image is not None and (image.path, image.sha256) == was
-                for image, was in zip_longest(self._job.images(part.unit), there)
-            )
-        except (OSError, pa.ArrowInvalid):  # the file is damaged
-            return False
-
-    def _write(self, part: Part, process: PackageProcess) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        with (
-            atomic.replacing(part.file) as aside,
-            pq.ParquetWriter(aside, schema_of_parts(), write_page_checksum=True) as writer,
-        ):
-            for images in portions(self._job.images(part.unit)):
-                answers = _answers(images, [*map(self._job.has_features, images)], process)
-                facts = [
-                    (image_facts.measure(image.data) if self._job.is_sampled(image) else None) or {}
-                    for image in images
-                ]
-                for name in image_facts.FACTS:
-                    column = pa.array([each.get(name) for each in facts], pa.float64())
-                    answers = answers.append_column(name, column)
-                writer.write_batch(answers)
-
-
-def _images_of(file: Path) -> Iterator[tuple[str, str | None]]:
-    """The path and the SHA-256 of each image in a part, all of which is read."""
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
-        for batch in parquet.iter_batches():
-            yield from zip(batch["path"].to_pylist(), batch["sha256"].to_pylist(), strict=True)
-
-
-def _answers(
-    images: Sequence[Image], with_features: Sequence[bool], process: PackageProcess
-) -> "pa.RecordBatch":
-    """The rows of some images, and the features of those of which they are wanted."""
-    import numpy as np
+    An image whose file cannot be read is sent without content, which the package refuses.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    there = np.array([image.error is None for image in images])
+    given = process.classify([image.data for image in images], [*map(job.has_features, images)])
+    errors = pa.array([image.error for image in images], pa.string())
+    is_answered = given["label"].is_valid()
+    probabilities = given["probabilities"]
+    highest = probabilities.flatten().to_numpy().reshape(len(images), -1).max(axis=1)
+    lists = probabilities.cast(pa.list_(pa.float32()))
+    facts = [
+        (image_facts.measure(image.data) if job.is_sampled(image) else None) or {}
+        for image in images
+    ]
     columns = {
         "path": pa.array([image.path for image in images], pa.string()),
+        "label": given["label"],
+        "probabilities": pc.if_else(is_answered, lists, pa.scalar(None, lists.type)),
         "sha256": pa.array([image.sha256 for image in images], pa.string()),
-        "error": pa.array([image.error for image in images], pa.string()),
+        "error": pc.coalesce(errors, given["error"]),
+        "confidence": highest,
+        "features": given["features"],
     }
-    if there.any():
-        sent = [
-            (image.data, wanted)
-            for image, wanted in zip(images, with_features, strict=True)
-            if image.error is None
-        ]
-        given = process.classify(*map(list, zip(*sent, strict=True)))
-        # An image whose file cannot be read was not sent: its index is null, and so is its answer.
-        index = pa.array(np.cumsum(there) - 1, mask=~there)
-        columns["error"] = pc.coalesce(columns["error"], given["error"].take(index))
-        for name in ("label", "features"):
-            columns[name] = given[name].take(index)
-        lists = given["probabilities"].cast(pa.list_(pa.float32())).take(index)
-        nothing = pa.scalar(None, lists.type)
-        columns["probabilities"] = pc.if_else(pc.is_valid(columns["label"]), lists, nothing)
-    else:
-        for name in ("label", "probabilities", "features"):
-            columns[name] = pa.nulls(len(images), _with_features().field(name).type)
-    rows = _with_features()
-    return pa.RecordBatch.from_arrays([columns[name] for name in rows.names], schema=rows)
+    columns |= {name: [of.get(name) for of in facts] for name in image_facts.FACTS}
+    return pa.RecordBatch.from_pydict(columns, schema_of_parts())

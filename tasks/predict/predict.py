@@ -33,7 +33,7 @@ from tasks.data import image_facts, package
 from tasks.data.champion import Registered
 from tasks.data.raw_dataset import READERS, Unit
 from tasks.predict.inputs import Source, digest_of_images
-from tasks.predict.parts import Job, Part, Worker, schema
+from tasks.predict.parts import Job, Worker, schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,14 +86,14 @@ def predict(
     Raises:
         ValueError: A file of the input is broken, or the package is.
     """
-    with _classified(registered, source, store) as (parts, reused):
+    with _classified(registered, source, store) as (files, reused):
         metadata = {
             "labels": json.dumps(list(package.classes_of(registered.package))),
             "retrain.model": registered.version.name,
             "retrain.version": str(registered.version.version),
             "retrain.package": registered.digest,
         }
-        return _join(parts, output, metadata, reused), _sample(parts)
+        return _join(files, output, metadata, reused), _sample(files)
 
 
 def sample(registered: Registered, source: Source, store: Store) -> "pa.Table":
@@ -102,19 +102,19 @@ def sample(registered: Registered, source: Source, store: Store) -> "pa.Table":
     Returns:
         The sample, as `tasks.data.image_facts.schema` has it.
     """
-    with _classified(registered, source, store, only_sample=True) as (parts, _):
-        return _sample(parts)
+    with _classified(registered, source, store, only_sample=True) as (files, _):
+        return _sample(files)
 
 
 @contextmanager
 def _classified(
     registered: Registered, source: Source, store: Store, only_sample: bool = False
-) -> Iterator[tuple[list[Part], int]]:
-    """The finished parts, and how many of them were there; they are removed after the block."""
-    folder = registered.package
+) -> Iterator[tuple[list[Path], int]]:
+    """The files of the units, and how many were there; they are removed after the block."""
+    folder, name = registered.package, registered.version.title
     if others := other_versions(folder):
         libraries = ", ".join(others)
-        logger.warning("%s was registered with other libraries: %s.", _name(registered), libraries)
+        logger.warning("%s was registered with other libraries: %s.", name, libraries)
     units = source.units()
     key = _key(registered, source, units, only_sample)
     with store.lock(NAME, key):
@@ -122,43 +122,32 @@ def _classified(
         if ray_cluster.is_remote():  # its machines see the store
             folder = _copied(folder, scratch / "package")
         rows = sum(unit.rows for unit in units)
-        job = Job(_name(registered), folder, source, rows, only_sample)
-        parts = [Part(unit, scratch / f"{_digest_of_unit(unit)}.parquet") for unit in units]
-        with console.unit_progress(NAME, len(parts)) as show:
+        job = Job(name, folder, source, rows, only_sample, scratch)
+        with console.unit_progress(NAME, len(units)) as show:
             reused = map_units(
                 partial(Worker, job),
-                parts,
+                units,
                 seconds=_seconds(folder, units),
-                done=lambda part: show(part.unit.rows),
+                done=lambda unit: show(unit.rows),
             )
-        yield parts, sum(reused)
+        yield [job.file(unit) for unit in units], sum(reused)
         shutil.rmtree(scratch)
-
-
-def _name(registered: Registered) -> str:
-    return f"{registered.version.name} version {registered.version.version}"
 
 
 def _key(
     registered: Registered, source: Source, units: Sequence[Unit], only_sample: bool = False
 ) -> str:
-    """What finished units belong to.
-
-    That the images' contents are the same is checked when a unit is used again.
-    """
+    """What finished units belong to: they are of no use after a file of the input has changed."""
     modules = (__name__, "tasks.compute.answer", READERS[source.format])
     made_by = {
         "package": registered.digest,
         "code": code_digests(modules),
         "libraries": {name: installed(name) for name in LIBRARIES},
         "only_sample": only_sample,
-        "units": [*map(_digest_of_unit, units)],
+        "state": source.state,
+        "units": [asdict(unit) for unit in units],
     }
     return digest_of(made_by)
-
-
-def _digest_of_unit(unit: Unit) -> str:
-    return digest_of([asdict(piece) for piece in unit.pieces])
 
 
 def _copied(folder: Path, copy: Path) -> Path:
@@ -177,9 +166,9 @@ def _seconds(folder: Path, units: Sequence[Unit]) -> float:
 
 
 def _join(
-    parts: Sequence[Part], output: Path, metadata: Mapping[str, str], reused: int
+    files: Sequence[Path], output: Path, metadata: Mapping[str, str], reused: int
 ) -> Predictions:
-    """Writes the rows of all parts into one file, a part at a time, and counts them."""
+    """Writes the rows of all units into one file, a unit at a time, and counts them."""
     import pyarrow.parquet as pq
 
     rows, labels, images = 0, Counter[str](), hashlib.sha256()
@@ -187,40 +176,25 @@ def _join(
         atomic.replacing(output) as aside,
         pq.ParquetWriter(aside, schema().with_metadata(metadata)) as writer,
     ):
-        for part in parts:
-            with pq.ParquetFile(part.file) as finished:
-                table = finished.read(schema().names)
+        for file in files:
+            table = pq.read_table(file, columns=schema().names)
             writer.write_table(table.replace_schema_metadata(metadata))
             rows += len(table)
-            labels.update(_counts(table))
-            paths, digests = (table[name].to_pylist() for name in ("path", "sha256"))
-            images.update(digest_of_images(list(zip(paths, digests, strict=True))))
+            labels.update(table["label"].drop_null().to_pylist())
+            images.update(digest_of_images(table))
         digest = images.hexdigest()
         writer.add_key_value_metadata({"retrain.images": digest})
     errors = rows - labels.total()
     return Predictions(rows, errors, dict(sorted(labels.items())), digest, reused)
 
 
-def _sample(parts: Sequence[Part]) -> "pa.Table":
+def _sample(files: Sequence[Path]) -> "pa.Table":
     """The rows of the sample that have a label and facts."""
-    import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    tables = [image_facts.schema().empty_table()]
-    for part in parts:
-        table = pq.read_table(part.file)
-        table = table.filter(pc.and_(pc.is_valid(table["label"]), pc.is_valid(table["side"])))
-        if len(table):
-            probabilities = np.stack(table["probabilities"].to_numpy())
-            confidence = pa.chunked_array([probabilities.max(axis=1)], pa.float32())
-            table = table.append_column("confidence", confidence)
-            tables.append(table.select(image_facts.schema().names))
-    return pa.concat_tables(tables)
-
-
-def _counts(table: "pa.Table") -> dict[str, int]:
-    """How many images have each label."""
-    counted = table["label"].drop_null().value_counts().to_pylist()
-    return {each["values"]: each["counts"] for each in counted}
+    columns = image_facts.schema()
+    is_complete = pc.field("label").is_valid() & pc.field("side").is_valid()
+    tables = [pq.read_table(file, columns=columns.names, filters=is_complete) for file in files]
+    return pa.concat_tables([columns.empty_table(), *tables])

@@ -1,7 +1,6 @@
 """The flow `predict`, from the command line to the file; and what it refuses."""
 
 import json
-import os
 import shutil
 import urllib.request
 
@@ -47,16 +46,13 @@ def test_the_champion_answers_as_it_was_evaluated(clone, first, tmp_path):
             "vit has no version '7'. There are: 1, champion, reference.",
         ),
         (("vit", "--version", "best"), "vit has no version 'best'. There are: 1, champion"),
-        (("vit", "--input", "nowhere"), "nowhere does not exist."),
-        (("vit", "--input", "/dev/null"), "--input /dev/null is neither a file nor a folder."),
-        (("vit", "--input", "pipe"), "pipe is neither a file nor a folder."),
+        (("vit", "--input", "nowhere"), "nowhere: there is no such file or folder."),
+        (("vit", "--input", "/dev/null"), "--input /dev/null: there is no such file or folder."),
         (("vit", "--output", "flows"), "flows: name a file of this machine"),
         (("vit", "--output", "docs/out.parquet"), "docs/out.parquet lies in the input"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(clone, arguments, message):
-    if "pipe" in arguments:
-        os.mkfifo(clone.root / "pipe")
     name, *others = arguments
     options = {"--input": "docs", "--output": "out.parquet"}
     options |= dict(zip(others[::2], others[1::2], strict=True))
@@ -87,9 +83,9 @@ def test_an_archive_at_a_url_is_downloaded_once_and_removed(tmp_path):
     run = FlowRun(Project(tmp_path), store, "run", "predict")
 
     def read():
-        with predict.opened(run, url, None) as source:
-            units = source.units()
-            found = [each for unit in units for each in inputs.read(source, unit)]
+        with predict.fetched(run, url) as folder:
+            source = inputs.open_source(folder, url, None)
+            found = [image for unit in source.units() for image in inputs.read(source, unit)]
             assert list(store.leftovers())
         return [(image.path, image.data) for image in found]
 

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -22,15 +21,15 @@ from flows.compare import compare_on
 from flows.predict import find_model_of
 from models.network import Observed
 from retrain.errors import UsageError
-from retrain.registry import packages, versions
+from retrain.registry import packages
 from retrain.runs.without_steps import FlowRun
 from retrain.store import Store
 from tasks.compute.served import PackageProcess
 from tasks.data import image_facts, raw_dataset
 from tasks.predict import predict as module
-from tasks.predict.inputs import Image, Source, open_labelled, open_source
+from tasks.predict.inputs import Source, open_labelled, open_source
 from tasks.predict.origin import read_origin
-from tasks.predict.parts import Job, Part, Worker, _answers
+from tasks.predict.parts import Job, Worker
 from tasks.predict.predict import predict, sample
 from tests.tasks.toy_data import write_files
 from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, png
@@ -43,9 +42,10 @@ UNREADABLE = "30.png"  # no process may read so much as its first byte
 # Classifies with one worker, and ends like a killed process when it has written two units.
 KILLED = """
 import os, signal, sys
+from dataclasses import replace
 from pathlib import Path
 from retrain.project import Project
-from retrain.registry import packages, versions
+from retrain.registry import versions
 from retrain.store import Store
 from tasks.data import raw_dataset
 from tasks.data.champion import Registered
@@ -54,18 +54,19 @@ from tasks.predict.parts import Worker
 from tasks.predict.predict import predict
 
 raw_dataset.WORTH_ROWS = int(sys.argv[4])
-write = Worker._write
+write = Worker.__call__
 
-def killed(self, part, process):
+def killed(self, unit):
     if len([*store.rglob("*.parquet")]) == 2:
         os.kill(os.getpid(), signal.SIGKILL)
-    write(self, part, process)
+    return write(self, unit)
 
-Worker._write = killed
+Worker.__call__ = killed
 root, images, store = map(Path, sys.argv[1:4])
 project = Project(root)
 older = Registered(project, versions.find(project, "toy", "2"))
-predict(older, open_source(images, "images", None), root / "killed.parquet", Store(store))
+source = replace(open_source(images, "images", None), state="")
+predict(older, source, root / "killed.parquet", Store(store))
 """
 
 
@@ -154,12 +155,11 @@ def test_a_file_leads_to_the_version_that_wrote_it(toy, first, tmp_path):
     table = pq.read_table(file)
     copy, paths = tmp_path / "copy.parquet", table["path"].to_pylist()
     pq.write_table(table, copy)
-    assert (read_origin(copy).version, read_origin(copy).unchanged) == (2, None)
+    assert (read_origin(copy)["version"], read_origin(copy)["unchanged"]) == (2, None)
     table = table.replace_schema_metadata(metadata_of(file))
-    for other, unchanged in ((["x", *paths[1:]], False), (paths, True)):
-        column = pa.array(other, pa.string())
-        pq.write_table(table.set_column(0, table.field(0), column), copy)
-        assert read_origin(copy).unchanged is unchanged
+    column = pa.array(["x", *paths[1:]], pa.string())
+    pq.write_table(table.set_column(0, table.field(0), column), copy)
+    assert read_origin(copy)["unchanged"] is False
 
 
 def metadata_of(file: Path) -> dict[bytes, bytes]:
@@ -196,48 +196,30 @@ def test_a_killed_run_goes_on_and_the_file_is_the_same(toy, folder, first, tmp_p
         capture_output=True,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-    parts = {path.stem: path for path in store.rglob("*.parquet")}
-    [damaged, _] = (parts[module._digest_of_unit(unit)] for unit in source(folder).units()[:2])
-    data = bytearray(damaged.read_bytes())
-    data[100] ^= 1  # in a page
-    damaged.write_bytes(data)
-    again, _ = predict(toy.older, source(folder), tmp_path / "out.parquet", Store(store))
-    assert again.reused == 1
+    parts = [*store.rglob("*.parquet")]
+    assert len(parts) == 2
+    images = replace(source(folder), state="")  # for each process, its own memory is another file
+    again, _ = predict(toy.older, images, tmp_path / "out.parquet", Store(store))
+    assert again.reused == 2
     assert (tmp_path / "out.parquet").read_bytes() == first[1].read_bytes()
-    assert not any(path.exists() for path in parts.values())
+    assert not any(path.exists() for path in parts)
 
 
-def test_a_finished_unit_is_not_used_for_other_images_of_the_same_size(
-    toy, folder, first, tmp_path
-):
+def test_units_of_another_package_and_of_files_that_have_changed_are_others(toy, folder, tmp_path):
     copy = tmp_path / "images"
     shutil.copytree(folder, copy, symlinks=True)
-    opened = source(copy)
-    unit = opened.units()[0]
-    table = pq.read_table(first[1]).slice(0, unit.rows)
-    part = Part(unit, tmp_path / "part.parquet")
-    pq.write_table(table, part.file, write_page_checksum=True)
-    worker = Worker(Job("toy version 2", toy.older.package, opened, ROWS), "cpu")
-    assert worker(part) is True
-    before = (copy / "03.png").stat()
-    data = bytearray((copy / "03.png").read_bytes())
-    data[-1] ^= 1
-    (copy / "03.png").write_bytes(data)
-    os.utime(copy / "03.png", ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert worker._is_finished(part) is False
 
+    def key(registered):
+        opened = source(copy)
+        return module._key(registered, opened, opened.units())
 
-def test_units_of_another_package_and_of_other_files_are_others(toy, folder, tmp_path):
-    opened = source(folder)
-    keys = {module._key(each, opened, opened.units()) for each in (toy.champion, toy.older)}
-    copy = tmp_path / "images"
-    shutil.copytree(folder, copy, symlinks=True)
-    moved = source(copy)
-    assert module._key(toy.older, moved, moved.units()) in keys
+    keys = [key(toy.older), key(toy.champion)]
+    (copy / "03.png").write_bytes((copy / "03.png").read_bytes())  # of the same size
+    keys.append(key(toy.older))
     (copy / "99.png").write_bytes(b"")
-    more = source(copy)
-    keys.add(module._key(toy.older, more, more.units()))
-    assert len(keys) == 3
+    keys.append(key(toy.older))
+    assert key(toy.older) == keys[-1]
+    assert len(set(keys)) == 4
 
 
 def test_a_sample_is_decided_by_the_images_and_nothing_else_is_classified(
@@ -288,15 +270,6 @@ def test_a_package_that_cannot_tell_its_features_only_classifies(toy, tmp_path):
     assert given["error"].null_count == 2
 
 
-def test_a_package_is_not_asked_when_no_file_can_be_read():
-    [row] = _answers([Image("a.png", None, b"", "it is gone")], [False], None).to_pylist()
-    assert row == {
-        **{"path": "a.png", "label": None, "probabilities": None, "sha256": None},
-        "error": "it is gone",
-        "features": None,
-    }
-
-
 def test_actors_write_the_same_file(toy, folder, first, tmp_path, monkeypatch, ray_session):
     monkeypatch.setattr(module, "_seconds", lambda *_: 1e6)
     predict(toy.older, source(folder), tmp_path / "out.parquet", Store(tmp_path / "store"))
@@ -330,18 +303,6 @@ def test_two_versions_are_compared_by_what_each_answers(toy, tmp_path, monkeypat
     assert not list((tmp_path / "store").rglob("*.parquet"))
 
 
-def test_a_version_is_found_by_its_number_and_by_an_alias(toy):
-    assert versions.find(toy.project, "toy", "champion") == toy.champion.version
-    assert versions.find(toy.project, "toy", "2") == toy.older.version
-    for name, wanted, message in (
-        ("toy", "3", "toy has no version '3'. There are: 1, 2, champion."),
-        ("toy", "best", "toy has no version 'best'. There are: 1, 2, champion."),
-        ("cat", "champion", "cat has no registered model yet: retrain train cat"),
-    ):
-        with pytest.raises(UsageError, match=re.escape(message)):
-            versions.find(toy.project, name, wanted)
-
-
 def test_a_package_that_has_changed_classifies_nothing(toy, tmp_path, monkeypatch):
     copy = tmp_path / "package"
     shutil.copytree(toy.champion.package, copy)
@@ -364,7 +325,7 @@ def test_a_package_that_does_not_load_ends_the_run_with_its_reason(toy, folder, 
     shutil.copytree(toy.champion.package, copy)
     (copy / "code" / "models" / "__init__.py").write_text("raise RuntimeError('too old')\n")
     opened = source(folder)
-    part = Part(opened.units()[0], tmp_path / "part.parquet")
+    worker = Worker(Job("toy version 9", copy, opened, ROWS, False, tmp_path), "cpu")
     with pytest.raises(ValueError, match=r"toy version 9: .*too old"):
-        Worker(Job("toy version 9", copy, opened, ROWS), "cpu")(part)
-    assert not part.file.exists()
+        worker(opened.units()[0])
+    assert not list(tmp_path.glob("*.parquet"))
