@@ -5,8 +5,9 @@ retrain verify [--repair]
 It is no Prefect flow: a person runs it, and nobody deploys it.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from retrain import verify as stored
 from retrain.gc import size_of
@@ -15,23 +16,6 @@ from retrain.registry import audit
 from retrain.store import Store
 from retrain.verify import Damage
 from tasks.promote.repair import DamagedPackage, damaged_packages
-
-
-@dataclass(frozen=True)
-class Remains:
-    """What a killed run has left in the store, in a folder.
-
-    Attributes:
-        step: The name of the step.
-        key: The key of the step's plan.
-        path: The folder.
-        bytes: The size of its files.
-    """
-
-    step: str
-    key: str
-    path: str
-    bytes: int
 
 
 @dataclass(frozen=True)
@@ -45,7 +29,8 @@ class Verified:
         packages: The packages of registered versions that were changed.
         ledgers: The ledgers that were changed.
         lineages: The lineages that were changed.
-        leftovers: What killed runs have left in the store.
+        leftovers: What killed runs have left in the store: the `step` and its `key`, the `path` of
+            the folder and its size in `bytes`.
     """
 
     artifacts: int
@@ -54,7 +39,7 @@ class Verified:
     packages: Sequence[DamagedPackage]
     ledgers: Sequence[audit.Fault]
     lineages: Sequence[audit.Fault]
-    leftovers: Sequence[Remains]
+    leftovers: Sequence[Mapping[str, Any]]
 
     @property
     def is_whole(self) -> bool:
@@ -75,7 +60,7 @@ def verify(project: Project, repair: bool, progress: Callable[[int, int], None])
     store = Store(project.store)
     damaged = stored.verify(store, progress)
     leftovers = [
-        Remains(left.step, left.key, str(left.path), size_of(left.path))
+        asdict(left) | {"path": str(left.path), "bytes": size_of(left.path)}
         for left in stored.leftovers(store)
     ]
     for artifact in damaged if repair else ():

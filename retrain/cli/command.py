@@ -2,10 +2,11 @@
 
 To add a command, write a typed function with a docstring under `@app.command(group=…)` in a module
 that `retrain/cli/main.py` imports. Its parameters are the arguments and options, and the docstring
-says what each is for. Heavy libraries are imported inside the function.
+says what each is for, unless it is one of those below that several commands have. Heavy libraries
+are imported inside the function.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -29,9 +30,19 @@ MODELS = Group.create_ordered("Models and images")
 REGISTRY = Group.create_ordered("What is in production")
 MACHINE = Group.create_ordered("Store and servers")
 
+UNKNOWN = "not recorded"
+
 # A command that has a parameter `project: Clone`, or `to_json: ToJson`, is given it by `main`.
 Clone = Annotated[Project, Parameter(parse=False)]
 ToJson = Annotated[bool, Parameter(parse=False)]
+
+
+# Arguments that several commands have.
+Workload = Annotated[str, Parameter(help="An entry of params.yaml.")]
+Name = Annotated[str, Parameter(help="An entry of params.yaml, or a name of `--as`.")]
+Version = Annotated[
+    str, Parameter(help="A version as NAME@NUMBER or NAME@ALIAS; NAME is its champion.")
+]
 
 
 @dataclass(frozen=True)
@@ -52,3 +63,14 @@ class Answer:
 def place(text: str) -> str:
     """A path or URL as it is meant here: a flow runs in the project's folder, and stores it."""
     return text if "://" in text else str(Path.cwd() / text)
+
+
+def in_words(value: Any) -> str:
+    """A value of a document for a person, in one line."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {in_words(part)}" for name, part in value.items()) or UNKNOWN
+    if isinstance(value, list | tuple):
+        return " ".join(map(in_words, value)) or "none"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return UNKNOWN if value is None else str(value)

@@ -7,17 +7,18 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from retrain import preflight, roots
-from retrain.cli.command import TRAINING, Answer, Clone, ToJson, app
+from retrain.cli.command import TRAINING, Answer, Clone, Name, ToJson, Workload, app
 from retrain.messages import message_of
 from retrain.params import load_workload, parse_override, workload_names
 from retrain.project import Project
@@ -26,6 +27,7 @@ from retrain.runs import lost
 if TYPE_CHECKING:
     from retrain.flow import StepsFlow
     from retrain.runs.records import Document
+    from retrain.workload import Workload as Configured
 
 
 @Parameter(name="*")
@@ -60,7 +62,7 @@ DEFAULTS = RunOptions()
 
 @app.command(group=TRAINING)
 def train(
-    workload: str,
+    workload: Workload,
     /,
     *,
     options: RunOptions = DEFAULTS,
@@ -73,7 +75,6 @@ def train(
     Examples: `retrain train vit`, `retrain train vit --set train.epochs=3 --dry-run`
 
     Args:
-        workload: An entry of params.yaml.
         promote: Promote the model if it passes, also with --set or --data-rev, or if it was rolled
             back.
     """
@@ -81,31 +82,27 @@ def train(
 
     is_trial = bool(options.overrides or options.data_rev) and options.as_name is None
     may_promote = True if promote else False if is_trial else None
-    return _run(flow, workload, options, {}, may_promote, project, to_json)
+    return _run(flow, workload, options, project, to_json, promote=may_promote)
 
 
 @app.command(group=TRAINING)
 def validate(
-    workload: str,
+    workload: Workload,
     /,
     *,
     options: RunOptions = DEFAULTS,
     project: Clone,
     to_json: ToJson,
 ) -> Answer:
-    """Pull and check a workload's data.
-
-    Args:
-        workload: An entry of params.yaml.
-    """
+    """Pull and check a workload's data."""
     from flows.validate import validate as flow
 
-    return _run(flow, workload, options, {}, None, project, to_json)
+    return _run(flow, workload, options, project, to_json)
 
 
 @app.command(group=TRAINING)
 def tune(
-    workload: str,
+    workload: Workload,
     /,
     *,
     options: RunOptions = DEFAULTS,
@@ -117,7 +114,6 @@ def tune(
     """Search for better parameters of a workload's training, and promote nothing.
 
     Args:
-        workload: An entry of params.yaml.
         trials: Sets tune.trials.
         parallel: Sets tune.parallel.
     """
@@ -125,12 +121,12 @@ def tune(
 
     given = {"tune.trials": trials, "tune.parallel": parallel}
     values = {name: value for name, value in given.items() if value is not None}
-    return _run(flow, workload, options, values, None, project, to_json)
+    return _run(flow, workload, options, project, to_json, values)
 
 
 @app.command(group=TRAINING)
 def why(
-    workload: str,
+    workload: Name,
     /,
     *,
     flow: Literal["train", "tune", "validate"] | None = None,
@@ -139,7 +135,6 @@ def why(
     """Show why each step of the last run ran or was cached.
 
     Args:
-        workload: An entry of params.yaml, or a name of `--as`.
         flow: The last run of this flow.
     """
     from retrain.runs import console, records
@@ -155,7 +150,14 @@ def why(
 @app.command(group=TRAINING)
 def plan(*, project: Clone) -> Answer:
     """Show what the next training of each workload would do and why, and run nothing."""
-    plans = {name: _plan(name, project) for name in workload_names(project.params)}
+    from flows.train import train as flow
+
+    plans: dict[str, Any] = {}
+    for name in workload_names(project.params):
+        try:
+            plans[name] = _run(flow, name, RunOptions(dry_run=True), project, True).document
+        except (ValueError, ConnectionError) as error:
+            plans[name] = {"error": message_of(error)}
 
     def show() -> None:
         for name, document in plans.items():
@@ -164,26 +166,14 @@ def plan(*, project: Clone) -> Answer:
     return Answer(plans, show)
 
 
-def _plan(workload: str, project: Project) -> dict[str, Any]:
-    """What the next training of a workload would do; an `error` if that cannot be told."""
-    from flows.train import train as flow
-
-    try:
-        answer = _run(flow, workload, RunOptions(dry_run=True), {}, None, project, True)
-    except (ValueError, ConnectionError) as error:
-        return {"error": message_of(error)}
-    planned: dict[str, Any] = answer.document
-    return planned
-
-
 def _run(
     flow: "StepsFlow",
     workload: str,
     options: RunOptions,
-    values: dict[str, Any],
-    promote: bool | None,
     project: Project,
     to_json: bool,
+    values: Mapping[str, Any] = MappingProxyType({}),
+    promote: bool | None = None,
 ) -> Answer:
     """Runs a flow, if it has anything to do.
 
@@ -191,15 +181,15 @@ def _run(
         flow: Which flow.
         workload: The name of the workload.
         options: As the user has given them.
+        project: The clone.
+        to_json: Leave standard output to the document.
         values: Parameters that other options set, by dotted name.
         promote: Whether the run may change what is served; None if it may, except for a version
             that was rolled back.
-        project: The clone.
-        to_json: Leave standard output to the document.
     """
     from retrain.runs import console
 
-    overrides = dict(map(parse_override, options.overrides)) | values
+    overrides = dict(map(parse_override, options.overrides)) | dict(values)
     # First, so that a wrong parameter is refused at once.
     config = load_workload(project.params, workload, overrides, as_name=options.as_name)
     flow.check(config, project, options.force)
@@ -214,31 +204,36 @@ def _run(
         roots.add(project, ())
         if warning := flow.tells.data_warning(config.data, project, options.data_rev):
             print(warning, file=sys.stderr)
-        document = unchanged | {"took": _seconds()}
-        return Answer(document, lambda: print(document["outcome"]))
+        return Answer(unchanged | {"took": _seconds()}, lambda: print(unchanged["outcome"]))
+    run = partial(
+        flow,
+        workload,
+        overrides,
+        options.data_rev,
+        options.refresh,
+        run=True,
+        promote=promote,
+        as_name=options.as_name,
+        force=options.force,
+    )
     first = flow.steps[0].name if options.refresh else dry_run.has_to_run
+    imports = _prepare(flow, first, config, project, options.force)
+    return run_on_screen(
+        project, f"{flow.name}-{config.name}", run, flow.tells.show, to_json, imports
+    )
+
+
+def _prepare(
+    flow: "StepsFlow", first: str | None, config: "Configured", project: Project, force: bool
+) -> Sequence[Callable[[], object]]:
+    """Checks what a run needs, tells what it will take, and returns what it has to import."""
     steps = flow.steps_from(first, config)
-    preflight.check_slowly(steps, config, project, options.force)
+    preflight.check_slowly(steps, config, project, force)
     for step in steps:
         if forecast := step.forecast(config, project).says:
             print(forecast, file=sys.stderr)
-    imports = flow.imports_from(first, config, project)
     preflight.check_surroundings(project)
-
-    def run() -> Any:
-        return flow(
-            workload,
-            overrides,
-            options.data_rev,
-            options.refresh,
-            run=True,
-            promote=promote,
-            as_name=options.as_name,
-            force=options.force,
-        )
-
-    name = f"{flow.name}-{config.name}"
-    return run_on_screen(project, name, run, flow.tells.show, to_json, imports)
+    return flow.imports_from(first, config, project)
 
 
 def _show_preview(preview: "Document") -> None:

@@ -2,23 +2,37 @@
 
 from functools import partial
 from importlib import import_module
-from typing import Literal
+from typing import Annotated, Literal
 
-from retrain.cli.command import MODELS, Answer, Clone, ToJson, app, place
+from cyclopts import Parameter
+
+from retrain.cli.command import MODELS, Answer, Clone, Name, ToJson, Version, app, place
 from retrain.cli.flows import run_on_screen
 
 IMPORTS = [partial(import_module, name) for name in ("mlflow", "torch", "pyarrow.parquet")]
 
+Images = Annotated[
+    str,
+    Parameter(
+        help="A folder of images at any depth, Parquet or WebDataset files, or a URL of either."
+    ),
+]
+Asked = Annotated[str, Parameter(help="The number or the alias of the version to ask.")]
+ImageColumn = Annotated[
+    str | None,
+    Parameter(help="The Parquet column with the images; image or img, if it is not named."),
+]
+
 
 @app.command(group=MODELS)
 def predict(
-    workload: str,
+    workload: Name,
     /,
     *,
-    input: str,
+    input: Images,
     output: str,
-    version: str = "champion",
-    image_column: str | None = None,
+    version: Asked = "champion",
+    image_column: ImageColumn = None,
     force: bool = False,
     project: Clone,
     to_json: ToJson,
@@ -28,11 +42,7 @@ def predict(
     Example: `retrain predict vit --input photos --output predictions.parquet`
 
     Args:
-        workload: An entry of params.yaml, or a name of `--as`.
-        input: A folder of images at any depth, Parquet or WebDataset files, or a URL of either.
         output: The Parquet file to write.
-        version: The number or the alias of the version to ask.
-        image_column: The Parquet column with the images; image or img, if it is not named.
         force: Replace the output if it exists.
     """
     from flows import predict as flow
@@ -46,13 +56,13 @@ def predict(
 
 @app.command(group=MODELS)
 def drift(
-    workload: str,
+    workload: Name,
     /,
     *,
-    input: str,
+    input: Images,
     reference: str | None = None,
-    version: str = "champion",
-    image_column: str | None = None,
+    version: Asked = "champion",
+    image_column: ImageColumn = None,
     project: Clone,
     to_json: ToJson,
 ) -> Answer:
@@ -61,11 +71,7 @@ def drift(
     Example: `retrain drift vit --input photos`
 
     Args:
-        workload: An entry of params.yaml, or a name of `--as`.
-        input: A folder of images at any depth, Parquet or WebDataset files, or a URL of either.
         reference: Compare with these images, instead of the test split of the version.
-        version: The number or the alias of the version to ask.
-        image_column: The Parquet column with the images; image or img, if it is not named.
     """
     from flows import drift as flow
 
@@ -77,14 +83,14 @@ def drift(
 
 @app.command(group=MODELS)
 def compare(
-    a: str,
-    b: str,
+    a: Version,
+    b: Version,
     /,
     *,
     data: str | None = None,
     output: str | None = None,
     force: bool = False,
-    image_column: str | None = None,
+    image_column: ImageColumn = None,
     label_column: str | None = None,
     project: Clone,
     to_json: ToJson,
@@ -94,13 +100,10 @@ def compare(
     Example: `retrain compare vit@champion vit@7`
 
     Args:
-        a: A version as NAME@NUMBER or NAME@ALIAS; NAME is its champion.
-        b: The version that is compared with it.
         data: Images, with classes or without: a folder, Parquet or WebDataset files, or a URL. The
             test split of the newer version, if it is not named.
         output: The Parquet file to write, with the images to which they give different labels.
         force: Replace the output if it exists.
-        image_column: The Parquet column with the images; image or img, if it is not named.
         label_column: The Parquet column with the classes; label or labels, if it is not named.
     """
     from flows import compare as flow
@@ -113,7 +116,7 @@ def compare(
 
 @app.command(group=MODELS)
 def export(
-    model: str,
+    model: Version,
     /,
     *,
     to: str,
@@ -123,7 +126,6 @@ def export(
     """Write a model for the Auto classes of transformers, or as an ONNX file.
 
     Args:
-        model: A version as NAME@NUMBER or NAME@ALIAS; NAME is its champion.
         to: A new folder.
         format: The form to write.
     """
@@ -134,12 +136,8 @@ def export(
 
 
 @app.command(group=MODELS)
-def card(model: str, /, *, project: Clone) -> Answer:
-    """Show the card of a model: its data, results and limits.
-
-    Args:
-        model: A version as NAME@NUMBER or NAME@ALIAS; NAME is its champion.
-    """
+def card(model: Version, /, *, project: Clone) -> Answer:
+    """Show the card of a model: its data, results and limits."""
     from flows.predict import find_named
     from retrain.registry import model_card
 

@@ -1,17 +1,22 @@
 """The commands about what is in production, and what a person decides about it."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from retrain.cli.command import REGISTRY, Answer, Clone, app
+from cyclopts import Parameter
+
+from retrain.cli.command import REGISTRY, Answer, Clone, Name, app, in_words
 from retrain.errors import UsageError
 from retrain.messages import message_of
 from retrain.project import Project
 
 if TYPE_CHECKING:
     from retrain.registry.ledger import Entry, Ledger
+
+Reason = Annotated[str, Parameter(help="Why, for the ledger.")]
+Waiting = Annotated[int | None, Parameter(help="Only if it is this version that waits.")]
 
 
 @app.command(group=REGISTRY)
@@ -56,9 +61,9 @@ def status(workload: str | None = None, /, *, project: Clone) -> Answer:
 def _status_row(
     workload: str,
     champion: dict[str, Any] | None,
-    fault: str | None,
     waiting: Mapping[str, Any] | None,
     last_run: dict[str, Any] | None,
+    **_: object,
 ) -> tuple[Any, ...]:
     from retrain.runs import records
 
@@ -79,35 +84,18 @@ def _show_workload(state: Mapping[str, Any]) -> None:
     last_run = state["last_run"]
     for whose, model in (("the champion", state["champion"]), ("the last run's model", last_run)):
         if images := (model or {}).get("images"):
-            print(f"{whose} takes images of {_describe(images)}")
+            print(f"{whose} takes images of {in_words(images)}")
     if last_run and "error" not in last_run:
         with console.shown_on(sys.stdout):
             flow = flows_with_steps()[last_run["flow"]]
             flow.tells.show(last_run | {"took": last_run["seconds"]})
 
 
-def _describe(images: Mapping[str, Any]) -> str:
-    """The images that a model takes, in one line."""
-    colours = "grey" if images["channels"] == 1 else "RGB"
-    parts = [f"{images['size']} x {images['size']} {colours}", f"resize {images['resize']}"]
-    if "mean" in images:  # not in the records of older versions
-        parts.append(images["resampling"])
-        parts += [f"{name} {_channels(images[name])}" for name in ("mean", "std")]
-    return ", ".join(parts)
-
-
-def _channels(values: Sequence[float]) -> str:
-    """The value of each channel; one value, if they are all equal."""
-    different = values[:1] if len({*values}) == 1 else values
-    return " ".join(f"{value:.4g}" for value in different)
-
-
 @app.command(group=REGISTRY)
-def history(workload: str, /, *, plot: Path | None = None, project: Clone) -> Answer:
+def history(workload: Name, /, *, plot: Path | None = None, project: Clone) -> Answer:
     """Show what was promoted, rejected, left waiting or rolled back, by whom and why.
 
     Args:
-        workload: An entry of params.yaml, or a name of `--as`.
         plot: Draw the champions' metric over time into this PNG file.
     """
     from dataclasses import asdict
@@ -166,26 +154,16 @@ def _plot(project: Project, name: str, ledger: "Ledger", file: Path) -> None:
 
 
 @app.command(group=REGISTRY)
-def approve(workload: str, /, *, reason: str, version: int | None = None, project: Clone) -> Answer:
-    """Promote the model that waits for approval.
-
-    Args:
-        workload: An entry of params.yaml, or a name of `--as`.
-        reason: Why, for the ledger.
-        version: Only if it is this version that waits.
-    """
+def approve(
+    workload: Name, /, *, reason: Reason, version: Waiting = None, project: Clone
+) -> Answer:
+    """Promote the model that waits for approval."""
     return _review("approve", project, workload, reason, version)
 
 
 @app.command(group=REGISTRY)
-def reject(workload: str, /, *, reason: str, version: int | None = None, project: Clone) -> Answer:
-    """Reject the model that waits for approval.
-
-    Args:
-        workload: An entry of params.yaml, or a name of `--as`.
-        reason: Why, for the ledger.
-        version: Only if it is this version that waits.
-    """
+def reject(workload: Name, /, *, reason: Reason, version: Waiting = None, project: Clone) -> Answer:
+    """Reject the model that waits for approval."""
     return _review("reject", project, workload, reason, version)
 
 
@@ -224,12 +202,10 @@ def _end_suspended(project: Project, run: str, state: str, outcome: str) -> None
 
 
 @app.command(group=REGISTRY)
-def rollback(workload: str, /, *, reason: str, to: int | None = None, project: Clone) -> Answer:
+def rollback(workload: Name, /, *, reason: Reason, to: int | None = None, project: Clone) -> Answer:
     """Make the champion before the current one champion again.
 
     Args:
-        workload: An entry of params.yaml, or a name of `--as`.
-        reason: Why, for the ledger.
         to: Go back to this earlier champion.
     """
     from flows.rollback import go_back

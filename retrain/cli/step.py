@@ -2,19 +2,18 @@
 
 import time
 
-from retrain.cli.command import TRAINING, Answer, Clone, ToJson, app
+from retrain.cli.command import TRAINING, Answer, Clone, ToJson, Workload, app
 from retrain.errors import UsageError
 from retrain.faults import did_you_mean
 from retrain.params import load_workload
 
 
 @app.command(group=TRAINING)
-def step(step: str, workload: str, /, *, project: Clone, to_json: ToJson) -> Answer:
+def step(step: str, workload: Workload, /, *, project: Clone, to_json: ToJson) -> Answer:
     """Run one step of the flow `train`, as DVC does.
 
     Args:
         step: A stage of dvc.yaml.
-        workload: An entry of params.yaml.
     """
     from flows.train import train
     from retrain.runs import console, one_step

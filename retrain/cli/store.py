@@ -28,48 +28,38 @@ def verify(*, repair: bool = False, project: Clone) -> Answer:
         verified = verify(
             project, repair, lambda done, total: bar.update(reading, completed=done, total=total)
         )
-    about_ledgers = [f"The ledger of {fault.model}: {fault.what}." for fault in verified.ledgers]
-    about_lineages = [f"{fault.model} {fault.what}." for fault in verified.lineages]
-    lines = [
-        *_about_artifacts(verified),
-        *_about_packages(verified),
-        *(about_ledgers or ["No ledger was changed."]),
-        *(about_lineages or ["No lineage was changed."]),
-    ]
-    return Answer(verified, lambda: print(*lines, sep="\n"), failed=not verified.is_whole)
+    return Answer(verified, lambda: print(*_lines(verified), sep="\n"), not verified.is_whole)
 
 
-def _about_artifacts(verified: "Verified") -> Iterator[str]:
-    """What a person is told of the artifacts in the store."""
+def _lines(verified: "Verified") -> Iterator[str]:
+    """What a person is told of all that was read."""
     from rich.filesize import decimal
 
     for artifact in verified.damaged:
         yield f"{artifact.step} {artifact.key[:12]} is damaged: {artifact.reason}"
     for left in verified.leftovers:
-        yield f"{left.step} {left.key[:12]} left {decimal(left.bytes)} in {left.path}"
+        yield f"{left['step']} {left['key'][:12]} left {decimal(left['bytes'])} in {left['path']}"
     if not verified.damaged:
         yield "No artifact in the store is damaged."
     elif verified.repaired:
         yield "They were removed: the next run that needs them makes them again."
-    else:
-        yield "Remove them with: retrain verify --repair"
     if verified.leftovers:
         yield "Files of killed runs are removed by the next such run, or with: retrain gc"
-
-
-def _about_packages(verified: "Verified") -> Iterator[str]:
-    """What a person is told of the registered packages."""
     for package in verified.packages:
-        named = f"{package.model} version {package.version}"
-        yield f"The package of {named} is damaged: {package.what}."
+        title = f"{package.model} version {package.version}"
+        yield f"The package of {title} is damaged: {package.what}."
         if package.repaired:
             yield "It was made again from the store."
         elif package.why:
             yield f"It cannot be made again: {package.why}. Roll back, or train another model."
     if not verified.packages:
         yield "No registered package was changed."
-    elif not verified.repaired:
-        yield "Make them again from the store with: retrain verify --repair"
+    if not verified.repaired and (verified.damaged or verified.packages):
+        yield "Remove artifacts, and make packages again, with: retrain verify --repair"
+    ledgers = [f"The ledger of {fault.model}: {fault.what}." for fault in verified.ledgers]
+    lineages = [f"{fault.model} {fault.what}." for fault in verified.lineages]
+    yield from ledgers or ["No ledger was changed."]
+    yield from lineages or ["No lineage was changed."]
 
 
 @app.command(group=MACHINE)

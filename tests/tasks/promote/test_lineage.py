@@ -151,9 +151,9 @@ def test_the_command_prints_the_chain(project, version, monkeypatch, capsys):
         assert "toy version 1 (champion, reference), registered" in output
     assert "promoted" in output
     assert f"package      {version.package_digest}" in output
-    assert "data (under DVC), version data-1" in output
+    assert "data         path data, version data-1, tracked True" in output
     record = lineage.read(project, version)
-    assert f"test: {ROWS}, sha256 {record.images.splits['test']['sha256']}" in output
+    assert f"test rows {ROWS}, sha256 {record.images.splits['test']['sha256']}" in output
     assert "machine      not recorded" in output  # the toy's training was in no step
     code, output, _ = run_command(project, monkeypatch, capsys, "toy", "--json")
     document = json.loads(output)
@@ -186,7 +186,7 @@ def test_of_an_old_version_the_command_prints_what_is_known(project, run, monkey
         ("toy@9", 2, "toy has no version '9'. There are: 1, champion, reference."),
         ("tyo", 2, "No workload 'tyo' in params.yaml or run here. Did you mean 'toy'?"),
         ("@1", 2, "'@1' names no version. Write NAME, NAME@ALIAS or NAME@NUMBER."),
-        ("none.parquet", 2, "There is no file "),
+        ("none.parquet", 2, "none.parquet is no Parquet file that can be read"),
         ("params.yaml", 2, "is no Parquet file that can be read"),
     ],
 )
