@@ -36,7 +36,7 @@ def validate(
         for fault in error.errors(include_url=False):
             place, message = _explain(fault, kind, tree, above)
             messages.setdefault(place, []).append(message)
-        lines = [f"{place}: {_join(said)}" for place, said in messages.items()]
+        lines = [f"{place}: {_join(those)}" for place, those in messages.items()]
         if len(lines) > MAX_FAULTS:
             lines[MAX_FAULTS:] = [f"… and {len(lines) - MAX_FAULTS} more"]
         raise UsageError(f"workload {workload}: " + "\n".join(lines)) from None
@@ -45,39 +45,49 @@ def validate(
 def _join(messages: Sequence[str]) -> str:
     """One sentence about a place; several messages are about the types that it may have."""
     *others, last = dict.fromkeys(messages)
-    return " or ".join([*(each.rpartition(", is ")[0] or each for each in others), last])
+    return " or ".join([*(other.rpartition(", is ")[0] or other for other in others), last])
 
 
 def _explain(
     fault: Any, kind: type[BaseModel], tree: Any, above: tuple[str, ...]
 ) -> tuple[str, str]:
     """The place of a fault in a workload; and what is wrong there, and what is allowed."""
-    loc, value = [], tree
-    for part in fault["loc"]:  # pydantic adds the name of a type where there are several
-        if isinstance(value, dict):
-            value = value.get(part)
-        elif isinstance(value, list | tuple) and isinstance(part, int):
-            value = value[part]
-        else:
-            break
-        loc.append(part)
-    place = ".".join(shorten(str(part)) for part in (*above, *loc))
-    kinds = [kind]  # of the sections above the place
-    for part in loc[:-1]:
-        if field := kinds[-1].model_fields.get(part):  # else it is the key of a mapping
-            types = (field.annotation, *get_args(field.annotation))
-            kinds += [each for each in types if isinstance(each, type(BaseModel))]
-    if fault["type"] == "value_error" and not loc:  # a validator of several parameters
+    keys, section = _keys_of(fault["loc"], kind, tree)
+    place = ".".join(shorten(str(key)) for key in (*above, *keys))
+    if fault["type"] == "value_error" and not keys:  # a validator of several parameters
         name, _, message = str(fault["ctx"]["error"]).partition(": ")
         return ".".join((*above, name)), f"{message}."
     if fault["type"] == "missing":
         return place, "missing."
     if fault["type"] == "extra_forbidden":
-        return place, f"no such key.{did_you_mean(loc[-1], kinds[-1].model_fields)}"
+        return place, f"no such key.{did_you_mean(keys[-1], section.model_fields)}"
+    message = shorten(re.sub(r"^\w+ should", "should", fault["msg"]), 200)
     if fault["type"] == "string_pattern_mismatch":
-        return place, f"should be text without control characters, is {shown(fault['input'])}."
-    message = re.sub(r"^\w+ should", "should", fault["msg"])
-    return place, f"{shorten(message, 200)}, is {shown(fault['input'])}."
+        message = "should be text without control characters"
+    return place, f"{message}, is {shown(fault['input'])}."
+
+
+def _keys_of(
+    loc: Sequence[Any], kind: type[BaseModel], tree: Any
+) -> tuple[list[Any], type[BaseModel]]:
+    """The keys that lead to a fault, and the section that has the last of them.
+
+    Pydantic adds the name of a type where a value may have several: that is no key of the tree.
+    """
+    keys: list[Any] = []
+    section = kind
+    for part in loc:
+        if keys and (field := section.model_fields.get(keys[-1])):
+            types = (field.annotation, *get_args(field.annotation))
+            section = next((of for of in types if isinstance(of, type(BaseModel))), section)
+        if isinstance(tree, dict):
+            tree = tree.get(part)
+        elif isinstance(tree, list | tuple) and isinstance(part, int):
+            tree = tree[part]
+        else:
+            break
+        keys.append(part)
+    return keys, section
 
 
 def did_you_mean(name: Any, known: Iterable[str]) -> str:

@@ -1,6 +1,5 @@
 """How a command ends that does not succeed, with and without `--json`."""
 
-import gc
 import json
 import os
 import signal
@@ -71,17 +70,6 @@ def test_the_traceback_of_an_unexpected_error_is_in_a_log(clone, capsys):
     log = Path(errors.splitlines()[-1].removeprefix("More is in "))
     assert "Traceback" in log.read_text(encoding="utf-8")
     assert "file is not a database" in json.loads(output)["error"]
-
-
-def test_python_does_not_look_for_garbage_in_the_libraries_when_it_ends(clone, capsys):
-    gc.unfreeze()
-    main(["history", "vit"])
-    assert gc.get_freeze_count() > 10_000
-
-
-def test_help_succeeds(capsys):
-    assert main(["train", "--help"]) == 0
-    assert "--data-rev" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from flows.compare import compare_on
 from flows.predict import find_model_of
 from models.network import Observed
 from retrain.errors import UsageError
-from retrain.registry import packages
 from retrain.runs.without_steps import FlowRun
 from retrain.store import Store
 from tasks.compute.served import PackageProcess
@@ -301,23 +300,6 @@ def test_two_versions_are_compared_by_what_each_answers(toy, tmp_path, monkeypat
     assert differences["path"].to_pylist() == names
     assert differences["b_label"].to_pylist() == [LABELS[n] for n in b[a != b]]
     assert not list((tmp_path / "store").rglob("*.parquet"))
-
-
-def test_a_package_that_has_changed_classifies_nothing(toy, tmp_path, monkeypatch):
-    copy = tmp_path / "package"
-    shutil.copytree(toy.champion.package, copy)
-    monkeypatch.setattr(packages, "download", lambda *_: copy)
-
-    def opened():
-        return replace(toy.champion).package
-
-    assert opened() == copy
-    (copy / "code" / "models" / "image.py").write_text("x = 1\n")
-    with pytest.raises(ValueError, match="The package of toy version 1 is not what was registered"):
-        opened()
-    (copy / "artifacts" / "serving.json").unlink()
-    with pytest.raises(ValueError, match=r"toy version 1 is damaged.* retrain verify --repair"):
-        opened()
 
 
 def test_a_package_that_does_not_load_ends_the_run_with_its_reason(toy, folder, tmp_path):
