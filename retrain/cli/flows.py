@@ -205,16 +205,9 @@ def _run(
         if warning := flow.tells.data_warning(config.data, project, options.data_rev):
             print(warning, file=sys.stderr)
         return Answer(unchanged | {"took": _seconds()}, lambda: print(unchanged["outcome"]))
+    given = (workload, overrides, options.data_rev, options.refresh)
     run = partial(
-        flow,
-        workload,
-        overrides,
-        options.data_rev,
-        options.refresh,
-        run=True,
-        promote=promote,
-        as_name=options.as_name,
-        force=options.force,
+        flow, *given, run=True, promote=promote, as_name=options.as_name, force=options.force
     )
     first = flow.steps[0].name if options.refresh else dry_run.has_to_run
     imports = _prepare(flow, first, config, project, options.force)

@@ -29,7 +29,6 @@ def lineage(subject: str, /, *, images: Path | None = None, project: Clone) -> A
     """
     from flows import predict
     from retrain.registry import decisions, lineage
-    from retrain.runs import console
 
     file, origin = Path.cwd() / subject, None
     if file.suffix == ".parquet" or file.is_file():
@@ -56,21 +55,27 @@ def lineage(subject: str, /, *, images: Path | None = None, project: Clone) -> A
         for name, value in [("predictions", origin), *fields] if origin else fields:
             print(f"{name:<13}{in_words(value)}")
         if record:
-            columns = ("step", "key", "output", "made", "by run", "seconds")
-            rows = [
-                (
-                    made.step,
-                    (made.key or "")[:KEY_SHOWN],
-                    made.digest[:KEY_SHOWN],
-                    *(made.provenance.get(name) for name in ("time", "run", "seconds")),
-                )
-                for made in record.steps
-            ]
-            console.print_table(columns, rows)
+            _show_steps(record)
         if images:
             print(f"{count:,} images are listed in {images}.")
 
     return Answer(document, show)
+
+
+def _show_steps(record: "Lineage") -> None:
+    """Shows the steps from the data to the evaluation."""
+    from retrain.runs import console
+
+    rows = [
+        (
+            made.step,
+            (made.key or "")[:KEY_SHOWN],
+            made.digest[:KEY_SHOWN],
+            *(made.provenance.get(name) for name in ("time", "run", "seconds")),
+        )
+        for made in record.steps
+    ]
+    console.print_table(("step", "key", "output", "made", "by run", "seconds"), rows)
 
 
 @app.command(group=REGISTRY)

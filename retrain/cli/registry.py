@@ -84,7 +84,7 @@ def _show_workload(state: Mapping[str, Any]) -> None:
     last_run = state["last_run"]
     for whose, model in (("the champion", state["champion"]), ("the last run's model", last_run)):
         if images := (model or {}).get("images"):
-            print(f"{whose} takes images of {in_words(images)}")
+            print(f"{whose} takes images of {in_words(dict(sorted(images.items())))}")
     if last_run and "error" not in last_run:
         with console.shown_on(sys.stdout):
             flow = flows_with_steps()[last_run["flow"]]

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from retrain.cli.command import MACHINE, Answer, Clone, app
 
@@ -45,13 +45,7 @@ def _lines(verified: "Verified") -> Iterator[str]:
         yield "They were removed: the next run that needs them makes them again."
     if verified.leftovers:
         yield "Files of killed runs are removed by the next such run, or with: retrain gc"
-    for package in verified.packages:
-        title = f"{package.model} version {package.version}"
-        yield f"The package of {title} is damaged: {package.what}."
-        if package.repaired:
-            yield "It was made again from the store."
-        elif package.why:
-            yield f"It cannot be made again: {package.why}. Roll back, or train another model."
+    yield from map(_of_package, verified.packages)
     if not verified.packages:
         yield "No registered package was changed."
     if not verified.repaired and (verified.damaged or verified.packages):
@@ -60,6 +54,16 @@ def _lines(verified: "Verified") -> Iterator[str]:
     lineages = [f"{fault.model} {fault.what}." for fault in verified.lineages]
     yield from ledgers or ["No ledger was changed."]
     yield from lineages or ["No lineage was changed."]
+
+
+def _of_package(package: Any) -> str:
+    """What a person is told of a damaged package."""
+    text = f"The package of {package.model} version {package.version} is damaged: {package.what}."
+    if package.repaired:
+        return f"{text} It was made again from the store."
+    if package.why is None:
+        return text
+    return f"{text} It cannot be made again: {package.why}. Roll back, or train another model."
 
 
 @app.command(group=MACHINE)

@@ -334,7 +334,7 @@ def test_status_history_and_why_tell_of_the_runs(clone, first):
     assert re.search(r"best epoch \d: val_accuracy 0\.\d+, val_loss", whole)
     assert "worst_class_recall" in whole
     for whose in ("the champion", "the last run's model"):
-        images = "size 8, channels 1, resize crop, resampling bicubic, mean 0.5, std 0.5"
+        images = "channels 1, mean 0.5, resampling bicubic, resize crop, size 8, std 0.5"
         assert f"\n{whose} takes images of {images}\n" in whole
     assert "promoted" in clone.retrain("history", "vit").stdout
     assert "train                cached" in clone.retrain("why", "vit").stdout
