@@ -131,7 +131,7 @@ def test_a_file_in_the_place_of_the_store_is_found_before_a_run(tmp_path, monkey
     store = tmp_path / "store"
     store.touch()
     monkeypatch.setenv("RETRAIN_STORE", str(store))
-    with pytest.raises(ValueError, match=r"store is a file, and a folder is needed there"):
+    with pytest.raises(ValueError, match=r"A folder is needed at .*store, where a file is"):
         preflight.check_surroundings(Project(tmp_path))
 
 
