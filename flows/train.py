@@ -7,7 +7,7 @@ retrain train vit
 prefect deployment run train/vit --watch
 """
 
-from flows.reports.training import TrainingReport
+from flows.reports.training import TrainingReport, signing_faults
 from retrain.errors import ChampionChangedError
 from retrain.flow import flow
 from retrain.runs import console
@@ -22,7 +22,7 @@ from tasks.gate.comparison import compare_with
 from tasks.gate.step import gate
 from tasks.preprocess.step import preprocess
 from tasks.promote.step import Intent, promote
-from tasks.pull.step import pull
+from tasks.pull.step import data_version, pull
 from tasks.slice.step import score_slices, slice_test_split
 from tasks.train.start import find_start
 from tasks.train.step import train as train_network
@@ -31,7 +31,7 @@ from tasks.validate.step import validate
 COMPARISONS = 10  # of a model, while other runs change the champion
 
 
-@flow(tells=TrainingReport())
+@flow(tells=TrainingReport(), version=data_version, check=signing_faults)
 def train(version: DataVersion) -> None:
     """Trains a workload's model and promotes it if the gate passes it.
 

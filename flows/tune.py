@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from flows.reports import tuning
-from flows.reports.tuning import NEW, TuningReport, best_of, search_of, wanted
+from flows.reports.tuning import NEW, TuningReport, best_of, search_of, space_faults, wanted
 from flows.train import prepare, train
 from retrain import tracking
 from retrain.flow import flow
@@ -27,7 +27,7 @@ from retrain.servers import ray_cluster
 from retrain.step import REPORT, DataVersion, Input, TrialContext, current_run
 from retrain.store import Artifact
 from retrain.workload import Workload, flatten
-from tasks.pull.step import pull
+from tasks.pull.step import data_version, pull
 from tasks.train.step import train as train_network
 from tasks.train.trial import ending, ending_elsewhere
 from tasks.validate.step import validate
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from optuna import Trial
 
 
-@flow(tells=TuningReport(), beside=train)
+@flow(tells=TuningReport(), version=data_version, check=space_faults, beside=train)
 def tune(version: DataVersion) -> None:
     """Searches for better parameters of a workload's training, and promotes nothing.
 

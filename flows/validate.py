@@ -8,11 +8,11 @@ from flows.reports.checks import ChecksReport
 from flows.train import train
 from retrain.flow import flow
 from retrain.step import DataVersion
-from tasks.pull.step import pull
+from tasks.pull.step import data_version, pull
 from tasks.validate.step import validate as check
 
 
-@flow(tells=ChecksReport(), beside=train)
+@flow(tells=ChecksReport(), version=data_version, beside=train)
 def validate(version: DataVersion) -> None:
     """Pulls and checks a workload's data.
 

@@ -3,7 +3,7 @@
     @flow
     def rollback(workload: str, reason: str) -> dict[str, Any]: ...
 
-    @flow(tells=TrainingReport())
+    @flow(tells=TrainingReport(), version=data_version)
     def train(version: DataVersion) -> None: ...
 
 The body of the second one calls steps. What follows it decides what a call does: in a run it is a
@@ -42,30 +42,14 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# Finds the version of the data for a section of the workload, a clone, and a git revision or None.
+FindVersion = Callable[[Data, Project, str | None], DataVersion]
+# Finds faults that are not of one step, before a run: a sentence for each.
+Check = Callable[[Workload, Project], Iterable[str]]
+
 
 class Report(Protocol):
-    """What a flow with steps tells of itself; an object beside the flow."""
-
-    def data_version(self, data: Data, project: Project, revision: str | None) -> DataVersion:
-        """The version of the data of a run.
-
-        Args:
-            data: The section of the workload.
-            project: The clone.
-            revision: A git revision; None for the working tree.
-        """
-
-    def data_warning(self, data: Data, project: Project, revision: str | None) -> str | None:
-        """A warning about the data for a person who starts a run; None if there is none."""
-
-    def faults(self, workload: Workload, project: Project, force: bool) -> Iterable[str]:
-        """Sentences about faults that are not of one step, if the steps find none, before a run.
-
-        Args:
-            workload: The workload of the run.
-            project: The clone.
-            force: The steps may need more than this machine has.
-        """
+    """What a flow with steps tells of a run; an object beside the flow."""
 
     def document(self, run: RunState) -> Document:
         """Describes a run in JSON-able values.
@@ -80,8 +64,8 @@ class Report(Protocol):
     def show(self, document: Document) -> None:
         """Shows a run on the console."""
 
-    def publish(self, document: Document) -> None:
-        """Shows a run in Prefect."""
+    def publish(self, project: Project, document: Document) -> None:
+        """Shows a run in Prefect; may suspend it there, until a person has decided."""
 
     def resume(self, project: Project, name: str, run: str) -> "State[Document] | None":
         """Goes on with a run that was suspended (`retrain.runs.suspension`), at its start.
@@ -89,9 +73,6 @@ class Report(Protocol):
         Returns:
             The state that the run ends in; None if the steps have to be followed.
         """
-
-    def wait(self, project: Project, document: Document) -> None:
-        """May suspend a run that has ended, until a person has decided."""
 
 
 class Flow(Generic[P, R]):
@@ -110,27 +91,27 @@ class Flow(Generic[P, R]):
         self.description = fn.__doc__.strip().splitlines()[0]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs the function inside a Prefect flow run."""
+        """Runs the flow inside a Prefect flow run."""
         return self.as_prefect_flow()(*args, **kwargs)
 
     def as_prefect_flow(self) -> "PrefectFlow[P, R]":
-        """The flow that Prefect runs; it notifies people when a run fails."""
-        made: PrefectFlow[P, R] = self._as_prefect_flow(self.fn)
-        return made
-
-    def _as_prefect_flow(self, fn: Callable[..., Any], **hooks: Any) -> Any:
+        """The flow that Prefect runs; people are notified of how a run ends."""
         from prefect import Flow as PrefectFlow
 
         return PrefectFlow(
-            fn,
+            self._body(),
             self.name,
             description=self.description,
             flow_run_name=self._run_name,
             persist_result=False,
+            on_completion=[notify_of_end],
             on_failure=[notify_of_end],
             on_crashed=[notify_of_end],
-            **hooks,
         )
+
+    def _body(self) -> Callable[P, R]:
+        """What Prefect calls."""
+        return self.fn
 
     def _run_name(self) -> str:
         """The name of the flow run that begins, for Prefect."""
@@ -139,22 +120,25 @@ class Flow(Generic[P, R]):
         return f"{self.name}-{run_name(runtime.flow_run.parameters)}"
 
 
-class StepsFlow(Flow[[DataVersion], None]):
+class StepsFlow(Flow[..., Any]):
     """A flow whose function calls steps.
 
     Attributes:
-        tells: What it tells of itself.
+        tells: What it tells of a run.
     """
 
     def __init__(
         self,
         fn: Callable[[DataVersion], None],
         tells: Report,
+        version: FindVersion,
+        check: Check,
         beside: "StepsFlow | None",
     ) -> None:
         """Describes the flow; see `flow`."""
         super().__init__(fn)
-        self.tells, self._beside = tells, beside
+        self.tells = tells
+        self._version, self._check, self._beside = version, check, beside
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
@@ -164,29 +148,18 @@ class StepsFlow(Flow[[DataVersion], None]):
         """
         return tuple(_steps_of(self.fn, set()).values())
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the flow inside a Prefect flow run; see `run` for its parameters."""
-        return self.as_prefect_flow()(*args, **kwargs)
+    def _body(self) -> Callable[..., Any]:
+        return self.run
 
-    def as_prefect_flow(self) -> "PrefectFlow[..., Any]":
-        """The flow that Prefect runs, with the parameters of `run`."""
-        made: PrefectFlow[..., Any] = self._as_prefect_flow(self.run, on_completion=[notify_of_end])
-        return made
-
-    def check(self, workload: Workload, project: Project, force: bool = False) -> None:
+    def check(self, workload: Workload, project: Project) -> None:
         """Finds faults that would make a run fail, before anything is started.
-
-        Args:
-            workload: The workload of the run.
-            project: The clone.
-            force: The steps may need more than this machine has.
 
         Raises:
             UsageError: With a line for each fault.
         """
         known = [step.name for step in self.known_steps()]
         preflight.check(self.steps_for(workload), workload, project, known)
-        preflight.refuse(workload, self.tells.faults(workload, project, force))
+        preflight.refuse(workload, self._check(workload, project))
 
     def known_steps(self) -> tuple[Step, ...]:
         """Those that a workload may have limits for: its own, and those of the flow beside it."""
@@ -213,6 +186,18 @@ class StepsFlow(Flow[[DataVersion], None]):
         if "mlflow" in modules:
             calls.append(partial(tracking.client, project))  # may create MLflow's database
         return calls
+
+    def state(
+        self,
+        context: RunContext,
+        workload: Workload,
+        revision: str | None = None,
+        promote: bool | None = None,
+    ) -> RunState:
+        """The state of a run that begins, with the version of the data that it uses."""
+        version = self._version(workload.data, context.project, revision)
+        store, may_promote = Store(context.project.store), promote is not False
+        return RunState(self.name, workload, version, store, context, may_promote, bool(promote))
 
     def dry_run(
         self,
@@ -242,19 +227,6 @@ class StepsFlow(Flow[[DataVersion], None]):
         except StepHasToRunError as error:
             dry_run.has_to_run, dry_run.reason = error.step, error.reason
         return dry_run
-
-    def state(
-        self,
-        context: RunContext,
-        workload: Workload,
-        revision: str | None = None,
-        promote: bool | None = None,
-    ) -> RunState:
-        """The state of a run that begins, with the version of the data that it uses."""
-        project = context.project
-        version = self.tells.data_version(workload.data, project, revision)
-        store, may = Store(project.store), promote is not False
-        return RunState(self.name, workload, version, store, context, may, bool(promote))
 
     def unchanged(self, dry_run: DryRun) -> Document | None:
         """The document of a run that changes nothing; None if the run would change something.
@@ -306,10 +278,9 @@ class StepsFlow(Flow[[DataVersion], None]):
         as_name: str | None = None,
         force: bool = False,
     ) -> "Document | State[Document]":
-        """Runs the steps that have to run, inside a Prefect flow run.
+        """Runs the steps that have to run, inside a Prefect flow run; returns its document.
 
-        When nothing has changed since the last run, no step runs, and the flow run ends in the
-        state `Skipped`. One that is resumed, after it was suspended, may end without them, too.
+        When nothing has changed since the last run, the flow run ends in the state `Skipped`.
 
         Args:
             workload: An entry of `params.yaml`.
@@ -319,48 +290,52 @@ class StepsFlow(Flow[[DataVersion], None]):
             refresh: Run every step, even those whose output is in the store.
             run: Follow the steps even if nothing has changed.
             promote: Whether a model that passes the gate becomes champion, or is only compared and
-                registered. If None, it becomes champion unless it was rolled back. A flow that
-                promotes nothing ignores it.
+                registered. If None, it becomes champion unless it was rolled back.
             as_name: Another name for the run's workload, with a champion of its own.
             force: Run steps that need more than this machine has.
-
-        Returns:
-            The run's document, as `--json` prints it.
 
         Raises:
             ValueError: The user has to correct something, such as data that fails its checks.
         """
         from prefect import runtime
-        from prefect.states import Completed
 
-        project, tells = find_project(), self.tells
+        project = find_project()
         config = load_workload(project.params, workload, overrides, as_name=as_name)
-        run_id = str(runtime.flow_run.id)
-        if ended := tells.resume(project, config.name, run_id):
-            return ended
-        self.check(config, project, force)
-        lost.end_lost_runs(project)
-        if warning := tells.data_warning(config.data, project, data_rev):
-            console.say(warning)
-        first: str | None = self.steps[0].name
-        if not refresh:
-            dry_run = self.dry_run(project, config, data_rev, promote)
-            if not run and (same := self.unchanged(dry_run)):
-                roots.add(project, ())
-                console.logger.info(same["outcome"])
-                return Completed(name="Skipped", message=same["outcome"], data=same)
-            first = dry_run.has_to_run  # what is cached needs no check, which imports libraries
-        preflight.check_slowly(self.steps_from(first, config), config, project, force)
-        preflight.check_surroundings(project)
-        state = self.state(RunContext(run_id, project), config, data_rev, promote)
-        steps = Run(state, refresh)
-        with steps.hold_artifacts(), records.recording(state, tells.document):
-            steps.follow(self.fn, state.version)
-        document = tells.document(state)
+        context = RunContext(str(runtime.flow_run.id), project)
+        with Store(project.store).holding(context.run):
+            if ended := self.tells.resume(project, config.name, context.run):
+                return ended
+            self.check(config, project)
+            lost.end_lost_runs(project)
+            dry_run = None if refresh else self.dry_run(project, config, data_rev, promote)
+            if dry_run and not run and (same := self.unchanged(dry_run)):
+                return _skipped(project, same)
+            # What is cached needs no check, which imports libraries.
+            first = dry_run.has_to_run if dry_run else self.steps[0].name
+            preflight.check_slowly(self.steps_from(first, config), config, project, force)
+            preflight.check_surroundings(project)
+            return self._follow(Run(self.state(context, config, data_rev, promote), refresh))
+
+    def _follow(self, run: Run) -> Document:
+        """Runs the steps; keeps, shows and returns the run's document."""
+        state = run.state
+        if state.version.warning:
+            console.say(state.version.warning)
+        with records.recording(state, self.tells.document):
+            run.follow(self.fn, state.version)
+        document = self.tells.document(state)
         console.logger.info(document["outcome"])  # for who watches a deployment
-        tells.publish(document)
-        tells.wait(project, document)
+        self.tells.publish(run.project, document)
         return document
+
+
+def _skipped(project: Project, document: Document) -> "State[Document]":
+    """The state of a flow run that changes nothing."""
+    from prefect.states import Completed
+
+    roots.add(project, ())
+    console.logger.info(document["outcome"])
+    return Completed(name="Skipped", message=document["outcome"], data=document)
 
 
 def _steps_of(function: Callable[..., Any], seen: set[object]) -> dict[str, Step]:
@@ -368,10 +343,10 @@ def _steps_of(function: Callable[..., Any], seen: set[object]) -> dict[str, Step
     steps: dict[str, Step] = {}
     for value in inspect.getclosurevars(function).globals.values():
         if isinstance(value, Step):
-            steps.setdefault(value.name, value)
+            steps[value.name] = value
         elif inspect.isfunction(value) and value not in seen and source_of(value.__module__):
             seen.add(value)
-            steps = {**steps, **{k: v for k, v in _steps_of(value, seen).items() if k not in steps}}
+            steps |= _steps_of(value, seen)  # one that is there keeps its place
     return steps
 
 
@@ -381,9 +356,7 @@ def flow(fn: Callable[P, R]) -> Flow[P, R]: ...
 
 @overload
 def flow(
-    *,
-    tells: Report,
-    beside: StepsFlow | None = ...,
+    *, tells: Report, version: FindVersion, check: Check = ..., beside: StepsFlow | None = ...
 ) -> Callable[[Callable[[DataVersion], None]], StepsFlow]: ...
 
 
@@ -391,9 +364,11 @@ def flow(
     fn: Callable[..., Any] | None = None,
     *,
     tells: Report | None = None,
+    version: FindVersion | None = None,
+    check: Check = lambda workload, project: (),
     beside: StepsFlow | None = None,
 ) -> Any:
-    """Makes a flow of a function: `@flow`; or `@flow(tells=…)`, if it calls steps.
+    """Makes a flow of a function: `@flow`; or `@flow(tells=…, version=…)`, if it calls steps.
 
     The function's name is the flow's, and the first line of its docstring describes it. Without
     steps, one of its parameters is `workload`, or another by which a run is named
@@ -401,15 +376,16 @@ def flow(
 
     Args:
         fn: The function.
-        tells: What the flow tells of itself.
+        tells: What the flow tells of a run.
+        version: Finds the version of the data.
+        check: Finds faults before a run that are not of one step.
         beside: A flow for the same workloads, which may have limits for its steps too.
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
-        if tells is None:
-            made: Flow[..., Any] = Flow(function)
-        else:
-            made = StepsFlow(function, tells, beside)
+        made: Flow[..., Any] = Flow(function)
+        if tells and version:
+            made = StepsFlow(function, tells, version, check, beside)
         is_in_a_package = "." in function.__module__
         return made if is_in_a_package else made.as_prefect_flow()
 

@@ -47,11 +47,13 @@ class DataVersion:
         digest: DVC's hash; or a digest of the content, for data that is not under DVC.
         tracked: Whether it is under DVC.
         revision: The git revision that the user named; None is the working tree.
+        warning: A sentence for a person who starts a run with it; None if there is none.
     """
 
     digest: str
     tracked: bool
     revision: str | None = None
+    warning: str | None = None
 
     @property
     def step(self) -> str:

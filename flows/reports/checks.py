@@ -1,6 +1,7 @@
 """What the flow `validate` tells of a run: whether the data passes its checks."""
 
 from flows.reports.data import DataReport
+from retrain.project import Project
 from retrain.runs import console, records
 from retrain.runs.records import Document
 from retrain.runs.state import RunState
@@ -37,7 +38,7 @@ class ChecksReport(DataReport):
         say_near_duplicates(document)
         console.say_places(document)
 
-    def publish(self, document: Document) -> None:
+    def publish(self, project: Project, document: Document) -> None:
         """Shows a summary as an artifact of the Prefect flow run."""
         from prefect.artifacts import create_markdown_artifact
 

@@ -23,13 +23,6 @@ if TYPE_CHECKING:
 class TrainingReport(DataReport):
     """See `retrain.flow.Report` for each method."""
 
-    def faults(self, workload: Workload, project: Project, force: bool) -> Iterable[str]:
-        """Why a run could not sign its decision at the end."""
-        try:
-            signatures.check(project)
-        except ValueError as error:
-            yield str(error)
-
     def document(self, run: RunState) -> Document:
         """A run as JSON-able values; the parts of steps that did not run are None."""
         facts = {name: dict(artifact.facts) for name, artifact in run.artifacts.items()}
@@ -87,8 +80,11 @@ class TrainingReport(DataReport):
         say_near_duplicates(document)
         console.say_places(document)
 
-    def publish(self, document: Document) -> None:
-        """Shows the decision and a summary as artifacts of the Prefect flow run."""
+    def publish(self, project: Project, document: Document) -> None:
+        """Shows the decision and a summary as artifacts of the Prefect flow run.
+
+        The run of a deployment whose model waits for approval is suspended then.
+        """
         from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
         name = document["workload"].lower().replace("_", "-")
@@ -101,14 +97,19 @@ class TrainingReport(DataReport):
             description=document["outcome"],
         )
         create_markdown_artifact(key=f"{name}-summary", markdown=markdown(document))
+        approvals.wait(project, document)
 
     def resume(self, project: Project, name: str, run: str) -> "State[Document] | None":
         """Carries out what a person has said of the model that a run let wait."""
         return approvals.resume(project, name, run)
 
-    def wait(self, project: Project, document: Document) -> None:
-        """Suspends a run of a deployment whose model waits for approval."""
-        approvals.wait(project, document)
+
+def signing_faults(workload: Workload, project: Project) -> Iterable[str]:
+    """Finds why a run could not sign its decision at the end."""
+    try:
+        signatures.check(project)
+    except ValueError as error:
+        yield str(error)
 
 
 def _in_training(facts: Mapping[str, Any]) -> str:

@@ -38,20 +38,6 @@ RANKS = {COMPLETE: 2, PRUNED: 1, FAILED: 0}
 class TuningReport(DataReport):
     """See `retrain.flow.Report` for each method."""
 
-    def faults(self, workload: Workload, project: Project, force: bool) -> Iterator[str]:
-        """What is wrong with the space: each end of each range is tried, without training."""
-        space = spaces.parameters(workload)
-        if workload.train.init != "new":
-            yield "train.init: a search starts from new weights. Leave it out."
-        if not space:
-            yield f"tune.space: nothing to search. Give it values: --set 'tune.space={EXAMPLE}'"
-        for parameter in space:
-            yield from _faults_of_name(parameter.name, workload)
-            yield from parameter.faults()
-        ends = [{parameter.name: end} for parameter in space for end in parameter.ends]
-        found = [fault for end in ends for fault in _faults_of(end, workload, project)]
-        yield from dict.fromkeys(found)
-
     def document(self, run: RunState) -> Document:
         """A run as JSON-able values; the parts of steps that did not run are None."""
         nothing = {"search": None, "trials": None, "best": None, "command": None}
@@ -87,7 +73,7 @@ class TuningReport(DataReport):
         console.say(escape(document["command"]))
         console.say_places(document)
 
-    def publish(self, document: Document) -> None:
+    def publish(self, project: Project, document: Document) -> None:
         """Shows the trials as an artifact of the Prefect flow run."""
         from prefect.artifacts import create_table_artifact
 
@@ -98,6 +84,21 @@ class TuningReport(DataReport):
             table=[dict(zip(columns, row, strict=True)) for row in rows],
             description=f"{document['outcome']} `{document['command']}`",
         )
+
+
+def space_faults(workload: Workload, project: Project) -> Iterator[str]:
+    """Finds what is wrong with the space: each end of each range is tried, without training."""
+    space = spaces.parameters(workload)
+    if workload.train.init != "new":
+        yield "train.init: a search starts from new weights. Leave it out."
+    if not space:
+        yield f"tune.space: nothing to search. Give it values: --set 'tune.space={EXAMPLE}'"
+    for parameter in space:
+        yield from _faults_of_name(parameter.name, workload)
+        yield from parameter.faults()
+    ends = [{parameter.name: end} for parameter in space for end in parameter.ends]
+    found = [fault for end in ends for fault in _faults_of(end, workload, project)]
+    yield from dict.fromkeys(found)
 
 
 def settings(values: Mapping[str, Any]) -> list[str]:

@@ -22,7 +22,7 @@ from retrain.cli.command import TRAINING, Answer, Clone, Name, ToJson, Workload,
 from retrain.messages import message_of
 from retrain.params import load_workload, parse_override, workload_names
 from retrain.project import Project
-from retrain.runs import lost
+from retrain.store import Store
 
 if TYPE_CHECKING:
     from retrain.flow import StepsFlow
@@ -192,17 +192,17 @@ def _run(
     overrides = dict(map(parse_override, options.overrides)) | dict(values)
     # First, so that a wrong parameter is refused at once.
     config = load_workload(project.params, workload, overrides, as_name=options.as_name)
-    flow.check(config, project, options.force)
+    flow.check(config, project)
     with console.shown_on(sys.stderr):  # it may have to read data that is not under DVC
         dry_run = flow.dry_run(project, config, options.data_rev, promote)
     if options.dry_run:
         preview = flow.preview(dry_run, insist=options.run, refresh=options.refresh)
         return Answer(preview, partial(_show_preview, preview))
     # After a run that was killed, a flow has to run, even if that finds nothing to do.
-    has_to_run = options.run or options.refresh or lost.are_there(project)
+    has_to_run = options.run or options.refresh or Store(project.store).killed_runs()
     if not has_to_run and (unchanged := flow.unchanged(dry_run)):
         roots.add(project, ())
-        if warning := flow.tells.data_warning(config.data, project, options.data_rev):
+        if warning := dry_run.state.version.warning:
             print(warning, file=sys.stderr)
         return Answer(unchanged | {"took": _seconds()}, lambda: print(unchanged["outcome"]))
     given = (workload, overrides, options.data_rev, options.refresh)
@@ -262,8 +262,7 @@ def run_on_screen(
             if not use_prefect_server(project):
                 prefect = partial(import_module, "prefect.main")
                 start_ephemeral_server(project, [prefect, *imports])
-            with lost.marked(project):
-                document = dict(run())
+            document = dict(run())
         except Exception as error:
             traceback.print_exc()  # into the log file
             _send_logs()

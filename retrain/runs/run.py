@@ -1,7 +1,7 @@
 """Runs a flow: calls its steps as Prefect tasks and records the outcome of each."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
@@ -33,11 +33,7 @@ class Run(StateRunner):
     _made_or_found: set[Name] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._verifier = Verifier(self.state.store)
-
-    def hold_artifacts(self) -> AbstractContextManager[None]:
-        """Protects the artifacts that the run uses and makes from `retrain gc` while it lasts."""
-        return self.state.store.holding(self.state.context.run)
+        self.verifier = Verifier(self.state.store)
 
     def follow(self, body: Callable[..., Any], *arguments: Any) -> None:
         """Calls the function of a flow, whose steps are run.
@@ -123,9 +119,7 @@ class Run(StateRunner):
         context: RunContext,
     ) -> tuple[Artifact, bool]:
         """The step's output, and whether the store had it."""
-        from retrain.caching import run_as_task
-
-        store, check, name = self.state.store, self._verifier.check, (step.name, planned.key)
+        store, check, name = self.state.store, self.verifier.check, (step.name, planned.key)
         refresh = self.refresh and name not in self._made_or_found
 
         def work() -> tuple[Artifact, bool]:
@@ -140,11 +134,23 @@ class Run(StateRunner):
                 held.enter_context(store.lock(*name, run=context.run))
                 if refresh:
                     store.forget(*name)
-            artifact, cached = run_as_task(step, work, workload, context)
+            artifact, cached = self._run(step, work, workload, context)
         self._made_or_found.add(name)
         if step.cached and not cached:
-            self._verifier.trust(artifact)
+            self.verifier.trust(artifact)
         return artifact, cached
+
+    def _run(
+        self,
+        step: Step,
+        work: Callable[[], tuple[Artifact, bool]],
+        workload: Workload,
+        context: RunContext,
+    ) -> tuple[Artifact, bool]:
+        """Calls what makes or finds the output of a step, as a Prefect task."""
+        from retrain.caching import run_as_task
+
+        return run_as_task(step, work, workload, context)
 
     def _reason_to_run(self, step: Step, planned: Plan) -> str | None:
         """Why a step has to run; None when the store has its output, or the step is not cached."""

@@ -115,7 +115,8 @@ def open_labelled(
     """
     name = _recognise(root, f"--data {place}")
     if name == "parquet" and not (label_column or _has_labels(root)):
-        return Source(name, open_format(name, root, image_column, labelled=False), state=state_of(root))
+        reader = open_format(name, root, image_column, labelled=False)
+        return Source(name, reader, state=state_of(root))
     reader = open_format(name, root, image_column, label_column)
     try:
         splits = {reader.split_of(piece.file) for unit in reader.parts() for piece in unit.pieces}

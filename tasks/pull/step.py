@@ -69,7 +69,8 @@ def data_version(data: "Data", project: Project, revision: str | None = None) ->
         OSError: The data is elsewhere and cannot be reached.
     """
     source = find_source(data, project, revision)
-    return DataVersion(source.digest(), _kind_in(data, project) == "dvc", revision)
+    tracked = _kind_in(data, project) == "dvc"
+    return DataVersion(source.digest(), tracked, revision, outdated(data, project, revision))
 
 
 def outdated(data: "Data", project: Project, revision: str | None = None) -> str | None:

@@ -1,122 +1,108 @@
-"""One step of the flow `train`, on the records of earlier stages, as DVC runs it."""
+"""One step of a flow, as DVC runs it: on toy steps in a real store."""
 
 import json
-import shutil
 from dataclasses import replace
-from pathlib import Path
+from functools import wraps
 
 import pytest
 
-from flows.train import train
-from retrain.atomic import write_json
-from retrain.errors import RejectedDataError, UsageError
-from retrain.outputs import digest_of_output, list_files
 from retrain.project import Project
-from retrain.registry import decisions, versions
-from retrain.registry.ledger import Decision
-from retrain.registry.versions import Candidate
+from retrain.runs import one_step
 from retrain.runs.one_step import RECORD, run_one
-from retrain.store import Artifact
-from retrain.workload import Data, Gate, Model, Workload
-from tasks.data import package
-from tasks.promote.package import write_package
-from tests import templates
-from tests.tasks.toy_model import (
-    LABELS,
-    write_data,
-    write_model,
-    write_prepared,
-    write_report,
-    write_scores,
-)
-
-ROWS = 12
+from retrain.runs.state import RunState
+from retrain.store import Store
+from tests.retrain.runs.toy import ASKS, DATA, FIRST, SECOND, WORKLOAD
 
 
-def appoint(project: Project, trained: Artifact) -> None:
-    """Registers a model whose data had ten images of each class, and makes it champion."""
-    folder = project.root / "package"
-    write_package(trained.folder / "model", "fp32", dict.fromkeys(LABELS, 10), folder)
-    candidate = Candidate(
-        name="toy",
-        weights=trained.facts["weights"],
-        package_digest=package.digest_of_folder(folder),
-        train_digest=trained.digest,
-        train_key=None,
-        start=None,
-        family="vit",
-        images={},
-        classes=package.classes_digest(LABELS),
-        metrics={},
-        data=None,
-        commit=None,
-        run_id=write_report(trained, project),
-    )
-    version = versions.register(project, candidate, folder)
-    decisions.apply(project, version, Decision("promoted", 1, None, "first"))
+class Toy:
+    """A flow of the toy steps, of which each call is noted."""
 
+    def __init__(self):
+        self.called = []
+        names = ("first", "second", "asks")
+        steps = zip(names, (FIRST, SECOND, ASKS), strict=True)
+        self.steps = tuple(
+            replace(step, function=self._noting(n, step.function)) for n, step in steps
+        )
+        self.tells = self
 
-GATE = next(step for step in train.steps if step.name == "gate")
+    def _noting(self, step):
+        @wraps(step.function)
+        def noting(*arguments):
+            self.called.append(step.name)
+            return step.function(*arguments)
+
+        return replace(step, function=noting)
+
+    def fn(self, version):
+        made = version
+        for step in self.steps:
+            made = step(made)
+
+    def state(self, context, workload):
+        return RunState("toy", workload, DATA, Store(context.project.store), context)
+
+    def document(self, state):
+        return {"steps": [outcome.step for outcome in state.outcomes], "seconds": 1.0}
+
+    def show(self, document):
+        self.shown = document
 
 
 @pytest.fixture
-def project(tmp_path):
-    """A build folder with what was made of data without dogs, and a champion that knows them."""
-    templates.place_mlflow_database(tmp_path)
-    project = Project(tmp_path)
-    trained = write_model(tmp_path / "model", labels=LABELS)
-    appoint(project, trained)
-    made = [
-        *write_data(tmp_path / "made", ROWS, labels=LABELS[:3]),
-        trained,
-        replace(write_prepared(tmp_path / "prepared", ROWS), facts={"storage": "pixels"}),
-        write_scores(tmp_path / "made" / "evaluate", trained, ROWS),
-    ]
-    for artifact in made:
-        folder = shutil.copytree(artifact.folder, build(project, artifact.step))
-        digest = digest_of_output(artifact.facts, list_files(folder))
-        record = {"key": artifact.key, "digest": digest, "facts": dict(artifact.facts)}
-        record["version"] = {"digest": "abc", "tracked": True}
-        write_json(folder / RECORD, record)
-    return project
+def project(tmp_path, monkeypatch):
+    monkeypatch.setenv("RETRAIN_STORE", str(tmp_path / "store"))
+    return Project(tmp_path)
 
 
-def build(project: Project, step: str) -> Path:
+def build(project, step):
     return project.root / "build" / "toy" / step
 
 
-def workload(**gate: object) -> Workload:
-    """The toy workload, with rules for its gate."""
-    return Workload(
-        name="toy", data=Data(path="data"), model=Model(family="vit"), gate=Gate(**gate)
-    )
+def test_a_flow_is_followed_to_one_step_whose_output_is_copied(project):
+    toy = Toy()
+    first, second, _ = toy.steps
+    record = run_one(toy, second, WORKLOAD, project)
+    assert toy.called == ["first", "second"]
+    assert {path.name for path in build(project, "second").iterdir()} == {"out.txt", RECORD}
+    assert (build(project, "second") / "out.txt").read_text() == "22"
+    assert json.loads((build(project, "second") / RECORD).read_text()) == record
+    assert record["digest"] == Store(project.store).find("second", record["key"]).digest
+    run_one(toy, first, WORKLOAD, project)
+    assert toy.called == ["first", "second"]  # the store had it
+    assert (build(project, "first") / "out.txt").read_text() == "2"
 
 
-def test_the_gate_of_dvc_refuses_data_that_lacks_a_class_of_the_champion(project):
-    with pytest.raises(RejectedDataError, match=r"missing: dog \(10 images then, 0 now\)"):
-        run_one(train, GATE, workload(), project)
-    assert not (build(project, "gate") / RECORD).exists()
+def test_damage_in_the_store_is_not_copied(project):
+    toy = Toy()
+    first, *_ = toy.steps
+    record = run_one(toy, first, WORKLOAD, project)
+    (Store(project.store).folder("first", record["key"]) / "out.txt").write_text("3")
+    assert run_one(toy, first, WORKLOAD, project) == record
+    assert (build(project, "first") / "out.txt").read_text() == "2"
+    assert toy.called == ["first", "first"]
 
 
-def test_a_class_that_may_be_dropped_passes_the_gate_of_dvc(project):
-    run_one(train, GATE, workload(may_drop=("dog",)), project)
-    facts = json.loads((build(project, "gate") / RECORD).read_text())["facts"]
-    assert facts["verdict"] == "champion already"  # its own package: nothing was trained here
+def test_the_last_step_shows_the_run_and_an_experiment_says_how_to_promote(project, monkeypatch):
+    toy = Toy()
+    run_one(toy, toy.steps[-1], WORKLOAD, project)
+    assert toy.shown == {"steps": ["first", "second", "asks"], "seconds": 1.0, "took": 1.0}
+    monkeypatch.setenv(one_step.EXPERIMENT, "longer")
+    run_one(toy, toy.steps[-1], WORKLOAD, project)
+    assert toy.shown["how"] == "dvc exp apply longer && dvc repro promotes it"
 
 
-def test_a_stage_whose_earlier_one_was_not_run_names_it(project):
-    shutil.rmtree(build(project, "evaluate"))
-    with pytest.raises(UsageError, match="dvc repro evaluate@toy"):
-        run_one(train, GATE, workload(may_drop=("dog",)), project)
-
-
-def test_an_output_that_was_changed_in_the_build_folder_is_not_used(project):
-    (build(project, "evaluate") / "more").touch()
-    with pytest.raises(ValueError, match="has changed since it was made"):
-        run_one(train, GATE, workload(may_drop=("dog",)), project)
+def test_a_later_stage_uses_the_version_of_the_data_that_the_first_has_recorded(project):
+    toy = Toy()
+    first, second, _ = toy.steps
+    run_one(toy, first, WORKLOAD, project)
+    path = build(project, "first") / RECORD
+    path.write_text(path.read_text().replace(DATA.digest, "def"))
+    assert run_one(toy, second, WORKLOAD, project)["version"]["digest"] == "def"
 
 
 def test_a_step_that_a_workload_does_not_need_leaves_an_empty_record(project):
-    [embed] = (step for step in train.steps if step.name == "embed")
-    run_one(train, embed, workload(), project)
-    assert json.loads((build(project, "embed") / RECORD).read_text()) == {"step": "embed"}
+    toy = Toy()
+    unneeded = replace(toy.steps[1], needed=lambda workload: False)
+    assert run_one(toy, unneeded, WORKLOAD, project) == {"step": "second"}
+    assert json.loads((build(project, "second") / RECORD).read_text()) == {"step": "second"}

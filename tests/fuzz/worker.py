@@ -15,7 +15,8 @@ from flows.train import train
 from retrain import preflight
 from retrain.params import load_workload
 from retrain.project import find_project
-from retrain.runs.one_step import read_record, run_one
+from retrain.runs.one_step import run_one
+from retrain.store import Store
 
 
 def main() -> None:
@@ -52,9 +53,11 @@ def _try_data(file: Path, into: Path) -> dict[str, object]:
     workload = load_workload(project.params, "vit", overrides)
     pull, validate, *_ = train.steps
     preflight.check([pull, validate], workload, project)
-    for step in (pull, validate):
-        run_one(train, step, workload, project)
-    pulled, validated = (read_record(project, "vit", step.name) for step in (pull, validate))
+    records = [run_one(train, step, workload, project) for step in (pull, validate)]
+    store = Store(project.store)
+    pulled, validated = (store.find(record["step"], record["key"]) for record in records)
+    assert pulled
+    assert validated
     source = open_raw_dataset(workload.data, pulled)
     for split in validated.facts["rows"]:
         for number, image in enumerate(read_images(source, validated.folder, split)):

@@ -1,0 +1,60 @@
+"""A flow of the toy steps, with a real Prefect server, store and log."""
+
+from time import monotonic, sleep
+
+import pytest
+from prefect import flow, runtime
+
+from retrain.project import Project
+from retrain.runs.run import Run
+from retrain.runs.state import RunState
+from retrain.store import RunContext, Store
+from retrain.workload import Train
+from tests.retrain.runs.toy import ASKS, DATA, FIRST, SECOND, WORKLOAD
+
+
+@pytest.fixture
+def run_toy(prefect_session, tmp_path):
+    """Runs steps as a flow, each on the output of the one before; returns the run."""
+
+    @flow
+    def toy(train, data, refresh, steps):
+        context = RunContext(str(runtime.flow_run.id), Project(tmp_path))
+        workload = WORKLOAD.model_copy(update={"train": train})
+        state = RunState("toy", workload, data, Store(tmp_path / "store"), context)
+        run = Run(state, refresh)
+
+        def body():
+            made = data
+            for step in steps:
+                made = step(made)
+
+        with state.store.holding(context.run):
+            run.follow(body)
+        return run
+
+    def call(epochs=10, data=DATA, refresh=False, steps=(FIRST, SECOND, ASKS), **others):
+        return toy(Train(epochs=epochs, **others), data, refresh, steps)
+
+    return call
+
+
+@pytest.fixture
+def task_states(prefect_session):
+    """The names of the final states of a run's tasks, by the tasks' names."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowRunFilter
+
+    def find(run, count):
+        this_run = FlowRunFilter.model_validate({"id": {"any_": [run.state.context.run]}})
+        deadline = monotonic() + 30
+        with get_client(sync_client=True) as client:
+            while True:
+                tasks = client.read_task_runs(flow_run_filter=this_run)
+                ended = {task.name: task.state.name for task in tasks if task.state.is_final()}
+                if len(ended) == count:
+                    return ended
+                assert monotonic() < deadline, ended
+                sleep(0.1)
+
+    return find

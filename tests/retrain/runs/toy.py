@@ -1,0 +1,36 @@
+"""Three toy steps, as a flow runs them: two whose outputs are kept, and one that asks each time."""
+
+from retrain.step import DataVersion, Step
+from retrain.workload import Data, Model, Workload
+
+DATA = DataVersion("abc", tracked=True)
+WORKLOAD = Workload(name="toy", data=Data(path="x"), model=Model(family="vit"))
+
+
+def first(definition, data, workspace):
+    (workspace.folder / "out.txt").write_text(str(definition.epochs // 10))
+    return {}
+
+
+def second(above, workspace):
+    (workspace.folder / "out.txt").write_text((above.folder / "out.txt").read_text() * 2)
+    return {}
+
+
+def asks(above, workspace):
+    return {"asked": True}
+
+
+FIRST = Step("first", first, reads=("train.epochs",), inputs=("data",))
+SECOND = Step("second", second, reads=(), inputs=("first",))
+ASKS = Step("asks", asks, reads=(), inputs=("second",), cached=False)
+
+
+def outcomes(run):
+    """The steps of a run: the name, whether it was cached, and why it ran."""
+    return [(outcome.step, outcome.cached, outcome.why) for outcome in run.state.outcomes]
+
+
+def reasons(run):
+    """Why each step ran; None for one that was cached."""
+    return [None if outcome.cached else outcome.why for outcome in run.state.outcomes]
