@@ -19,11 +19,7 @@ class Toy:
 
     def __init__(self):
         self.called = []
-        names = ("first", "second", "asks")
-        steps = zip(names, (FIRST, SECOND, ASKS), strict=True)
-        self.steps = tuple(
-            replace(step, function=self._noting(n, step.function)) for n, step in steps
-        )
+        self.steps = tuple(self._noting(step) for step in (FIRST, SECOND, ASKS))
         self.tells = self
 
     def _noting(self, step):
