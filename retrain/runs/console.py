@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Event, Thread
 from time import monotonic
 from typing import Any, TextIO
 
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress as Bar, ProgressColumn, SpinnerColumn, TextColumn
+from rich.progress import BarColumn, Progress as Bar, SpinnerColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -30,7 +30,6 @@ logger = logging.getLogger("retrain")
 logger.setLevel(logging.INFO)  # else it drops these records before Prefect gets them
 
 PLAIN_LINE_SECONDS = 5.0
-BAR_SECONDS = 0.1
 WIDTH = 110  # without a terminal, so that tables in a CI log are not cut at 80
 
 
@@ -67,7 +66,6 @@ class _Screen:
     """The screen, when this process has one."""
 
     console: Console | None = None
-    status: Bar | None = None
 
 
 _screen = _Screen()
@@ -129,18 +127,6 @@ def say(line: str | Table) -> None:
         _screen.console.print(line, highlight=False, soft_wrap=isinstance(line, str))
 
 
-@contextmanager
-def running(step: str) -> Iterator[None]:
-    """Shows that a step is running, until the block ends."""
-    if _screen.console and _screen.console.is_terminal:
-        with _live(SpinnerColumn(), TextColumn(f"{step} …")) as _screen.status:
-            _screen.status.add_task(step, total=None)
-            yield
-        _screen.status = None
-    else:
-        yield
-
-
 def ended(step: str, cached: bool, why: str, seconds: float) -> None:
     """Shows the line of a step that has ended."""
     say(escape(_line(step, cached, why, seconds)))
@@ -171,15 +157,54 @@ def telling_meanwhile(tell: Callable[..., None], *arguments: Any) -> Iterator[No
 
 
 @contextmanager
+def progress(name: str) -> Iterator[Callable[[float, str], None]]:
+    """Shows that something goes on: a live bar in a terminal, else a line every few seconds.
+
+    Yields:
+        A function to call with the fraction that is done, and a text.
+    """
+    if not (_screen.console and _screen.console.is_terminal):
+        yield _plain_lines(name)
+        return
+    bar = Bar(
+        SpinnerColumn(),
+        TextColumn(name),
+        BarColumn(),
+        TextColumn("{task.description}"),
+        console=_screen.console,
+        transient=True,
+        redirect_stdout=False,  # by itself, Rich would print all of `sys.stdout` there too
+        redirect_stderr=False,
+    )
+    with bar:
+        task = bar.add_task("", total=None)
+        yield lambda fraction, text: bar.update(
+            task, total=1.0, completed=fraction, description=text
+        )
+
+
+def _plain_lines(name: str) -> Callable[[float, str], None]:
+    last = monotonic()
+
+    def show(_: float, text: str) -> None:
+        nonlocal last
+        if monotonic() - last >= PLAIN_LINE_SECONDS:
+            last = monotonic()
+            say(f"  {name}  {text}")
+
+    return show
+
+
+@contextmanager
 def training_progress() -> Iterator[Callable[[Progress], None]]:
-    """Shows a training's progress: a live bar in a terminal, else a line every few seconds."""
-    with _bar("train") as update:
+    """Shows a training's progress."""
+    with progress("train") as update:
         yield lambda now: update(now.fraction, str(now))
 
 
 @contextmanager
 def unit_progress(step: str, units: int) -> Iterator[Callable[[int], None]]:
-    """Shows how many units of the data a step has done, like `training_progress`.
+    """Shows how many units of the data a step has done.
 
     Args:
         step: The name of the step.
@@ -196,75 +221,31 @@ def unit_progress(step: str, units: int) -> Iterator[Callable[[int], None]]:
         rate = images / max(monotonic() - began, 1e-3)
         update(done / units, f"{done}/{units} units  {rate:,.0f} images/s")
 
-    with _bar(step) as update:
+    with progress(step) as update:
         yield show
 
 
 @contextmanager
 def byte_progress(name: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Shows how many bytes were read, like `training_progress`.
+    """Shows how many bytes were read.
 
     Args:
         name: What is done with them.
         total: How many there are.
 
     Yields:
-        A function to call with the number of bytes that were read, by any thread.
+        A function to call with the number of bytes that were read.
     """
-    began = last = monotonic()
-    done, lock = 0, Lock()
+    began, done = monotonic(), 0
 
     def show(more: int) -> None:
-        nonlocal done, last
-        with lock:
-            done, now = done + more, monotonic()
-            if now - last >= BAR_SECONDS:
-                last, rate = now, done / (now - began) / 1e6
-                text = f"{done / 1e9:,.2f}/{total / 1e9:,.2f} GB  {rate:,.0f} MB/s"
-                update(done / total, text)
+        nonlocal done
+        done += more
+        rate = done / max(monotonic() - began, 1e-3) / 1e6
+        update(done / total, f"{done / 1e9:,.2f}/{total / 1e9:,.2f} GB  {rate:,.0f} MB/s")
 
-    with _bar(name) as update:
+    with progress(name) as update:
         yield show
-
-
-@contextmanager
-def _bar(name: str) -> Iterator[Callable[[float, str], None]]:
-    """A live bar in a terminal, else a line every few seconds; takes the fraction and a text."""
-    if not (_screen.console and _screen.console.is_terminal):
-        yield _plain_lines(name)
-        return
-    if _screen.status:
-        _screen.status.stop()  # one live display at a time
-    columns = (SpinnerColumn(), TextColumn(name), BarColumn(), TextColumn("{task.description}"))
-    with _live(*columns) as bar:
-        task = bar.add_task("starting", total=1.0)
-        yield lambda fraction, text: bar.update(task, completed=fraction, description=text)
-    if _screen.status:
-        _screen.status.start()
-
-
-def _live(*columns: ProgressColumn) -> Bar:
-    """A live display on the terminal. By itself, Rich would print all of `sys.stdout` there too."""
-    return Bar(
-        *columns,
-        console=_screen.console,
-        transient=True,
-        redirect_stdout=False,
-        redirect_stderr=False,
-    )
-
-
-def _plain_lines(name: str) -> Callable[[float, str], None]:
-    last = monotonic()
-    context = copy_context()  # of the run: Prefect needs it for lines from the training's thread
-
-    def show(_: float, text: str) -> None:
-        nonlocal last
-        if monotonic() - last >= PLAIN_LINE_SECONDS:
-            last = monotonic()
-            context.run(say, f"  {name}  {text}")
-
-    return show
 
 
 def say_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -11,7 +11,6 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
@@ -23,23 +22,28 @@ Event = Literal["promoted", "rejected", "waiting", "failed", "drift"]
 
 URL = "RETRAIN_WEBHOOK_URL"
 SECONDS = 10.0
+FAILED = "The message to the webhook of %s failed: %s."
 
 logger = logging.getLogger("retrain")
 
 
 def notify(event: Event, text: str) -> None:
-    """Posts an event to the webhook, if there is one; logs a warning if that fails."""
+    """Posts an event to the webhook, if there is one; logs a warning if that fails.
+
+    The warning has no words of the error, which may hold the URL.
+    """
     url = os.environ.get(URL)
     if not url:
         return
-    faults = [f"no answer within {SECONDS:g} s"]
-    # A thread, because the timeout of a connection does not cover the DNS lookup.
-    body = {"text": text, "event": event}
-    thread = Thread(target=_post, args=(url, body, faults), daemon=True)
-    thread.start()
-    thread.join(SECONDS)
-    if faults:
-        logger.warning("The message to the webhook of %s failed: %s.", URL, faults[-1])
+    body = json.dumps({"text": text, "event": event}).encode()
+    try:
+        request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+        urllib.request.urlopen(request, timeout=SECONDS).close()
+    except urllib.error.HTTPError as error:
+        logger.warning(FAILED, URL, f"it answered {error.code}")
+    except Exception as error:
+        reason = getattr(error, "reason", error)
+        logger.warning(FAILED, URL, f"it could not be reached ({type(reason).__name__})")
 
 
 def notify_of_end(flow: "Flow[..., Any]", flow_run: "FlowRun", state: "State[Any]") -> None:
@@ -88,21 +92,3 @@ def _text(parameters: Mapping[str, Any], run: UUID, is_deployed: bool, message: 
 
         place = url_for("flow-run", obj_id=run) or place
     return f"{run_name(parameters)}: {message} ({place})"
-
-
-def _post(url: str, body: Mapping[str, str], faults: list[str]) -> None:
-    """Posts a body, and adds to the list why that failed, without the URL that errors may hold."""
-    headers = {"Content-Type": "application/json"}
-    try:
-        if not url.startswith(("http://", "https://")):
-            raise ValueError("no web address")
-        request = urllib.request.Request(url, json.dumps(body).encode(), headers)
-        with urllib.request.urlopen(request, timeout=SECONDS):
-            faults.clear()
-    except urllib.error.HTTPError as error:
-        faults.append(f"it answered {error.code}")
-    except TimeoutError:  # while it waits for the answer; it has the same limit as the thread
-        pass
-    except Exception as error:
-        reason = getattr(error, "reason", error)
-        faults.append(f"it could not be reached ({type(reason).__name__})")

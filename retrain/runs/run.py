@@ -68,7 +68,7 @@ class Run(StateRunner):
         if reason:
             step.ahead()
         began = monotonic()
-        with console.running(step.name):
+        with console.progress(step.name):
             artifact, cached = self._result(step, planned, parameters, inputs, self.state.context)
         ran = None if cached else reason or ASKED
         outcome = Outcome.of(step.name, planned, artifact, ran=ran, seconds=monotonic() - began)
@@ -100,7 +100,7 @@ class Run(StateRunner):
             ValueError: From the step.
         """
         context = replace(self.state.context, trial=trial)
-        with console.running(trial.name):
+        with console.progress(trial.name):
             return self._result(step, plan(step, workload, inputs), workload, inputs, context)
 
     def _start_again(self, error: DamagedArtifactError) -> None:

@@ -45,7 +45,7 @@ def start_ephemeral_server(project: Project, meanwhile: Iterable[Callable[[], ob
     process = _start(project, port)
     os.environ["PREFECT_API_URL"] = f"http://{HOST}:{port}/api"
     atexit.register(_stop, process)  # first to be registered, last to be called
-    with console.running("starting"):
+    with console.progress("starting"):
         gc.disable()  # a sixth of the time of the imports, which leave nothing to collect
         for call in meanwhile:
             if _is_up(port):

@@ -16,29 +16,31 @@ from tests import warm_python
 ROOT = Path(__file__).parents[3]
 
 
-def test_units_are_counted_in_a_line_now_and_then_where_there_is_no_terminal(monkeypatch, caplog):
-    monkeypatch.setattr(console, "PLAIN_LINE_SECONDS", 0.0)
-    with caplog.at_level(logging.INFO, "retrain"), console.unit_progress("validate", 2) as show:
-        show(10)
-        show(0)
-    first, second = caplog.messages
-    assert first.startswith("validate  1/2 units")
-    assert first.endswith(" images/s")
-    assert second.startswith("validate  2/2 units")
+NOW = console.Progress(1, 2, 0.5, 100.0, 0.1, 1.0)
 
 
-def test_a_line_for_every_unit_would_be_too_many(caplog):
-    with caplog.at_level(logging.INFO, "retrain"), console.unit_progress("validate", 2) as show:
-        show(10)
-        show(10)
-    assert caplog.messages == []
+@pytest.mark.parametrize("pause", [0.0, 100.0])
+def test_progress_is_a_line_now_and_then_where_there_is_no_terminal(monkeypatch, caplog, pause):
+    monkeypatch.setattr(console, "PLAIN_LINE_SECONDS", pause)
+    caplog.set_level(logging.INFO, "retrain")
+    with console.unit_progress("validate", 2) as show_unit:
+        show_unit(10)
+        show_unit(0)
+    with console.byte_progress("reading", 2_000_000_000) as show_bytes:
+        show_bytes(500_000_000)
+    with console.training_progress() as show:
+        show(NOW)
+    starts = "validate  1/2 units", "validate  2/2 units", "reading  0.50/2.00 GB", f"train  {NOW}"
+    assert len(caplog.messages) == (0 if pause else 4)
+    for line, start in zip(caplog.messages, starts, strict=False):
+        assert line.startswith(start)
 
 
 def test_a_terminal_gets_a_bar_that_is_gone_afterwards(monkeypatch, caplog):
     drawn = io.StringIO()
     terminal = Console(file=drawn, force_terminal=True, width=110, _environ={"TERM": "xterm"})
     monkeypatch.setattr(console._screen, "console", terminal)
-    with console.running("preprocess"), console.unit_progress("preprocess", 4) as show:
+    with console.progress("preprocess"), console.unit_progress("preprocess", 4) as show:
         show(10)
         terminal._live_stack[0].refresh()
     assert "1/4 units" in drawn.getvalue()
@@ -46,19 +48,11 @@ def test_a_terminal_gets_a_bar_that_is_gone_afterwards(monkeypatch, caplog):
     assert caplog.messages == []
 
 
-@pytest.mark.parametrize("fraction", [0.0, 0.5])
-def test_the_progress_of_a_training_is_shown(monkeypatch, caplog, fraction):
-    monkeypatch.setattr(console, "PLAIN_LINE_SECONDS", 0.0)
-    now = console.Progress(1, 2, fraction, 100.0, 0.1, 1.0)
-    with caplog.at_level(logging.INFO, "retrain"), console.training_progress() as show:
-        show(now)
-    assert caplog.messages == [f"train  {now}"]
-
-
 # Every way in which a library talks, while a display is live.
 NOISE = """
 import logging, os, subprocess, sys
 from pathlib import Path
+from time import sleep
 from retrain import streams
 from retrain.runs import console
 
@@ -72,10 +66,11 @@ def noise(text):
 streams.prepare()
 with console.on_screen(Path("run.log"), to_stderr=False):
     noise("noise0")
-    with console.running("train"):
+    with console.progress("train"):
         noise("noise1")
         with console.training_progress() as show:
             show(console.Progress(1, 2, 0.5, 100.0, 0.1, 1.0))
+            sleep(0.5)  # the display is drawn ten times a second
             noise("noise2")
         noise("noise3")
     for number in range(LINES):
