@@ -61,25 +61,21 @@ def test_the_project_itself_is_no_data(tmp_path, path):
     assert "holds this project itself" in fault
 
 
-@pytest.mark.parametrize(("found", "workers"), [(0, 0), (1, 2)])
-def test_required_gpus_that_are_not_there_are_refused(tmp_path, monkeypatch, found, workers):
+@pytest.mark.parametrize(
+    ("gpus", "scale", "fault"),
+    [
+        (0, {"workers": 0, "require_gpu": True}, "scale.require_gpu: 0 GPUs for 1 workers"),
+        (1, {"workers": 2, "require_gpu": True}, "scale.require_gpu: 1 GPUs for 2 workers"),
+        (1, {"workers": 2, "backend": "nccl"}, "scale.backend: nccl needs a GPU for each worker."),
+    ],
+)
+def test_gpus_that_are_not_there_are_refused(tmp_path, monkeypatch, gpus, scale, fault):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(train_checks, "gpu_capabilities", lambda: [9.0] * found)
-    [fault] = faults(tmp_path, scale=Scale(workers=workers, require_gpu=True))
-    assert f"scale.require_gpu: {found} GPUs for {max(workers, 1)} workers" in fault
-
-
-def test_required_gpus_that_are_there_pass(tmp_path, monkeypatch):
+    monkeypatch.setattr(train_checks, "gpu_capabilities", lambda: [9.0] * gpus)
+    [line] = faults(tmp_path, scale=Scale(**scale))
+    assert fault in line
     monkeypatch.setattr(train_checks, "gpu_capabilities", lambda: [9.0] * 2)
-    scale = Scale(workers=2, require_gpu=True)
-    preflight.check(train.steps, workload(scale=scale), Project(tmp_path))
-
-
-def test_nccl_without_gpus_is_refused(tmp_path, monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(train_checks, "gpu_capabilities", lambda: [9.0])
-    [fault] = faults(tmp_path, scale=Scale(workers=2, backend="nccl"))
-    assert "scale.backend: nccl needs a GPU for each worker." in fault
+    preflight.check(train.steps, workload(scale=Scale(**scale)), Project(tmp_path))
 
 
 def test_what_this_machine_cannot_hold_is_refused_unless_it_is_forced(tmp_path):
@@ -127,17 +123,19 @@ def test_what_takes_seconds_to_find_is_said_when_a_run_is_about_to_start(tmp_pat
     )
 
 
-def test_a_file_in_the_place_of_the_store_is_found_before_a_run(tmp_path, monkeypatch):
-    store = tmp_path / "store"
-    store.touch()
-    monkeypatch.setenv("RETRAIN_STORE", str(store))
-    with pytest.raises(ValueError, match=r"A folder is needed at .*store, where a file is"):
-        preflight.check_surroundings(Project(tmp_path))
-
-
-def test_a_folder_that_cannot_be_written_to_is_found_before_a_run(tmp_path, monkeypatch):
-    monkeypatch.setenv("RETRAIN_STORE", "/proc/store")  # also root cannot write there
-    with pytest.raises(ValueError, match=r"^/proc/store cannot be written to\."):
+@pytest.mark.parametrize(
+    ("store", "message"),
+    [
+        ("{tmp}/file", r"A folder is needed at .*file, where a file is"),
+        ("/proc/store", r"^/proc/store cannot be written to\."),  # also root cannot write there
+    ],
+)
+def test_a_store_that_cannot_be_written_to_is_found_before_a_run(
+    tmp_path, monkeypatch, store, message
+):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("RETRAIN_STORE", store.format(tmp=tmp_path))
+    with pytest.raises(ValueError, match=message):
         preflight.check_surroundings(Project(tmp_path))
 
 
