@@ -198,10 +198,6 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def scratches(self, step: str, prefix: str) -> list[Path]:
-        """The scratch folders of a step whose keys begin in a certain way."""
-        return sorted((self.root / _SCRATCH / step).glob(f"{prefix}*"))
-
     def scratch_from(self, step: str, key: str, state: str) -> tuple[Path, bool]:
         """The scratch of a step that reads certain files; emptied if it was made from others.
 

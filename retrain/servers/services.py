@@ -125,6 +125,7 @@ def _start_supervisor(project: Project, services: Sequence[Service], api: str) -
 
     Raises:
         UsageError: It runs with another configuration; or the project's path is too long.
+        ValueError: It does not start; with what it says of that.
     """
     if len(os.fsencode(project.state / SOCKET)) > MAX_SOCKET_PATH:
         raise UsageError(f"{project.root}: the path is too long for a Unix socket. Clone it above.")
@@ -139,7 +140,17 @@ def _start_supervisor(project: Project, services: Sequence[Service], api: str) -
     end_processes(f"{project.state}:")  # what a killed supervisor has left
     write_text(file, text)
     command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(file)]
-    subprocess.run(command, env=_environment(project, api), check=True, capture_output=True)
+    started = subprocess.run(
+        command,
+        env=_environment(project, api),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+    )
+    if started.returncode:
+        reason = started.stdout.partition("\nFor help, use")[0].strip().rpartition("\n")[2]
+        raise ValueError(f"supervisord did not start: {reason.removeprefix('Error: ')}")
 
 
 def _supervisor(project: Project) -> Any:

@@ -20,7 +20,7 @@ from ruamel.yaml import YAML
 from retrain.errors import UsageError
 from retrain.params import workload_names
 from retrain.project import Project
-from retrain.servers import ray_cluster, services
+from retrain.servers import programs, ray_cluster, services
 from retrain.servers.program import MARK
 from tests import templates, warm_python
 
@@ -314,6 +314,13 @@ def test_down_leaves_nothing_alive(project):
     assert not any(process.is_running() for process in processes)
     assert services.running(project) == []
     assert services.down(project) == []
+
+
+def test_what_supervisor_says_is_shown_when_it_does_not_start(tmp_path_factory, monkeypatch):
+    project = make_project(tmp_path_factory.mktemp("mute"), monkeypatch)
+    monkeypatch.setitem(programs.SETTINGS, "startsecs", "soon")
+    with pytest.raises(ValueError, match=r"^supervisord did not start: .*'soon'.*"):
+        services.up(project)
 
 
 def test_a_taken_port_is_refused_before_anything_is_started(tmp_path, monkeypatch):
