@@ -185,12 +185,13 @@ def progress(name: str) -> Iterator[Callable[[float, str], None]]:
 
 def _plain_lines(name: str) -> Callable[[float, str], None]:
     last = monotonic()
+    context = copy_context()  # of the run: Prefect needs it for lines from the training's thread
 
     def show(_: float, text: str) -> None:
         nonlocal last
         if monotonic() - last >= PLAIN_LINE_SECONDS:
             last = monotonic()
-            say(f"  {name}  {text}")
+            context.run(say, f"  {name}  {text}")
 
     return show
 
