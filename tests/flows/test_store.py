@@ -190,6 +190,7 @@ def test_gc_keeps_what_the_champion_is_compared_by_and_came_from(copy, tmp_path)
     copy.retrain("drift", "vit", "--input", str(photos))
 
 
+@pytest.mark.slow
 def test_gc_in_one_clone_leaves_what_another_one_needs(copy, tmp_path):
     shutil.copytree(copy.root, tmp_path / "other", symlinks=True)
     other = replace(copy, root=tmp_path / "other")

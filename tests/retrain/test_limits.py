@@ -60,6 +60,7 @@ def test_what_can_be_interrupted_is_and_is_not_tried_again(hang, tmp_path, how):
     assert (tmp_path / "tries").read_text() == "x"
 
 
+@pytest.mark.slow
 def test_a_training_that_hangs_on_its_workers_is_ended_with_them(hang, real_python, tmp_path):
     done, seconds, ended = hang("waits_for_workers")
     assert done.returncode == 1

@@ -193,6 +193,7 @@ def for_workers(ray_session, tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "said"),
     [
