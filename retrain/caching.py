@@ -15,7 +15,7 @@ from prefect.task_engine import TaskRunTimeoutError
 from prefect.tasks import exponential_backoff
 
 from retrain.errors import DamagedArtifactError, PrunedError, StepTimeoutError, is_verdict
-from retrain.limits import ends_process, timeout_message
+from retrain.limits import ends_process
 from retrain.patches import let_forks_end
 from retrain.step import Step
 from retrain.store import Artifact, RunContext
@@ -53,7 +53,7 @@ def run_as_task(
     hours, trial = step.limit(workload), context.trial
 
     def run() -> State[tuple[Artifact, bool] | PrunedError]:
-        with ends_process(step.name, hours, context.run, workload.name):
+        with ends_process(hours):
             try:
                 result = work()
             except PrunedError as pruned:
@@ -75,7 +75,9 @@ def run_as_task(
     try:
         result = task().result()
     except TaskRunTimeoutError:
-        raise StepTimeoutError(timeout_message(step.name, hours)) from None
+        raise StepTimeoutError(
+            f"{step.name} did not end within {hours:g} h (limits.{step.name})."
+        ) from None
     if isinstance(result, PrunedError):
         raise result
     return result

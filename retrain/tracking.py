@@ -24,7 +24,6 @@ logger = logging.getLogger(__name__)
 
 KEY = "retrain.key"
 NO_METRICS = ("checkpoint", "seconds")  # in the entry of an epoch
-TABLES = ("experiments", "registered_models", "runs")  # the first has a row once it is complete
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ def client(project: Project) -> "MlflowClient":
     uri, file = project.tracking_uri, database_of(project)
     if file is None:
         return MlflowClient(uri, uri)
-    with databases.created(file, TABLES, _migrate):
+    with databases.created(file, _migrate):
         return MlflowClient(uri, uri)
 
 

@@ -33,7 +33,6 @@ from retrain.servers.reachable import request
 # flow run has a session of its own and outlives its worker; by this variable it is found.
 MARK = "RETRAIN_SERVICE"
 
-PREFECT_TABLES = ("block_type", "deployment", "flow", "flow_run", "variable", "work_pool")
 POOL = "local"
 STOP_SECONDS = 5.0
 
@@ -84,7 +83,7 @@ def create_prefect_database() -> None:
     setting = get_current_settings().server.database.connection_url
     url = make_url(setting.get_secret_value()) if setting else None
     if url and url.get_backend_name() == "sqlite" and url.database and not url.query:
-        with databases.created(Path(url.database), PREFECT_TABLES, _migrate):
+        with databases.created(Path(url.database), _migrate):
             pass
 
 

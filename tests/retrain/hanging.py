@@ -1,7 +1,6 @@
-"""A flow with one step that hangs in one of several ways, for a process of its own."""
+"""A flow with one step that hangs, for a process of its own."""
 
 import os
-import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
@@ -17,18 +16,6 @@ from retrain.servers import ray_cluster
 from retrain.step import DataVersion, Step
 from retrain.store import RunContext, Store
 from retrain.workload import Data, Model, Workload
-
-LIMIT_SECONDS = {"waits_for_workers": 30.0}  # which have to be started
-OTHERS_SECONDS = 2.0
-
-
-def sleeps():
-    time.sleep(60)
-
-
-def waits_for_a_socket():
-    ours, _theirs = socket.socketpair()
-    ours.recv(1)
 
 
 def waits_for_a_thread():
@@ -51,25 +38,12 @@ def waits_for_workers():
     fit(TorchTrainer(work, scaling_config=ScalingConfig(num_workers=1)))
 
 
-def does_not_listen():
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        try:
-            time.sleep(60)
-        except BaseException:
-            print("not now")
-
-
-def ends_in_time():
-    time.sleep(0.1)
-
-
-def main(how: str, after: float) -> None:
+def main(how: str, seconds: float) -> None:
     """Runs the flow in the working directory.
 
     Args:
         how: One of the functions above.
-        after: Seconds that the process goes on after the flow.
+        seconds: The limit of the step.
     """
     here = Path.cwd()
     limits.GRACE_SECONDS = 3.0
@@ -90,7 +64,7 @@ def main(how: str, after: float) -> None:
             name="toy",
             data=Data(path="x"),
             model=Model(family="vit"),
-            limits={"first": LIMIT_SECONDS.get(how, OTHERS_SECONDS) / 3600},
+            limits={"first": seconds / 3600},
         )
         version = DataVersion("abc", tracked=True)
         context = RunContext(str(runtime.flow_run.id), Project(here))
@@ -98,4 +72,3 @@ def main(how: str, after: float) -> None:
         run(Step("first", step, reads=(), inputs=("data",)), version)
 
     toy()
-    time.sleep(after)
