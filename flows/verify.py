@@ -6,7 +6,7 @@ It is no Prefect flow: a person runs it, and nobody deploys it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from retrain import verify as stored
@@ -60,8 +60,8 @@ def verify(project: Project, repair: bool, progress: Callable[[int, int], None])
     store = Store(project.store)
     damaged = stored.verify(store, progress)
     leftovers = [
-        asdict(left) | {"path": str(left.path), "bytes": size_of(left.path)}
-        for left in stored.leftovers(store)
+        {"step": step, "key": key, "path": str(path), "bytes": size_of(path)}
+        for step, key, path in stored.leftovers(store)
     ]
     for artifact in damaged if repair else ():
         stored.discard_if_damaged(store, artifact.step, artifact.key)

@@ -58,7 +58,7 @@ def get_or_run(
         PrunedError: From the step, as the trial of a search. Its scratch is kept.
         ValueError: From the step. The store is unchanged.
     """
-    store.hold(context.run, step.name, plan.key)
+    store.use(step.name, plan.key)
     store.clear(step.name, plan.key)
     if not refresh and (found := store.find(step.name, plan.key)):
         # Of a run that was killed when it had published its output, or refreshed it.

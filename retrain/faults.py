@@ -3,7 +3,7 @@
 import difflib
 import re
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -52,42 +52,45 @@ def _explain(
     fault: Any, kind: type[BaseModel], tree: Any, above: tuple[str, ...]
 ) -> tuple[str, str]:
     """The place of a fault in a workload; and what is wrong there, and what is allowed."""
-    keys, section = _keys_of(fault["loc"], kind, tree)
-    place = ".".join(shorten(str(key)) for key in (*above, *keys))
-    if fault["type"] == "value_error" and not keys:  # a validator of several parameters
+    keys = [*above, *_keys_of(fault["loc"], tree)]
+    place = ".".join(shorten(str(key)) for key in keys)
+    if fault["type"] == "value_error" and keys == [*above]:  # a validator of several parameters
         name, _, message = str(fault["ctx"]["error"]).partition(": ")
         return ".".join((*above, name)), f"{message}."
     if fault["type"] == "missing":
         return place, "missing."
     if fault["type"] == "extra_forbidden":
-        return place, f"no such key.{did_you_mean(keys[-1], section.model_fields)}"
+        section = place.rpartition(".")[0]
+        known = [name for name in _names(kind, above) if name.rpartition(".")[0] == section]
+        return place, f"no such key.{did_you_mean(place, known)}"
     message = shorten(re.sub(r"^\w+ should", "should", fault["msg"]), 200)
     if fault["type"] == "string_pattern_mismatch":
         message = "should be text without control characters"
     return place, f"{message}, is {shown(fault['input'])}."
 
 
-def _keys_of(
-    loc: Sequence[Any], kind: type[BaseModel], tree: Any
-) -> tuple[list[Any], type[BaseModel]]:
-    """The keys that lead to a fault, and the section that has the last of them.
+def _keys_of(loc: Sequence[Any], tree: Any) -> Iterator[Any]:
+    """The keys that lead to a fault.
 
     Pydantic adds the name of a type where a value may have several: that is no key of the tree.
     """
-    keys: list[Any] = []
-    section = kind
     for part in loc:
-        if keys and (field := section.model_fields.get(keys[-1])):
-            types = (field.annotation, *get_args(field.annotation))
-            section = next((of for of in types if isinstance(of, type(BaseModel))), section)
         if isinstance(tree, dict):
             tree = tree.get(part)
         elif isinstance(tree, list | tuple) and isinstance(part, int):
             tree = tree[part]
         else:
             break
-        keys.append(part)
-    return keys, section
+        yield part
+
+
+def _names(kind: type[BaseModel], above: Sequence[str]) -> Iterator[str]:
+    """The dotted names of the parameters of a section, and of the sections in it."""
+    for name, field in kind.model_fields.items():
+        yield ".".join((*above, name))
+        for each in (field.annotation, *get_args(field.annotation)):
+            if isinstance(each, type(BaseModel)):
+                yield from _names(each, (*above, name))
 
 
 def did_you_mean(name: Any, known: Iterable[str]) -> str:

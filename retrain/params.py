@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ from retrain.faults import did_you_mean, shorten, shown, validate
 from retrain.hardware import Node, precision, threads
 from retrain.project import Project
 from retrain.servers import ray_cluster
-from retrain.workload import Section, Workload
+from retrain.workload import Section, Workload, flatten
 
 S = TypeVar("S", bound=Section)
 
@@ -221,13 +222,10 @@ def parse_yaml(text: str) -> Any:
 
 
 def as_yaml(value: Any) -> str:
-    """A value on one line, as `params.yaml` and `--set` take it."""
-    if isinstance(value, str) and value == value.strip() and not set(value) & set("#,[]{}:"):
-        try:
-            if parse_override(f"key={value}")[1] == value:
-                return value
-        except ValueError:
-            pass
+    """A value on one line, as `params.yaml` and `--set` take it; a word is not put in quotes."""
+    is_word = isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w-]*", value)
+    if is_word and parse_yaml(value) == value:
+        return str(value)
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -249,28 +247,20 @@ def _read(folder: Path, params: Path) -> dict[str, Any]:
         tree = parse_yaml((folder / params).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(f"No file {folder / params}.") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{params} is no text in UTF-8.") from None
-    except YAMLError as error:
-        mark = error.problem_mark if isinstance(error, MarkedYAMLError) else None
-        line = f", line {mark.line + 1}" if mark else ""
-        raise UsageError(f"{params}{line}: {_problem(error)}.") from None
+    except (UnicodeDecodeError, YAMLError) as error:
+        raise UsageError(f"{params}: {_problem(error)}.") from None
     workloads = tree.get("workloads") if isinstance(tree, dict) else None
     if not isinstance(workloads, dict) or not all(isinstance(w, dict) for w in workloads.values()):
         raise UsageError(f"{params} needs `workloads:` with a mapping for each workload.")
-    if numbers := [name for name in workloads if not isinstance(name, str)]:
-        raise UsageError(
-            f"{params}: the name of a workload is text, not {shown(numbers[0])}; put it in quotes."
-        )
-    return workloads
+    return {str(name): tree for name, tree in workloads.items()}
 
 
-def _problem(error: YAMLError) -> str:
-    """What is wrong, in the parser's words but without its advice for programmers."""
-    text = str(error)
-    if isinstance(error, MarkedYAMLError):
-        text = " ".join(filter(None, (error.context, error.problem)))
-    return shorten(" ".join(text.split()), 200)
+def _problem(error: Exception) -> str:
+    """What is wrong with YAML, and where, without the parser's advice for programmers."""
+    if not isinstance(error, MarkedYAMLError):
+        return shorten(str(error), 200)
+    line = f"line {error.problem_mark.line + 1}, " if error.problem_mark else ""
+    return line + shorten(" ".join(filter(None, (error.context, error.problem))), 200)
 
 
 def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
@@ -290,13 +280,12 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
 
 def _check_dropped(overrides: Mapping[str, Any], known: Mapping[str, Any], workload: str) -> None:
     """Refuses to drop what does not exist, which would have no effect."""
-    for dotted in (dotted for dotted, value in overrides.items() if value == DEFAULT):
-        names: Any = known
-        for part in dotted.split("."):
-            if not isinstance(names, Mapping) or part not in names:
-                hint = did_you_mean(part, names) if isinstance(names, Mapping) else ""
-                raise UsageError(f"workload {workload}: {shorten(dotted)}: no such key.{hint}")
-            names = names[part]
+    paths = (name.split(".") for name in flatten(known))
+    names = {name for path in paths for name in accumulate(path, "{}.{}".format)}  # sections, too
+    for dotted, value in overrides.items():
+        if value == DEFAULT and dotted not in names:
+            hint = did_you_mean(dotted, names)
+            raise UsageError(f"workload {workload}: {shorten(dotted)}: no such key.{hint}")
 
 
 def _check_name(name: str) -> None:

@@ -40,12 +40,7 @@ class Roots:
 def add(project: Project, outputs: Iterable[tuple[str, str]]) -> None:
     """Adds outputs to the roots of a project; without any, the roots begin to age anew."""
     with _locked(project) as file:
-        known = _read(file)
-        wanted = known | Roots(frozenset(outputs))
-        if wanted == known and file.exists():
-            file.touch()
-        else:
-            _write(project, file, wanted)
+        _write(project, file, _read(file) | Roots(frozenset(outputs)))
 
 
 def replace(project: Project, find: Callable[[], Roots]) -> None:
@@ -63,21 +58,9 @@ def of_others(project: Project) -> Roots:
     """The roots of the other projects that use the store."""
     found, own = Roots(), _file(project)
     for file in own.parent.glob("*.json"):
-        if file != own and not _is_old(file):
+        if file != own and time() - file.stat().st_mtime < DAYS * 86400:
             found |= _read(file)
     return found
-
-
-def of_vanished(project: Project) -> Iterator[tuple[str, Path]]:
-    """Other projects that have vanished: where each was, and the file of its roots."""
-    own = _file(project)
-    for file in sorted(own.parent.glob("*.json")):
-        if file != own and _is_old(file):
-            yield json.loads(file.read_text(encoding="utf-8"))["project"], file
-
-
-def _is_old(file: Path) -> bool:
-    return time() - file.stat().st_mtime > DAYS * 86400
 
 
 @contextmanager

@@ -381,10 +381,6 @@ class Plan:
         """SHA-256 (hex) over what the key is over, except the inputs."""
         return digest_of(asdict(self) | {"config": self._changed(), "inputs": {}})
 
-    def has(self, key: str) -> bool:
-        """Whether a key is of this plan; those of older artifacts are over all parameters."""
-        return key in (self.key, digest_of(asdict(self)))
-
     def _changed(self) -> dict[str, Any]:
         first = first_defaults()
         return {

@@ -10,8 +10,8 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
+from time import time
 from typing import Any
 
 from retrain.atomic import write_json
@@ -26,25 +26,6 @@ _LAST = "last"
 _HOLDS = ".holds"
 ROOTS = "roots"
 _FILES = "files.json"  # of a scratch: which files it was made from
-
-
-@dataclass(frozen=True)
-class Leftover:
-    """A folder that a killed run has left in the store.
-
-    Attributes:
-        step: The name of the step.
-        key: The key of the step's plan.
-        path: The folder.
-    """
-
-    step: str
-    key: str
-    path: Path
-
-    def remove(self) -> None:
-        """Removes the folder; the caller holds the key's lock."""
-        shutil.rmtree(self.path, ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -82,7 +63,7 @@ class Store:
             files = manifest["files"]
             is_consistent = (
                 manifest["digest"] == digest_of_output(manifest["facts"], files)
-                and Plan(**manifest["plan"]).has(key)
+                and Plan(**manifest["plan"]).key == key
                 and "run" in manifest["provenance"]
             )
         except FileNotFoundError:
@@ -106,13 +87,13 @@ class Store:
             if path.is_dir() and not path.name.startswith(".") and not self._is_own(path.parent):
                 yield path.parent.name, path.name
 
-    def leftovers(self) -> Iterator[Leftover]:
-        """The unfinished folders of killed runs, and of runs in progress."""
+    def leftovers(self) -> Iterator[tuple[str, str, Path]]:
+        """The step, the key and the folder of what killed runs, and runs in progress, half made."""
         for path in sorted((self.root / _SCRATCH).glob("*/*")):
-            yield Leftover(path.parent.name, path.name, path)
+            yield path.parent.name, path.name, path
         for path in sorted(self.root.glob("*/.*")):
             if path.suffix in (".partial", ".discarded") and not self._is_own(path.parent):
-                yield Leftover(path.parent.name, path.stem.removeprefix("."), path)
+                yield path.parent.name, path.stem.removeprefix("."), path
 
     def locks(self) -> Iterator[tuple[str, str]]:
         """The step and the key of every lock, held or not."""
@@ -143,16 +124,13 @@ class Store:
         return self.root / step / f".{key}.partial"
 
     @contextmanager
-    def lock(
-        self, step: str, key: str, *, wait: bool = True, run: str | None = None
-    ) -> Iterator[None]:
+    def lock(self, step: str, key: str, *, wait: bool = True) -> Iterator[None]:
         """Holds the lock of a key, so that only one of two runs makes the artifact.
 
         Args:
             step: The step of the key.
             key: The key to lock.
             wait: Whether to wait until another process releases it, which a line says.
-            run: The id of the run that is going to make the artifact, for that line.
 
         Raises:
             filelock.Timeout: Another process holds it, and `wait` is false.
@@ -168,18 +146,9 @@ class Store:
             except Timeout:
                 if not wait:
                     raise
-                with suppress(FileNotFoundError):
-                    holder = path.read_text(encoding="utf-8") or "another command"
-                    console.say(f"{step} waits for {holder}, which has the same to make.")
+                console.say(f"{step} waits for another run, which has the same to make.")
                 held.enter_context(locked(path))
-            if run:
-                now = datetime.now(UTC).isoformat(timespec="seconds")
-                path.write_text(f"run {run[:8]} since {now}", encoding="utf-8")
-            try:
-                yield
-            finally:
-                if run:
-                    os.truncate(path, 0)
+            yield
 
     def find_digest(self, step: str, digest: str) -> Artifact | None:
         """An artifact of a step with a digest, whatever its key is; None if there is none."""
@@ -236,63 +205,64 @@ class Store:
 
     @contextmanager
     def holding(self, run: str) -> Iterator[None]:
-        """Protects the artifacts that a run uses and makes from `retrain gc` while it lasts."""
-        held = self._held_by(run)
-        held.parent.mkdir(parents=True, exist_ok=True)
-        lock = held.with_suffix(".lock")
-        with locked(lock):
-            held.touch()
+        """Protects what a run uses and makes from `retrain gc` while it lasts."""
+        hold = self._hold(run)
+        hold.parent.mkdir(parents=True, exist_ok=True)
+        with locked(hold):
             try:
                 yield
             finally:
-                self._release(lock)
+                self._release(hold)
 
     def temporary(self, run: str) -> Path:
-        """A folder for temporary files, which goes with the run that holds artifacts."""
-        folder = self._held_by(run).with_suffix(".files")
+        """A folder for temporary files, which goes with the run that is `holding` the store."""
+        folder = self._hold(run).with_suffix(".files")
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def hold(self, run: str, step: str, key: str) -> None:
-        """Records that a run needs an artifact; the caller holds the key's lock."""
-        self._touch(step, key)
-        held = self._held_by(run)
-        if held.exists():
-            with held.open("a", encoding="utf-8") as file:
-                file.write(f"{step} {key}\n")
-
-    def held(self) -> set[tuple[str, str]]:
-        """The step and the key of all artifacts that runs in progress need."""
-        needed: set[tuple[str, str]] = set()
-        for lock, is_free in self._runs():
-            if is_free:
-                self._release(lock)
-                continue
-            with suppress(FileNotFoundError):  # it has just begun or ended
-                lines = lock.with_suffix(".txt").read_text(encoding="utf-8").splitlines()
-                needed |= {(step, key) for step, key in map(str.split, lines)}
-        return needed
-
     def killed_runs(self) -> set[str]:
-        """The runs that were killed while they held artifacts, until `held` forgets them."""
-        killed = {lock.stem.rpartition("-")[0] for lock, is_free in self._runs() if is_free}
+        """The runs that were killed, until they are forgotten."""
+        killed = {hold.stem.rpartition("-")[0] for hold in self._free_holds()}
         return killed - {"dvc"}
 
-    def _runs(self) -> Iterator[tuple[Path, bool]]:
-        """The locks of runs that hold artifacts, and whether each is free: its run was killed.
+    def forget_killed_runs(self) -> None:
+        """Removes what killed runs have left, except their scratch."""
+        for hold in self._free_holds():
+            self._release(hold)
 
-        A free one is held until the next is asked for.
+    def oldest_run(self) -> float:
+        """When the oldest run began that goes on, or was killed and not forgotten.
+
+        Returns:
+            Seconds since the epoch; now if there is none.
         """
+        began = [time()]
+        for hold in (self.root / _HOLDS).glob("*.lock"):
+            with suppress(FileNotFoundError):  # it has ended
+                began.append(hold.stat().st_mtime)
+        return min(began)
+
+    def _free_holds(self) -> Iterator[Path]:
+        """The locks of killed runs; each is held until the next is asked for."""
         from filelock import Timeout
 
-        for lock in (self.root / _HOLDS).glob("*.lock"):
-            with ExitStack() as stack:
-                try:
-                    stack.enter_context(locked(lock, wait=False))
-                    is_free = True
-                except Timeout:
-                    is_free = False
-                yield lock, is_free
+        for hold in (self.root / _HOLDS).glob("*.lock"):
+            with suppress(Timeout), locked(hold, wait=False):
+                yield hold
+
+    def _release(self, hold: Path) -> None:
+        """Removes the files of a run that has ended; the caller has its lock."""
+        shutil.rmtree(hold.with_suffix(".files"), ignore_errors=True)
+        hold.unlink(missing_ok=True)
+
+    def _hold(self, run: str) -> Path:
+        return self.root / _HOLDS / f"{run}-{os.getpid()}.lock"
+
+    def use(self, step: str, key: str) -> None:
+        """Records that an artifact or its scratch is used now; the caller holds the key's lock."""
+        for path in (self.folder(step, key) / MANIFEST, self.root / _SCRATCH / step / key):
+            with suppress(FileNotFoundError):
+                os.utime(path)
 
     def last_used(self, step: str, key: str) -> float:
         """When a run last used or made an artifact, or wrote to its scratch.
@@ -307,27 +277,6 @@ class Store:
             with suppress(FileNotFoundError):
                 found = max(found, path.stat().st_mtime)
         return found
-
-    def _touch(self, step: str, key: str) -> None:
-        """Records that an artifact, and what is half made of it, is used now."""
-        for path in (self.folder(step, key) / MANIFEST, self.root / _SCRATCH / step / key):
-            with suppress(FileNotFoundError):
-                os.utime(path)
-
-    def _release(self, lock: Path) -> None:
-        """Removes the files of a run that holds nothing any more; the caller has the run's lock.
-
-        What it held was in use until now, also if it was killed some time ago.
-        """
-        with suppress(FileNotFoundError):
-            for line in lock.with_suffix(".txt").read_text(encoding="utf-8").splitlines():
-                self._touch(*line.split())
-        shutil.rmtree(lock.with_suffix(".files"), ignore_errors=True)
-        lock.with_suffix(".txt").unlink(missing_ok=True)
-        lock.unlink(missing_ok=True)
-
-    def _held_by(self, run: str) -> Path:
-        return self.root / _HOLDS / f"{run}-{os.getpid()}.txt"
 
 
 @dataclass(frozen=True)

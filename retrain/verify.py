@@ -1,16 +1,17 @@
 """Checks whether artifacts have changed since they were made, by the digests of their files."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from retrain.digests import sha256_of
 from retrain.errors import DamagedArtifactError
 from retrain.outputs import state_of
 from retrain.step import Input
-from retrain.store import Artifact, Leftover, Store
+from retrain.store import Artifact, Store
 
 MAX_THREADS = 8
 
@@ -146,15 +147,13 @@ def verify(store: Store, progress: Callable[[int, int], None]) -> list[Damage]:
     return damaged
 
 
-def leftovers(store: Store) -> list[Leftover]:
-    """The folders that killed runs have left, without those of runs in progress."""
+def leftovers(store: Store) -> Iterator[tuple[str, str, Path]]:
+    """What killed runs have half made, as `Store.leftovers` gives it; each key is locked."""
     from filelock import Timeout
 
-    unused = []
-    for each in store.leftovers():
-        with suppress(Timeout), store.lock(each.step, each.key, wait=False):
-            unused.append(each)
-    return unused
+    for step, key, path in store.leftovers():
+        with suppress(Timeout), store.lock(step, key, wait=False):
+            yield step, key, path
 
 
 def discard_if_damaged(store: Store, step: str, key: str) -> None:

@@ -3,7 +3,7 @@
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from retrain.locks import locked
@@ -17,26 +17,18 @@ ADD = ("-c", "core.hooksPath=/dev/null", "worktree", "add", "--quiet", "--detach
 def checked_out(project: Project, commit: str) -> Iterator[Project]:
     """Checks a commit out into a folder that is removed after the block.
 
-    What a process that was killed has left is removed by the next call.
+    One process does so at a time, and removes what a killed one has left.
 
     Args:
         project: The clone.
         commit: Of its repository.
 
     Raises:
-        ValueError: There is no such commit here; or another process has a commit checked out.
+        ValueError: There is no such commit here.
     """
-    from filelock import Timeout
-
     folder = project.state / "worktrees"
     folder.mkdir(parents=True, exist_ok=True)
-    held = ExitStack()
-    try:
-        held.enter_context(locked(folder.with_suffix(".lock"), wait=False))
-    except Timeout:
-        raise ValueError("A version is being reproduced in this clone: wait for its end.") from None
-    with held:
-        held.callback(_clear, project, folder)
+    with locked(folder.with_suffix(".lock")):
         _clear(project, folder)
         try:
             project.git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}")
@@ -44,9 +36,12 @@ def checked_out(project: Project, commit: str) -> Iterator[Project]:
             raise ValueError(
                 f"Commit {commit} is not in this clone. Fetch it first: git fetch --all"
             ) from None
-        place = folder / secrets.token_hex(4)
-        project.git(*ADD, str(place), commit)
-        yield Project(place / project.git("rev-parse", "--show-prefix"))
+        try:
+            place = folder / secrets.token_hex(4)
+            project.git(*ADD, str(place), commit)
+            yield Project(place / project.git("rev-parse", "--show-prefix"))
+        finally:
+            _clear(project, folder)
 
 
 def _clear(project: Project, folder: Path) -> None:

@@ -1,6 +1,5 @@
 """The commands about the store: `verify` and `gc`."""
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -83,13 +82,9 @@ def gc(*, keep: int = 5, dry_run: bool = False, project: Clone) -> Answer:
 
     def show() -> None:
         for piece in garbage:
-            if piece.kind in ("artifact", "scratch", "leftover"):
-                step, key = piece.name.split()
-                print(f"{piece.kind:<9} {step:<11} {key[:12]} {decimal(piece.bytes):>10}")
-        counts = Counter(piece.kind for piece in garbage)
-        listed = ", ".join(f"{count} x {kind}" for kind, count in counts.items())
+            print(f"{piece.kind:<9} {piece.name} {decimal(piece.bytes)}")
         verb = "To remove" if dry_run else "Removed"
-        print(f"{verb}: {listed or 'nothing'}, {decimal(size)}.")
+        print(f"{verb}: {len(garbage) or 'nothing'}, {decimal(size)}.")
         print("What a run has used or made in the last 24 hours stays.")
 
     return Answer({"dry_run": dry_run, "bytes": size, "garbage": garbage}, show)

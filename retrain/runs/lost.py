@@ -33,7 +33,7 @@ def end_lost_runs(project: Project) -> None:
     except Exception as error:  # must not keep this run from its work
         logger.warning("The runs that were killed could not be ended: %s", error)
         return
-    store.held()  # forgets the killed ones
+    store.forget_killed_runs()
 
 
 def _is_released(store: Store, key: str) -> bool:

@@ -131,7 +131,7 @@ class Run(StateRunner):
         with ExitStack() as held:
             if step.cached:
                 # Before the task, whose time is limited.
-                held.enter_context(store.lock(*name, run=context.run))
+                held.enter_context(store.lock(*name))
                 if refresh:
                     store.forget(*name)
             artifact, cached = self._run(step, work, workload, context)

@@ -35,7 +35,7 @@ def ending_elsewhere(
         store, planned = Store(run.project.store), plan(train, varied, inputs)
         there = replace(run, trial=trial)
         hours, check = train.limit(varied), Verifier(store).check
-        with store.lock(train.name, planned.key, run=run.run), ends_process(hours):
+        with store.lock(train.name, planned.key), ends_process(hours):
             return get_or_run(store, train, planned, varied, inputs, there, check, refresh=refresh)
 
     return ending(training, workload, run.project, values, context)

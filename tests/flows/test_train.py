@@ -302,7 +302,7 @@ def test_any_two_versions_are_compared_and_nothing_is_changed(clone, first, tmp_
     ("arguments", "code", "message"),
     [
         (["train", "vti"], 2, "Did you mean 'vit'?"),
-        (["train", "vit", "--set", "train.epoch=3"], 2, "Did you mean 'epochs'?"),
+        (["train", "vit", "--set", "train.epoch=3"], 2, "Did you mean 'train.epochs'?"),
         (["train", "vit", "--set", "train.epochs=three"], 2, "valid integer"),
         (["train", "vit", "--data-rev", "nowhere"], 2, "nowhere"),
         (["train", "vit", "--set", "data.path=/nowhere"], 2, "/nowhere"),

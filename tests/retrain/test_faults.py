@@ -11,7 +11,7 @@ LEAST = {"name": "toy", "data": {"path": "x"}, "model": {"family": "vit"}}
     ("section", "values", "message"),
     [
         ("train", {"learning_rate": 1.0}, "train.learning_rate: no such key."),
-        ("train", {"epoch": 3}, "train.epoch: no such key. Did you mean 'epochs'?"),
+        ("train", {"epoch": 3}, "train.epoch: no such key. Did you mean 'train.epochs'?"),
         ("optimizer", {"name": "sgd"}, "optimizer: no such key"),
         ("train", {"epochs": "many"}, "train.epochs: should be a valid integer, is 'many'"),
         ("train", {"epochs": 1.5}, "train.epochs: should be a valid integer, is 1.5"),

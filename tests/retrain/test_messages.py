@@ -2,6 +2,7 @@
 
 import errno
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,13 +11,6 @@ import pytest
 from retrain import messages, project
 from retrain.errors import UsageError
 from retrain.messages import MAX_LIBRARY_LINES, MAX_LINES, message_of
-from tests import warm_python
-
-
-def message(function, *arguments):
-    with pytest.raises(Exception) as error:
-        function(*arguments)
-    return message_of(error.value)
 
 
 def fill_disk():
@@ -31,17 +25,12 @@ def wrap():
         raise RuntimeError("Something went wrong.\n" * 100) from error
 
 
-def copy():
-    raise OSError(errno.ENOSPC, "No space left on device", "/tmp/from", None, "/data/to")
-
-
-@pytest.mark.parametrize(
-    ("function", "place"), [(fill_disk, ""), (wrap, ""), (copy, " (/data/to)")]
-)
-def test_a_full_disk_is_named_whatever_the_error(function, place):
-    text = message(function)
-    assert text.startswith(f"The disk is full{place}: make room in /")
-    assert "MB are left there" in text
+@pytest.mark.parametrize("fail", [fill_disk, wrap])
+def test_a_full_disk_is_named_whatever_the_error(fail):
+    with pytest.raises((OSError, RuntimeError)) as error:
+        fail()
+    text = message_of(error.value)
+    assert text.startswith("The disk is full: make room in /")
     assert len(text.splitlines()) == 1
 
 
@@ -51,31 +40,13 @@ def test_the_fullest_of_the_folders_that_a_run_writes_to_is_named(tmp_path, monk
 
     (tmp_path / "mlruns").mkdir()
     monkeypatch.setattr(messages.shutil, "disk_usage", usage)
-    monkeypatch.setattr(project, "find_project", lambda: project.Project(tmp_path))
+    monkeypatch.setattr(messages, "find_project", lambda: project.Project(tmp_path))
     full = f"The disk is full: make room in {tmp_path}/mlruns (0 MB are left there)"
     for error in (OSError(errno.ENOSPC, "full"), RuntimeError("500 Internal Server Error")):
         assert message_of(error).startswith(full)
     assert message_of(ValueError("lr is wrong")) == "lr is wrong"
     (tmp_path / "mlruns").rmdir()
     assert message_of(RuntimeError("500 Internal Server Error")) == "500 Internal Server Error"
-
-
-def test_a_missing_package_is_named_unless_the_library_has_dealt_with_that():
-    def fall_back():
-        try:
-            __import__("boto33")
-        except ModuleNotFoundError:
-            raise RuntimeError("The other way failed too.")  # noqa: B904
-
-    assert message(__import__, "boto33.client").startswith("The package boto33 is not installed")
-    assert message(fall_back) == "The other way failed too."
-
-
-def test_a_file_in_the_place_of_a_folder_is_named(tmp_path):
-    (tmp_path / ".retrain").touch()
-    for folder in (tmp_path / ".retrain", tmp_path / ".retrain" / "logs"):
-        text = f"A folder is needed at {folder}, where a file is in the way: move it away."
-        assert message(folder.mkdir) == text
 
 
 def test_a_librarys_screens_of_text_are_cut():
@@ -102,6 +73,9 @@ print(Path("file").read_bytes(), "\u00b5")
 def test_the_locale_does_not_matter(tmp_path):
     environment = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     done = subprocess.run(
-        [warm_python.REAL, "-c", OTHER_LOCALE], cwd=tmp_path, env=environment, capture_output=True
+        [Path(sys.prefix, "bin", "python"), "-c", OTHER_LOCALE],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
     )
     assert done.stdout.decode() == "b'\\xc2\\xb5' \u00b5\n", done.stderr

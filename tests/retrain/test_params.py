@@ -50,7 +50,7 @@ def test_overrides_replace_values_and_reach_nested_sections(tmp_path):
             "model.heads=).",
         ),
         ({"model.hidden_size": 10}, "model.heads: 6 does not divide hidden_size 10."),
-        ({"model.hidden": 3}, "model.hidden: no such key. Did you mean 'hidden_size'?"),
+        ({"model.hidden": 3}, "model.hidden: no such key. Did you mean 'model.hidden_size'?"),
         ({"model.hidden_size": "big"}, "model.hidden_size: should be a valid integer"),
         ({"train.lr.peak": 1}, "lr is a value"),
         ({"optimizer.name": "sgd"}, "optimizer: no such key"),
@@ -61,7 +61,7 @@ def test_overrides_replace_values_and_reach_nested_sections(tmp_path):
         ({"model.pretrained_version": "a" * 40}, "model.pretrained_version: is of no use without"),
         (
             {"train.lora": {"r": 4, "droput": 0}},
-            "train.lora.droput: no such key. Did you mean 'dro",
+            "train.lora.droput: no such key. Did you mean 'train.lora.dro",
         ),
         ({"data": ""}, "data: missing."),
         (
@@ -138,8 +138,8 @@ def test_pretrained_weights_can_take_the_place_of_sizes(tmp_path):
 @pytest.mark.parametrize(
     ("dropped", "said"),
     [
-        ("train.epoch", "train.epoch: no such key. Did you mean 'epochs'?"),
-        ("model.hiden_size", "model.hiden_size: no such key. Did you mean 'hidden_size'?"),
+        ("train.epoch", "train.epoch: no such key. Did you mean 'train.epochs'?"),
+        ("model.hiden_size", "model.hiden_size: no such key. Did you mean 'model.hidden_size'?"),
         ("trian", "trian: no such key. Did you mean 'train'?"),
         ("train.lr.peak", "lr is a value"),
         ("gate.min.f1", "gate.min.f1: no such key."),
@@ -164,7 +164,7 @@ def test_what_is_dropped_has_to_exist(tmp_path, dropped, said):
     ],
 )
 def test_a_fault_of_the_file_is_named_with_its_line(tmp_path, text, line, said):
-    with pytest.raises(UsageError, match=rf"^params\.yaml, line {line}: .*{said}.*$"):
+    with pytest.raises(UsageError, match=rf"^params\.yaml: line {line}, .*{said}.*$"):
         load_workload(params(tmp_path, text), "toy")
 
 
@@ -183,7 +183,6 @@ def test_a_fault_of_the_file_is_named_with_its_line(tmp_path, text, line, said):
         ('    checks: {labels: ["\\ud800"]}\n', "checks.labels"),
         (f"    checks: {{labels: {list(range(99))}}}\n", "and 79 more"),
         (f"    train: {{lr: {'x' * 900_000}}}\n", "train.lr: should be a valid number, is 'xxx"),
-        ("  1: {}\n", "the name of a workload is text, not 1"),
     ],
 )
 def test_values_that_no_parameter_takes_are_refused_briefly(tmp_path, more, said):
@@ -229,7 +228,7 @@ def test_a_section_is_read_alone_and_has_defaults(tmp_path):
     assert load_section(path, "photos", Drift) == Drift()  # a name given with --as
     assert load_section(path, "other", Gate) == Gate()
     path = minimal(tmp_path, "    drift: {treshold: 2.5}\n")
-    with pytest.raises(UsageError, match="Did you mean 'threshold'"):
+    with pytest.raises(UsageError, match=r"Did you mean 'drift\.threshold'"):
         load_section(path, "toy", Drift)
 
 

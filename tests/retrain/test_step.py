@@ -1,6 +1,6 @@
 """What decides a step's output, on toy steps whose module is this one."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib.metadata import version
 
 from retrain import step as steps
@@ -10,7 +10,6 @@ from retrain.step import (
     Plan,
     Step,
     difference,
-    digest_of,
     first_defaults,
     plan,
 )
@@ -94,11 +93,3 @@ def test_a_default_that_is_written_down_is_the_same_training():
     explicit = Workload(name="toy", **sections, train={"epochs": implicit.train.epochs})
     keys = {plan(reading, workload, [DATA]).key for workload in (implicit, explicit)}
     assert len(keys) == 1
-
-
-def test_the_key_of_an_older_artifact_is_still_its_own():
-    old = planned(**{"train.epochs": 20})
-    assert old.has(digest_of(asdict(old)))
-    assert old.has(old.key)
-    assert not old.has("another")
-    assert old.key != digest_of(asdict(old))

@@ -175,34 +175,31 @@ def test_an_artifact_under_the_key_of_another_is_not_believed(store, context):
     assert store.find("toy", other.key) is None
 
 
-def test_what_a_run_takes_is_held_until_it_ends_or_is_killed(store, context):
-    make_toy(store, context)
-    assert store.held() == set()
-    with store.holding(context.run):
-        made = make_toy(store, context)
-        # File locks count between processes and within one.
-        assert store.held() == {("toy", made.key)}
-    assert store.held() == set()
+def test_a_killed_run_is_known_until_it_is_forgotten_with_its_temporary_files(store):
+    before = time.time()
+    with store.holding("run-2"):
+        assert store.oldest_run() <= time.time()
+        assert store.killed_runs() == set()
     program = textwrap.dedent(
         f"""
         import os, signal
         from pathlib import Path
-        from tests.retrain.test_store import make_toy
-        from retrain.store import RunContext, Store
-        from retrain.project import Project
+        from retrain.store import Store
 
         store = Store(Path({str(store.root)!r}))
         with store.holding("run-3"):
-            make_toy(store, RunContext("run-3", Project(Path("."))))
             (store.temporary("run-3") / "package").mkdir()
             os.kill(os.getpid(), signal.SIGKILL)
         """
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == -9, done.stderr
-    assert list((store.root / ".holds").glob("*.files/package")) != []
-    assert store.killed_runs() == {"run-3"}
-    assert store.held() == set()
+    began = time.time()
+    for _ in range(2):
+        assert store.killed_runs() == {"run-3"}
+        assert before < store.oldest_run() < began
+    store.forget_killed_runs()
+    assert store.killed_runs() == set()
     assert list((store.root / ".holds").iterdir()) == []
 
 

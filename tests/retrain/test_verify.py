@@ -54,9 +54,9 @@ def test_an_artifact_that_is_being_made_again_is_not_reported(store, made):
     store.partial("toy", made.key).mkdir()
     with store.lock("toy", made.key):
         assert verified(store) == []
-        assert leftovers(store) == []
+        assert list(leftovers(store)) == []
     assert len(verified(store)) == 1
-    assert [left.path for left in leftovers(store)] == [store.partial("toy", made.key)]
+    assert [path for _, _, path in leftovers(store)] == [store.partial("toy", made.key)]
 
 
 def test_an_artifact_is_read_once_in_a_run(store, made, monkeypatch):

@@ -36,7 +36,7 @@ def clone(tmp_path, monkeypatch):
         (["rollback", "toy"], 2, "--reason requires an argument."),
         (["gc", "--keep", "few"], 2, 'unable to convert "few" into int.'),
         (["train", "tyo"], 2, "Did you mean 'toy'?"),
-        (["train", "toy", "--set", "train.epoch=3"], 2, "Did you mean 'epochs'?"),
+        (["train", "toy", "--set", "train.epoch=3"], 2, "Did you mean 'train.epochs'?"),
         (["train", "toy"], 2, "There is no data.dvc"),
         (["why", "toy"], 1, "toy has not been run here yet"),
     ],
