@@ -1,13 +1,8 @@
 """The decorator of flows: `@flow` above a function in `flows/` makes a Prefect flow of it.
 
-    @flow
-    def rollback(workload: str, reason: str) -> dict[str, Any]: ...
-
-    @flow(tells=TrainingReport(), version=data_version)
-    def train(version: DataVersion) -> None: ...
-
-The body of the second one calls steps. What follows it decides what a call does: in a run it is a
-Prefect task with the store as its cache, in a dry run a look into the store.
+The body of a flow under `@flow(tells=…, version=…)` calls steps. What follows it decides what a
+call does: in a run it is a Prefect task with the store as its cache, in a dry run a look into the
+store.
 
 Prefect is imported when a flow is run as a flow run, and not before: importing it takes a second,
 and a command that has nothing to do should take less. Prefect itself loads a file by its path
@@ -21,7 +16,7 @@ from functools import cached_property, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
-from retrain import preflight, roots, tracking
+from retrain import preflight, roots
 from retrain.code import source_of
 from retrain.params import load_workload
 from retrain.project import Project, find_project
@@ -49,7 +44,7 @@ Check = Callable[[Workload, Project], Iterable[str]]
 
 
 class Report(Protocol):
-    """What a flow with steps tells of a run; an object beside the flow."""
+    """What a flow with steps tells of a run."""
 
     def document(self, run: RunState) -> Document:
         """Describes a run in JSON-able values.
@@ -68,11 +63,7 @@ class Report(Protocol):
         """Shows a run in Prefect; may suspend it there, until a person has decided."""
 
     def resume(self, project: Project, name: str, run: str) -> "State[Document] | None":
-        """Goes on with a run that was suspended (`retrain.runs.suspension`), at its start.
-
-        Returns:
-            The state that the run ends in; None if the steps have to be followed.
-        """
+        """The state in which a suspended run ends; None if its steps have to be followed."""
 
 
 class Flow(Generic[P, R]):
@@ -87,6 +78,7 @@ class Flow(Generic[P, R]):
     def __init__(self, fn: Callable[P, R]) -> None:
         assert fn.__doc__, f"{fn.__name__} has no docstring"
         self.fn = fn
+        self.body: Callable[P, R] = fn  # what Prefect calls
         self.name = fn.__name__
         self.description = fn.__doc__.strip().splitlines()[0]
 
@@ -99,7 +91,7 @@ class Flow(Generic[P, R]):
         from prefect import Flow as PrefectFlow
 
         return PrefectFlow(
-            self._body(),
+            self.body,
             self.name,
             description=self.description,
             flow_run_name=self._run_name,
@@ -108,10 +100,6 @@ class Flow(Generic[P, R]):
             on_failure=[notify_of_end],
             on_crashed=[notify_of_end],
         )
-
-    def _body(self) -> Callable[P, R]:
-        """What Prefect calls."""
-        return self.fn
 
     def _run_name(self) -> str:
         """The name of the flow run that begins, for Prefect."""
@@ -123,8 +111,7 @@ class Flow(Generic[P, R]):
 class StepsFlow(Flow[..., Any]):
     """A flow whose function calls steps.
 
-    Attributes:
-        tells: What it tells of a run.
+    Its attribute `tells` is what it tells of a run.
     """
 
     def __init__(
@@ -137,7 +124,7 @@ class StepsFlow(Flow[..., Any]):
     ) -> None:
         """Describes the flow; see `flow`."""
         super().__init__(fn)
-        self.tells = tells
+        self.body, self.tells = self.run, tells
         self._version, self._check, self._beside = version, check, beside
 
     @cached_property
@@ -148,15 +135,8 @@ class StepsFlow(Flow[..., Any]):
         """
         return tuple(_steps_of(self.fn, set()).values())
 
-    def _body(self) -> Callable[..., Any]:
-        return self.run
-
     def check(self, workload: Workload, project: Project) -> None:
-        """Finds faults that would make a run fail, before anything is started.
-
-        Raises:
-            UsageError: With a line for each fault.
-        """
+        """Raises a UsageError with a line for each fault that would make a run fail."""
         known = [step.name for step in self.known_steps()]
         preflight.check(self.steps_for(workload), workload, project, known)
         preflight.refuse(workload, self._check(workload, project))
@@ -175,17 +155,10 @@ class StepsFlow(Flow[..., Any]):
         names = [step.name for step in steps]
         return steps[names.index(first) :] if first in names else []
 
-    def imports_from(
-        self, first: str | None, workload: Workload, project: Project
-    ) -> list[Callable[[], object]]:
-        """What a run imports and prepares for its steps from one on, in calls of about a second."""
+    def imports_from(self, first: str | None, workload: Workload) -> list[Callable[[], object]]:
+        """What a run imports for its steps from one on, in calls of about a second."""
         modules = [name for step in self.steps_from(first, workload) for name in step.imports]
-        calls: list[Callable[[], object]] = [
-            partial(import_module, name) for name in dict.fromkeys(modules)
-        ]
-        if "mlflow" in modules:
-            calls.append(partial(tracking.client, project))  # may create MLflow's database
-        return calls
+        return [partial(import_module, name) for name in dict.fromkeys(modules)]
 
     def state(
         self,
@@ -211,8 +184,7 @@ class StepsFlow(Flow[..., Any]):
         Args:
             project: The clone.
             workload: The workload, with the parameters of the run.
-            revision: The git revision whose version of the data is used; the working tree's if
-                None.
+            revision: As `data_rev` of `run`.
             promote: As for `run`.
 
         Raises:
@@ -229,9 +201,9 @@ class StepsFlow(Flow[..., Any]):
         return dry_run
 
     def unchanged(self, dry_run: DryRun) -> Document | None:
-        """The document of a run that changes nothing; None if the run would change something.
+        """The document of a run that changes nothing, with the last run's id and time.
 
-        It has the last run's id and time. It is also None if the last run failed or was killed.
+        None if the run would change something, or the last one failed or was killed.
         """
         last = dry_run.last
         if last is None or not dry_run.agrees_with(last):
@@ -241,21 +213,12 @@ class StepsFlow(Flow[..., Any]):
         return document | {"outcome": f"{since}; {self.tells.standing(document)}."}
 
     def preview(self, dry_run: DryRun, *, insist: bool, refresh: bool) -> Document:
-        """Describes what a run would do, without running it.
-
-        Args:
-            dry_run: As `dry_run` gives it.
-            insist: Whether the run follows the steps even if nothing has changed.
-            refresh: Whether it takes nothing from the store.
-        """
+        """Describes what a run with these options would do; `insist` is `run` of `run`."""
         names = [step.name for step in self.steps_for(dry_run.workload)]
         steps = dry_run.preview(names, refresh=refresh)
         same = None if insist or refresh else self.unchanged(dry_run)
-        first = next((step for step in steps if step["would"] == "run"), None)
         outcome = "Every output is in the store; no step would run."
-        if same:
-            outcome = same["outcome"]
-        elif first:
+        if first := next((step for step in steps if step["would"] == "run"), None):
             outcome = f"{first['step']} would be the first step to run: {first['why']}."
         return {
             "flow": self.name,
@@ -264,7 +227,7 @@ class StepsFlow(Flow[..., Any]):
             "unchanged": same is not None,
             "data": {"version": dry_run.state.version.digest},
             "steps": steps,
-            "outcome": outcome,
+            "outcome": same["outcome"] if same else outcome,
         }
 
     def run(
@@ -298,6 +261,7 @@ class StepsFlow(Flow[..., Any]):
             ValueError: The user has to correct something, such as data that fails its checks.
         """
         from prefect import runtime
+        from prefect.states import Completed
 
         project = find_project()
         config = load_workload(project.params, workload, overrides, as_name=as_name)
@@ -309,7 +273,9 @@ class StepsFlow(Flow[..., Any]):
             lost.end_lost_runs(project)
             dry_run = None if refresh else self.dry_run(project, config, data_rev, promote)
             if dry_run and not run and (same := self.unchanged(dry_run)):
-                return _skipped(project, same)
+                roots.add(project, ())
+                console.logger.info(same["outcome"])
+                return Completed(name="Skipped", message=same["outcome"], data=same)
             # What is cached needs no check, which imports libraries.
             first = dry_run.has_to_run if dry_run else self.steps[0].name
             preflight.check_slowly(self.steps_from(first, config), config, project, force)
@@ -327,15 +293,6 @@ class StepsFlow(Flow[..., Any]):
         console.logger.info(document["outcome"])  # for who watches a deployment
         self.tells.publish(run.project, document)
         return document
-
-
-def _skipped(project: Project, document: Document) -> "State[Document]":
-    """The state of a flow run that changes nothing."""
-    from prefect.states import Completed
-
-    roots.add(project, ())
-    console.logger.info(document["outcome"])
-    return Completed(name="Skipped", message=document["outcome"], data=document)
 
 
 def _steps_of(function: Callable[..., Any], seen: set[object]) -> dict[str, Step]:

@@ -226,7 +226,7 @@ def _prepare(
         if forecast := step.forecast(config, project).says:
             print(forecast, file=sys.stderr)
     preflight.check_surroundings(project)
-    return flow.imports_from(first, config, project)
+    return flow.imports_from(first, config)
 
 
 def _show_preview(preview: "Document") -> None:
