@@ -29,10 +29,9 @@ from time import monotonic
 from benchmarks.flow import TRAIN, call, copy_project
 from benchmarks.table import Row, report
 from retrain.atomic import write_json
-from retrain.outputs import MANIFEST, digest_of_output, list_files
-from retrain.step import Plan
+from retrain.outputs import MANIFEST, Plan, digest_of_output, list_files
 from retrain.store import Artifact, Store
-from retrain.verify import Verifier, thread_count
+from retrain.verify import THREADS, Verifier
 
 FILES, FILE_BYTES = 16, 125_000_000
 CHECK = "return artifact.folder.is_relative_to(self.store.root)"
@@ -90,7 +89,7 @@ def _read(artifact: Artifact) -> None:
             while file.readinto(buffer):
                 pass
 
-    with ThreadPoolExecutor(thread_count()) as pool:
+    with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(read, sorted(artifact.folder.glob("*.npy"))))
 
 

@@ -10,8 +10,9 @@ prefect deployment run train/vit --watch
 from flows.reports.training import TrainingReport, signing_faults
 from retrain.errors import ChampionChangedError
 from retrain.flow import flow
+from retrain.outputs import plan
 from retrain.runs import console
-from retrain.step import DataVersion, current_run, plan
+from retrain.step import DataVersion, current_run
 from retrain.store import Artifact
 from tasks.data.champion import Start
 from tasks.embed.step import embed
@@ -65,7 +66,7 @@ def score_before_training(
     """Scores the champion if a training follows, so that one that fails is found before it."""
     run = current_run()
     training = plan(train_network, run.workload, [images, data, start])
-    if run.would_run(training):
+    if run.would_run(training.step, training.key):
         score_ahead(data, checked, training.key)
 
 

@@ -61,7 +61,7 @@ def verify(project: Project, repair: bool, progress: Callable[[int, int], None])
     damaged = stored.verify(store, progress)
     leftovers = [
         {"step": step, "key": key, "path": str(path), "bytes": size_of(path)}
-        for step, key, path in stored.leftovers(store)
+        for step, key, path in store.leftovers()
     ]
     for artifact in damaged if repair else ():
         stored.discard_if_damaged(store, artifact.step, artifact.key)

@@ -25,6 +25,7 @@ let_forks_end()
 
 CACHED = "Cached"  # what Prefect calls the state of a task that did not have to run
 PRUNED = "Pruned"  # and that of a trial that was ended early
+RETRIES = 2  # after errors that may pass
 BACKOFF_SECONDS = 2.0
 
 # Raised when something outside is unavailable for a while: a network, a worker, a locked database.
@@ -65,7 +66,7 @@ def run_as_task(
         name=step.name,
         task_run_name=f"{step.name}, {trial.name}" if trial else step.name,
         timeout_seconds=3600 * hours,
-        retries=step.retries,
+        retries=RETRIES,
         retry_delay_seconds=exponential_backoff(BACKOFF_SECONDS),
         retry_jitter_factor=0.5,
         retry_condition_fn=_is_transient,

@@ -13,8 +13,8 @@ from typing import Any
 from retrain import hardware
 from retrain.atomic import write_json
 from retrain.errors import DamagedArtifactError
-from retrain.outputs import MANIFEST, digest_of_output, list_files, state_of
-from retrain.step import Input, Plan, Step, Workspace, digest_of
+from retrain.outputs import MANIFEST, Plan, digest_of_output, list_files, state_of
+from retrain.step import Input, Step, Workspace, digest_of
 from retrain.store import Artifact, RunContext, Store
 from retrain.workload import Workload
 
@@ -64,6 +64,20 @@ def get_or_run(
         # Of a run that was killed when it had published its output, or refreshed it.
         shutil.rmtree(store.scratch(step.name, plan.key))
         return found, True
+    return _make(store, step, plan, workload, inputs, context, check, refresh), False
+
+
+def _make(
+    store: Store,
+    step: Step,
+    plan: Plan,
+    workload: Workload,
+    inputs: Sequence[Input],
+    context: RunContext,
+    check: Check,
+    refresh: bool,
+) -> Artifact:
+    """Runs a step and publishes its output; see `get_or_run`."""
     partial = store.partial(step.name, plan.key)
     # The step itself checks what it looks up; all of that output may be far more.
     read = [each for each in inputs if each.step not in step.looked_up]
@@ -90,7 +104,7 @@ def get_or_run(
     shutil.rmtree(scratch)
     artifact = store.find(step.name, plan.key)
     assert artifact is not None
-    return artifact, False
+    return artifact
 
 
 def run_uncached(
@@ -120,14 +134,7 @@ def run_uncached(
             configuration=workload,
         )
         manifest = _run(step, plan, workload, inputs, workspace, context)
-    return Artifact(
-        step.name,
-        plan.key,
-        manifest["digest"],
-        Path(),
-        manifest["facts"],
-        manifest["provenance"],
-    )
+    return Artifact.of(step.name, plan.key, Path(), manifest)
 
 
 @contextmanager

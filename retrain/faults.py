@@ -2,7 +2,6 @@
 
 import difflib
 import re
-import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
@@ -104,16 +103,9 @@ def did_you_mean(name: Any, known: Iterable[str]) -> str:
 
 def shown(value: Any) -> str:
     """A value for a message; short, whatever it is."""
-    try:
-        return _REPR.repr(value)
-    except ValueError:  # Python writes no integer of more than 4300 digits
-        return "a very large number"
+    return shorten(repr(value), 80)
 
 
 def shorten(text: str, length: int = 60) -> str:
     """A text for a message; at most `length` characters of it."""
     return text if len(text) <= length else text[: length - 2] + " …"
-
-
-_REPR = reprlib.Repr()
-_REPR.maxstring = _REPR.maxother = 80

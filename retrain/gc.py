@@ -19,7 +19,6 @@ from retrain.registry import lineage, snapshot, versions
 from retrain.roots import Roots
 from retrain.runs.records import LATEST, STARTED
 from retrain.store import Store
-from retrain.verify import leftovers
 
 KEEP = 5  # runs of each flow and workload
 DAY = 86400.0  # seconds; what was used or made since then stays
@@ -101,7 +100,7 @@ def _artifacts(store: Store, needed: Roots, since: float) -> Iterator[Finding]:
 
 
 def _leftovers(store: Store, since: float) -> Iterator[Finding]:
-    for step, key, path in leftovers(store):
+    for step, key, path in store.leftovers():
         # What was half published is of no use to anyone; checkpoints are.
         kind = "leftover" if path.name.startswith(".") else "scratch"
         if kind == "leftover" or store.last_used(step, key) < since:

@@ -1,17 +1,128 @@
-"""The output of a step: what is known of it, what is listed of its files, and their digest."""
+"""The output of a step: its plan, which is what it depends on, and what is known of its files."""
 
 import hashlib
+import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from retrain.code import code_digests
 from retrain.digests import sha256_of
-from retrain.step import REPORT, digest_of
+from retrain.step import REPORT, Input, Step, digest_of
+from retrain.workload import Workload
 
 MANIFEST = "manifest.json"  # of an output in the store; see `retrain/store.py`
+
+
+@cache
+def first_defaults() -> dict[str, Any]:
+    """The default that each parameter had when it was new, by dotted name.
+
+    Lines are added to the file, with the parameter, and never changed. The settings of the families
+    and what has no default are not in it.
+    """
+    file = Path(__file__).with_name("first_defaults.json")
+    defaults: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return defaults
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that the output of a step depends on, known before it runs.
+
+    Attributes:
+        step: The step's name.
+        config: The parameters that it reads, by dotted name.
+        inputs: The digests of its inputs, by the step they come from.
+        code: The digests of the modules that it runs, by dotted name.
+        libraries: The versions of the libraries that change its output.
+    """
+
+    step: str
+    config: Mapping[str, Any]
+    inputs: Mapping[str, str]
+    code: Mapping[str, str]
+    libraries: Mapping[str, str]
+
+    @property
+    def key(self) -> str:
+        """SHA-256 (hex) over the attributes; no time, path, host or environment.
+
+        Of the parameters, those count that differ from the first default that they had, which
+        stands in `first_defaults.json`. So a new parameter, whose default changes nothing, changes
+        no key. A default that is changed later is no longer the first one, and changes the keys of
+        all who have it. A parameter that the file lacks always counts.
+        """
+        return digest_of(asdict(self) | {"config": self._changed()})
+
+    @property
+    def definition(self) -> str:
+        """SHA-256 (hex) over what the key is over, except the inputs."""
+        return digest_of(asdict(self) | {"config": self._changed(), "inputs": {}})
+
+    def _changed(self) -> dict[str, Any]:
+        first = first_defaults()
+        return {
+            name: value
+            for name, value in self.config.items()
+            if name not in first or value != first[name]
+        }
+
+
+def plan(step: Step, workload: Workload, inputs: Sequence[Input]) -> Plan:
+    """Makes the plan of a step: what its output depends on."""
+    wanted = step.inputs_for(workload)
+    assert tuple(each.step for each in inputs) == wanted, (step.name, inputs)
+    chosen = step.chosen(workload, *inputs)
+    modules = (step.function.__module__, *chosen.modules)
+    return Plan(
+        step=step.name,
+        config={
+            name: value
+            for name, value in workload.flat().items()
+            if any(name == read or name.startswith(f"{read}.") for read in step.reads)
+        },
+        inputs={each.step: each.digest for each in inputs if each.step not in step.looked_up},
+        code=code_digests(modules, without=step.reports_with),
+        libraries={name: version(name) for name in sorted({*step.libraries, *chosen.libraries})},
+    )
+
+
+def difference(before: Plan, now: Plan) -> str:
+    """Describes what changed between two plans of a step: `train.lr 0.001 -> 0.0005`."""
+    old, new = ({**first_defaults(), **plan.config} for plan in (before, now))
+    changes = [
+        f"{name} {_show(old.get(name))} -> {_show(new.get(name))}"
+        for name in sorted({*before.config, *now.config})
+        if old.get(name) != new.get(name)
+    ]
+    changes += [
+        f"{name} has a new output" if name != "data" else "the data changed"
+        for name in now.inputs
+        if before.inputs.get(name) != now.inputs[name]
+    ]
+    code = [
+        name
+        for name in sorted({*before.code, *now.code})
+        if before.code.get(name) != now.code.get(name)
+    ]
+    if code:
+        changes.append(f"code of {' and '.join(code)}")
+    changes += [
+        f"{name} {_show(before.libraries.get(name))} -> {_show(now.libraries.get(name))}"
+        for name in sorted({*before.libraries, *now.libraries})
+        if before.libraries.get(name) != now.libraries.get(name)
+    ]
+    return ", ".join(changes)
+
+
+def _show(value: Any) -> str:
+    return "unset" if value is None else str(value)
 
 
 @dataclass(frozen=True)
@@ -35,6 +146,11 @@ class Artifact:
     folder: Path
     facts: Mapping[str, Any]
     provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, step: str, key: str, folder: Path, manifest: Mapping[str, Any]) -> "Artifact":
+        """An output as its manifest describes it."""
+        return cls(step, key, manifest["digest"], folder, manifest["facts"], manifest["provenance"])
 
 
 def digest_of_output(facts: Mapping[str, Any], files: Sequence[Mapping[str, Any]]) -> str:

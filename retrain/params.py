@@ -7,7 +7,6 @@ not converted.
 import json
 import re
 import sys
-import warnings
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from models import families
 from retrain.errors import UsageError
@@ -214,9 +213,7 @@ def parse_yaml(text: str) -> Any:
         YAMLError: It is not YAML.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ReusedAnchorWarning)  # YAML allows it
-            return YAML(typ="safe", pure=True).load(text)
+        return YAML(typ="safe", pure=True).load(text)
     except (RecursionError, ValueError) as error:  # a value may look like a date or a number
         raise YAMLError(str(error).partition(";")[0]) from None
 

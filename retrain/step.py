@@ -1,4 +1,4 @@
-"""Defines a step, and the plan that decides whether it has to run.
+"""Defines a step.
 
 A step is one function under the decorator `step`. It takes the sections of the workload that it
 reads, the outputs of earlier steps and a workspace, writes its files into the workspace's folder,
@@ -10,13 +10,10 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass
-from functools import cache
-from importlib.metadata import version
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from retrain.code import code_digests
 from retrain.project import Project
 from retrain.workload import Workload
 
@@ -168,7 +165,7 @@ class Runner(Protocol):
             workload: With other parameters than the run's.
         """
 
-    def would_run(self, plan: "Plan") -> bool:
+    def would_run(self, step: str, key: str) -> bool:
         """Whether the call of a cached step would run it, because the store lacks its output."""
 
 
@@ -212,7 +209,6 @@ class Step:
             `report/`: a change in them does not change the output.
         cached: Whether the same key gives the same output. False for a step that reads the
             registry.
-        retries: How often the step is tried again after an error that may pass.
         hours: The time limit of each try, if the workload's `limits` have none for the step.
         needed: Whether a flow calls the step for a workload.
         has_stage: Whether `dvc.yaml` has a stage for the step.
@@ -238,7 +234,6 @@ class Step:
     libraries: tuple[str, ...] = ()
     reports_with: tuple[str, ...] = ()
     cached: bool = True
-    retries: int = 2
     hours: float = 24.0
     needed: Callable[[Workload], bool] = lambda workload: True
     has_stage: bool = True
@@ -335,113 +330,7 @@ def step(
     return lambda function: Step(name or function.__name__, function, reads, inputs, **options)
 
 
-@cache
-def first_defaults() -> dict[str, Any]:
-    """The default that each parameter had when it was new, by dotted name.
-
-    Lines are added to the file, with the parameter, and never changed. The settings of the families
-    and what has no default are not in it.
-    """
-    file = Path(__file__).with_name("first_defaults.json")
-    defaults: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return defaults
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Everything that the output of a step depends on, known before it runs.
-
-    Attributes:
-        step: The step's name.
-        config: The parameters that it reads, by dotted name.
-        inputs: The digests of its inputs, by the step they come from.
-        code: The digests of the modules that it runs, by dotted name.
-        libraries: The versions of the libraries that change its output.
-    """
-
-    step: str
-    config: Mapping[str, Any]
-    inputs: Mapping[str, str]
-    code: Mapping[str, str]
-    libraries: Mapping[str, str]
-
-    @property
-    def key(self) -> str:
-        """SHA-256 (hex) over the attributes; no time, path, host or environment.
-
-        Of the parameters, those count that differ from the first default that they had, which
-        stands in `first_defaults.json`. So a new parameter, whose default changes nothing, changes
-        no key. A default that is changed later is no longer the first one, and changes the keys of
-        all who have it. A parameter that the file lacks always counts.
-        """
-        return digest_of(asdict(self) | {"config": self._changed()})
-
-    @property
-    def definition(self) -> str:
-        """SHA-256 (hex) over what the key is over, except the inputs."""
-        return digest_of(asdict(self) | {"config": self._changed(), "inputs": {}})
-
-    def _changed(self) -> dict[str, Any]:
-        first = first_defaults()
-        return {
-            name: value
-            for name, value in self.config.items()
-            if name not in first or value != first[name]
-        }
-
-
-def plan(step: Step, workload: Workload, inputs: Sequence[Input]) -> Plan:
-    """Makes the plan of a step: what its output depends on."""
-    wanted = step.inputs_for(workload)
-    assert tuple(each.step for each in inputs) == wanted, (step.name, inputs)
-    chosen = step.chosen(workload, *inputs)
-    modules = (step.function.__module__, *chosen.modules)
-    return Plan(
-        step=step.name,
-        config={
-            name: value
-            for name, value in workload.flat().items()
-            if any(name == read or name.startswith(f"{read}.") for read in step.reads)
-        },
-        inputs={each.step: each.digest for each in inputs if each.step not in step.looked_up},
-        code=code_digests(modules, without=step.reports_with),
-        libraries={name: version(name) for name in sorted({*step.libraries, *chosen.libraries})},
-    )
-
-
-def difference(before: Plan, now: Plan) -> str:
-    """Describes what changed between two plans of a step: `train.lr 0.001 -> 0.0005`."""
-    old, new = ({**first_defaults(), **plan.config} for plan in (before, now))
-    changes = [
-        f"{name} {_show(old.get(name))} -> {_show(new.get(name))}"
-        for name in sorted({*before.config, *now.config})
-        if old.get(name) != new.get(name)
-    ]
-    changes += [
-        f"{name} has a new output" if name != "data" else "the data changed"
-        for name in now.inputs
-        if before.inputs.get(name) != now.inputs[name]
-    ]
-    code = [
-        name
-        for name in sorted({*before.code, *now.code})
-        if before.code.get(name) != now.code.get(name)
-    ]
-    if code:
-        changes.append(f"code of {' and '.join(code)}")
-    changes += [
-        f"{name} {_show(before.libraries.get(name))} -> {_show(now.libraries.get(name))}"
-        for name in sorted({*before.libraries, *now.libraries})
-        if before.libraries.get(name) != now.libraries.get(name)
-    ]
-    return ", ".join(changes)
-
-
 def digest_of(value: Any) -> str:
     """SHA-256 (hex) of a JSON-able value; the order of its keys does not matter."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _show(value: Any) -> str:
-    return "unset" if value is None else str(value)

@@ -16,10 +16,10 @@ from typing import Any
 
 from retrain.atomic import write_json
 from retrain.locks import locked
-from retrain.outputs import MANIFEST, Artifact as Artifact, digest_of_output
+from retrain.outputs import MANIFEST, Artifact as Artifact, Plan, digest_of_output
 from retrain.project import Project
 from retrain.runs import console
-from retrain.step import Plan, TrialContext
+from retrain.step import TrialContext
 
 _SCRATCH = "scratch"
 _LAST = "last"
@@ -43,10 +43,7 @@ class Store:
         manifest, damage = self.inspect(step, key)
         if damage:
             return None
-        folder = self.folder(step, key)
-        return Artifact(
-            step, key, manifest["digest"], folder, manifest["facts"], manifest["provenance"]
-        )
+        return Artifact.of(step, key, self.folder(step, key), manifest)
 
     def damage(self, step: str, key: str) -> str | None:
         """What is wrong with an artifact; None if nothing is.
@@ -88,12 +85,15 @@ class Store:
                 yield path.parent.name, path.name
 
     def leftovers(self) -> Iterator[tuple[str, str, Path]]:
-        """The step, the key and the folder of what killed runs, and runs in progress, half made."""
-        for path in sorted((self.root / _SCRATCH).glob("*/*")):
-            yield path.parent.name, path.name, path
-        for path in sorted(self.root.glob("*/.*")):
-            if path.suffix in (".partial", ".discarded") and not self._is_own(path.parent):
-                yield path.parent.name, path.stem.removeprefix("."), path
+        """The step, the key and the folder of what killed runs have left; each key is locked."""
+        from filelock import Timeout
+
+        half = [path for end in ("partial", "discarded") for path in self.root.glob(f"*/.*.{end}")]
+        half = [path for path in half if not self._is_own(path.parent)]
+        for path in sorted([*half, *self.root.glob(f"{_SCRATCH}/*/*")]):
+            step, key = path.parent.name, path.name.removeprefix(".").partition(".")[0]
+            with suppress(Timeout), self.lock(step, key, wait=False):
+                yield step, key, path
 
     def locks(self) -> Iterator[tuple[str, str]]:
         """The step and the key of every lock, held or not."""

@@ -1,10 +1,9 @@
 """Checks whether artifacts have changed since they were made, by the digests of their files."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from retrain.digests import sha256_of
@@ -13,16 +12,11 @@ from retrain.outputs import state_of
 from retrain.step import Input
 from retrain.store import Artifact, Store
 
-MAX_THREADS = 8
+THREADS = 8
 
 
 def find_damage(store: Store, step: str, key: str) -> str | None:
-    """Reads all files of an artifact; tells what is wrong with it, None if nothing is.
-
-    Several threads read: half of the CPUs, at most `MAX_THREADS`, so that the step has the rest.
-    """
-    from joblib import cpu_count  # respects the limits of a container
-
+    """Reads all files of an artifact; tells what is wrong with it, None if nothing is."""
     manifest, damage = store.inspect(step, key)
     if damage:
         return damage
@@ -35,7 +29,7 @@ def find_damage(store: Store, step: str, key: str) -> str | None:
             return f"{file['path']} cannot be read: {error.strerror}"
         return None if is_same else f"{file['path']} has changed"
 
-    with ThreadPoolExecutor(max(1, min(MAX_THREADS, int(cpu_count()) // 2))) as pool:
+    with ThreadPoolExecutor(THREADS) as pool:
         # After the first damaged file, and when a run is interrupted, the rest is not read.
         return next(filter(None, pool.map(damage_of, manifest["files"])), None)
 
@@ -137,23 +131,12 @@ def verify(store: Store, progress: Callable[[int, int], None]) -> list[Damage]:
 
     damaged, keys = [], list(store.entries())
     for number, (step, key) in enumerate(keys, 1):
-        if find_damage(store, step, key):
-            # Read again under the lock: it may just have been replaced.
-            with suppress(Timeout), store.lock(step, key, wait=False):
-                reason = find_damage(store, step, key)
-                if reason and store.folder(step, key).exists():
-                    damaged.append(Damage(step, key, reason))
+        with suppress(Timeout), store.lock(step, key, wait=False):
+            reason = find_damage(store, step, key)
+            if reason and store.folder(step, key).exists():
+                damaged.append(Damage(step, key, reason))
         progress(number, len(keys))
     return damaged
-
-
-def leftovers(store: Store) -> Iterator[tuple[str, str, Path]]:
-    """What killed runs have half made, as `Store.leftovers` gives it; each key is locked."""
-    from filelock import Timeout
-
-    for step, key, path in store.leftovers():
-        with suppress(Timeout), store.lock(step, key, wait=False):
-            yield step, key, path
 
 
 def discard_if_damaged(store: Store, step: str, key: str) -> None:

@@ -9,6 +9,7 @@ from flows.reports.data import DataReport
 from flows.train import train
 from retrain import preflight
 from retrain.errors import UsageError
+from retrain.outputs import plan
 from retrain.params import as_yaml, origin_of, vary
 from retrain.project import Project
 from retrain.runs import console
@@ -16,7 +17,7 @@ from retrain.runs.records import Document
 from retrain.runs.state import RunState
 from retrain.search import report, space as spaces
 from retrain.search.study import COMPLETE, FAILED, PRUNED, Search, search_key
-from retrain.step import REPORT, Step, plan
+from retrain.step import REPORT, Step
 from retrain.workload import Workload
 from tasks.data.champion import Start
 from tasks.data.embeddings import prepared_by

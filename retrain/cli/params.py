@@ -1,13 +1,57 @@
-"""The command about the parameters of workloads: `params`."""
+"""The command about the parameters of workloads, `params`, from their declarations.
+
+`params.schema.json`, by which editors check `params.yaml`, and `docs/parameters.md` are made by it.
+"""
 
 import json
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from models import families
 from retrain.cli.command import TRAINING, Answer, app
+from retrain.params import as_yaml
+from retrain.workload import Workload
 
-if TYPE_CHECKING:
-    from retrain.parameters import Parameter
+Schema = Mapping[str, Any]
+
+# JSON Schema's names of bounds, and how a person writes them.
+BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+TYPES = {
+    "integer": "whole number",
+    "string": "text",
+    "boolean": "true or false",
+    "null": "none",
+    "number": "number",
+}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a workload.
+
+    Attributes:
+        name: Its dotted name: `train.lr`.
+        values: What it may be: a type with bounds, or the values themselves.
+        is_required: Whether a workload has to set it.
+        default: As JSON has it.
+        description: What it does.
+        family: The family whose networks have it; None for all.
+    """
+
+    name: str
+    values: str
+    is_required: bool
+    default: Any
+    description: str
+    family: str | None = None
+
+    @property
+    def default_in_words(self) -> str:
+        """The default, for a person."""
+        if self.is_required:
+            return "must be set"
+        return "none" if self.default is None else f"`{as_yaml(self.default)}`"
 
 
 @app.command(group=TRAINING)
@@ -21,31 +65,107 @@ def params(prefix: str = "", /, *, schema: bool = False, markdown: bool = False)
         schema: Write the JSON schema of params.yaml, for editors.
         markdown: Write the page docs/parameters.md.
     """
-    from retrain import parameters
-
     if schema:
-        document = parameters.json_schema()
+        document = json_schema()
         return Answer(document, lambda: print(json.dumps(document, indent=1)))
     if markdown:
-        page = parameters.markdown()
+        page = markdown_page()
         return Answer({"markdown": page}, lambda: print(page, end=""))
-    listed = [each for each in parameters.parameters() if each.name.startswith(prefix)]
+    listed = [each for each in parameters() if each.name.startswith(prefix)]
     if not listed:
         raise ValueError(f"No parameter begins with {prefix}. All are listed by: retrain params")
-    return Answer([_as_json(each) for each in listed], lambda: _show(listed))
+    return Answer([asdict(each) for each in listed], lambda: _show(listed))
 
 
-def _as_json(parameter: "Parameter") -> dict[str, Any]:
-    """A parameter as JSON-able values; one that has to be set has no `default`."""
-    values = asdict(parameter)
-    if values["default"] is ...:
-        del values["default"]
-    return values
-
-
-def _show(listed: "list[Parameter]") -> None:
+def _show(listed: list[Parameter]) -> None:
     for parameter in listed:
-        of_family = f" ({parameter.family})" if parameter.family else ""
-        default = "must be set" if parameter.default is ... else f"default {parameter.default}"
-        values = parameter.values.replace("`", "")
-        print(f"{parameter.name}{of_family}: {values}; {default}\n    {parameter.description}")
+        name = f"{parameter.name} ({parameter.family})" if parameter.family else parameter.name
+        line = f"{name}: {parameter.values}; default: {parameter.default_in_words}"
+        print(line.replace("`", ""), f"    {parameter.description}", sep="\n")
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of `params.yaml`."""
+    schema = Workload.model_json_schema()
+    definitions = schema.pop("$defs")
+    del schema["properties"]["name"]  # it is the key
+    schema["required"].remove("name")
+    definitions |= {"Workload": schema, "Model": {"oneOf": [*map(_family, families.FAMILIES)]}}
+    workloads = {"type": "object", "additionalProperties": {"$ref": "#/$defs/Workload"}}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "properties": {"workloads": workloads},
+        "$defs": definitions,
+    }
+
+
+def parameters() -> list[Parameter]:
+    """All parameters, in the order of their declaration; those of the families come last."""
+    schema = Workload.model_json_schema()
+    del schema["properties"]["name"], schema["properties"]["model"]
+    found = [*_below(schema, schema["$defs"], "")]
+    for family in families.FAMILIES:
+        found += _below(_family(family), {}, "model.", family)
+    return found
+
+
+def markdown_page() -> str:
+    """The parameters as a page, with a table for each section."""
+    lines = ["# The parameters of a workload", "", "Made by `retrain params --markdown`.", ""]
+    heading = None
+    for parameter in parameters():
+        section = parameter.name.partition(".")[0]
+        wanted = f"{section} of the family {parameter.family}" if parameter.family else section
+        if wanted != heading:
+            heading = wanted
+            lines += [
+                "",
+                f"## {heading}",
+                "",
+                "| parameter | values | default | |",
+                "|---|---|---|---|",
+            ]
+        cells = [f"`{parameter.name}`", parameter.values, parameter.default_in_words]
+        cells.append(parameter.description)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join([*lines, ""])
+
+
+def _family(family: str) -> dict[str, Any]:
+    """The schema of the section `model` for a family."""
+    schema: dict[str, Any] = families.module_of(family).Settings.model_json_schema()
+    name = {"const": family, "description": "The kind of network: a module of `models/`."}
+    schema["properties"] = {"family": name} | schema["properties"]
+    return schema | {"required": ["family", *schema.get("required", [])]}
+
+
+def _below(
+    schema: Schema, definitions: Mapping[str, Schema], above: str, family: str | None = None
+) -> Iterator[Parameter]:
+    """The parameters of a section and of the sections in it."""
+    for name, declared in schema["properties"].items():
+        kinds = declared.get("anyOf", [declared])
+        sections = [kind["$ref"].rpartition("/")[2] for kind in kinds if "$ref" in kind]
+        if not sections or "description" in declared:
+            values = " or ".join(map(_values, kinds))
+            known = (declared.get("default"), declared.get("description", ""), family)
+            yield Parameter(above + name, values, name in schema.get("required", ()), *known)
+        for section in sections:
+            yield from _below(definitions[section], definitions, f"{above}{name}.", family)
+
+
+def _values(kind: Schema) -> str:
+    """What a parameter of a kind may be, for a person."""
+    if "$ref" in kind:
+        return "a section"
+    if "const" in kind or "enum" in kind:
+        return ", ".join(f"`{value}`" for value in kind.get("enum", [kind.get("const")]))
+    if kind.get("type") == "array":
+        items = kind.get("items", {})
+        return f"list of {_values(items)}" if items else "list"
+    if kind.get("type") == "object":
+        return "mapping"
+    name = TYPES[kind["type"]] if "type" in kind else "anything"
+    bounds = [f"{sign} {kind[bound]}" for bound, sign in BOUNDS.items() if bound in kind]
+    return " ".join([name, *bounds])

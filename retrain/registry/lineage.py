@@ -14,9 +14,9 @@ from typing import Any
 
 from retrain import tracking
 from retrain.errors import UsageError
+from retrain.outputs import Plan
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
-from retrain.step import Plan
 from retrain.store import Store
 
 FOLDER = "lineage"  # of the run's artifacts
@@ -32,7 +32,7 @@ class Made:
         step: The name of the step.
         digest: SHA-256 (hex) of the output.
         key: The key of its plan; None if the store did not have it any more.
-        plan: What it depended on, as `retrain.step.Plan` has it; None as above.
+        plan: What it depended on, as `retrain.outputs.Plan` has it; None as above.
         provenance: As `retrain.store.Artifact` has it; empty as above.
     """
 

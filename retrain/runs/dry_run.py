@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
+from retrain.outputs import Plan, plan
 from retrain.runs.records import Document
 from retrain.runs.state import Outcome, StateRunner
-from retrain.step import Input, Plan, Step, Workspace, digest_of, plan
+from retrain.step import Input, Step, Workspace, digest_of
 from retrain.store import Artifact
 from retrain.workload import Workload
 
@@ -72,7 +73,7 @@ class DryRun(StateRunner):
         self.state.add(outcome, found)
         return found
 
-    def would_run(self, now: Plan) -> bool:
+    def would_run(self, step: str, key: str) -> bool:
         """Never: a dry run ends at the first step that would run."""
         return False
 

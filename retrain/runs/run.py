@@ -8,10 +8,11 @@ from typing import Any
 
 from retrain.errors import DamagedArtifactError
 from retrain.execute import get_or_run, run_uncached
+from retrain.outputs import Plan, plan
 from retrain.runs import console
 from retrain.runs.dry_run import ASKED, REFRESHED
 from retrain.runs.state import Outcome, StateRunner
-from retrain.step import Input, Plan, Step, TrialContext, following, plan
+from retrain.step import Input, Step, TrialContext, following
 from retrain.store import Artifact, RunContext
 from retrain.verify import Verifier, retry_damaged
 from retrain.workload import Workload
@@ -80,9 +81,9 @@ class Run(StateRunner):
             self.state.remember(planned)
         return artifact
 
-    def would_run(self, plan: Plan) -> bool:
+    def would_run(self, step: str, key: str) -> bool:
         """Whether a cached step would run, because the store lacks its output."""
-        return self.refresh or self.state.reason_to_run(plan) is not None
+        return self.refresh or self.state.store.damage(step, key) is not None
 
     def run_trial(
         self, step: Step, workload: Workload, trial: TrialContext, *inputs: Input

@@ -6,8 +6,9 @@ from pathlib import Path
 from time import monotonic
 
 from retrain.atomic import write_json
+from retrain.outputs import Plan, difference
 from retrain.project import Project
-from retrain.step import DataVersion, Plan, difference
+from retrain.step import DataVersion
 from retrain.store import Artifact, RunContext, Store
 from retrain.workload import Workload
 

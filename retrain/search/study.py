@@ -12,8 +12,9 @@ from pathlib import Path
 from statistics import median_high
 from typing import TYPE_CHECKING, Any
 
+from retrain.outputs import Plan
 from retrain.search.space import Parameter, Values, first_values, from_optuna
-from retrain.step import Plan, digest_of
+from retrain.step import digest_of
 from retrain.workload import Tune
 
 if TYPE_CHECKING:

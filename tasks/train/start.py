@@ -1,8 +1,8 @@
 """Finds the weights that a training starts from: new ones, or those of the champion."""
 
+from retrain.outputs import plan
 from retrain.project import Project
 from retrain.registry import decisions, versions
-from retrain.step import plan
 from retrain.store import Artifact
 from retrain.workload import Workload
 from tasks.data.champion import Registered, Start

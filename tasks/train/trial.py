@@ -10,10 +10,11 @@ from retrain.errors import DamagedArtifactError, PrunedError, UsageError
 from retrain.execute import get_or_run
 from retrain.limits import ends_process
 from retrain.messages import message_of
+from retrain.outputs import plan
 from retrain.params import vary
 from retrain.project import Project
 from retrain.search.study import COMPLETE, FAILED, PRUNED, Ending
-from retrain.step import REPORT, Input, TrialContext, plan
+from retrain.step import REPORT, Input, TrialContext
 from retrain.store import Artifact, RunContext, Store
 from retrain.verify import Verifier
 from retrain.workload import Workload

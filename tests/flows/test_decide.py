@@ -10,11 +10,12 @@ from typing import Any
 
 from flows.train import decide
 from retrain.execute import get_or_run, run_uncached
+from retrain.outputs import plan
 from retrain.params import Origin
 from retrain.project import Project
 from retrain.registry import audit, decisions, versions
 from retrain.runs.state import RunState, StateRunner
-from retrain.step import DataVersion, following, plan
+from retrain.step import DataVersion, following
 from retrain.store import RunContext, Store
 from retrain.workload import Data, Gate, Model, Workload
 from tests import templates

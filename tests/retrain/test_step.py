@@ -3,16 +3,9 @@
 from dataclasses import replace
 from importlib.metadata import version
 
-from retrain import step as steps
-from retrain.step import (
-    Chosen,
-    DataVersion,
-    Plan,
-    Step,
-    difference,
-    first_defaults,
-    plan,
-)
+from retrain import outputs
+from retrain.outputs import Plan, difference, first_defaults, plan
+from retrain.step import Chosen, DataVersion, Step
 from retrain.workload import Data, Model, Workload
 
 DATA = DataVersion("abc", tracked=True)
@@ -67,7 +60,7 @@ def planned(**config):
 
 def test_a_new_parameter_with_its_default_changes_no_key(monkeypatch):
     before = planned(**{"train.lr": 0.5})
-    monkeypatch.setattr(steps, "first_defaults", lambda: {"train.lr": 0.001, "train.new": 3})
+    monkeypatch.setattr(outputs, "first_defaults", lambda: {"train.lr": 0.001, "train.new": 3})
     assert planned(**{"train.lr": 0.5, "train.new": 3}).key == before.key
     assert planned(**{"train.lr": 0.5, "train.new": 3}).definition == before.definition
     other = planned(**{"train.lr": 0.5, "train.new": 4})

@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from retrain.execute import get_or_run
-from retrain.outputs import MANIFEST
+from retrain.outputs import MANIFEST, difference, plan
 from retrain.project import Project
-from retrain.step import DataVersion, Step, Workspace, difference, plan
+from retrain.step import DataVersion, Step, Workspace
 from retrain.store import RunContext, Store
 from retrain.verify import Verifier
 from retrain.workload import Data, Model, Train, Workload

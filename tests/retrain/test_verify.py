@@ -6,7 +6,7 @@ import pytest
 
 from retrain.errors import DamagedArtifactError
 from retrain.outputs import MANIFEST
-from retrain.verify import Verifier, discard_if_damaged, leftovers, retry_damaged, verify
+from retrain.verify import Verifier, discard_if_damaged, retry_damaged, verify
 from tests.retrain.test_store import make_toy, with_lr
 
 
@@ -54,9 +54,9 @@ def test_an_artifact_that_is_being_made_again_is_not_reported(store, made):
     store.partial("toy", made.key).mkdir()
     with store.lock("toy", made.key):
         assert verified(store) == []
-        assert list(leftovers(store)) == []
+        assert list(store.leftovers()) == []
     assert len(verified(store)) == 1
-    assert [path for _, _, path in leftovers(store)] == [store.partial("toy", made.key)]
+    assert [path for _, _, path in store.leftovers()] == [store.partial("toy", made.key)]
 
 
 def test_an_artifact_is_read_once_in_a_run(store, made, monkeypatch):

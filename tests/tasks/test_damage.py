@@ -10,8 +10,9 @@ from PIL import Image
 
 from retrain.errors import DamagedArtifactError
 from retrain.execute import get_or_run
+from retrain.outputs import plan
 from retrain.project import Project
-from retrain.step import Input, plan
+from retrain.step import Input
 from retrain.store import Artifact, RunContext, Store
 from retrain.verify import Verifier
 from retrain.workload import Checks, Data, Images, Scale, Train, Workload

@@ -12,8 +12,9 @@ from ruamel.yaml import YAML
 
 from flows.train import train
 from retrain.hardware import has_bf16
+from retrain.outputs import Plan, difference, first_defaults, plan
 from retrain.params import load_workload
-from retrain.step import DataVersion, Plan, difference, first_defaults, plan
+from retrain.step import DataVersion
 from retrain.store import Artifact
 from retrain.workload import Augment, Data, Model, Workload
 

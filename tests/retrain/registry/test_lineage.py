@@ -13,11 +13,10 @@ from pyarrow import parquet
 from retrain import tracking
 from retrain.atomic import write_json
 from retrain.errors import UsageError
-from retrain.outputs import MANIFEST, digest_of_output, list_files
+from retrain.outputs import MANIFEST, Plan, digest_of_output, list_files
 from retrain.project import Project
 from retrain.registry import audit, lineage, versions
 from retrain.registry.lineage import Images, Lineage, Made
-from retrain.step import Plan
 from retrain.store import Store
 from tests import templates
 from tests.retrain.registry.helpers import candidate_of, register

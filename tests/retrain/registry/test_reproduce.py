@@ -6,12 +6,12 @@ import pytest
 
 from retrain import hardware
 from retrain.errors import UsageError
+from retrain.outputs import Plan
 from retrain.params import parse_yaml
 from retrain.project import Project
 from retrain.registry import decisions, packages, reproduce as module, rerun, versions
 from retrain.registry.lineage import Made
 from retrain.registry.reproduce import Reproduction
-from retrain.step import Plan
 from tests import templates
 from tests.retrain.registry.helpers import decision, register
 from tests.retrain.registry.test_lineage import record

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from retrain.execute import get_or_run
+from retrain.outputs import plan
 from retrain.project import Project
 from retrain.runs.dry_run import DryRun, StepHasToRunError
 from retrain.runs.state import RunState
-from retrain.step import DataVersion, Step, plan
+from retrain.step import DataVersion, Step
 from retrain.store import RunContext, Store, write_json
 from retrain.verify import Verifier
 from retrain.workload import Data, Model, Train, Workload

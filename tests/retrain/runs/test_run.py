@@ -10,8 +10,8 @@ from time import sleep
 
 import pytest
 
+from retrain.outputs import plan
 from retrain.runs.dry_run import ASKED, REFRESHED
-from retrain.step import plan
 from retrain.store import Store
 from retrain.workload import Train
 from tests.retrain.runs.toy import ASKS, DATA, FIRST, SECOND, WORKLOAD, outcomes, reasons

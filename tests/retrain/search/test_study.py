@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 
 from retrain.errors import UsageError
+from retrain.outputs import Plan
 from retrain.params import load_workload
 from retrain.search import report
 from retrain.search.space import parameters, size
 from retrain.search.study import COMPLETE, FAILED, PRUNED, Ending, Search, search_key
-from retrain.step import Plan
 
 SHIPPED = Path(__file__).parents[3] / "params.yaml"
 LR = {"low": 1e-4, "high": 1e-1, "log": True}

@@ -6,9 +6,8 @@ from dataclasses import asdict
 import pyarrow.parquet as pq
 import pytest
 
-from retrain.outputs import digest_of_output, list_files
+from retrain.outputs import Plan, digest_of_output, list_files
 from retrain.registry.versions import ModelVersion
-from retrain.step import Plan
 from retrain.store import Store
 from retrain.workload import Data
 from tasks.data import image_table

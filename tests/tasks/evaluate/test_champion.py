@@ -15,14 +15,14 @@ from retrain import tracking
 from retrain.atomic import write_json
 from retrain.errors import DamagedArtifactError
 from retrain.execute import get_or_run
-from retrain.outputs import MANIFEST, digest_of_output, list_files
+from retrain.outputs import MANIFEST, Plan, digest_of_output, list_files, plan
 from retrain.project import Project
 from retrain.registry import audit, decisions, packages, versions
 from retrain.registry.ledger import Decision
 from retrain.registry.versions import Candidate
 from retrain.runs.dry_run import DryRun, StepHasToRunError
 from retrain.runs.state import RunState
-from retrain.step import DataVersion, Plan, following, plan
+from retrain.step import DataVersion, following
 from retrain.store import Artifact, RunContext, Store
 from retrain.verify import Verifier
 from retrain.workload import Data, Evaluate, Model, Workload

@@ -13,11 +13,11 @@ from retrain import hardware
 from retrain.atomic import write_json
 from retrain.cli.main import main
 from retrain.execute import get_or_run
-from retrain.outputs import MANIFEST
+from retrain.outputs import MANIFEST, Plan, plan
 from retrain.project import Project
 from retrain.registry import audit, lineage, versions
 from retrain.registry.lineage import Made
-from retrain.step import Input, Plan, Step, plan
+from retrain.step import Input, Step
 from retrain.store import Artifact, RunContext, Store
 from retrain.verify import Verifier
 from retrain.workload import Data, Model, Workload

@@ -13,9 +13,10 @@ import pytest
 from retrain import preflight
 from retrain.errors import UsageError
 from retrain.execute import get_or_run
+from retrain.outputs import plan
 from retrain.params import load_workload
 from retrain.project import Project
-from retrain.step import DataVersion, plan
+from retrain.step import DataVersion
 from retrain.store import RunContext, Store
 from retrain.workload import Data, Model, Workload
 from tasks.pull.step import data_version, find_source, pull

@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import load
 
 import models
+from retrain.outputs import plan
 from retrain.registry import packages, versions
 from retrain.registry.versions import Candidate
-from retrain.step import plan
 from retrain.store import Artifact
 from retrain.workload import Best, Data, Lora, Model, Train, Workload
 from tasks.data.champion import Registered, Start
