@@ -71,6 +71,8 @@ class Data(Section):
 
     def faults(self) -> Iterator[str]:
         """A sentence for each of the values that are valid alone but not together."""
+        if self.path.strip() in ("", "."):
+            yield "data.path: names no data; an example is data/digits."
         if has_login(self.path):
             yield refused("data.path")
         if self.split.val + self.split.test >= 1:

@@ -12,37 +12,36 @@ from flows.train import train
 from retrain.cli.main import main
 from retrain.errors import UsageError
 from retrain.project import Project, find_project
-from tests import warm_python
+
+
+def git(folder, *commands):
+    for command in commands:
+        identity = ("git", "-c", "user.name=t", "-c", "user.email=t@t")
+        subprocess.run([*identity, *command.split()], cwd=folder, check=True)
 
 
 @pytest.fixture
 def clone(tmp_path):
     """A project in a folder of a repository, with one commit."""
     root = tmp_path / "project"
-    root.mkdir()
+    (root / "ledger").mkdir(parents=True)
     (root / "a.py").write_text("A = 1\n")
     (root / "notes.txt").write_text("notes\n")
+    (root / "ledger" / "vit.json").write_text("1")
     (tmp_path / "beside.py").write_text("B = 1\n")
-    git = ("git", "-c", "user.name=t", "-c", "user.email=t@t")
-    for arguments in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "start")):
-        subprocess.run([*git, *arguments], cwd=tmp_path, check=True)
+    git(tmp_path, "init -q", "add -A", "commit -qm start")
     return Project(root)
 
 
-def test_an_unpacked_archive_has_no_commit(tmp_path):
+@pytest.mark.parametrize("has_git", [True, False])
+def test_an_unpacked_archive_has_no_commit(tmp_path, monkeypatch, has_git):
     project = Project(tmp_path)
-    assert project.commit() is None
-    assert project.uncommitted() is None
+    if not has_git:
+        monkeypatch.setenv("PATH", str(tmp_path))
+        with pytest.raises(FileNotFoundError, match="git is not installed"):
+            project.git("status")
+    assert (project.commit(), project.uncommitted()) == (None, None)
     assert not project.is_in_git()
-
-
-def test_without_git_there_is_no_commit_and_who_needs_git_is_told(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    project = Project(tmp_path)
-    assert project.commit() is None
-    assert project.uncommitted() is None
-    with pytest.raises(FileNotFoundError, match="git is not installed"):
-        project.git("status")
 
 
 def test_what_is_committed_or_no_code_is_no_uncommitted_change(clone):
@@ -80,53 +79,29 @@ def worktree(tmp_path):
     (clone / "retrain").mkdir(parents=True)
     (clone / "retrain" / "__init__.py").write_text("'Other code.'\n")
     (clone / "params.yaml").write_text("workloads: {}\n")
-    git = ("git", "-c", "user.name=t", "-c", "user.email=t@t")
-    for arguments in (
-        ("init", "-q"),
-        ("add", "-A"),
-        ("commit", "-qm", "start"),
-        ("worktree", "add", "-q", "../worktree"),
-    ):
-        subprocess.run([*git, *arguments], cwd=clone, check=True)
+    git(clone, "init -q", "add -A", "commit -qm start", "worktree add -q ../worktree")
     return tmp_path / "worktree"
 
 
-OURS = Path(retrain.__file__).parents[1]
-COMMAND = str(Path(warm_python.REAL).with_name("retrain"))
-
-
-def test_the_code_of_one_tree_does_not_run_in_another(worktree):
-    done = subprocess.run([COMMAND, "status"], cwd=worktree, capture_output=True, text=True)
-    assert done.returncode == 2
-    python = Path(COMMAND).with_name("python")
-    assert done.stderr.replace("python3", "python") == (
-        f"retrain: The code of {OURS} runs here, and the commit of {worktree} would be recorded. "
-        f"Run the code that is here: cd {worktree}; {python} -m retrain.cli …\n"
-    )
-
-
-def test_neither_does_it_for_a_worker_of_prefect_or_a_stage_of_dvc(worktree, monkeypatch):
+def test_the_code_of_one_tree_does_not_run_in_another(worktree, monkeypatch, capsys):
+    ours = Path(retrain.__file__).parents[1]
     monkeypatch.chdir(worktree)
-    with pytest.raises(UsageError, match=f"The code of {OURS} runs here"):
-        train.run("vit")
+    with pytest.raises(UsageError, match=f"The code of {ours} runs here"):
+        train.run("vit")  # as a worker of Prefect does
     assert main(["step", "pull", "vit"]) == 2
+    assert f"Run the code that is here: cd {worktree}; " in capsys.readouterr().err
 
 
-def test_a_tree_s_own_code_runs_whatever_the_way_to_it(tmp_path, monkeypatch):
-    (tmp_path / "link").symlink_to(OURS)
-    for root in (OURS, tmp_path / "link"):
+def test_a_tree_s_own_code_runs_whatever_the_way_to_it(tmp_path):
+    ours = Path(retrain.__file__).parents[1]
+    (tmp_path / "link").symlink_to(ours)
+    for root in (ours, tmp_path / "link"):
         assert find_project(root / "tests") == Project(root)
 
 
 def test_the_head_of_a_ledger_is_no_change_of_the_code(clone):
-    head = clone.root / "ledger" / "vit.json"
-    head.parent.mkdir()
-    head.write_text("1")
-    git = ("git", "-c", "user.name=t", "-c", "user.email=t@t")
-    for arguments in (("add", "-A"), ("commit", "-qm", "the head")):
-        subprocess.run([*git, *arguments], cwd=clone.root, check=True)
     commit = clone.commit()
-    head.write_text("2")
+    (clone.root / "ledger" / "vit.json").write_text("2")
     assert (clone.commit(), clone.uncommitted()) == (commit, None)
     (clone.root.parent / "beside.py").write_text("B = 2\n")
     assert clone.commit() == f"{commit}+dirty"

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from retrain import verify as module
 from retrain.errors import DamagedArtifactError
 from retrain.outputs import MANIFEST
 from retrain.verify import Verifier, discard_if_damaged, retry_damaged, verify
@@ -26,19 +27,15 @@ def verified(store):
 
 
 @pytest.mark.parametrize("name", ["lr.txt", "report/time.txt"])
-def test_a_flipped_byte_is_found_wherever_it_is(store, made, name):
-    assert verified(store) == []
+def test_a_flipped_byte_is_found_wherever_it_is(store, context, made, name):
+    make_toy(store, context, with_lr(0.5))
+    progress = []
+    assert verify(store, lambda *now: progress.append(now)) == []
+    assert progress == [(1, 2), (2, 2)]
     flip(made.folder / name)
     assert store.damage("toy", made.key) is None  # the size is the same
     [damage] = verified(store)
     assert (damage.step, damage.key, damage.reason) == ("toy", made.key, f"{name} has changed")
-
-
-def test_progress_is_reported_for_each_artifact(store, context, made):
-    make_toy(store, context, with_lr(0.5))
-    reported = []
-    verify(store, lambda *now: reported.append(now))
-    assert reported == [(1, 2), (2, 2)]
 
 
 def test_a_damaged_artifact_is_discarded_and_an_undamaged_one_is_not(store, made):
@@ -59,28 +56,18 @@ def test_an_artifact_that_is_being_made_again_is_not_reported(store, made):
     assert [path for _, _, path in store.leftovers()] == [store.partial("toy", made.key)]
 
 
-def test_an_artifact_is_read_once_in_a_run(store, made, monkeypatch):
-    from retrain import verify as module
-
-    read = []
-    monkeypatch.setattr(
-        module, "sha256_of", lambda path, real=module.sha256_of: (
-            read.append(path.name), real(path)
-        )[1],
-    )  # fmt: skip
+@pytest.mark.parametrize("is_trusted", [False, True])
+def test_an_artifact_is_read_at_most_once_in_a_run_unless_it_has_changed(
+    store, made, monkeypatch, is_trusted
+):
+    read, real = [], module.sha256_of
+    monkeypatch.setattr(module, "sha256_of", lambda path: read.append(path.name) or real(path))
     verifier = Verifier(store)
+    if is_trusted:  # the run has made it
+        verifier.trust(made)
     for _ in range(2):
         verifier.check([made])
-    assert sorted(read) == ["lr.txt", "time.txt"]
-    flip(made.folder / "lr.txt")
-    with pytest.raises(DamagedArtifactError, match=r"lr\.txt has changed"):
-        verifier.check([made])
-
-
-def test_what_the_run_has_made_itself_is_read_only_if_it_has_changed_since(store, made):
-    verifier = Verifier(store)
-    verifier.trust(made)
-    verifier.check([made])
+    assert sorted(read) == ([] if is_trusted else ["lr.txt", "time.txt"])
     flip(made.folder / "lr.txt")
     with pytest.raises(DamagedArtifactError, match=r"lr\.txt has changed"):
         verifier.check([made])

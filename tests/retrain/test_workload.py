@@ -36,6 +36,7 @@ def test_a_rule_of_the_gate_has_a_default_and_takes_no_wrong_value(name, default
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
+        ({"data": {"path": " "}}, "data.path: names no data"),
         (
             {"data": {"path": "x", "split": {"val": 0.5, "test": 0.5}}},
             "data.split: val and test together leave",
