@@ -8,7 +8,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -116,11 +115,8 @@ def find_compiler(on_gpu: bool) -> str | None:
     Returns:
         Its path; None if it is missing.
     """
-    if named := os.environ.get("CC" if on_gpu else "CXX"):
-        return shutil.which(named)
-    if on_gpu:
-        return shutil.which("gcc") or shutil.which("clang")
-    return shutil.which("clang++" if sys.platform == "darwin" else "g++")
+    variable, usual = ("CC", "gcc") if on_gpu else ("CXX", "g++")
+    return shutil.which(os.environ.get(variable) or usual)
 
 
 @cache

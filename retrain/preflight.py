@@ -1,13 +1,10 @@
 """Checks a run before its first step, so that it fails at once and not hours later."""
 
-import tempfile
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from retrain import tracking
 from retrain.errors import UsageError
 from retrain.faults import did_you_mean
-from retrain.messages import message_of
 from retrain.project import Project
 from retrain.step import Step
 from retrain.workload import Workload
@@ -72,27 +69,13 @@ def refuse(workload: Workload, faults: Iterable[str]) -> None:
 
 
 def check_surroundings(project: Project) -> None:
-    """Checks what a run needs around it: folders to write to, and the servers that it uses.
+    """Checks the servers that a run uses.
 
     Raises:
-        ValueError: A folder cannot be written to.
         UsageError: The driver of MLflow's database is not installed.
         ConnectionError: A server that the environment names does not answer within seconds.
     """
     from retrain.servers import ray_cluster
 
-    for folder in (project.state, project.store):
-        _check_writable(folder)
-    _check_writable(Path(tempfile.gettempdir()))
     tracking.check(project)
     ray_cluster.check()
-
-
-def _check_writable(folder: Path) -> None:
-    """Writes to a folder, which is created, as much as shows that its disk is not full."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(1 << 16))
-    except OSError as error:
-        raise ValueError(f"{folder} cannot be written to. {message_of(error)}") from error

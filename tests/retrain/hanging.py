@@ -1,26 +1,22 @@
-"""A flow with one step that hangs, for a process of its own."""
+"""A flow whose step waits for workers that hang, for a process of its own."""
 
 import os
 import time
-from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 
 from prefect import flow, runtime
 
 from retrain import limits
+from retrain.caching import run_as_task
 from retrain.project import Project
-from retrain.runs.run import Run
-from retrain.runs.state import RunState
 from retrain.servers import ray_cluster
-from retrain.step import DataVersion, Step
-from retrain.store import RunContext, Store
-from retrain.workload import Data, Model, Workload
+from retrain.step import Step
+from retrain.store import RunContext
+from retrain.workload import Workload
 
-
-def waits_for_a_thread():
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(time.sleep, 60)
+LIMIT_SECONDS = 30.0  # the workers have to be started
+WORKLOAD = {"name": "toy", "data": {"path": "x"}, "model": {"family": "vit"}}
 
 
 def waits_for_workers():
@@ -30,6 +26,8 @@ def waits_for_workers():
     from tasks.train.launch import fit
 
     here = Path.cwd()
+    with Path("tries").open("a", encoding="utf-8") as tries:
+        tries.write("x")
 
     def work():
         (here / "worker").write_text(str(os.getpid()))
@@ -38,37 +36,18 @@ def waits_for_workers():
     fit(TorchTrainer(work, scaling_config=ScalingConfig(num_workers=1)))
 
 
-def main(how: str, seconds: float) -> None:
-    """Runs the flow in the working directory.
+@flow
+def toy():
+    run = str(runtime.flow_run.id)
+    Path("run").write_text(run, encoding="utf-8")
+    workload = Workload.model_validate(WORKLOAD | {"limits": {"first": LIMIT_SECONDS / 3600}})
+    step = Step("first", waits_for_workers, reads=(), inputs=())
+    run_as_task(step, step.function, workload, RunContext(run, Project(Path.cwd())))
 
-    Args:
-        how: One of the functions above.
-        seconds: The limit of the step.
-    """
-    here = Path.cwd()
+
+def main() -> None:
+    """Runs the flow in the working directory."""
     limits.GRACE_SECONDS = 3.0
-    if how == "waits_for_workers":  # it takes long to start
-        ray_cluster.connect()
-        import_module("tasks.train.launch")
-
-    def step(version, workspace):
-        with (here / "tries").open("a") as tries:
-            tries.write("x")
-        globals()[how]()
-        return {}
-
-    @flow
-    def toy():
-        (here / "run").write_text(str(runtime.flow_run.id))
-        workload = Workload(
-            name="toy",
-            data=Data(path="x"),
-            model=Model(family="vit"),
-            limits={"first": seconds / 3600},
-        )
-        version = DataVersion("abc", tracked=True)
-        context = RunContext(str(runtime.flow_run.id), Project(here))
-        run = Run(RunState("toy", workload, version, Store(here / "store"), context))
-        run(Step("first", step, reads=(), inputs=("data",)), version)
-
+    ray_cluster.connect()
+    import_module("tasks.train.launch")
     toy()

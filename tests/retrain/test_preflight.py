@@ -121,12 +121,6 @@ def test_what_takes_seconds_to_find_is_said_when_a_run_is_about_to_start(tmp_pat
     assert "images of 224 x 224 pixels" in str(error.value)
 
 
-def test_a_store_that_cannot_be_written_to_is_found_before_a_run(tmp_path, monkeypatch):
-    monkeypatch.setenv("RETRAIN_STORE", "/proc/store")  # where root cannot write either
-    with pytest.raises(ValueError, match=r"^/proc/store cannot be written to\."):
-        preflight.check_surroundings(Project(tmp_path))
-
-
 def test_an_mlflow_server_that_is_down_is_found_before_a_run(tmp_path, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
