@@ -6,6 +6,7 @@ from retrain import tracking
 from retrain.errors import UsageError
 from retrain.faults import did_you_mean
 from retrain.project import Project
+from retrain.servers import ray_cluster
 from retrain.step import Step
 from retrain.workload import Workload
 
@@ -75,7 +76,5 @@ def check_surroundings(project: Project) -> None:
         UsageError: The driver of MLflow's database is not installed.
         ConnectionError: A server that the environment names does not answer within seconds.
     """
-    from retrain.servers import ray_cluster
-
     tracking.check(project)
     ray_cluster.check()

@@ -80,7 +80,7 @@ def _file(project: Project) -> Path:
         known = json.loads(path.read_text(encoding="utf-8"))
     if known.get("project") != str(project.root):
         known = {"project": str(project.root), "id": secrets.token_hex(8)}
-        project.state.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, known)
     return project.store / ROOTS / f"{known['id']}.json"
 

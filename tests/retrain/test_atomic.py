@@ -24,18 +24,11 @@ with replacing(Path(sys.argv[1])) as aside:
 FOLDER = FILE.replace("aside.write", "aside.mkdir(); aside /= 'inside'; aside.write")
 
 
-def test_two_processes_may_write_a_file_at_the_same_time(tmp_path):
-    path = tmp_path / "record.json"
-    assert run_two(FILE, path) == ["", ""]
-    assert path.read_text() == "half and half"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_two_processes_may_write_a_folder_at_the_same_time(tmp_path):
-    path = tmp_path / "package"
-    assert run_two(FOLDER, path) == ["", ""]
-    assert (path / "inside").read_text() == "half and half"
-    assert list(tmp_path.iterdir()) == [path]
+@pytest.mark.parametrize(("program", "name"), [(FILE, "made"), (FOLDER, "made/inside")])
+def test_two_processes_may_write_the_same_at_the_same_time(tmp_path, program, name):
+    assert run_two(program, tmp_path / "made") == ["", ""]
+    assert (tmp_path / name).read_text() == "half and half"
+    assert list(tmp_path.iterdir()) == [tmp_path / "made"]
 
 
 def test_what_fails_leaves_the_file_as_it_was(tmp_path):

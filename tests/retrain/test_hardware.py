@@ -2,6 +2,7 @@ import json
 import shutil
 from pathlib import Path
 
+import joblib
 import pytest
 
 from retrain import hardware
@@ -19,6 +20,7 @@ workloads:
     model: {family: vit, patch_size: 4, hidden_size: 192, layers: 6, heads: 3}
 """
 
+CORES = int(joblib.cpu_count())
 OWN = {"family": "custom", "factory": "a:b"}
 
 
@@ -108,33 +110,30 @@ def test_a_gpu_without_memory_of_its_own_has_the_machines(machine):
     assert hardware.free_gpu_memory() == pytest.approx(hardware.free_memory(), rel=0.1)
 
 
-def test_a_small_step_takes_one_thread_and_a_large_one_the_workers_share(params, machine):
-    import joblib
-
-    machine()
-    assert load_workload(params, "small").scale.threads == 1
-    assert load_workload(params, "large").scale.threads == joblib.cpu_count()
-    cores = joblib.cpu_count()
-    for workers in (2, 2 * cores):
-        shared = load_workload(params, "large", {"scale.workers": workers, "train.batch_size": 512})
-        assert shared.scale.threads == max(1, cores // workers)
-
-
-def test_a_workers_part_of_a_batch_decides_whether_its_step_is_small(params, machine):
-    machine()
-    alone = {"train.batch_size": 8, "scale.threads": "auto"}
-    assert load_workload(params, "large", alone).scale.threads == hardware.threads(2e9, 0, "auto")
-    assert hardware.threads(1.9e9, 2, "auto") == 1
-
-
-@pytest.mark.parametrize(("workers", "expected"), [(0, None), (2, None), (3, 1)])
-def test_threads_do_not_count_where_there_is_a_gpu_for_each_worker(
-    params, machine, workers, expected
+@pytest.mark.parametrize(
+    ("name", "changes", "capabilities", "expected"),
+    [
+        ("small", {}, None, 1),
+        ("large", {}, None, CORES),
+        ("large", {"scale.workers": 2, "train.batch_size": 512}, None, max(1, CORES // 2)),
+        ("large", {"scale.workers": 2 * CORES, "train.batch_size": 512}, None, 1),
+        # Where there is a GPU for each worker, the number changes nothing.
+        ("small", {"scale.threads": 1}, ["9.0", "9.0"], None),
+        ("small", {"scale.workers": 2}, ["9.0", "9.0"], None),
+        ("small", {"scale.workers": 3, "train.batch_size": 60}, ["9.0", "9.0"], 1),
+    ],
+)
+def test_a_small_step_takes_one_thread_and_a_large_one_the_workers_share(
+    params, machine, name, changes, capabilities, expected
 ):
-    machine(capabilities=["9.0", "9.0"])
-    for wanted in (1, "auto"):
-        overrides = {"scale.workers": workers, "scale.threads": wanted, "train.batch_size": 60}
-        assert load_workload(params, "small", overrides).scale.threads == expected
+    machine(capabilities=capabilities)
+    assert load_workload(params, name, changes).scale.threads == expected
+
+
+def test_a_workers_part_of_a_batch_decides_whether_its_step_is_small(machine):
+    machine()
+    assert hardware.threads(2e9, 2, "auto") == max(1, CORES // 2)
+    assert hardware.threads(1.9e9, 2, "auto") == 1
 
 
 @pytest.mark.parametrize(("visible", "expected"), [(None, 3), ("0,2", 2), ("1", 1), ("-1", 0)])

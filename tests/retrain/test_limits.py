@@ -18,7 +18,7 @@ from contextlib import suppress
 from retrain import limits
 
 def hangs():
-    time.sleep(60)
+    time.sleep(600)
 
 def is_interrupted():
     raise CancelledError
@@ -40,7 +40,7 @@ with suppress(CancelledError), limits.ends_process(1e-6):
 )
 def test_a_process_ends_soon_after_the_limit_of_a_block_that_has_not_ended(block, then, code):
     program = [sys.executable, "-c", BLOCK.format(block=block, then=then)]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=50)
+    done = subprocess.run(program, capture_output=True, text=True, timeout=300)
     assert done.returncode == code, done.stderr
     assert ("in hangs" in done.stderr) is (code == 1)
 

@@ -70,6 +70,14 @@ def test_overrides_replace_values_and_reach_nested_sections(tmp_path):
         ),
         ({"name": "../x"}, "name: no such key; its key in params.yaml names it."),
         ({"model.patch_size": 15}, "model.patch_size: 15 does not divide images.size 224"),
+        # What is dropped has to exist.
+        ({"train.epoch": ""}, "train.epoch: no such key. Did you mean 'train.epochs'?"),
+        ({"model.hiden_size": ""}, "no such key. Did you mean 'model.hidden_size'?"),
+        ({"trian": ""}, "trian: no such key. Did you mean 'train'?"),
+        ({"train.lr.peak": ""}, "lr is a value"),
+        ({"gate.min.f1": ""}, "gate.min.f1: no such key."),
+        ({"model": ""}, "model: missing."),
+        ({"name": ""}, "name: no such key"),
     ],
 )
 def test_a_wrong_key_or_value_is_named_with_its_place(tmp_path, overrides, message):
@@ -133,25 +141,6 @@ def test_pretrained_weights_can_take_the_place_of_sizes(tmp_path):
     assert model.model_dump() == {"family": "vit", "pretrained": "no/such/folder"}
     with pytest.raises(UsageError, match=r"model\.heads= --set model\.hidden_size= --set model"):
         load_workload(with_sizes(tmp_path), "toy", {"model.pretrained": "no/such/folder"})
-
-
-@pytest.mark.parametrize(
-    ("dropped", "said"),
-    [
-        ("train.epoch", "train.epoch: no such key. Did you mean 'train.epochs'?"),
-        ("model.hiden_size", "model.hiden_size: no such key. Did you mean 'model.hidden_size'?"),
-        ("trian", "trian: no such key. Did you mean 'train'?"),
-        ("train.lr.peak", "lr is a value"),
-        ("gate.min.f1", "gate.min.f1: no such key."),
-        ("model", "model: missing."),
-        ("name", "name: no such key"),
-    ],
-)
-def test_what_is_dropped_has_to_exist(tmp_path, dropped, said):
-    path = with_sizes(tmp_path, "    train: {lr: 0.5}\n")
-    with pytest.raises(UsageError) as error:
-        load_workload(path, "toy", {dropped: ""})
-    assert said in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,7 @@ def test_a_reader_that_ends_does_not_end_the_program(tmp_path):
     assert (tmp_path / "reached").exists()
 
 
-@pytest.mark.parametrize(
-    "closed", ["<&-", ">&-", "2>&-", "<&- >&-", "<&- 2>&-", ">&- 2>&-", "<&- >&- 2>&-"]
-)
+@pytest.mark.parametrize("closed", [">&-", "<&- 2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_do_not_get_into_other_files(tmp_path, closed):
     done = subprocess.run(
         ["sh", "-c", f'exec "$@" {closed}', "sh", warm_python.REAL, "-c", OPENS_A_FILE],
