@@ -70,6 +70,41 @@ def test_overrides_replace_values_and_reach_nested_sections(tmp_path):
         ),
         ({"name": "../x"}, "name: no such key; its key in params.yaml names it."),
         ({"model.patch_size": 15}, "model.patch_size: 15 does not divide images.size 224"),
+        ({"train": {"learning_rate": 1.0}}, "train.learning_rate: no such key."),
+        ({"train": {"epoch": 3}}, "train.epoch: no such key. Did you mean 'train.epochs'?"),
+        ({"optimizer": {"name": "sgd"}}, "optimizer: no such key"),
+        ({"train": {"epochs": "many"}}, "train.epochs: should be a valid integer, is 'many'"),
+        ({"train": {"epochs": 1.5}}, "train.epochs: should be a valid integer, is 1.5"),
+        ({"train": {"lr": -1}}, "train.lr: should be greater than 0, is -1"),
+        ({"train": {"schedule": "linear"}}, "'cosine', 'one_cycle', 'plateau' or 'constant'"),
+        (
+            {"scale": {"threads": 0}},
+            "should be 'auto' or should be greater than or equal to 1, is 0.",
+        ),
+        ({"scale": {"threads": 1000000}}, "scale.threads: should be 'auto' or should be less than"),
+        ({"images": {"size": 100000}}, "images.size: should be less than or equal to 4096"),
+        ({"train": {"epochs": 1000000000}}, "train.epochs: should be less than or equal to 100000"),
+        ({"train": {"batch_size": 2097152}}, "train.batch_size: should be less than or equal to"),
+        ({"train": {"lr": float("inf")}}, "train.lr: should be a finite number"),
+        (
+            {"checks": {"max_side": 1000000}},
+            "checks.max_side: should be less than or",
+        ),
+        (
+            {"evaluate": {"batch_size": 1048576}},
+            "evaluate.batch_size: should be less than or equal",
+        ),
+        (
+            {"scale": {"max_failures": 1000000}},
+            "scale.max_failures: should be less than or equal to",
+        ),
+        ({"limits": {"train": 0}}, "limits.train: should be greater than 0"),
+        ({"data": {}}, "data.path: missing."),
+        ({"data": {"path": "a\x00b"}}, "data.path: should be text without control characters"),
+        (
+            {"data": {"path": "x" * 10**6}},
+            "should have at most 4096 characters, is 'xxx",
+        ),
         # What is dropped has to exist.
         ({"train.epoch": ""}, "train.epoch: no such key. Did you mean 'train.epochs'?"),
         ({"model.hiden_size": ""}, "no such key. Did you mean 'model.hidden_size'?"),
@@ -84,7 +119,17 @@ def test_a_wrong_key_or_value_is_named_with_its_place(tmp_path, overrides, messa
     path = minimal(tmp_path, "    train: {lr: 1e-3}\n")
     with pytest.raises(UsageError) as error:
         load_workload(path, "toy", overrides)
+    assert str(error.value).startswith(("workload toy: ", "model.family: ", "train.lr.peak: "))
     assert message in str(error.value)
+
+
+def test_all_faults_are_told_a_line_for_each_place(tmp_path):
+    overrides = {"train.lr": -1, "train.epoch": 3, "scale.workers": "two"}
+    with pytest.raises(UsageError) as error:
+        load_workload(minimal(tmp_path), "toy", overrides)
+    assert [line.split(": ")[-2] for line in str(error.value).splitlines()] == [
+        *("train.lr", "train.epoch", "scale.workers")
+    ]
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", "-v", ".hidden", "two words", "é", "a:b", "x" * 101])
