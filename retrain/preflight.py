@@ -76,7 +76,6 @@ def check_surroundings(project: Project) -> None:
 
     Raises:
         ValueError: A folder cannot be written to.
-        UsageError: The driver of MLflow's database is not installed.
         ConnectionError: A server that the environment names does not answer within seconds.
     """
     from retrain.servers import ray_cluster
