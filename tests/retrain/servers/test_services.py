@@ -39,9 +39,8 @@ console.PLAIN_LINE_SECONDS = 0
 @flow(name="small")
 def small(seconds: float = 0):
     console.say(f"[b]said[/] in {os.getcwd()}")
-    with console.training_progress() as show:
-        now = console.Progress(1, 2, 0.5, 100.0, 0.1, 1.0)
-        trainer = threading.Thread(target=show, args=(now,))
+    with console.progress("train") as update:
+        trainer = threading.Thread(target=update, args=(0.5, "epoch 1/2"))
         trainer.start()
         trainer.join()
     time.sleep(seconds)
