@@ -20,7 +20,7 @@ from ruamel.yaml import YAML
 from retrain.errors import UsageError
 from retrain.params import workload_names
 from retrain.project import Project
-from retrain.servers import programs, ray_cluster, services
+from retrain.servers import ray_cluster, services
 from retrain.servers.program import MARK
 from tests import templates, warm_python
 
@@ -318,8 +318,8 @@ def test_down_leaves_nothing_alive(project):
 
 def test_what_supervisor_says_is_shown_when_it_does_not_start(tmp_path_factory, monkeypatch):
     project = make_project(tmp_path_factory.mktemp("mute"), monkeypatch)
-    monkeypatch.setitem(programs.SETTINGS, "startsecs", "soon")
-    with pytest.raises(ValueError, match=r"^supervisord did not start: .*'soon'.*"):
+    monkeypatch.setitem(services.SETTINGS, "startsecs", "soon")
+    with pytest.raises(ValueError, match=r"(?s)^supervisord did not start:.*'soon'.*"):
         services.up(project)
 
 
@@ -329,7 +329,7 @@ def test_a_taken_port_is_refused_before_anything_is_started(tmp_path, monkeypatc
         elsewhere.setenv("PREFECT_API_URL", "http://prefect.example:4200/api")
         services.up(project)
     stranger = socket.create_server(("127.0.0.1", int(os.environ["MLFLOW_PORT"])))
-    with stranger, pytest.raises(ValueError, match=r"Port .* MLflow UI, is used .*MLFLOW_PORT"):
+    with stranger, pytest.raises(ValueError, match=r"Port .* mlflow, is used .*MLFLOW_PORT"):
         services.up(project)
     assert services.running(project) == []
 
@@ -341,7 +341,7 @@ def test_a_service_that_cannot_start_is_reported_and_the_others_are_stopped(
     project = make_project(folder, monkeypatch)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # a cluster elsewhere: none is started here
     shutil.copy(ROOT / "params.yaml", folder / "mlflow.db")  # no SQLite file
-    with pytest.raises(ValueError, match=r"(?s)MLflow UI ended at its start.*not a database"):
+    with pytest.raises(ValueError, match=r"(?s)mlflow did not start.*not a database"):
         services.up(project)
     assert services.running(project) == []
     assert not any(
