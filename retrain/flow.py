@@ -218,7 +218,9 @@ class StepsFlow(Flow[..., Any]):
         Raises:
             ValueError: As in a run.
         """
-        last = records.last_success(project, workload.name, self.name)
+        last = records.last_run(project, workload.name, self.name)
+        if last and "error" in last:
+            last = None
         context = RunContext(last["run"] if last else "", project)
         dry_run = DryRun(self.state(context, workload, revision, promote), last)
         try:

@@ -18,7 +18,7 @@ from retrain.params import workload_names
 from retrain.project import Project
 from retrain.registry import lineage, versions
 from retrain.roots import Roots
-from retrain.runs.records import LATEST, STARTED
+from retrain.runs.records import LATEST
 from retrain.search.study import LOCK as SEARCH_LOCK
 from retrain.store import Store
 from retrain.verify import leftovers
@@ -230,7 +230,7 @@ def _old_documents(project: Project, keep: int) -> Iterator[Finding]:
         for path, _ in group[keep:]:
             name = path.relative_to(project.state / "runs").with_suffix("").as_posix()
             yield Garbage("run", name, path.stat().st_size), _unlink(path)
-            others = {each.name for each in path.parent.glob("*.json")} - {LATEST, STARTED}
+            others = {each.name for each in path.parent.glob("*.json")} - {LATEST}
             if path.parent.name not in known and not others:
                 (path.parent / LATEST).unlink(missing_ok=True)  # with it, the name
 

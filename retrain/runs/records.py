@@ -27,7 +27,6 @@ from retrain.runs.state import RunState
 Document = dict[str, Any]
 
 LATEST = "latest.json"
-STARTED = "started.json"
 
 
 def base_document(run: RunState) -> Document:
@@ -47,13 +46,6 @@ def base_document(run: RunState) -> Document:
         },
         "steps": [asdict(outcome) for outcome in run.outcomes],
     }
-
-
-def data_in_markdown(document: Mapping[str, Any]) -> str:
-    """The data of a run in one line of Markdown; the flow has added the results of its checks."""
-    data = document["data"]
-    rows = ", ".join(f"{count} {split}" for split, count in data["rows"].items())
-    return f"Data `{data['version']}`: {rows}; {data['quarantined']} set aside."
 
 
 def steps_in_markdown(document: Mapping[str, Any]) -> list[str]:
@@ -83,9 +75,6 @@ def recording(run: RunState, document: Callable[[RunState], Document]) -> Iterat
         run: The run; the block runs its steps.
         document: Makes the run's document, without `error`; the run may have failed at any step.
     """
-    folder = _folder(run.context.project, run.flow, run.workload.name)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / STARTED, {"run": run.context.run})
     try:
         yield
     except Exception as error:
@@ -129,27 +118,14 @@ def last_run(project: Project, workload: str, flow: str | None = None) -> Docume
         workload: The name of the workload.
         flow: The name of the flow; the last run of any flow if None.
     """
-    if flow is not None:
-        return _read(_folder(project, flow, workload) / LATEST)
-    folders = sorted(_runs(project).glob(f"*/{workload}/{LATEST}"))
-    documents = [document for path in folders if (document := _read(path))]
+    found = _runs(project).glob(f"{flow or '*'}/{workload}/{LATEST}")
+    documents: list[Document] = [json.loads(path.read_text(encoding="utf-8")) for path in found]
     return max(documents, key=lambda document: str(document["time"]), default=None)
 
 
-def last_success(project: Project, workload: str, flow: str) -> Document | None:
-    """The document of a workload's last run if that was successful, and None if not.
-
-    A run that was killed has no document, but its id was written at its start.
-    """
-    last = last_run(project, workload, flow)
-    started = _read(_folder(project, flow, workload) / STARTED)
-    if last is None or started is None or started["run"] != last["run"] or "error" in last:
-        return None
-    return last
-
-
 def _write(project: Project, document: Document) -> None:
-    folder = _folder(project, document["flow"], document["workload"])
+    folder = _runs(project) / document["flow"] / document["workload"]
+    folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / f"{document['run']}.json", document)
     write_json(folder / LATEST, document)
     roots.add(project, ((step["step"], step["key"]) for step in document["steps"]))
@@ -157,15 +133,3 @@ def _write(project: Project, document: Document) -> None:
 
 def _runs(project: Project) -> Path:
     return project.state / "runs"
-
-
-def _folder(project: Project, flow: str, workload: str) -> Path:
-    return _runs(project) / flow / workload
-
-
-def _read(path: Path) -> Document | None:
-    try:
-        document: Document = json.loads(path.read_text(encoding="utf-8"))
-        return document
-    except FileNotFoundError:
-        return None
