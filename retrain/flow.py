@@ -26,11 +26,10 @@ from retrain.code import source_of
 from retrain.params import load_workload
 from retrain.project import Project, find_project
 from retrain.runs import console, lost, records
-from retrain.runs.dry_run import DryRun, StepHasToRunError
 from retrain.runs.notify import notify_of_end, run_name
 from retrain.runs.records import Document
 from retrain.runs.run import Run
-from retrain.runs.state import RunState
+from retrain.runs.state import DryRun, RunState, StepHasToRunError
 from retrain.step import DataVersion, Step, following
 from retrain.store import RunContext, Store
 from retrain.workload import Data, Workload

@@ -19,7 +19,7 @@ from retrain.project import Project
 from retrain.registry import lineage, versions
 from retrain.roots import Roots
 from retrain.runs.records import LATEST
-from retrain.search.study import LOCK as SEARCH_LOCK
+from retrain.search import LOCK as SEARCH_LOCK
 from retrain.store import Store
 from retrain.verify import leftovers
 

@@ -6,9 +6,8 @@ from rich.markup import escape
 
 from retrain.project import Project
 from retrain.runs import console, records
-from retrain.runs.records import Document
+from retrain.runs.records import Document, artifact_key
 from retrain.runs.state import RunState
-from retrain.runs.without_steps import artifact_key
 from retrain.step import REPORT
 from tasks.validate.outcome import say_near_duplicates
 

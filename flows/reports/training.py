@@ -9,9 +9,8 @@ from flows.reports.data import DataReport
 from retrain.project import Project
 from retrain.registry import signatures
 from retrain.runs import console
-from retrain.runs.records import Document
+from retrain.runs.records import Document, publish_table
 from retrain.runs.state import RunState
-from retrain.runs.without_steps import publish_table
 from retrain.step import REPORT
 from retrain.workload import Workload
 from tasks.promote import outcome

@@ -1,4 +1,4 @@
-"""Writes and reads the records of runs: one document per run, by flow and workload.
+"""The documents of runs, and their records: one file per run, by flow and workload.
 
 Each flow extends `base_document`, which has the steps, the data and the times, to the document of
 its runs (`retrain.flow.Report.document`).
@@ -7,22 +7,24 @@ its runs (`retrain.flow.Report.document`).
 import html
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from retrain import roots
+from retrain import preflight, roots
 from retrain.atomic import write_json
 from retrain.errors import UsageError
 from retrain.faults import did_you_mean
 from retrain.messages import message_of
 from retrain.params import workload_names
 from retrain.project import Project
+from retrain.runs import lost
 from retrain.runs.state import RunState
+from retrain.store import Store
 
 Document = dict[str, Any]
 
@@ -133,3 +135,74 @@ def _write(project: Project, document: Document) -> None:
 
 def _runs(project: Project) -> Path:
     return project.state / "runs"
+
+
+@dataclass(frozen=True)
+class FlowRun:
+    """A run of a flow without steps.
+
+    Attributes:
+        project: The clone.
+        store: What it reads, and where it keeps what it needs meanwhile.
+        id: The id of the Prefect flow run, which holds artifacts.
+        flow: The name of the flow.
+        began: When, in seconds of the monotonic clock.
+    """
+
+    project: Project
+    store: Store
+    id: str
+    flow: str
+    began: float = field(default_factory=monotonic)
+
+    def document(self, **results: Any) -> Document:
+        """The run's document, as `--json` prints it: what all have, and the results."""
+        return {
+            "flow": self.flow,
+            "run": self.id,
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": round(monotonic() - self.began, 3),
+            **results,
+        }
+
+
+@contextmanager
+def begun(project: Project, flow: str) -> Iterator[FlowRun]:
+    """Begins the work of a Prefect flow run, after what the user has given was checked.
+
+    Args:
+        project: The clone.
+        flow: The name of the flow.
+
+    Raises:
+        ValueError: A server or a folder that it needs is not there.
+    """
+    from prefect import runtime
+
+    lost.end_lost_runs(project)
+    preflight.check_surroundings(project)
+    run = FlowRun(project, Store(project.store), str(runtime.flow_run.id), flow)
+    with run.store.holding(run.id):
+        yield run
+
+
+def artifact_key(name: str, kind: str) -> str:
+    """The key of an artifact of a flow run, which Prefect wants in lower case with dashes."""
+    return f"{name.lower().replace('_', '-')}-{kind}"
+
+
+def publish_table(
+    name: str, kind: str, rows: Sequence[Mapping[str, Any]], description: str
+) -> None:
+    """Shows a table as an artifact of the Prefect flow run.
+
+    Args:
+        name: What it is about: the workload or the model.
+        kind: What it holds, in a word.
+        rows: Of each row, the values by column.
+        description: A sentence above it, in Markdown.
+    """
+    from prefect.artifacts import create_table_artifact
+
+    table = [dict(row) for row in rows]
+    create_table_artifact(key=artifact_key(name, kind), table=table, description=description)

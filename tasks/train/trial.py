@@ -12,7 +12,7 @@ from retrain.limits import ends_process
 from retrain.messages import message_of
 from retrain.params import vary
 from retrain.project import Project
-from retrain.search.study import COMPLETE, FAILED, PRUNED, Ending
+from retrain.search import COMPLETE, FAILED, PRUNED, Ending
 from retrain.step import REPORT, Input, TrialContext, plan
 from retrain.store import Artifact, RunContext, Store
 from retrain.verify import Verifier

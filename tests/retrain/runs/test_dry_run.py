@@ -7,8 +7,7 @@ import pytest
 
 from retrain.execute import get_or_run
 from retrain.project import Project
-from retrain.runs.dry_run import DryRun, StepHasToRunError
-from retrain.runs.state import RunState
+from retrain.runs.state import DryRun, RunState, StepHasToRunError
 from retrain.step import DataVersion, Step, plan
 from retrain.store import RunContext, Store, write_json
 from retrain.verify import Verifier

@@ -11,7 +11,7 @@ from time import sleep
 
 import pytest
 
-from retrain.runs.dry_run import ASKED, REFRESHED
+from retrain.runs.state import ASKED, REFRESHED
 from retrain.step import plan
 from retrain.store import Store
 from retrain.workload import Train

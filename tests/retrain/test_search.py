@@ -5,12 +5,19 @@ import pytest
 
 from retrain.errors import UsageError
 from retrain.params import load_workload
-from retrain.search import report
-from retrain.search.space import parameters, size
-from retrain.search.study import COMPLETE, FAILED, PRUNED, Ending, Search, search_key
+from retrain.search import (
+    COMPLETE,
+    FAILED,
+    PRUNED,
+    Ending,
+    Search,
+    parameters,
+    search_key,
+    size,
+)
 from retrain.step import Plan
 
-SHIPPED = Path(__file__).parents[3] / "params.yaml"
+SHIPPED = Path(__file__).parents[2] / "params.yaml"
 LR = {"low": 1e-4, "high": 1e-1, "log": True}
 TWO = {"train.lr": LR, "train.weight_decay": {"low": 0.0, "high": 0.2}}
 METRIC = "val_accuracy"
@@ -157,22 +164,6 @@ def test_a_metric_that_should_be_small_and_one_that_is_reported_late(tmp_path):
         end(search, search.next(), [-math.inf, -1.0, -0.5, last])
     assert search.study.best_value == pytest.approx(0.1)
     assert search.bounds() == {2: -1.0}
-
-
-def test_the_table_and_the_plots(tmp_path):
-    search = search_of(tmp_path, {"train.lr": LR, "train.lora": {"choices": [None, {"r": 4}]}})
-    search.begin(4, anew=False)
-    for reached in ([0.5], [], [0.25, 0.75]):
-        end(search, search.next(), reached, COMPLETE if reached else FAILED)
-    headings, first, second, _ = report.table(search.rows(), METRIC)
-    assert headings == [
-        "trial", "train.lora", "train.lr", METRIC, "best epoch", "epochs", "state",
-    ]  # fmt: skip
-    assert first == ["0", "null", "0.003", "0.5000", "1", "1", "complete"]
-    assert (second[0], *second[3:]) == ("1", "", "", "0", "failed")
-    report.write(search.study, METRIC, tmp_path / "report")
-    files = {path.name for path in (tmp_path / "report").iterdir()}
-    assert files == {report.TABLE, report.HISTORY, report.SLICE}
 
 
 def key(data="images", code="code", **overrides):
