@@ -195,8 +195,8 @@ class StepsFlow(Flow[..., Any]):
     ) -> RunState:
         """The state of a run that begins, with the version of the data that it uses."""
         version = self._version(workload.data, context.project, revision)
-        store, may_promote = Store(context.project.store), promote is not False
-        return RunState(self.name, workload, version, store, context, may_promote, bool(promote))
+        store = Store(context.project.store)
+        return RunState(self.name, workload, version, store, context, promote)
 
     def dry_run(
         self,

@@ -21,7 +21,7 @@ from retrain.workload import Searched, Tune, Workload
 if TYPE_CHECKING:
     from optuna import Study, Trial
     from optuna.storages import BaseStorage
-    from optuna.trial import BaseTrial
+    from optuna.trial import BaseTrial, FrozenTrial
 
 Values = dict[str, Any]  # by the parameter's dotted name
 
@@ -151,11 +151,6 @@ def _has_its_own(parameter: Parameter) -> bool:
     return not step or abs(remainder(current - low, step)) < 1e-9
 
 
-def from_optuna(space: Sequence[Parameter], drawn: Mapping[str, Any]) -> Values:
-    """Values of a trial, by the parameter's dotted name."""
-    return {each.name: each.from_optuna(drawn[each.name]) for each in space}
-
-
 @dataclass(frozen=True)
 class Ending:
     """How a trial has ended.
@@ -272,9 +267,9 @@ class Search:
             parameter.draw(trial)
         return trial
 
-    def values(self, trial: "Trial") -> Values:
+    def values(self, trial: "Trial | FrozenTrial") -> Values:
         """The values of a trial, by the parameter's dotted name."""
-        return from_optuna(self.space, trial.params)
+        return {each.name: each.from_optuna(trial.params[each.name]) for each in self.space}
 
     def tell(self, trial: "Trial", ending: Ending) -> None:
         """Keeps how a trial has ended."""
@@ -296,7 +291,7 @@ class Search:
         return [
             {
                 "trial": trial.number,
-                "values": from_optuna(self.space, trial.params),
+                "values": self.values(trial),
                 "state": STATES[trial.state.name],
                 **trial.user_attrs,
             }

@@ -28,7 +28,8 @@ class TrainingReport(DataReport):
         facts = {name: dict(artifact.facts) for name, artifact in run.artifacts.items()}
         decision, scores = facts.get("gate"), facts.get("evaluate", {})
         champion = decision.pop("champion") if decision else None
-        base = self.base_document(run) | {"promote": run.promote}
+        promotes = run.promote is not False
+        base = self.base_document(run) | {"promote": promotes}
         base["look"] |= _where_to_look(run)
         result = base | {
             "training": facts.get("train"),
@@ -46,8 +47,8 @@ class TrainingReport(DataReport):
         failed = (not outcome.passed(result) and not is_champion) or "withheld" in result["model"]
         is_waiting = "waiting" in result["model"]
         return result | {
-            "promoted": run.promote and not (failed or is_waiting or is_champion),
-            "rejected": failed and run.promote,
+            "promoted": promotes and not (failed or is_waiting or is_champion),
+            "rejected": failed and promotes,
             "waiting": is_waiting,
             "outcome": outcome.verdict(result),
         }

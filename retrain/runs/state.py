@@ -80,8 +80,8 @@ class RunState:
         version: The version of the data.
         store: Where the outputs are kept.
         context: The Prefect flow run, and the project that it runs in.
-        promote: Whether the run may change what is served.
-        again: Whether it may promote even a version that was rolled back.
+        promote: Whether the run may change what is served; None if it may, except for a version
+            that was rolled back.
         outcomes: One per step that has ended, in order.
         artifacts: The outputs of these steps, by the same names.
         began: When the run began, by `time.monotonic`.
@@ -92,8 +92,7 @@ class RunState:
     version: DataVersion
     store: Store
     context: RunContext
-    promote: bool = True
-    again: bool = False
+    promote: bool | None = None
     outcomes: list[Outcome] = field(default_factory=list)
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     began: float = field(default_factory=monotonic)
@@ -152,14 +151,9 @@ class StateRunner:
         return self.state.context.project
 
     @property
-    def promote(self) -> bool:
-        """Whether the run may change what is served."""
+    def promote(self) -> bool | None:
+        """Whether the run may change what is served; see `RunState`."""
         return self.state.promote
-
-    @property
-    def again(self) -> bool:
-        """Whether it may promote even a version that was rolled back."""
-        return self.state.again
 
 
 class StepHasToRunError(Exception):

@@ -79,10 +79,10 @@ def request(url: str, body: Any = None) -> tuple[int | None, str]:
         connection.close()
 
 
-def answers_grpc(host: str, port: int, seconds: float) -> bool:
+def answers_grpc(address: tuple[str, int], seconds: float) -> bool:
     """Whether a gRPC server, such as Ray's, answers at an address. Ray itself waits two minutes."""
     try:
-        with socket.create_connection((host, port), timeout=seconds) as connection:
+        with socket.create_connection(address, timeout=seconds) as connection:
             connection.sendall(_HTTP2)
             return bool(connection.recv(1))
     except OSError:
@@ -116,5 +116,5 @@ def _ask(scheme: str, address: str, probe: str) -> None:
         return
     if scheme != "ray" or os.environ.get("RAY_USE_TLS"):
         socket.create_connection((url.hostname, port), timeout=SECONDS).close()
-    elif not answers_grpc(url.hostname, port, SECONDS):
+    elif not answers_grpc((url.hostname, port), SECONDS):
         raise ConnectionError("it is no Ray, or it is down")
