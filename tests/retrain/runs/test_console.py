@@ -1,4 +1,3 @@
-import io
 import logging
 import os
 import pty
@@ -8,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from retrain.runs import console
 from tests import warm_python
@@ -32,18 +30,6 @@ def test_progress_is_a_line_now_and_then_where_there_is_no_terminal(monkeypatch,
     assert len(caplog.messages) == (0 if pause else 3)
     for line, start in zip(caplog.messages, starts, strict=False):
         assert line.startswith(start)
-
-
-def test_a_terminal_gets_a_bar_that_is_gone_afterwards(monkeypatch, caplog):
-    drawn = io.StringIO()
-    terminal = Console(file=drawn, force_terminal=True, width=110, _environ={"TERM": "xterm"})
-    monkeypatch.setattr(console._screen, "console", terminal)
-    with console.progress("preprocess"), console.unit_progress("preprocess", 4) as show:
-        show(10)
-        terminal._live_stack[0].refresh()
-    assert "1/4 units" in drawn.getvalue()
-    assert drawn.getvalue().rindex("1/4 units") < drawn.getvalue().rindex("\x1b[2K")  # wiped
-    assert caplog.messages == []
 
 
 # Every way in which a library talks, while a display is live.

@@ -1,6 +1,5 @@
 """The tries of a step, what a try leaves for the next one, and the trials of a search."""
 
-import multiprocessing
 from dataclasses import replace
 
 import pytest
@@ -67,24 +66,6 @@ def test_the_next_run_goes_on_and_refresh_starts_from_nothing(run_toy):
 def test_the_cause_of_an_error_decides_whether_it_may_pass(error, cause, may_pass):
     error.__cause__ = cause
     assert is_transient(error) == may_pass
-
-
-def test_processes_that_a_step_forks_end_without_an_error(run_toy):
-    from torch.utils.data import DataLoader
-
-    exit_codes = []
-
-    def loads(definition, data, workspace):
-        fork = multiprocessing.get_context("fork").Process(target=int)
-        fork.start()
-        fork.join()
-        exit_codes.append(fork.exitcode)
-        for _ in range(2):  # the loader's processes end with an epoch
-            assert len(list(DataLoader(range(4), num_workers=2))) == 4
-        return {}
-
-    run_toy(steps=[replace(FIRST, function=loads)])
-    assert exit_codes == [0]
 
 
 def trains(definition, data, workspace):
