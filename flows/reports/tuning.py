@@ -196,23 +196,17 @@ def key_of(state: RunState) -> str:
     return search_key(training, state.workload.tune)
 
 
-def _changes(state: RunState, values: Mapping[str, Any]) -> dict[str, Any]:
-    """What the best training was changed by: the overrides of the run, and what was found."""
-    own = {parameter.name: parameter.current for parameter in parameters(state.workload)}
-    overrides = origin_of(state.workload).overrides
-    kept = {name: value for name, value in overrides.items() if not name.startswith("tune")}
-    return kept | {name: value for name, value in values.items() if own[name] != value}
-
-
 def _command(state: RunState, values: Mapping[str, Any]) -> str:
-    """The command that trains with the best values."""
-    origin = origin_of(state.workload)
+    """The command that trains with the best values, and with the overrides of the search."""
+    origin, own = origin_of(state.workload), parameters(state.workload)
+    kept = {name: value for name, value in origin.overrides.items() if not name.startswith("tune")}
+    found = {each.name: values[each.name] for each in own if values[each.name] != each.current}
     words = ["retrain", "train", origin.entry]
     if origin.name != origin.entry:
         words += ["--as", origin.name]
     if state.version.revision:
         words += ["--data-rev", state.version.revision]
-    for setting in settings(_changes(state, values)):
+    for setting in settings(kept | found):
         words += ["--set", setting]
     return shlex.join(words)
 
