@@ -9,7 +9,6 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
-from time import monotonic, sleep
 
 import psutil
 import pytest
@@ -22,6 +21,7 @@ from retrain.servers import ray_cluster, services
 from retrain.servers.program import MARK
 from retrain.servers.reachable import request
 from tests import templates, warm_python
+from tests.flows.conftest import free_port, until
 
 pytestmark = pytest.mark.slow
 
@@ -44,12 +44,6 @@ def small(seconds: float = 0):
         trainer.join()
     time.sleep(seconds)
 """
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def make_project(folder, environment):
@@ -119,14 +113,6 @@ def processes_of(project):
     """The processes of all services, with those that they have started."""
     leaders = [psutil.Process(pid) for pid in pids(project).values()]
     return [each for leader in leaders for each in (leader, *leader.children(recursive=True))]
-
-
-def until(true, seconds=30.0):
-    deadline = monotonic() + seconds
-    while not (found := true()):
-        assert monotonic() < deadline
-        sleep(0.1)
-    return found
 
 
 def test_all_that_listens_is_on_loopback(project):
