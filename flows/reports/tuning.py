@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
-from flows.reports.data import DataReport
+from flows.reports.training import DataReport
 from flows.train import train
 from retrain import preflight
 from retrain.errors import UsageError
