@@ -42,8 +42,6 @@ def main() -> None:
     """Prepares the server that the first argument names, and runs the module that follows."""
     gc.set_threshold(50_000)  # a sixth of the time of its start goes into looking for garbage
     _, name, *command = sys.argv
-    if name == "ephemeral":
-        Thread(target=_end_with_input, daemon=True).start()
     if mark := os.environ.get(MARK):
         end_processes(mark)  # of the service as it was before it died
     if name == "ray":
@@ -54,6 +52,8 @@ def main() -> None:
         _end_runs_of_dead_worker()
     else:
         create_prefect_database()
+    if name == "ephemeral":  # from now on: a database is made to its end
+        Thread(target=_end_with_input, daemon=True).start()
     sys.argv[:] = command
     runpy.run_module(command[0], run_name="__main__", alter_sys=True)
 
@@ -131,7 +131,8 @@ def _end_with_input() -> None:
     The process that started it keeps the other end of a pipe. The system closes the pipe when that
     process ends, also when it is killed, so the server never runs on alone.
     """
-    sys.stdin.read()
+    while os.read(0, 1):
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
     sleep(STOP_SECONDS)
     os._exit(1)
