@@ -13,9 +13,7 @@ def flow_names() -> list[str]:
     return sorted(module.name for module in iter_modules(__path__) if not module.ispkg)
 
 
-def flows_with_steps() -> "dict[str, StepsFlow]":
-    """The flows that consist of steps, by name."""
-    from retrain.flow import StepsFlow
-
-    flows = {name: getattr(import_module(f"flows.{name}"), name, None) for name in flow_names()}
-    return {name: flow for name, flow in flows.items() if isinstance(flow, StepsFlow)}
+def flow_with_steps(name: str) -> "StepsFlow":
+    """The flow of a name, which consists of steps."""
+    flow: StepsFlow = getattr(import_module(f"flows.{name}"), name)
+    return flow

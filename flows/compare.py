@@ -20,8 +20,7 @@ from retrain.params import load_section
 from retrain.project import Project, find_project
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console
-from retrain.runs.records import Document
-from retrain.runs.without_steps import FlowRun, begun, publish_table
+from retrain.runs.records import Document, FlowRun, begun, publish_table
 from retrain.workload import Gate
 from tasks.data.champion import Registered
 from tasks.data.evaluated import SPLIT, EvaluatedImages, find_evaluated

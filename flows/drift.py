@@ -15,8 +15,7 @@ from retrain.project import Project, find_project
 from retrain.registry.versions import CHAMPION, ModelVersion
 from retrain.runs import console
 from retrain.runs.notify import notify_now
-from retrain.runs.records import Document
-from retrain.runs.without_steps import FlowRun, begun
+from retrain.runs.records import Document, FlowRun, begun
 from tasks.data.champion import Registered
 from tasks.data.reference import find_reference
 from tasks.drift import report

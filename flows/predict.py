@@ -25,8 +25,7 @@ from retrain.project import Project, find_project
 from retrain.registry import versions
 from retrain.registry.versions import CHAMPION, ModelVersion
 from retrain.runs import console, records
-from retrain.runs.records import Document
-from retrain.runs.without_steps import FlowRun, begun, publish_table
+from retrain.runs.records import Document, FlowRun, begun, publish_table
 from retrain.store import Store
 from tasks.data.champion import Registered
 from tasks.data.reference import find_reference

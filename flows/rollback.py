@@ -13,7 +13,7 @@ from retrain.flow import flow
 from retrain.project import Project, find_project
 from retrain.registry import decisions
 from retrain.runs import records
-from retrain.runs.without_steps import artifact_key
+from retrain.runs.records import artifact_key
 from tasks.promote.personal import PersonalDecision
 from tasks.promote.rollback import roll_back
 

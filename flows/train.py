@@ -29,8 +29,6 @@ from tasks.train.start import find_start
 from tasks.train.step import train as train_network
 from tasks.validate.step import validate
 
-COMPARISONS = 10  # of a model, while other runs change the champion
-
 
 @flow(tells=TrainingReport(), version=data_version, check=signing_faults)
 def train(version: DataVersion) -> None:
@@ -78,20 +76,17 @@ def decide(
     When another run has promoted its model meanwhile, the comparison is made again, with that one.
 
     Raises:
-        ChampionChangedError: The champion changed during each of many comparisons.
         ValueError: As `train` does.
     """
     run = current_run()
     slices = score_slices(data, checked, scores)
-    for left in reversed(range(COMPARISONS)):
+    intent = Intent(run.promote is not False, again=bool(run.promote))
+    while True:
         champion, reference = score_opponents(data, checked, scores)
         opponents = compare_with(scores, slices, champion, reference)
         decision = gate(scores, opponents, slices)
-        intent = Intent(run.promote, run.again)
         try:
             promote(version, data, checked, model, scores, decision, intent)
             return
         except ChampionChangedError:
-            if not left:
-                raise
             console.say("Another run has changed the champion; the model is compared again.")

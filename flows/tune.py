@@ -19,10 +19,9 @@ from retrain.locks import locked
 from retrain.messages import message_of
 from retrain.params import vary
 from retrain.runs import console
-from retrain.runs.dry_run import DryRun, StepHasToRunError
 from retrain.runs.run import Run
-from retrain.search import report
-from retrain.search.study import FAILED, LOCK, PRUNED, Ending, Search
+from retrain.runs.state import DryRun, StepHasToRunError
+from retrain.search import FAILED, LOCK, PRUNED, Ending, Search
 from retrain.servers import ray_cluster
 from retrain.step import REPORT, DataVersion, Input, TrialContext, current_run
 from retrain.store import Artifact
@@ -76,7 +75,7 @@ def _search(run: Run, images: Artifact, data: Artifact) -> None:
         try:
             run_all = _run_side_by_side if parameters.parallel > 1 else _run_in_turn
             run_all(run, search, (images, data, NEW), parent.run_id)
-            report.write(search.study, search.metric, folder / REPORT)
+            tuning.write_plots(search.study, search.metric, folder / REPORT)
             tracking.log_artifacts(project, parent.run_id, folder / REPORT, "tune")
             metrics = {search.metric: float(best_of(state)["best"][search.metric])}
             tracking.log_metrics(project, parent.run_id, metrics)

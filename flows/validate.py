@@ -4,7 +4,7 @@ retrain validate vit
 prefect deployment run validate/vit --watch
 """
 
-from flows.reports.checks import ChecksReport
+from flows.reports.training import ChecksReport
 from flows.train import train
 from retrain.flow import flow
 from retrain.step import DataVersion

@@ -21,11 +21,10 @@ from retrain.code import source_of
 from retrain.params import load_workload
 from retrain.project import Project, find_project
 from retrain.runs import console, lost, records
-from retrain.runs.dry_run import DryRun, StepHasToRunError
 from retrain.runs.notify import notify_of_end, run_name
 from retrain.runs.records import Document
 from retrain.runs.run import Run
-from retrain.runs.state import RunState
+from retrain.runs.state import DryRun, RunState, StepHasToRunError
 from retrain.step import DataVersion, Step, following
 from retrain.store import RunContext, Store
 from retrain.workload import Data, Workload
@@ -169,8 +168,8 @@ class StepsFlow(Flow[..., Any]):
     ) -> RunState:
         """The state of a run that begins, with the version of the data that it uses."""
         version = self._version(workload.data, context.project, revision)
-        store, may_promote = Store(context.project.store), promote is not False
-        return RunState(self.name, workload, version, store, context, may_promote, bool(promote))
+        store = Store(context.project.store)
+        return RunState(self.name, workload, version, store, context, promote)
 
     def dry_run(
         self,
@@ -190,7 +189,9 @@ class StepsFlow(Flow[..., Any]):
         Raises:
             ValueError: As in a run.
         """
-        last = records.last_success(project, workload.name, self.name)
+        last = records.last_run(project, workload.name, self.name)
+        if last and "error" in last:
+            last = None
         context = RunContext(last["run"] if last else "", project)
         dry_run = DryRun(self.state(context, workload, revision, promote), last)
         try:

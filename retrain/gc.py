@@ -17,7 +17,7 @@ from retrain.params import workload_names
 from retrain.project import Project
 from retrain.registry import lineage, snapshot, versions
 from retrain.roots import Roots
-from retrain.runs.records import LATEST, STARTED
+from retrain.runs.records import LATEST
 from retrain.store import Store
 
 KEEP = 5  # runs of each flow and workload
@@ -163,7 +163,7 @@ def _old_documents(project: Project, keep: int) -> Iterator[Finding]:
         for path, _ in group[keep:]:
             name = path.relative_to(project.state / "runs").with_suffix("").as_posix()
             yield Garbage("run", name, path.stat().st_size), path.unlink
-            others = {each.name for each in path.parent.glob("*.json")} - {LATEST, STARTED}
+            others = {each.name for each in path.parent.glob("*.json")} - {LATEST}
             if path.parent.name not in known and not others:
                 (path.parent / LATEST).unlink(missing_ok=True)  # with it, the name
 

@@ -73,7 +73,6 @@ def check_surroundings(project: Project) -> None:
     """Checks the servers that a run uses.
 
     Raises:
-        UsageError: The driver of MLflow's database is not installed.
         ConnectionError: A server that the environment names does not answer within seconds.
     """
     tracking.check(project)

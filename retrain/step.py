@@ -149,12 +149,11 @@ class Runner(Protocol):
         """The clone that the run is in."""
 
     @property
-    def promote(self) -> bool:
-        """Whether the run may change what is served."""
+    def promote(self) -> bool | None:
+        """Whether the run may change what is served.
 
-    @property
-    def again(self) -> bool:
-        """Whether it may promote even a version that was rolled back."""
+        None if it may, except for a version that was rolled back.
+        """
 
     def __call__(self, step: "Step", *inputs: Input, workload: Workload | None = None) -> Any:
         """Returns a step's output, an `Artifact`.

@@ -55,7 +55,6 @@ def check(project: Project) -> None:
 
     Raises:
         ConnectionError: It does not answer within seconds.
-        UsageError: The driver of its database is not installed.
     """
     uri = project.tracking_uri
     if "://" in uri and not uri.startswith("sqlite:"):

@@ -1,15 +1,16 @@
-"""What the flow `train` tells of a run: its document, the verdict, and where the results are."""
+"""What the flows `validate` and `train` tell of their runs: documents, verdicts, places."""
 
 import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from rich.markup import escape
+
 from flows.reports import approvals
-from flows.reports.data import DataReport
 from retrain.project import Project
 from retrain.registry import signatures
 from retrain.runs import console, records
-from retrain.runs.records import Document
+from retrain.runs.records import Document, artifact_key, publish_table
 from retrain.runs.state import RunState
 from retrain.step import REPORT
 from retrain.workload import Workload
@@ -19,6 +20,80 @@ from tasks.validate.outcome import say_near_duplicates
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
 
+CHECKED = ("rows", "quarantined", "near_duplicates")  # facts of the step `validate`
+
+
+class DataReport:
+    """A report without a document; see `retrain.flow.Report` for each method.
+
+    Attributes:
+        kind: The last part of the key of the summary in Prefect.
+    """
+
+    kind = "summary"
+
+    def base_document(self, run: RunState) -> Document:
+        """The part of the document that these flows have in common."""
+        base = records.base_document(run) | {"look": {}, "outcome": None}
+        checked = run.artifacts.get("validate")
+        base["data"] |= {name: checked and checked.facts.get(name) for name in CHECKED}
+        if checked:
+            docs = checked.folder / REPORT / "data_docs" / "index.html"
+            base["look"]["Data Docs"] = run.context.project.relative(docs)
+        return base
+
+    def details(self, document: Document) -> list[str]:
+        """The lines that a flow adds to the summary of a run, in Markdown."""
+        return []
+
+    def publish(self, project: Project, document: Document) -> None:
+        """Shows a summary as an artifact of the Prefect flow run."""
+        from prefect.artifacts import create_markdown_artifact
+
+        data = document["data"]
+        rows = ", ".join(f"{count} {split}" for split, count in data["rows"].items())
+        lines = [
+            f"# {document['workload']}: {document['outcome']}",
+            "",
+            f"Data `{data['version']}`: {rows}; {data['quarantined']} set aside.",
+            "",
+            *self.details(document),
+            *records.steps_in_markdown(document),
+            "",
+            *(f"- {name}: `{place}`" for name, place in document["look"].items()),
+        ]
+        key = artifact_key(document["workload"], self.kind)
+        create_markdown_artifact(key=key, markdown="\n".join(lines))
+
+    def resume(self, project: Project, name: str, run: str) -> "State[Document] | None":
+        """A run that is begun again follows its steps."""
+        return None
+
+
+class ChecksReport(DataReport):
+    """The report of the flow `validate`: whether the data passes its checks."""
+
+    kind = "data"
+
+    def document(self, run: RunState) -> Document:
+        """A run as JSON-able values; the parts of steps that did not run are None."""
+        base = self.base_document(run)
+        if "validate" not in run.artifacts:
+            return base
+        return base | {"outcome": f"The data of {run.workload.name} passes its checks."}
+
+    def standing(self, document: Document) -> str:
+        """The result of the checks."""
+        return "the data passes its checks"
+
+    def show(self, document: Document) -> None:
+        """Shows the size of the data, and where the results are."""
+        console.say(f"\n[bold]{escape(document['outcome'])}[/]")
+        rows = ", ".join(f"{count:,} {split}" for split, count in document["data"]["rows"].items())
+        console.say(f"{rows}; {document['data']['quarantined']:,} images set aside")
+        say_near_duplicates(document)
+        console.say_places(document)
+
 
 class TrainingReport(DataReport):
     """See `retrain.flow.Report` for each method."""
@@ -26,77 +101,75 @@ class TrainingReport(DataReport):
     def document(self, run: RunState) -> Document:
         """A run as JSON-able values; the parts of steps that did not run are None."""
         facts = {name: dict(artifact.facts) for name, artifact in run.artifacts.items()}
-        decision = facts.get("gate")
+        decision, scores = facts.get("gate"), facts.get("evaluate", {})
         champion = decision.pop("champion") if decision else None
-        base = self.base_document(run) | {"promote": run.promote}
+        promotes = run.promote is not False
+        base = self.base_document(run) | {"promote": promotes}
+        base["look"] |= _where_to_look(run)
         result = base | {
             "training": facts.get("train"),
-            "images": facts.get("evaluate", {}).get("images"),
-            "precision": facts.get("evaluate", {}).get("precision"),
-            "metrics": facts.get("evaluate", {}).get("metrics"),
+            **{name: scores.get(name) for name in ("images", "precision", "metrics")},
             "champion": champion,
             "decision": decision,
             "model": facts.get("promote"),
-            "look": _where_to_look(run),
+            "promoted": False,
+            "rejected": False,
+            "waiting": False,
         }
         if decision is None or result["model"] is None:
-            return result | {
-                "promoted": False,
-                "rejected": False,
-                "waiting": False,
-                "outcome": None,
-            }
+            return result
         is_champion = decision["verdict"] == "champion already"
         failed = (not outcome.passed(result) and not is_champion) or "withheld" in result["model"]
         is_waiting = "waiting" in result["model"]
         return result | {
-            "promoted": run.promote and not (failed or is_waiting or is_champion),
-            "rejected": failed and run.promote,
+            "promoted": promotes and not (failed or is_waiting or is_champion),
+            "rejected": failed and promotes,
             "waiting": is_waiting,
             "outcome": outcome.verdict(result),
         }
 
     def standing(self, document: Document) -> str:
         """Which version is champion, or why the version of this run is not."""
-        version = f"version {document['model']['version']}"
         if document["decision"]["verdict"] == "champion already":
-            return f"{version} is champion"
-        if not document["promote"]:
-            return f"{version} {outcome.compared(document)}"
-        if why := document["model"].get("withheld"):
-            return f"{version} is not promoted: {outcome.withheld(why)}"
-        if document["waiting"]:
-            return f"{version} {outcome.waits(document)}"
-        return f"{version} was rejected {outcome.why_rejected(document)}"
+            return f"version {document['model']['version']} is champion"
+        return outcome.verdict(document).removesuffix(".")
 
     def show(self, document: Document) -> None:
         """Shows the best epoch, the metrics, the rules, the verdict, and where the results are."""
-        if training := document.get("training"):  # not in the records of older versions
-            answers = f"; evaluated in {each}" if (each := document.get("precision")) else ""
-            console.say(f"{_in_training(training)}{answers}")
+        trained = _in_training(document["training"])
+        console.say(f"{trained}; evaluated in {document['precision']}")
         outcome.show(document)
         if document["data"]["quarantined"]:
             console.say(f"{document['data']['quarantined']} images were set aside by the checks.")
         say_near_duplicates(document)
         console.say_places(document)
 
+    def details(self, document: Document) -> list[str]:
+        """The metrics, the champion's beside them."""
+        theirs = (document["champion"] or {}).get("metrics", {})
+        return [
+            f"Evaluated in {document['precision']}.",
+            "",
+            "| metric | challenger | champion |",
+            "|---|---|---|",
+            *(
+                f"| {metric} | {console.number(value)} | {console.number(theirs.get(metric))} |"
+                for metric, value in document["metrics"].items()
+            ),
+            "",
+        ]
+
     def publish(self, project: Project, document: Document) -> None:
         """Shows the decision and a summary as artifacts of the Prefect flow run.
 
         The run of a deployment whose model waits for approval is suspended then.
         """
-        from prefect.artifacts import create_markdown_artifact, create_table_artifact
-
-        name = document["workload"].lower().replace("_", "-")
-        create_table_artifact(
-            key=f"{name}-decision",
-            table=[
-                {"rule": rule["rule"], "value": round(rule["value"], 4), "passed": rule["passed"]}
-                for rule in outcome.rules(document)
-            ],
-            description=document["outcome"],
-        )
-        create_markdown_artifact(key=f"{name}-summary", markdown=markdown(document))
+        super().publish(project, document)
+        rules = [
+            {"rule": rule["rule"], "value": round(rule["value"], 4), "passed": rule["passed"]}
+            for rule in outcome.rules(document)
+        ]
+        publish_table(document["workload"], "decision", rules, document["outcome"])
         approvals.wait(project, document)
 
     def resume(self, project: Project, name: str, run: str) -> "State[Document] | None":
@@ -126,36 +199,9 @@ def _in_training(facts: Mapping[str, Any]) -> str:
     )
 
 
-def markdown(document: Document) -> str:
-    """A run's document in Markdown."""
-    theirs = (document["champion"] or {}).get("metrics", {})
-    lines = [
-        f"# {document['workload']}: {document['outcome']}",
-        "",
-        records.data_in_markdown(document),
-        "",
-        f"Evaluated in {document['precision']}.",
-        "",
-        "| metric | challenger | champion |",
-        "|---|---|---|",
-        *(
-            f"| {metric} | {console.number(value)} | {console.number(theirs.get(metric))} |"
-            for metric, value in document["metrics"].items()
-        ),
-        "",
-        *records.steps_in_markdown(document),
-        "",
-        *(f"- {name}: `{place}`" for name, place in document["look"].items()),
-    ]
-    return "\n".join(lines)
-
-
 def _where_to_look(run: RunState) -> dict[str, str]:
     """Where a person finds the results of a run, by name."""
     places = {}
-    if "validate" in run.artifacts:
-        docs = run.artifacts["validate"].folder / REPORT / "data_docs" / "index.html"
-        places["Data Docs"] = run.context.project.relative(docs)
     if "evaluate" in run.artifacts:
         plots = run.artifacts["evaluate"].folder / REPORT
         places["plots"] = run.context.project.relative(plots)

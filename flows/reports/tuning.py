@@ -1,11 +1,13 @@
 """What the flow `tune` tells of a search: its trials, the best one, and how to use its values."""
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flows.reports.data import DataReport
+from rich.markup import escape
+
+from flows.reports.training import DataReport
 from flows.train import train
 from retrain import preflight
 from retrain.errors import UsageError
@@ -13,10 +15,17 @@ from retrain.outputs import plan
 from retrain.params import as_yaml, origin_of, vary
 from retrain.project import Project
 from retrain.runs import console
-from retrain.runs.records import Document
+from retrain.runs.records import Document, publish_table
 from retrain.runs.state import RunState
-from retrain.search import report, space as spaces
-from retrain.search.study import COMPLETE, FAILED, PRUNED, Search, search_key
+from retrain.search import (
+    COMPLETE,
+    FAILED,
+    PRUNED,
+    Search,
+    parameters,
+    search_key,
+    size,
+)
 from retrain.step import REPORT, Step
 from retrain.workload import Workload
 from tasks.data.champion import Start
@@ -26,6 +35,10 @@ from tasks.pull.step import pull
 from tasks.train.selection import larger_is_better, score
 from tasks.train.step import train as train_network
 
+if TYPE_CHECKING:
+    from optuna import Study
+
+TABLE, HISTORY, SLICE = "trials.csv", "history.png", "parameters.png"
 EXAMPLE = "{train.lr: {low: 1e-4, high: 1e-2, log: true}}"
 NEW = Start(None)  # what trials start from
 NOT_SEARCHED = {
@@ -42,14 +55,14 @@ class TuningReport(DataReport):
     def document(self, run: RunState) -> Document:
         """A run as JSON-able values; the parts of steps that did not run are None."""
         nothing = {"search": None, "trials": None, "best": None, "command": None}
-        base = self.base_document(run) | nothing | {"look": {}, "outcome": None}
+        base = self.base_document(run) | nothing
         if prepared_by(run.workload) not in run.artifacts:
             return base
         search, trials = search_of(run), ranked(run)
         project, folder = run.context.project, folder_of(run) / REPORT
         facts = {"key": key_of(run), "metric": search.metric, "wanted": wanted(run.workload)}
-        look = {"plot": project.relative(folder / report.HISTORY)}
-        document = base | {"search": facts, "trials": trials, "look": look}
+        base["look"]["plot"] = project.relative(folder / HISTORY)
+        document = base | {"search": facts, "trials": trials}
         if not trials or trials[0]["state"] != COMPLETE:
             return document
         document |= {"best": trials[0], "command": _command(run, trials[0]["values"])}
@@ -63,10 +76,8 @@ class TuningReport(DataReport):
 
     def show(self, document: Document) -> None:
         """Shows the trials, the best first, and how to use its values."""
-        from rich.markup import escape
-
-        columns, *rows = report.table(document["trials"], document["search"]["metric"])
-        console.say_table(columns, rows)
+        rows = cells(document["trials"], document["search"]["metric"])
+        console.say_table([*rows[0]], [[*row.values()] for row in rows])
         for row in document["trials"]:
             if row["reason"]:
                 console.say(escape(f"trial {row['trial']} failed: {row['reason']}"))
@@ -76,20 +87,14 @@ class TuningReport(DataReport):
 
     def publish(self, project: Project, document: Document) -> None:
         """Shows the trials as an artifact of the Prefect flow run."""
-        from prefect.artifacts import create_table_artifact
-
-        name = document["workload"].lower().replace("_", "-")
-        columns, *rows = report.table(document["trials"], document["search"]["metric"])
-        create_table_artifact(
-            key=f"{name}-trials",
-            table=[dict(zip(columns, row, strict=True)) for row in rows],
-            description=f"{document['outcome']} `{document['command']}`",
-        )
+        rows = cells(document["trials"], document["search"]["metric"])
+        description = f"{document['outcome']} `{document['command']}`"
+        publish_table(document["workload"], "trials", rows, description)
 
 
 def space_faults(workload: Workload, project: Project) -> Iterator[str]:
     """Finds what is wrong with the space: each end of each range is tried, without training."""
-    space = spaces.parameters(workload)
+    space = parameters(workload)
     if workload.train.init != "new":
         yield "train.init: a search starts from new weights. Leave it out."
     if not space:
@@ -100,6 +105,40 @@ def space_faults(workload: Workload, project: Project) -> Iterator[str]:
     ends = [{parameter.name: end} for parameter in space for end in parameter.ends]
     found = [fault for end in ends for fault in _faults_of(end, workload, project)]
     yield from dict.fromkeys(found)
+
+
+def write_plots(study: "Study", metric: str, folder: Path) -> None:
+    """Writes the trials as a table, their metric in order, and against each parameter.
+
+    Args:
+        study: With at least one complete trial.
+        metric: The name of the metric.
+        folder: Is created.
+    """
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+    from optuna.visualization.matplotlib import plot_optimization_history, plot_slice
+
+    folder.mkdir(parents=True, exist_ok=True)
+    study.trials_dataframe().to_csv(folder / TABLE, index=False)
+    for plot, file in ((plot_optimization_history, HISTORY), (plot_slice, SLICE)):
+        plot(study, target_name=metric)
+        pyplot.savefig(folder / file, bbox_inches="tight")
+        pyplot.close("all")
+
+
+def cells(trials: Sequence[Mapping[str, Any]], metric: str) -> list[dict[str, str]]:
+    """The rows of a table of trials, by the names of the columns."""
+    rows = []
+    for trial in trials:
+        best = trial["best"] or {}
+        row = {"trial": str(trial["trial"])}
+        row |= {name: as_yaml(value) for name, value in trial["values"].items()}
+        row |= {metric: console.number(best.get(metric)), "best epoch": str(best.get("epoch", ""))}
+        rows.append(row | {"epochs": str(trial["epochs"]), "state": trial["state"]})
+    return rows
 
 
 def settings(values: Mapping[str, Any]) -> list[str]:
@@ -115,14 +154,14 @@ def folder_of(state: RunState) -> Path:
 def search_of(state: RunState) -> Search:
     """The search, with the trials that there are now."""
     workload = state.workload
-    choice, space = workload.train.best, spaces.parameters(workload)
+    choice, space = workload.train.best, parameters(workload)
     maximize = larger_is_better(choice)
     return Search(folder_of(state), space, workload.tune.seed, choice.metric, maximize)
 
 
 def wanted(workload: Workload) -> int:
     """How many trials there are in all: as many as asked for, or as there are combinations."""
-    return int(min(workload.tune.trials, spaces.size(spaces.parameters(workload))))
+    return int(min(workload.tune.trials, size(parameters(workload))))
 
 
 def ranked(state: RunState) -> list[dict[str, Any]]:
@@ -158,23 +197,17 @@ def key_of(state: RunState) -> str:
     return search_key(training, state.workload.tune)
 
 
-def _changes(state: RunState, values: Mapping[str, Any]) -> dict[str, Any]:
-    """What the best training was changed by: the overrides of the run, and what was found."""
-    own = {parameter.name: parameter.current for parameter in spaces.parameters(state.workload)}
-    overrides = origin_of(state.workload).overrides
-    kept = {name: value for name, value in overrides.items() if not name.startswith("tune")}
-    return kept | {name: value for name, value in values.items() if own[name] != value}
-
-
 def _command(state: RunState, values: Mapping[str, Any]) -> str:
-    """The command that trains with the best values."""
-    origin = origin_of(state.workload)
+    """The command that trains with the best values, and with the overrides of the search."""
+    origin, own = origin_of(state.workload), parameters(state.workload)
+    kept = {name: value for name, value in origin.overrides.items() if not name.startswith("tune")}
+    found = {each.name: values[each.name] for each in own if values[each.name] != each.current}
     words = ["retrain", "train", origin.entry]
     if origin.name != origin.entry:
         words += ["--as", origin.name]
     if state.version.revision:
         words += ["--data-rev", state.version.revision]
-    for setting in settings(_changes(state, values)):
+    for setting in settings(kept | found):
         words += ["--set", setting]
     return shlex.join(words)
 

@@ -8,7 +8,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -19,6 +18,8 @@ from cyclopts import Parameter
 
 from retrain import preflight, roots
 from retrain.cli.command import TRAINING, Answer, Clone, Name, ToJson, Workload, app
+from retrain.errors import UsageError
+from retrain.faults import did_you_mean
 from retrain.messages import message_of
 from retrain.params import load_workload, parse_override, workload_names
 from retrain.project import Project
@@ -148,6 +149,27 @@ def why(
 
 
 @app.command(group=TRAINING)
+def step(step: str, workload: Workload, /, *, project: Clone, to_json: ToJson) -> Answer:
+    """Run one step of the flow `train`, as DVC does.
+
+    Args:
+        step: A stage of dvc.yaml.
+    """
+    from flows.train import train
+    from retrain.runs import console, one_step
+
+    stages = {each.name: each for each in train.steps if each.has_stage}
+    if step not in stages:
+        raise UsageError(f"{step}: no such step.{did_you_mean(step, stages)}")
+    config = load_workload(project.params, workload)
+    train.check(config, project)
+    log = project.logs / f"{time.strftime('%Y%m%d-%H%M%S')}-dvc-{workload}.log"
+    with console.on_screen(log, to_stderr=to_json):
+        record = one_step.run_one(train, stages[step], config, project)
+    return Answer(record)
+
+
+@app.command(group=TRAINING)
 def plan(*, project: Clone) -> Answer:
     """Show what the next training of each workload would do and why, and run nothing."""
     from flows.train import train as flow
@@ -265,20 +287,12 @@ def run_on_screen(
             document = dict(run())
         except Exception as error:
             traceback.print_exc()  # into the log file
-            _send_logs()
             error.add_note(f"More is in {log}")
             raise
         document["took"] = _seconds()
         if not to_json:
             show(document)
     return Answer(document)
-
-
-def _send_logs() -> None:
-    """Has Prefect send its last log records now: what it says if it cannot goes to the log file."""
-    if handlers := sys.modules.get("prefect.logging.handlers"):
-        with suppress(Exception):
-            handlers.APILogHandler.flush()
 
 
 def _seconds() -> float:
@@ -304,9 +318,8 @@ def use_prefect_server(project: Project) -> bool:
 
     os.chdir(project.root)  # where Prefect reads prefect.toml
     os.environ.setdefault("PREFECT_HOME", str(project.state / "prefect"))
-    for server in services.running(project):
-        if server.name == "prefect":
-            os.environ.setdefault("PREFECT_API_URL", f"{server.url}/api")  # wins over prefect.toml
+    if any(server.name == "prefect" for server in services.running(project)):
+        os.environ["PREFECT_API_URL"] = services.server_api(project)  # wins over prefect.toml
     api = os.environ.get("PREFECT_API_URL")
     if api:
         reachable.check("PREFECT_API_URL", api, "/health")

@@ -78,7 +78,7 @@ def _status_row(
 
 def _show_workload(state: Mapping[str, Any]) -> None:
     """Shows what images a workload's models take, and its last run."""
-    from flows import flows_with_steps
+    from flows import flow_with_steps
     from retrain.runs import console
 
     last_run = state["last_run"]
@@ -87,8 +87,7 @@ def _show_workload(state: Mapping[str, Any]) -> None:
             print(f"{whose} takes images of {in_words(dict(sorted(images.items())))}")
     if last_run and "error" not in last_run:
         with console.shown_on(sys.stdout):
-            flow = flows_with_steps()[last_run["flow"]]
-            flow.tells.show(last_run | {"took": last_run["seconds"]})
+            flow_with_steps(last_run["flow"]).tells.show(last_run | {"took": last_run["seconds"]})
 
 
 @app.command(group=REGISTRY)

@@ -72,7 +72,7 @@ _screen = _Screen()
 
 
 @contextmanager
-def on_screen(log: Path, *, to_stderr: bool) -> Iterator[Console]:
+def on_screen(log: Path, *, to_stderr: bool) -> Iterator[None]:
     """Reserves the screen for this module and sends all other output of the process to a file.
 
     The file descriptors are redirected, which also covers C libraries and child processes.
@@ -94,11 +94,10 @@ def on_screen(log: Path, *, to_stderr: bool) -> Iterator[Console]:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logging.getLogger().addHandler(handler)
         logging.captureWarnings(True)
-        _screen.console = Console(file=screen, width=None if screen.isatty() else WIDTH)
         try:
-            yield _screen.console
+            with shown_on(screen):
+                yield
         finally:
-            _screen.console = None
             logging.getLogger().removeHandler(handler)
             sys.stdout.flush()
             sys.stderr.flush()
@@ -129,11 +128,7 @@ def say(line: str | Table) -> None:
 
 def ended(step: str, cached: bool, why: str, seconds: float) -> None:
     """Shows the line of a step that has ended."""
-    say(escape(_line(step, cached, why, seconds)))
-
-
-def _line(step: str, cached: bool, why: str, seconds: float) -> str:
-    return f"{step:<20} {'cached' if cached else 'ran':<7} {seconds:6.1f} s  {why}"
+    say(escape(f"{step:<20} {'cached' if cached else 'ran':<7} {seconds:6.1f} s  {why}"))
 
 
 @contextmanager
@@ -197,13 +192,6 @@ def _plain_lines(name: str) -> Callable[[float, str], None]:
 
 
 @contextmanager
-def training_progress() -> Iterator[Callable[[Progress], None]]:
-    """Shows a training's progress."""
-    with progress("train") as update:
-        yield lambda now: update(now.fraction, str(now))
-
-
-@contextmanager
 def unit_progress(step: str, units: int) -> Iterator[Callable[[int], None]]:
     """Shows how many units of the data a step has done.
 
@@ -223,29 +211,6 @@ def unit_progress(step: str, units: int) -> Iterator[Callable[[int], None]]:
         update(done / units, f"{done}/{units} units  {rate:,.0f} images/s")
 
     with progress(step) as update:
-        yield show
-
-
-@contextmanager
-def byte_progress(name: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Shows how many bytes were read.
-
-    Args:
-        name: What is done with them.
-        total: How many there are.
-
-    Yields:
-        A function to call with the number of bytes that were read.
-    """
-    began, done = monotonic(), 0
-
-    def show(more: int) -> None:
-        nonlocal done
-        done += more
-        rate = done / max(monotonic() - began, 1e-3) / 1e6
-        update(done / total, f"{done / 1e9:,.2f}/{total / 1e9:,.2f} GB  {rate:,.0f} MB/s")
-
-    with progress(name) as update:
         yield show
 
 
@@ -279,10 +244,11 @@ def number(value: float | None) -> str:
 
 def print_steps(document: Mapping[str, Any]) -> None:
     """Prints why each step of a run ran or was taken from the cache."""
-    for step in document["steps"]:
-        print(_line(step["step"], step["cached"], step["why"], step["seconds"]))
-    if "error" in document:
-        print(f"It failed: {document['error']}")
+    with shown_on(sys.stdout):
+        for step in document["steps"]:
+            ended(step["step"], step["cached"], step["why"], step["seconds"])
+        if "error" in document:
+            say(escape(f"It failed: {document['error']}"))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -6,7 +6,9 @@ containers.
 """
 
 import logging
+from collections.abc import Collection
 from contextlib import ExitStack, suppress
+from typing import Any
 
 from retrain import tracking
 from retrain.project import Project
@@ -28,7 +30,7 @@ def end_lost_runs(project: Project) -> None:
     if not killed:
         return
     try:
-        _end_in_prefect(killed)
+        mark_crashed(MESSAGE, runs=killed)
         tracking.end_lost_runs(project, lambda key: _is_released(store, key))
     except Exception as error:  # must not keep this run from its work
         logger.warning("The runs that were killed could not be ended: %s", error)
@@ -48,21 +50,26 @@ def _is_released(store: Store, key: str) -> bool:
     return False
 
 
-def _end_in_prefect(ids: set[str]) -> None:
-    """Marks flow runs, and their tasks, as crashed if they have not ended."""
+def mark_crashed(message: str, *, runs: Collection[str] = (), pool: str | None = None) -> None:
+    """Marks flow runs that go on according to Prefect, and their tasks, as crashed.
+
+    Args:
+        message: Of their state.
+        runs: Their ids.
+        pool: The name of a work pool instead, for all of its runs.
+    """
     from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
+    from prefect.client.schemas.filters import FlowRunFilter, WorkPoolFilter
     from prefect.states import Crashed
 
-    live = {"state": {"type": {"not_any_": ["COMPLETED", "FAILED", "CRASHED", "CANCELLED"]}}}
-    lost_runs = FlowRunFilter.model_validate({"id": {"any_": sorted(ids)}} | live)
+    live: dict[str, Any] = {"state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}}
+    its_pool = WorkPoolFilter.model_validate({"name": {"any_": [pool]}}) if pool else None
+    wanted = FlowRunFilter.model_validate(live if pool else live | {"id": {"any_": sorted(runs)}})
     with get_client(sync_client=True) as client:
-        for run in client.read_flow_runs(flow_run_filter=lost_runs):
-            tasks = client.read_task_runs(
-                flow_run_filter=FlowRunFilter.model_validate({"id": {"any_": [run.id]}}),
-                task_run_filter=TaskRunFilter.model_validate(live),
-            )
-            for task in tasks:
-                client.set_task_run_state(task.id, Crashed(message=MESSAGE), force=True)
-            client.set_flow_run_state(run.id, Crashed(message=MESSAGE), force=True)
+        for run in client.read_flow_runs(flow_run_filter=wanted, work_pool_filter=its_pool):
+            its_tasks = FlowRunFilter.model_validate({"id": {"any_": [run.id]}})
+            for task in client.read_task_runs(flow_run_filter=its_tasks):
+                if task.state and not task.state.is_final():
+                    client.set_task_run_state(task.id, Crashed(message=message), force=True)
+            client.set_flow_run_state(run.id, Crashed(message=message), force=True)
             console.say(f"Run {str(run.id)[:8]} is marked as crashed: its process was ended.")

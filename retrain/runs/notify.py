@@ -8,7 +8,6 @@ accept.
 import json
 import logging
 import os
-import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,7 +21,6 @@ Event = Literal["promoted", "rejected", "waiting", "failed", "drift"]
 
 URL = "RETRAIN_WEBHOOK_URL"
 SECONDS = 10.0
-FAILED = "The message to the webhook of %s failed: %s."
 
 logger = logging.getLogger("retrain")
 
@@ -39,11 +37,9 @@ def notify(event: Event, text: str) -> None:
     try:
         request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
         urllib.request.urlopen(request, timeout=SECONDS).close()
-    except urllib.error.HTTPError as error:
-        logger.warning(FAILED, URL, f"it answered {error.code}")
     except Exception as error:
-        reason = getattr(error, "reason", error)
-        logger.warning(FAILED, URL, f"it could not be reached ({type(reason).__name__})")
+        reason = getattr(error, "code", None) or type(getattr(error, "reason", error)).__name__
+        logger.warning("The message to the webhook of %s failed: %s.", URL, reason)
 
 
 def notify_of_end(flow: "Flow[..., Any]", flow_run: "FlowRun", state: "State[Any]") -> None:

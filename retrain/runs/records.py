@@ -1,4 +1,4 @@
-"""Writes and reads the records of runs: one document per run, by flow and workload.
+"""The documents of runs, and their records: one file per run, by flow and workload.
 
 Each flow extends `base_document`, which has the steps, the data and the times, to the document of
 its runs (`retrain.flow.Report.document`).
@@ -7,27 +7,28 @@ its runs (`retrain.flow.Report.document`).
 import html
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from retrain import roots
+from retrain import preflight, roots
 from retrain.atomic import write_json
 from retrain.errors import UsageError
 from retrain.faults import did_you_mean
 from retrain.messages import message_of
 from retrain.params import workload_names
 from retrain.project import Project
+from retrain.runs import lost
 from retrain.runs.state import RunState
+from retrain.store import Store
 
 Document = dict[str, Any]
 
 LATEST = "latest.json"
-STARTED = "started.json"
 
 
 def base_document(run: RunState) -> Document:
@@ -47,13 +48,6 @@ def base_document(run: RunState) -> Document:
         },
         "steps": [asdict(outcome) for outcome in run.outcomes],
     }
-
-
-def data_in_markdown(document: Mapping[str, Any]) -> str:
-    """The data of a run in one line of Markdown; the flow has added the results of its checks."""
-    data = document["data"]
-    rows = ", ".join(f"{count} {split}" for split, count in data["rows"].items())
-    return f"Data `{data['version']}`: {rows}; {data['quarantined']} set aside."
 
 
 def steps_in_markdown(document: Mapping[str, Any]) -> list[str]:
@@ -83,9 +77,6 @@ def recording(run: RunState, document: Callable[[RunState], Document]) -> Iterat
         run: The run; the block runs its steps.
         document: Makes the run's document, without `error`; the run may have failed at any step.
     """
-    folder = _folder(run.context.project, run.flow, run.workload.name)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / STARTED, {"run": run.context.run})
     try:
         yield
     except Exception as error:
@@ -129,27 +120,14 @@ def last_run(project: Project, workload: str, flow: str | None = None) -> Docume
         workload: The name of the workload.
         flow: The name of the flow; the last run of any flow if None.
     """
-    if flow is not None:
-        return _read(_folder(project, flow, workload) / LATEST)
-    folders = sorted(_runs(project).glob(f"*/{workload}/{LATEST}"))
-    documents = [document for path in folders if (document := _read(path))]
+    found = _runs(project).glob(f"{flow or '*'}/{workload}/{LATEST}")
+    documents: list[Document] = [json.loads(path.read_text(encoding="utf-8")) for path in found]
     return max(documents, key=lambda document: str(document["time"]), default=None)
 
 
-def last_success(project: Project, workload: str, flow: str) -> Document | None:
-    """The document of a workload's last run if that was successful, and None if not.
-
-    A run that was killed has no document, but its id was written at its start.
-    """
-    last = last_run(project, workload, flow)
-    started = _read(_folder(project, flow, workload) / STARTED)
-    if last is None or started is None or started["run"] != last["run"] or "error" in last:
-        return None
-    return last
-
-
 def _write(project: Project, document: Document) -> None:
-    folder = _folder(project, document["flow"], document["workload"])
+    folder = _runs(project) / document["flow"] / document["workload"]
+    folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / f"{document['run']}.json", document)
     write_json(folder / LATEST, document)
     roots.add(project, ((step["step"], step["key"]) for step in document["steps"]))
@@ -159,13 +137,72 @@ def _runs(project: Project) -> Path:
     return project.state / "runs"
 
 
-def _folder(project: Project, flow: str, workload: str) -> Path:
-    return _runs(project) / flow / workload
+@dataclass(frozen=True)
+class FlowRun:
+    """A run of a flow without steps.
+
+    Attributes:
+        project: The clone.
+        store: What it reads, and where it keeps what it needs meanwhile.
+        id: The id of the Prefect flow run, which holds artifacts.
+        flow: The name of the flow.
+        began: When, in seconds of the monotonic clock.
+    """
+
+    project: Project
+    store: Store
+    id: str
+    flow: str
+    began: float = field(default_factory=monotonic)
+
+    def document(self, **results: Any) -> Document:
+        """The run's document, as `--json` prints it: what all have, and the results."""
+        return {
+            "flow": self.flow,
+            "run": self.id,
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": round(monotonic() - self.began, 3),
+            **results,
+        }
 
 
-def _read(path: Path) -> Document | None:
-    try:
-        document: Document = json.loads(path.read_text(encoding="utf-8"))
-        return document
-    except FileNotFoundError:
-        return None
+@contextmanager
+def begun(project: Project, flow: str) -> Iterator[FlowRun]:
+    """Begins the work of a Prefect flow run, after what the user has given was checked.
+
+    Args:
+        project: The clone.
+        flow: The name of the flow.
+
+    Raises:
+        ValueError: A server or a folder that it needs is not there.
+    """
+    from prefect import runtime
+
+    lost.end_lost_runs(project)
+    preflight.check_surroundings(project)
+    run = FlowRun(project, Store(project.store), str(runtime.flow_run.id), flow)
+    with run.store.holding(run.id):
+        yield run
+
+
+def artifact_key(name: str, kind: str) -> str:
+    """The key of an artifact of a flow run, which Prefect wants in lower case with dashes."""
+    return f"{name.lower().replace('_', '-')}-{kind}"
+
+
+def publish_table(
+    name: str, kind: str, rows: Sequence[Mapping[str, Any]], description: str
+) -> None:
+    """Shows a table as an artifact of the Prefect flow run.
+
+    Args:
+        name: What it is about: the workload or the model.
+        kind: What it holds, in a word.
+        rows: Of each row, the values by column.
+        description: A sentence above it, in Markdown.
+    """
+    from prefect.artifacts import create_table_artifact
+
+    table = [dict(row) for row in rows]
+    create_table_artifact(key=artifact_key(name, kind), table=table, description=description)

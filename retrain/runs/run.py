@@ -10,8 +10,7 @@ from retrain.errors import DamagedArtifactError
 from retrain.execute import get_or_run, run_uncached
 from retrain.outputs import Plan, plan
 from retrain.runs import console
-from retrain.runs.dry_run import ASKED, REFRESHED
-from retrain.runs.state import Outcome, StateRunner
+from retrain.runs.state import ASKED, REFRESHED, Outcome, StateRunner
 from retrain.step import Input, Step, TrialContext, following
 from retrain.store import Artifact, RunContext
 from retrain.verify import Verifier, retry_damaged

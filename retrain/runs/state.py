@@ -1,16 +1,24 @@
-"""The state of a run or a dry run: its workload, and the outcomes of its steps so far."""
+"""The state of a run, and the dry run, which finds out whether a run would change anything.
+
+A dry run reads the store and the registry only.
+"""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from retrain.atomic import write_json
-from retrain.outputs import Plan, difference
+from retrain.outputs import Plan, difference, plan
 from retrain.project import Project
-from retrain.step import DataVersion
+from retrain.step import DataVersion, Input, Step, Workspace, digest_of
 from retrain.store import Artifact, RunContext, Store
 from retrain.workload import Workload
+
+REFRESHED = "nothing taken from the cache (refresh)"
+ASKED = "asked of the registry each time"
 
 
 @dataclass(frozen=True)
@@ -73,8 +81,8 @@ class RunState:
         version: The version of the data.
         store: Where the outputs are kept.
         context: The Prefect flow run, and the project that it runs in.
-        promote: Whether the run may change what is served.
-        again: Whether it may promote even a version that was rolled back.
+        promote: Whether the run may change what is served; None if it may, except for a version
+            that was rolled back.
         outcomes: One per step that has ended, in order.
         artifacts: The outputs of these steps, by the same names.
         began: When the run began, by `time.monotonic`.
@@ -85,8 +93,7 @@ class RunState:
     version: DataVersion
     store: Store
     context: RunContext
-    promote: bool = True
-    again: bool = False
+    promote: bool | None = None
     outcomes: list[Outcome] = field(default_factory=list)
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     began: float = field(default_factory=monotonic)
@@ -145,11 +152,120 @@ class StateRunner:
         return self.state.context.project
 
     @property
-    def promote(self) -> bool:
-        """Whether the run may change what is served."""
+    def promote(self) -> bool | None:
+        """Whether the run may change what is served; see `RunState`."""
         return self.state.promote
 
-    @property
-    def again(self) -> bool:
-        """Whether it may promote even a version that was rolled back."""
-        return self.state.again
+
+class StepHasToRunError(Exception):
+    """The output of a step is not in the store, or the step would change something.
+
+    Attributes:
+        step: The name of the step.
+        reason: Why it has to run.
+    """
+
+    def __init__(self, step: str, reason: str | None) -> None:
+        super().__init__(step)
+        self.step, self.reason = step, reason
+
+
+@dataclass
+class DryRun(StateRunner):
+    """Takes the outputs of the steps from the store, in the order of the flow; runs no step.
+
+    Attributes:
+        last: The document of the last run, if that was successful.
+        has_to_run: The first step that would have to run; None if there is none.
+        reason: Why it would have to run.
+    """
+
+    last: dict[str, Any] | None = None
+    has_to_run: str | None = None
+    reason: str | None = None
+
+    def __call__(self, step: Step, *inputs: Input, workload: Workload | None = None) -> Artifact:
+        """Takes a step's output from the store.
+
+        Args:
+            step: Which step.
+            *inputs: The outputs of the steps in its `inputs`, in that order.
+            workload: With other parameters than the run's.
+
+        Raises:
+            StepHasToRunError: The output is missing or damaged; or the step is not cached, and
+                it would change something.
+        """
+        began = monotonic()
+        now = plan(step, workload or self.workload, inputs)
+        if step.cached and (done := self.state.added(now)):
+            return done
+        if step.cached:
+            found = self.state.store.find(step.name, now.key)
+        else:
+            found = self._dry_run(step, now, inputs)
+        if found is None:
+            reason = (
+                self.state.reason_to_run(now) if step.cached else "it would change the registry"
+            )
+            raise StepHasToRunError(step.name, reason)
+        ran = None if step.cached else ASKED
+        outcome = Outcome.of(step.name, now, found, ran=ran, seconds=monotonic() - began)
+        self.state.add(outcome, found)
+        return found
+
+    def would_run(self, step: str, key: str) -> bool:
+        """Never: a dry run ends at the first step that would run."""
+        return False
+
+    def agrees_with(self, last: dict[str, Any]) -> bool:
+        """Whether no step has to run, and the last run had the same steps and the same result.
+
+        Steps that are not cached read the registry, which the last run may have changed: the
+        output of the last of them is compared.
+        """
+        if self.has_to_run:
+            return False
+        before = {step["step"]: step for step in last["steps"]}
+        for now in self.state.outcomes:
+            was = before.get(now.step)
+            if was is None or was["definition"] != now.definition:
+                return False
+            is_last = now is self.state.outcomes[-1]
+            if (now.cached or is_last) and was["digest"] != now.digest:
+                return False
+        return True
+
+    def preview(self, steps: Sequence[str], *, refresh: bool) -> list[dict[str, str | None]]:
+        """What a run would do with each step, as far as that is known before it.
+
+        Args:
+            steps: All steps of the flow, in order.
+            refresh: Whether the run takes nothing from the store.
+
+        Returns:
+            For each step `step`, its name; `would`, which is `come from the cache`, `change
+            nothing` (a step that asks the registry), `run`, or `depend` on what the first step that
+            runs gives; and `why`.
+        """
+        found = {} if refresh else {each.step: each for each in self.state.outcomes}
+        first = steps[0] if refresh else self.has_to_run
+        shown: list[dict[str, str | None]] = []
+        for step in steps:
+            if step in found:
+                would = "come from the cache" if found[step].cached else "change nothing"
+                shown.append({"step": step, "would": would, "why": found[step].why})
+            elif step == first:
+                why = REFRESHED if refresh else self.reason
+                shown.append({"step": step, "would": "run", "why": why})
+            elif first and steps.index(step) > steps.index(first):
+                shown.append({"step": step, "would": "depend", "why": f"on what {first} gives"})
+        return shown
+
+    def _dry_run(self, step: Step, now: Plan, inputs: tuple[Input, ...]) -> Artifact | None:
+        """The output of a step that is not cached; None if the step would change something."""
+        workspace = Workspace(Path(), Path(), now.key, self.workload.name, self.project)
+        facts = step.dry_run(self.workload, inputs, workspace)
+        if facts is None:
+            return None
+        return Artifact(step.name, now.key, digest_of({"facts": facts, "files": {}}), Path(), facts)

@@ -7,7 +7,6 @@ meanwhile. In the server's own process, the tool is imported only once.
 """
 
 import gc
-import json
 import os
 import runpy
 import secrets
@@ -26,6 +25,7 @@ import psutil
 from retrain import databases, tracking
 from retrain.atomic import write_json
 from retrain.project import Project, find_project
+from retrain.runs import lost
 from retrain.servers import ray_cluster
 from retrain.servers.reachable import request
 
@@ -48,10 +48,10 @@ def main() -> None:
     elif name == "mlflow":
         tracking.client(find_project())
     elif name == "worker":
-        _end_runs_of_dead_worker(os.environ["PREFECT_API_URL"])
+        _end_runs_of_dead_worker()
     else:
         create_prefect_database()
-    if name == "ephemeral":
+    if name == "ephemeral":  # from now on: a database is made to its end
         Thread(target=_end_with_input, daemon=True).start()
     sys.argv[:] = command
     runpy.run_module(command[0], run_name="__main__", alter_sys=True)
@@ -103,8 +103,8 @@ def _prepare_ray(project: Project) -> list[str]:
     shutil.rmtree(sessions, ignore_errors=True)  # of earlier starts
     [token] = map(Path, ray_cluster.token(project).values())
     token.unlink(missing_ok=True)
-    with os.fdopen(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(secrets.token_hex(32))
+    token.touch(mode=0o600, exist_ok=False)
+    token.write_text(secrets.token_hex(32), encoding="utf-8")
     with socket.socket() as probe:
         probe.bind((ray_cluster.HOST, 0))
         port = probe.getsockname()[1]
@@ -114,24 +114,14 @@ def _prepare_ray(project: Project) -> list[str]:
     return ["--port", str(port), *(("--temp-dir", str(sessions)) if is_short else ())]
 
 
-def _end_runs_of_dead_worker(api: str) -> None:
-    """Marks runs as crashed that ended with an earlier worker, which could not report it.
+def _end_runs_of_dead_worker() -> None:
+    """Waits for the Prefect server, and marks runs as crashed that an earlier worker has left.
 
     Otherwise they would count as running forever, and block the next run of their deployment.
-
-    Raises:
-        ConnectionError: The Prefect server does not list its runs; the worker is started again.
     """
-    wanted = {
-        "work_pools": {"name": {"any_": [POOL]}},
-        "flow_runs": {"state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}},
-    }
-    status, text = request(f"{api}/flow_runs/filter", wanted)
-    if status != 200:
-        raise ConnectionError(f"The Prefect server did not list its runs: {text}")
-    crashed = {"type": "CRASHED", "message": "Its worker was stopped while it ran."}
-    for run in json.loads(text):
-        request(f"{api}/flow_runs/{run['id']}/set_state", {"state": crashed})
+    while request(f"{os.environ['PREFECT_API_URL']}/health")[0] != 200:
+        sleep(0.5)
+    lost.mark_crashed("Its worker was stopped while it ran.", pool=POOL)
 
 
 def _end_with_input() -> None:

@@ -145,7 +145,7 @@ def token(project: Project) -> dict[str, str]:
 def answers(address: str) -> bool:
     """Whether a Ray answers at an address (`host:port`) within two seconds."""
     host, port = address.split(":")
-    return reachable.answers_grpc(host, int(port), ANSWER_SECONDS)
+    return reachable.answers_grpc((host, int(port)), ANSWER_SECONDS)
 
 
 def check() -> None:

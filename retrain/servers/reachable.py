@@ -6,7 +6,6 @@ The libraries themselves wait for minutes for a server that is down.
 import json
 import os
 import socket
-from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,8 +22,6 @@ LOGINS = {
 # The preface of a connection of HTTP/2, which gRPC uses: a server sends its settings back.
 _HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 
-_answered: set[str] = set()  # by this process's checks: each is asked once
-
 
 def check(name: str, address: str, probe: str = "") -> None:
     """Checks that a server answers, if its address is one on a network.
@@ -36,25 +33,24 @@ def check(name: str, address: str, probe: str = "") -> None:
 
     Raises:
         ConnectionError: It does not answer within seconds.
-        UsageError: The driver of a database is not installed, or there is none for its URL; or the
-            URL of another server has a login.
+        UsageError: The URL of a server that is no database has a login.
     """
+    from http.client import HTTPException
+
     scheme = urlsplit(address).scheme.partition("+")[0] if "://" in address else "ray"
     if name in LOGINS and scheme in ("http", "https") and has_login(address):
         raise UsageError(
             f"{name}: the URL has a login, which would stand in messages and logs. It belongs into "
             f"{LOGINS[name]}."
         )
-    if scheme in ("postgresql", "mysql", "mssql"):
-        _check_driver(name, address)
-    if address in _answered:
-        return
-    if fault := _fault(scheme, address, probe):
+    try:
+        _ask(scheme, address, probe)
+    except (OSError, HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", error)  # of an error of urllib
         raise ConnectionError(
-            f"{name}: nothing answers at {without_login(address)} ({fault}). Start that server, "
+            f"{name}: nothing answers at {without_login(address)} ({reason}). Start that server, "
             f"or correct {name}."
-        )
-    _answered.add(address)
+        ) from None
 
 
 def request(url: str, body: Any = None) -> tuple[int | None, str]:
@@ -83,68 +79,42 @@ def request(url: str, body: Any = None) -> tuple[int | None, str]:
         connection.close()
 
 
-def answers_grpc(host: str, port: int, seconds: float) -> bool:
+def answers_grpc(address: tuple[str, int], seconds: float) -> bool:
     """Whether a gRPC server, such as Ray's, answers at an address. Ray itself waits two minutes."""
     try:
-        with socket.create_connection((host, port), timeout=seconds) as connection:
+        with socket.create_connection(address, timeout=seconds) as connection:
             connection.sendall(_HTTP2)
             return bool(connection.recv(1))
     except OSError:
         return False
 
 
-def _fault(scheme: str, address: str, probe: str) -> str | None:
-    """Why a server does not answer; None if it does, or is not on a network."""
-    from http.client import HTTPException
+def _ask(scheme: str, address: str, probe: str) -> None:
+    """Asks a server for anything; a database without a server is not asked.
 
-    faults: list[str | None] = [f"no answer within {SECONDS:.0f} s"]
-
-    def ask() -> None:
-        try:
-            faults.append(_ask(scheme, address, probe))
-        except (OSError, HTTPException, ValueError) as error:
-            faults.append(str(error) or type(error).__name__)
-
-    # A thread, because the timeout of a connection does not cover the DNS lookup.
-    thread = Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(SECONDS)
-    return faults[-1]
-
-
-def _ask(scheme: str, address: str, probe: str) -> str | None:
+    Raises:
+        OSError: It does not answer within seconds, like the other two errors.
+        HTTPException: Of a server that does not speak HTTP.
+        ValueError: Of an address that is none.
+    """
     import ssl
     import urllib.error
     import urllib.request
 
     if scheme in ("http", "https"):
         try:
-            with urllib.request.urlopen(address.rstrip("/") + probe, timeout=SECONDS):
-                return None
-        except urllib.error.HTTPError:  # an answer; what it means is for the library
-            return None
+            urllib.request.urlopen(address.rstrip("/") + probe, timeout=SECONDS).close()
+        except urllib.error.HTTPError:
+            pass  # an answer; what it means is for the library
         except urllib.error.URLError as error:
-            return None if isinstance(error.reason, ssl.SSLError) else str(error.reason)
+            if not isinstance(error.reason, ssl.SSLError):  # the library may know the certificate
+                raise
+        return
     url = urlsplit(address if "://" in address else f"//{address}")
     port = url.port or PORTS.get(scheme)
-    if not url.hostname or port is None:  # a database without a server
-        return None
-    if scheme == "ray" and not os.environ.get("RAY_USE_TLS"):
-        return None if answers_grpc(url.hostname, port, SECONDS) else "it is no Ray, or it is down"
-    with socket.create_connection((url.hostname, port), timeout=SECONDS):
-        return None
-
-
-def _check_driver(name: str, url: str) -> None:
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
-
-    try:
-        make_url(url).get_dialect().import_dbapi()
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"{name}: the package {error.name} is needed for {without_login(url)}, and is not "
-            "installed."
-        ) from None
-    except (ArgumentError, NoSuchModuleError) as error:
-        raise UsageError(f"{name}: {without_login(url)} cannot be used: {error}") from None
+    if not url.hostname or port is None:
+        return
+    if scheme != "ray" or os.environ.get("RAY_USE_TLS"):
+        socket.create_connection((url.hostname, port), timeout=SECONDS).close()
+    elif not answers_grpc((url.hostname, port), SECONDS):
+        raise ConnectionError("it is no Ray, or it is down")

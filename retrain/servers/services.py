@@ -1,18 +1,21 @@
 """Starts and stops the project's servers: Prefect with a worker, the MLflow UI, and Ray.
 
 `supervisor` runs them in the background, on loopback only, until `down`, and starts one again that
-dies. What it is told is in `.retrain/supervisord.conf`, with which its own command works, too:
+dies. Its configuration is `.retrain/supervisord.conf`, with which its own command works, too:
 
     .venv/bin/supervisorctl -c .retrain/supervisord.conf status
 """
 
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from time import monotonic, sleep
@@ -26,30 +29,52 @@ from retrain.errors import UsageError
 from retrain.locks import locked
 from retrain.project import Project
 from retrain.servers import ray_cluster
-from retrain.servers.program import POOL, end_processes
-from retrain.servers.programs import (
-    SOCKET,
-    WORKER,
-    Service,
-    configuration,
-    log_of,
-    server_api,
-    services_of,
-)
+from retrain.servers.program import MARK, POOL, end_processes
 from retrain.servers.ray_cluster import HOST
 from retrain.servers.reachable import request
 
 CONFIGURATION = "supervisord.conf"
-# A Unix socket's path has at most 103 bytes on macOS; supervisor adds its pid for a moment.
-MAX_SOCKET_PATH = 103 - 9
-
+SOCKET = "supervisor.sock"
+WORKER = "local-worker"
 START_SECONDS = 180.0  # a first start migrates a database, on a machine that may be busy
 LOG_LINES = 12
-DEPLOYMENTS = (
-    Path("prefect.yaml"),
-    Path("team", "prefect.yaml"),
-)  # those of this project, then own
+DEPLOYMENTS = (Path("prefect.yaml"), Path("team", "prefect.yaml"))  # of this project, of the team
 ALIVE = ("STARTING", "RUNNING")
+
+# A service that dies within ten seconds is tried again after 1, 2, 3, … seconds: for over an hour.
+SETTINGS = {
+    "autostart": "false",
+    "autorestart": "true",
+    "startsecs": "10",
+    "startretries": "100",
+    "stopasgroup": "true",
+    "killasgroup": "true",
+    "stopwaitsecs": "15",
+    "redirect_stderr": "true",
+    "stdout_logfile_maxbytes": "10MB",
+    "stdout_logfile_backups": "2",
+}
+
+
+@dataclass(frozen=True)
+class Service:
+    """A server that `up` starts.
+
+    Attributes:
+        name: Its name for supervisor, in messages, and of its log.
+        url: Its address: of its pages for a browser, or of Ray; None for the worker.
+        module: The module that is run, and its arguments.
+        other_port: How a person chooses another port; empty if it is not given one.
+        health: The path of a page that answers when it is ready, if it has one.
+        stop_signal: The signal that ends it.
+    """
+
+    name: str
+    url: str | None
+    module: tuple[str, ...]
+    other_port: str = ""
+    health: str = ""
+    stop_signal: str = "TERM"
 
 
 def up(project: Project) -> list[Service]:
@@ -78,12 +103,10 @@ def up(project: Project) -> list[Service]:
             _refuse_taken_port(service)
         _start_supervisor(project, services, api)
         try:
-            _start(project, api, [each for each in missing if each.name != "worker"])
-            _create_pool(api)
+            _start(project, api, missing)
             for file in DEPLOYMENTS:
                 if (project.root / file).exists():
                     _deploy(project, api, file)
-            _start(project, api, [each for each in missing if each.name == "worker"])
         except BaseException:
             if not alive:
                 _stop(project)
@@ -111,6 +134,78 @@ def running(project: Project) -> list[Service]:
     return [each for each in services_of(project) if each.name in alive] if alive else []
 
 
+def server_api(project: Project) -> str:
+    """The URL of the API of the project's Prefect server.
+
+    It comes from the same settings as for Prefect's own command line: `PREFECT_API_URL`, else
+    `api.url` in `prefect.toml`.
+    """
+    url = os.environ.get("PREFECT_API_URL")
+    if not url:
+        settings = tomllib.loads((project.root / "prefect.toml").read_text(encoding="utf-8"))
+        url = str(settings["api"]["url"])
+    return url.rstrip("/")
+
+
+def services_of(project: Project) -> list[Service]:
+    """All services, in the order of their start."""
+    url, port = server_api(project).removesuffix("/api"), os.environ.get("MLFLOW_PORT", "5000")
+    prefect = ("prefect", "server", "start", "--host", HOST, "--port", str(urlsplit(url).port))
+    change = "put another one into api.url in prefect.toml (or export PREFECT_API_URL)"
+    services = [Service("prefect", url, prefect, change, health="/api/health")]
+    if project.tracking_uri.startswith("sqlite:"):  # else there is an MLflow server already
+        mlflow = (
+            *("mlflow", "server", "--host", HOST, "--port", port, "--workers", "1"),
+            *("--backend-store-uri", project.tracking_uri),
+            *("--default-artifact-root", str(project.root / "mlruns")),
+        )
+        change = "export MLFLOW_PORT with another one"
+        url = f"http://{HOST}:{port}"
+        services.append(Service("mlflow", url, mlflow, change, health="/health"))
+    if not ray_cluster.is_remote():  # else there is a cluster already
+        ray = (
+            *("ray.scripts.scripts", "start", "--head", "--block", "--node-ip-address", HOST),
+            *("--num-cpus", str(ray_cluster.logical_cpus())),
+            *("--object-store-memory", str(psutil.virtual_memory().total // 10)),
+            *("--include-dashboard", "false", "--disable-usage-stats"),
+        )
+        address = ray_cluster.shared_address(project)
+        # Killed, because it takes 17 s to end on SIGTERM; it has nothing to lose.
+        services.append(Service(ray_cluster.SERVICE, address, ray, stop_signal="KILL"))
+    worker = ("prefect", "worker", "start", "--pool", POOL, "--type", "process", "--name", WORKER)
+    return [*services, Service("worker", None, worker)]
+
+
+def _configuration(project: Project, services: Sequence[Service]) -> str:
+    """The text of supervisor's configuration file."""
+    sections: dict[str, Mapping[str, object]] = {
+        "unix_http_server": {"file": project.state / SOCKET, "chmod": "0700"},
+        "rpcinterface:supervisor": {
+            "supervisor.rpcinterface_factory": "supervisor.rpcinterface:make_main_rpcinterface"
+        },
+        "supervisorctl": {"serverurl": f"unix://{project.state / SOCKET}"},
+        "supervisord": {
+            "directory": project.root,
+            "logfile": project.logs / "supervisord.log",
+            "pidfile": project.state / "supervisord.pid",
+        },
+    }
+    for number, service in enumerate(services):
+        arguments = ("-m", "retrain.servers.program", service.name, *service.module)
+        sections[f"program:{service.name}"] = SETTINGS | {
+            "command": shlex.join((sys.executable, *arguments)),
+            "environment": f'{MARK}="{project.state}:{service.name}"',
+            "stdout_logfile": project.logs / f"{service.name}.log",
+            "stopsignal": service.stop_signal,
+            "priority": number,  # they are stopped in the opposite order
+        }
+    lines = []
+    for name, section in sections.items():
+        lines.append(f"[{name}]")
+        lines += [f"{key} = {str(value).replace('%', '%%')}" for key, value in section.items()]
+    return "\n".join(lines) + "\n"
+
+
 def _refuse_other_machine(api: str) -> None:
     address = urlsplit(api)
     if address.hostname not in (HOST, "localhost") or not address.port:
@@ -120,16 +215,28 @@ def _refuse_other_machine(api: str) -> None:
         )
 
 
+def _refuse_taken_port(service: Service) -> None:
+    """Raises `ValueError` if the port of a service is taken."""
+    if not service.other_port:  # it takes a free one, or listens to nobody
+        return
+    port = urlsplit(service.url or "").port
+    with socket.socket() as probe:
+        is_taken = probe.connect_ex((HOST, port)) == 0
+    if is_taken:
+        raise ValueError(
+            f"Port {port}, for {service.name}, is used by another process: stop that, or "
+            f"{service.other_port}."
+        )
+
+
 def _start_supervisor(project: Project, services: Sequence[Service], api: str) -> None:
     """Starts supervisor, which starts nothing yet, if it does not run.
 
     Raises:
-        UsageError: It runs with another configuration; or the project's path is too long.
+        UsageError: It runs with another configuration.
         ValueError: It does not start; with what it says of that.
     """
-    if len(os.fsencode(project.state / SOCKET)) > MAX_SOCKET_PATH:
-        raise UsageError(f"{project.root}: the path is too long for a Unix socket. Clone it above.")
-    file, text = project.state / CONFIGURATION, configuration(project, services)
+    file, text = project.state / CONFIGURATION, _configuration(project, services)
     if _states(project):
         if file.read_text(encoding="utf-8") != text:
             raise UsageError(
@@ -139,18 +246,9 @@ def _start_supervisor(project: Project, services: Sequence[Service], api: str) -
         return
     end_processes(f"{project.state}:")  # what a killed supervisor has left
     write_text(file, text)
-    command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(file)]
-    started = subprocess.run(
-        command,
-        env=_environment(project, api),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        errors="replace",
-    )
-    if started.returncode:
-        reason = started.stdout.partition("\nFor help, use")[0].strip().rpartition("\n")[2]
-        raise ValueError(f"supervisord did not start: {reason.removeprefix('Error: ')}")
+    done = _run(project, api, "supervisor.supervisord", "-c", str(file))
+    if done.returncode:
+        raise ValueError(f"supervisord did not start:\n{done.stdout}")
 
 
 def _supervisor(project: Project) -> Any:
@@ -162,7 +260,7 @@ def _supervisor(project: Project) -> Any:
 
 
 def _states(project: Project) -> dict[str, Mapping[str, Any]]:
-    """What supervisor tells of each service, by its name; empty if it does not run."""
+    """The state of each service in supervisor, by its name; empty if supervisor does not run."""
     if not (project.state / SOCKET).exists():
         return {}
     try:
@@ -171,7 +269,7 @@ def _states(project: Project) -> dict[str, Mapping[str, Any]]:
         return {}
 
 
-def _start(project: Project, api: str, services: Iterable[Service]) -> None:
+def _start(project: Project, api: str, services: Sequence[Service]) -> None:
     """Starts services in parallel, and waits until each can be used.
 
     Raises:
@@ -185,25 +283,18 @@ def _start(project: Project, api: str, services: Iterable[Service]) -> None:
     deadline = monotonic() + START_SECONDS
     for service in services:
         while not _is_ready(project, api, service, info := _states(project)[service.name]):
-            fault = None
-            if info["statename"] not in ALIVE:
-                fault = f"ended at its start with exit code {info['exitstatus']}"
-            elif monotonic() > deadline:
-                fault = f"was not ready within {START_SECONDS:.0f} s"
-            if fault:
-                log = log_of(project, service)
+            if info["statename"] not in ALIVE or monotonic() > deadline:
+                log = Path(info["stdout_logfile"])
                 lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
                 last = "\n".join(lines[-LOG_LINES:])
-                raise ValueError(f"The {service.title} {fault}; {log} ends:\n{last}")
+                raise ValueError(f"{service.name} did not start; {log} ends:\n{last}")
             sleep(0.2)
 
 
 def _is_ready(project: Project, api: str, service: Service, info: Mapping[str, Any]) -> bool:
     """Whether a service that was just started can be used."""
-    if service.name == "prefect":
-        return request(f"{api}/health")[0] == 200
-    if service.name == "mlflow":
-        return request(f"{service.url}/health")[0] == 200
+    if service.health:
+        return request(f"{service.url}{service.health}")[0] == 200
     if service.name == ray_cluster.SERVICE:
         address = ray_cluster.shared_address(project)
         return address is not None and ray_cluster.answers(address)
@@ -226,63 +317,31 @@ def _stop(project: Project) -> None:
     end_processes(f"{project.state}:")
 
 
-def _refuse_taken_port(service: Service) -> None:
-    """Checks that a service's port is free.
-
-    Raises:
-        ValueError: It is not; the message names the process that uses it, and what to do.
-    """
-    port = urlsplit(service.url or "").port
-    if port is None:  # it takes a free one, or listens to nobody
-        return
-    with socket.socket() as probe:
-        is_taken = probe.connect_ex((HOST, port)) == 0
-    if is_taken:
-        raise ValueError(
-            f"Port {port}, for the {service.title}, is used by {_listener(port)}: "
-            f"stop that, or {service.other_port}."
-        )
+def _deploy(project: Project, api: str, file: Path) -> None:
+    """Registers the deployments of a file, by its path below the project's folder."""
+    command = ("prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file))
+    done = _run(project, api, *command)
+    # Prefect skips an invalid entry; the exit code is 0 if others are valid.
+    if done.returncode or "Skipping" in done.stdout:
+        last = "\n".join(done.stdout.splitlines()[-LOG_LINES:])
+        raise ValueError(f"The deployments of {file} were refused:\n{last}")
 
 
-def _listener(port: int) -> str:
-    """The process that listens on a port, if the system shows it."""
-    with suppress(psutil.Error):
-        for connection in psutil.net_connections("tcp"):
-            listens = connection.status == psutil.CONN_LISTEN and connection.pid
-            if listens and connection.laddr.port == port:
-                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
-    return "another process"
-
-
-def _environment(project: Project, api: str) -> dict[str, str]:
-    """The services' environment; Prefect's other settings are in `prefect.toml`."""
+def _run(project: Project, api: str, *module: str) -> "subprocess.CompletedProcess[str]":
+    """Runs a module in the services' environment; other settings are in `prefect.toml`."""
     preset = {
         "PREFECT_HOME": str(project.state / "prefect"),
         # Six fewer processes: jobs are for the evaluation of language models.
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     }
-    return preset | os.environ | ray_cluster.token(project) | {"PREFECT_API_URL": api}
-
-
-def _create_pool(api: str) -> None:
-    status, answer = request(f"{api}/work_pools/", {"name": POOL, "type": "process"})
-    if status not in (201, 409):  # created, or exists already
-        raise ValueError(f"The Prefect server did not create the work pool {POOL!r}: {answer}")
-
-
-def _deploy(project: Project, api: str, file: Path) -> None:
-    """Registers the deployments of a file, by its path below the project's folder."""
-    done = subprocess.run(
-        [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", file],
+    own = {"PREFECT_API_URL": api, "PREFECT_CLI_COLORS": "false"}
+    return subprocess.run(
+        [sys.executable, "-m", *module],
         cwd=project.root,
-        env=_environment(project, api) | {"PREFECT_CLI_COLORS": "false"},
+        env=preset | os.environ | ray_cluster.token(project) | own,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         encoding="utf-8",
         errors="replace",
     )
-    # Prefect skips an invalid entry; the exit code is 0 if others are valid.
-    if done.returncode or "Skipping" in done.stdout:
-        last = "\n".join(done.stdout.splitlines()[-LOG_LINES:])
-        raise ValueError(f"The deployments of {file} were refused:\n{last}")

@@ -11,7 +11,7 @@ from retrain.params import load_section
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console
-from retrain.runs.without_steps import publish_table
+from retrain.runs.records import publish_table
 from retrain.workload import Drift
 from tasks.drift.compare import Feature, compare, shares
 

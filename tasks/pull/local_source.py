@@ -67,7 +67,13 @@ class LocalSource:
 def _read_all(files: dict[str, Path], target: Path | None) -> str:
     """SHA-256 (hex) over the names and the bytes of files, which are also copied to a folder."""
     size = sum(path.stat().st_size for path in files.values())
-    with console.byte_progress("copying" if target else "reading", size) as show:
+    done = 0
+    with console.progress("copying" if target else "reading") as update:
+
+        def show(more: int) -> None:
+            nonlocal done
+            done += more
+            update(done / size, f"{done / 1e9:,.2f}/{size / 1e9:,.2f} GB")
 
         def read(name: str) -> str:
             return _read(files[name], target / name if target else Path(os.devnull), show)

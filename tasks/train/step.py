@@ -113,7 +113,10 @@ def train(
     with _tracked(workspace, _parameters(job), images.digest) as run:
         log = partial(tracking.log_epochs, workspace.project, run.run_id)
         try:
-            with console.training_progress() as show, followed(job.scratch, show, log):
+            with (
+                console.progress("train") as update,
+                followed(job.scratch, lambda now: update(now.fraction, str(now)), log),
+            ):
                 from tasks.train.launch import launch
 
                 result = launch(job)

@@ -13,7 +13,7 @@ from retrain.messages import message_of
 from retrain.outputs import plan
 from retrain.params import vary
 from retrain.project import Project
-from retrain.search.study import COMPLETE, FAILED, PRUNED, Ending
+from retrain.search import COMPLETE, FAILED, PRUNED, Ending
 from retrain.step import REPORT, Input, TrialContext
 from retrain.store import Artifact, RunContext, Store
 from retrain.verify import Verifier

@@ -150,12 +150,13 @@ def ran(document: Mapping[str, Any]) -> list[str]:
     return [step["step"] for step in steps if not step["cached"]]
 
 
-def until(true: Callable[[], object], seconds: float = 60.0) -> None:
-    """Waits until something is so."""
+def until(true: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """Waits until something is so; returns what it is."""
     deadline = monotonic() + seconds
-    while not true():
+    while not (found := true()):
         assert monotonic() < deadline
         sleep(0.1)
+    return found
 
 
 def free_port() -> int:

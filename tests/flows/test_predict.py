@@ -9,7 +9,7 @@ import pytest
 
 from flows import predict
 from retrain.project import Project
-from retrain.runs.without_steps import FlowRun
+from retrain.runs.records import FlowRun
 from retrain.store import Store
 from tasks.predict import inputs
 from tests.flows.conftest import until

@@ -137,11 +137,10 @@ def test_a_run_that_failed_or_was_killed_does_not_stand(clone, first, tmp_path):
     assert not list((clone.root / ".retrain" / "store").rglob("*.partial"))
     assert not clone.train()["unchanged"]
     assert clone.train()["unchanged"]
-    started = clone.root / ".retrain" / "runs" / "train" / "vit" / "started.json"
-    before, output = started.read_bytes(), tmp_path / "output"
+    output, scratch = tmp_path / "output", clone.root / ".retrain" / "store" / "scratch"
     arguments = ("train", "vit", "--set", "train.epochs=500")
     killed = preloaded.start(arguments, clone.root, clone.environment, output, output)
-    until(lambda: started.read_bytes() != before)
+    until(lambda: list(scratch.glob("train/*/*")))
     killed.send_signal(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
     assert not clone.train()["unchanged"]

@@ -16,7 +16,7 @@ from retrain.params import load_workload, parse_override
 from retrain.project import Project
 from retrain.registry import decisions, versions
 from retrain.runs.state import RunState
-from retrain.search.study import COMPLETE, FAILED, PRUNED, Ending
+from retrain.search import COMPLETE, FAILED, PRUNED, Ending
 from retrain.step import REPORT, DataVersion, TrialContext
 from retrain.store import Artifact, RunContext, Store
 from tasks.train.trial import ending
@@ -68,6 +68,13 @@ def test_trials_are_trainings_and_one_that_diverges_is_no_end(clone, first, sear
     assert searched["best"] == best
     assert best["best"]["val_accuracy"] >= other["best"]["val_accuracy"]
     assert f"trial {best['trial']} is the best of 4: val_accuracy" in searched["outcome"]
+
+
+def test_each_trial_is_a_row_of_the_table(searched):
+    rows = tuning.cells(searched["trials"], "val_accuracy")
+    assert [*rows[0]][1:4] == ["train.augment.shift", "train.lr", "val_accuracy"]
+    assert [row["state"] for row in rows] == [COMPLETE, COMPLETE, FAILED, FAILED]
+    assert rows[-1]["best epoch"] == ""
 
 
 def test_nothing_is_registered_and_mlflow_has_the_search_with_its_trials(clone, first, searched):

@@ -68,7 +68,6 @@ def keep_run(project, number, *made, flow="train", workload="vit", **more):
     }
     write_json(folder / f"run-{number}.json", document)
     write_json(folder / "latest.json", document)
-    write_json(folder / "started.json", {"run": f"run-{number}"})
 
 
 def made_with(project, store, lr):

@@ -1,7 +1,5 @@
 """A flow of the toy steps, with a real Prefect server, store and log."""
 
-from time import monotonic, sleep
-
 import pytest
 from prefect import flow, runtime
 
@@ -10,6 +8,7 @@ from retrain.runs.run import Run
 from retrain.runs.state import RunState
 from retrain.store import RunContext, Store
 from retrain.workload import Train
+from tests.flows.conftest import until
 from tests.retrain.runs.toy import ASKS, DATA, FIRST, SECOND, WORKLOAD
 
 
@@ -47,14 +46,13 @@ def task_states(prefect_session):
 
     def find(run, count):
         this_run = FlowRunFilter.model_validate({"id": {"any_": [run.state.context.run]}})
-        deadline = monotonic() + 30
         with get_client(sync_client=True) as client:
-            while True:
+
+            def ended():
                 tasks = client.read_task_runs(flow_run_filter=this_run)
-                ended = {task.name: task.state.name for task in tasks if task.state.is_final()}
-                if len(ended) == count:
-                    return ended
-                assert monotonic() < deadline, ended
-                sleep(0.1)
+                states = {task.name: task.state.name for task in tasks if task.state.is_final()}
+                return states if len(states) == count else None
+
+            return until(ended)
 
     return find

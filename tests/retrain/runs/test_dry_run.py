@@ -1,6 +1,6 @@
 """What a run would do, from a real store, without Prefect."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,32 +8,14 @@ import pytest
 from retrain.execute import get_or_run
 from retrain.outputs import plan
 from retrain.project import Project
-from retrain.runs.dry_run import DryRun, StepHasToRunError
-from retrain.runs.state import RunState
-from retrain.step import DataVersion, Step
-from retrain.store import RunContext, Store, write_json
+from retrain.runs.state import DryRun, RunState, StepHasToRunError
+from retrain.store import RunContext, Store
 from retrain.verify import Verifier
-from retrain.workload import Data, Model, Train, Workload
+from retrain.workload import Train, Workload
+from tests.retrain.runs import toy
+from tests.retrain.runs.toy import DATA, FIRST, SECOND, WORKLOAD
 
-DATA = DataVersion("abc", tracked=True)
-WORKLOAD = Workload(name="toy", data=Data(path="x"), model=Model(family="vit"))
-
-
-def write(definition, data, workspace):
-    (workspace.folder / "out.txt").write_text(str(definition.epochs))
-    return {}
-
-
-def copy(above, workspace):
-    (workspace.folder / "out.txt").write_text((above.folder / "out.txt").read_text())
-    return {}
-
-
-FIRST = Step("first", write, reads=("train.epochs",), inputs=("data",))
-SECOND = Step("second", copy, reads=(), inputs=("first",))
-ASKS = Step(
-    "asks", copy, reads=(), inputs=("second",), cached=False, dry_function=lambda *_: {"same": True}
-)
+ASKS = replace(toy.ASKS, dry_function=lambda *_: {"same": True})
 ACTS = replace(ASKS, dry_function=lambda *_: None)
 NAMES = ["first", "only with a champion", "second", "asks"]
 
@@ -47,8 +29,7 @@ def made(tmp_path):
     """A store with the output of the first step, as a run leaves it."""
     run, now = state(tmp_path), plan(FIRST, WORKLOAD, [DATA])
     get_or_run(run.store, FIRST, now, WORKLOAD, [DATA], run.context, Verifier(run.store).check)
-    run.last_plan("first").parent.mkdir(parents=True)
-    write_json(run.last_plan("first"), asdict(now))
+    run.remember(now)
     return tmp_path
 
 

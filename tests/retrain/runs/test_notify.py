@@ -62,10 +62,10 @@ def test_a_run_without_news_is_not(webhook, prefect_session, how):
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("http://127.0.0.1:1/secret", "could not be reached (ConnectionRefusedError)"),
-        ("secret", "could not be reached (ValueError)"),
-        ("{server}/broken", "answered 500"),
-        ("{server}/slow", "could not be reached (TimeoutError)"),
+        ("http://127.0.0.1:1/secret", "failed: ConnectionRefusedError."),
+        ("secret", "failed: ValueError."),
+        ("{server}/broken", "failed: 500."),
+        ("{server}/slow", "failed: TimeoutError."),
     ],
 )
 def test_a_webhook_that_fails_is_a_warning_that_keeps_its_secret(

@@ -1,18 +1,25 @@
-"""The cache rules on toy steps: what runs again, and why."""
+"""Runs of toy steps: what runs again and why, the tries of a step, and the trials of a search."""
 
 import base64
 import json
 import logging
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 from time import sleep
 
 import pytest
+from prefect import flow, runtime
 
+from retrain.caching import is_transient
+from retrain.errors import PrunedError, RejectedDataError
 from retrain.outputs import plan
-from retrain.runs.dry_run import ASKED, REFRESHED
-from retrain.store import Store
+from retrain.project import Project
+from retrain.runs.run import Run
+from retrain.runs.state import ASKED, REFRESHED, RunState
+from retrain.step import TrialContext
+from retrain.store import RunContext, Store
 from retrain.workload import Train
 from tests.retrain.runs.toy import ASKS, DATA, FIRST, SECOND, WORKLOAD, outcomes, reasons
 
@@ -81,9 +88,7 @@ def test_a_wait_for_another_run_is_said_and_is_not_time_of_the_step(run_toy, tmp
 
 
 def lose(folder):
-    for path in folder.iterdir():
-        path.unlink()
-    folder.rmdir()
+    shutil.rmtree(folder)
 
 
 def shorten(folder):
@@ -97,8 +102,7 @@ def flip(folder):
 
 def edit_facts(folder):
     manifest = folder / "manifest.json"
-    text = manifest.read_text(encoding="utf-8")
-    manifest.write_text(text.replace('"facts": {}', '"facts": {"weights": "x"}'), encoding="utf-8")
+    manifest.write_text(manifest.read_text().replace('"facts": {}', '"facts": {"weights": "x"}'))
 
 
 @pytest.mark.parametrize(
@@ -157,18 +161,10 @@ def test_a_step_that_is_never_kept_does_not_begin_with_a_damaged_input(run_toy):
     assert asked == ["11", "11"]
 
 
-def test_what_a_run_has_made_itself_is_not_read_again(run_toy, monkeypatch):
-    read = []
-    monkeypatch.setattr("retrain.verify.sha256_of", lambda path: read.append(path.name))
-    run_toy()
-    assert read == []
-
-
-@pytest.mark.parametrize("persist", ["true", "false"])
 def test_prefect_keeps_nothing_and_a_pickle_in_the_store_is_not_opened(
-    run_toy, tmp_path, monkeypatch, persist
+    run_toy, tmp_path, monkeypatch
 ):
-    monkeypatch.setenv("PREFECT_RESULTS_PERSIST_BY_DEFAULT", persist)
+    monkeypatch.setenv("PREFECT_RESULTS_PERSIST_BY_DEFAULT", "true")
     monkeypatch.setenv("PREFECT_LOCAL_STORAGE_PATH", str(tmp_path / "prefect"))
     before = run_toy()
     bomb = b"cos\nmkdir\n(V" + str(tmp_path / "ran").encode() + b"\ntR."
@@ -183,3 +179,94 @@ def test_prefect_keeps_nothing_and_a_pickle_in_the_store_is_not_opened(
     assert reasons(run_toy())[:2] == [None, None]
     assert not (tmp_path / "ran").exists()
     assert not (tmp_path / "prefect").exists()
+
+
+@pytest.fixture(autouse=True)
+def without_pauses(monkeypatch):
+    monkeypatch.setattr("retrain.caching.BACKOFF_SECONDS", 0.01)
+
+
+def failing(error, times):
+    """A step that fails a few times, and what each of its tries has found in its scratch."""
+    found = []
+
+    def resumes(definition, data, workspace):
+        checkpoint = workspace.scratch / "checkpoint"
+        found.append(checkpoint.exists())
+        checkpoint.touch()
+        if len(found) <= times:
+            raise error
+        return {}
+
+    return replace(FIRST, function=resumes), found
+
+
+def test_what_may_pass_is_tried_again_and_a_verdict_is_not(run_toy):
+    step, tries = failing(ConnectionError("away"), 2)
+    run_toy(steps=[step], refresh=True)
+    assert tries == [False, True, True]  # another try goes on from the first, in a refresh too
+    step, tries = failing(RejectedDataError("bad"), 1)
+    with pytest.raises(RejectedDataError):
+        run_toy(epochs=30, steps=[step])
+    assert tries == [False]
+
+
+def test_the_next_run_goes_on_and_refresh_starts_from_nothing(run_toy):
+    step, tries = failing(ValueError("stopped"), 2)
+    for refresh in (False, False):
+        with pytest.raises(ValueError, match="stopped"):
+            run_toy(steps=[step], refresh=refresh)
+    run_toy(steps=[step], refresh=True)
+    assert tries == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "may_pass"),
+    [
+        (RuntimeError("x"), TimeoutError("y"), True),
+        (OSError("x"), ValueError("y"), False),
+        (RuntimeError("shapes"), None, False),
+    ],
+)
+def test_the_cause_of_an_error_decides_whether_it_may_pass(error, cause, may_pass):
+    error.__cause__ = cause
+    assert is_transient(error) == may_pass
+
+
+def trains(definition, data, workspace):
+    (workspace.scratch / "checkpoint").touch()
+    assert workspace.trial
+    if workspace.trial.bounds:
+        raise PrunedError([{"epoch": 1}])
+    (workspace.folder / "out.txt").write_text(str(definition.epochs))
+    return {}
+
+
+def test_a_trial_runs_beside_the_steps_and_a_pruned_one_is_no_failure(
+    prefect_session, tmp_path, task_states
+):
+    step = replace(FIRST, function=trains)
+
+    @flow
+    def search():
+        context = RunContext(str(runtime.flow_run.id), Project(tmp_path))
+        run = Run(RunState("search", WORKLOAD, DATA, Store(tmp_path / "store"), context), True)
+        with run.state.store.holding(context.run):
+            other = WORKLOAD.model_copy(update={"train": Train(epochs=7)})
+            made, cached = run.run_trial(step, other, TrialContext("trial 1", "parent", {}), DATA)
+            assert ((made.folder / "out.txt").read_text(), cached) == ("7", False)
+            with pytest.raises(PrunedError) as error:
+                run.run_trial(step, WORKLOAD, TrialContext("trial 2", "parent", {1: 0.5}), DATA)
+            assert error.value.history == [{"epoch": 1}]
+            assert run.state.outcomes == []
+            assert run(step, DATA, workload=other) == made
+        return run
+
+    run = search()
+    assert [(name, cached) for name, cached, _ in outcomes(run)] == [("first", True)]
+    assert len(list(run.state.store.entries())) == 1
+    assert len(list((tmp_path / "store").glob("scratch/*/*/checkpoint"))) == 1
+    assert not run.state.last_plan("first").exists()  # a trial explains no later run
+    assert task_states(run, 3) == {
+        "first, trial 1": "Completed", "first, trial 2": "Pruned", "first": "Cached",
+    }  # fmt: skip

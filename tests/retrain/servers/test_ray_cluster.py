@@ -5,7 +5,6 @@ import psutil
 import pytest
 
 from retrain.servers import ray_cluster
-from tests import warm_python
 
 
 @pytest.mark.parametrize(("cores", "expected"), [(1, ray_cluster.MIN_LOGICAL_CPUS), (16, 16)])
@@ -18,7 +17,7 @@ def test_all_of_ray_listens_on_loopback_only(ray_session):
     import ray
 
     ray.get(ray.remote(lambda: 1).remote())  # so that there is a worker
-    processes = warm_python.processes()
+    processes = psutil.Process().children(recursive=True)
     assert any(process.name().startswith("ray::") for process in processes)
     listening = set()
     for process in processes:

@@ -53,13 +53,3 @@ def test_any_answer_of_a_web_server_is_one():
 
     with serving(Refusing) as url:
         reachable.check("X", url, "/health")
-
-
-@pytest.mark.parametrize(
-    ("url", "package"),
-    [("postgresql://ann:geheim@h/db", "psycopg2"), ("mysql+pymysql://h/db", "pymysql")],
-)
-def test_a_missing_driver_is_named(url, package):
-    with pytest.raises(UsageError, match=f"package {package}") as error:
-        reachable.check("X", url)
-    assert "geheim" not in str(error.value)

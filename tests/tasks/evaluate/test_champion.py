@@ -20,8 +20,7 @@ from retrain.project import Project
 from retrain.registry import audit, decisions, packages, versions
 from retrain.registry.ledger import Decision
 from retrain.registry.versions import Candidate
-from retrain.runs.dry_run import DryRun, StepHasToRunError
-from retrain.runs.state import RunState
+from retrain.runs.state import DryRun, RunState, StepHasToRunError
 from retrain.step import DataVersion, following
 from retrain.store import Artifact, RunContext, Store
 from retrain.verify import Verifier

@@ -21,7 +21,7 @@ from flows.compare import compare_on
 from flows.predict import find_model_of
 from models.network import Observed
 from retrain.errors import UsageError
-from retrain.runs.without_steps import FlowRun
+from retrain.runs.records import FlowRun
 from retrain.store import Store
 from tasks.compute.served import PackageProcess
 from tasks.data import image_facts, raw_dataset
