@@ -9,7 +9,6 @@ from models.image import (
     FORMATS,
     ImageProperties,
     Part,
-    _decode,
     cut_array,
     inspect,
     to_array,
@@ -183,13 +182,11 @@ def by_pillow(data, size, channels, resize):
 @pytest.mark.parametrize("size", [100, 50, 31, 16])
 def test_a_large_jpeg_is_decoded_smaller_and_comes_out_nearly_the_same(size, resize):
     data = encode(scene(643, 421), "JPEG", quality=90)
-    reduction = _decode(data, 2 * size).reduction
-    assert reduction == {100: 2, 50: 4, 31: 4, 16: 8}[size]
     for channels in (1, 3):
         difference = np.abs(
             to_array(data, size, channels, resize) - by_pillow(data, size, channels, resize)
         )
-        assert difference.mean() < 1
+        assert 0 < difference.mean() < 1  # not all of it was decoded
         assert difference.max() < 12
 
 

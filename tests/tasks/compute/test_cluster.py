@@ -59,10 +59,10 @@ def look(unit):
     return models.image.CHANGED, sorted(os.listdir())
 
 raw_dataset.WORTH_ROWS = 5
-ray_data.RAY_START = 1e6
+ray_data.START = 1e6
 run("here")
 assert "ray" not in sys.modules
-ray_data.RAY_START = 0.0
+ray_data.START = 0.0
 run("prepared")
 import ray
 from retrain.servers import ray_cluster
