@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PROGRAM = Path(__file__).with_name("answer.py")
-# What the program imports ahead, before it knows whether a package needs all of it.
-LIBRARIES = ("mlflow.pyfunc", "pandas", "torch", "transformers.models.vit.modeling_vit")
 # The most that is sent at once, so that memory stays small whatever the size of an image.
 MAX_ROWS, MAX_BYTES = 256, 64_000_000
 # For fewer images each, another process is not worth it: its imports take about 5 s.
@@ -94,7 +92,7 @@ class _Program:
         self.pipe, theirs = Pipe()
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-I", "-B", PROGRAM, str(theirs.fileno()), *LIBRARIES],
+                [sys.executable, "-I", "-B", PROGRAM, str(theirs.fileno())],
                 env=os.environ | ONE_THREAD,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,

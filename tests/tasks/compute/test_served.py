@@ -9,7 +9,7 @@ from tasks.data.accepted_images import AcceptedImage
 def test_a_process_that_waits_for_a_package_ends_when_none_comes():
     program = served._Program()
     program.pipe.close()
-    assert program.process.wait(60) == 0
+    assert program.process.wait(300) == 0
     program.close()
 
 
