@@ -16,9 +16,9 @@ Batch norms see the images that go through the network at once: a worker's own, 
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, WithJsonSchema, model_validator
 
 from models import fine_tuned
 from models.architecture import (
@@ -41,11 +41,16 @@ from models.pretrained import (  # noqa: F401  # the interface of a family
 if TYPE_CHECKING:
     from models.network import Network
 
+# Any values that JSON can hold; the schema has no reference, so that it can be a part of another.
+Config = Annotated[
+    dict[str, JsonValue], WithJsonSchema({"additionalProperties": True, "type": "object"})
+]
+
 
 class Settings(Pretrained):
     """A network's settings in `params.yaml`; exactly one of `pretrained` and `config` is given."""
 
-    config: dict[str, JsonValue] | None = Field(
+    config: Config | None = Field(
         default=None,
         description=(
             "Of a network with random weights: `model_type`, and any parameter of that type's "
