@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from math import isqrt
 from typing import TYPE_CHECKING, Any
 
@@ -112,30 +111,18 @@ def written(config: Mapping[str, Any]) -> Architecture:
         ValueError: There is no such type, or it has no such parameter.
     """
     from transformers import PreTrainedConfig
-    from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES as NAMES,
-    )
 
     classes, model_type = classifiers(config), config["model_type"]
     if not classes:
         raise ValueError(
             f"model.config.model_type: no image classifier {model_type!r} in transformers."
-            f"{_hint(model_type, NAMES)}"
         )
     kind = next(iter(classes.values()))
     decided = {*DECIDED, *(field.name for field in fields(PreTrainedConfig))}
     own = {field.name for field in fields(kind.config_class)} - decided
     for name in config.keys() - own - {"model_type"}:
-        raise ValueError(
-            f"model.config.{name}: {model_type} has no such parameter.{_hint(name, own)}"
-        )
+        raise ValueError(f"model.config.{name}: {model_type} has no such parameter.")
     return Architecture("model.config", kind, config, False)
-
-
-def _hint(name: str, known: Mapping[str, Any] | set[str]) -> str:
-    """The second sentence of a message that refuses a name."""
-    close = get_close_matches(name, known, n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def vision_config(config: Any) -> Any:
@@ -152,38 +139,22 @@ def fit(architecture: Architecture, shape: tuple[int, int, int]) -> frozenset[st
     Raises:
         ValueError: It does not, or a value of its config is wrong.
     """
-    config, kind = architecture.config_for(shape, 2), architecture.config["model_type"]
-    if not architecture.is_pretrained:
-        what = f"a network of type {kind} with these sizes"
-        return _idle(_try(architecture, config, shape, what))
-    own = architecture.config_for(None, 2)
-    what, size = f"this {kind}", getattr(vision_config(own), "image_size", None)
-    if size is not None:
-        height, width = (size, size) if isinstance(size, int) else size
-        what += f", made for {height} x {width} pixels,"
-    network = _try(architecture, config, shape, what)
-    before = _shapes(architecture.without_memory(own))
-    for name, after in _shapes(network).items():
-        if after != before[name] and _grids(name, before[name], after) is None:
-            raise ValueError(
-                f"{architecture.place}: {what} cannot take images of {shape[0]} x {shape[1]} "
-                f"pixels: its {name} fits no other size. Set images.size={height}."
-            )
-    return _idle(network)
-
-
-def _idle(network: Any) -> frozenset[str]:
-    """The parameters that a backward pass gave no gradient, by name."""
-    return frozenset(name for name, each in network.named_parameters() if each.grad is None)
-
-
-def _try(architecture: Architecture, config: Any, shape: tuple[int, int, int], what: str) -> Any:
-    """The network for two classes, in training; `what` names it in the message of an error."""
-    return fine_tuned.try_without_memory(
+    config = architecture.config_for(shape, 2)
+    network = fine_tuned.try_without_memory(
         lambda: architecture.kind(config).train(),
         shape,
-        f"{architecture.place}: {what} cannot take",
+        f"{architecture.place}: this {architecture.config['model_type']} cannot take",
     )
+    if architecture.is_pretrained:
+        own = architecture.config_for(None, 2)
+        before = _shapes(architecture.without_memory(own))
+        for name, after in _shapes(network).items():
+            if after != before[name] and _grids(name, before[name], after) is None:
+                raise ValueError(
+                    f"{architecture.place} takes images of one size only, because of its {name}: "
+                    f"set images.size={vision_config(own).image_size}."
+                )
+    return frozenset(name for name, each in network.named_parameters() if each.grad is None)
 
 
 def _shapes(network: Any) -> dict[str, tuple[int, ...]]:

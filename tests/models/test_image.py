@@ -154,15 +154,12 @@ def test_a_part_of_a_large_image_has_the_detail_that_the_prepared_image_lost(kin
 def test_a_part_has_its_area_and_its_sides_and_fits():
     random = np.random.default_rng(0)
     for width, height in ((300, 200), (20, 900), (7, 7)):
-        for area, ratio, x, y in random.random((200, 4)):
-            ratio = 0.75 + ratio / 2
+        for area, ratio, x, y in random.uniform((0, 0.5, 0, 0), (1, 1.5, 1, 1), (200, 4)):
             left, top, right, bottom = Part(area, ratio, x, y).box(width, height)
-            assert 0 <= left < right <= width
-            assert 0 <= top < bottom <= height
-            wanted = (area * width * height) ** 0.5
-            if wanted * max(ratio, 1 / ratio) < min(width, height):
-                assert abs(right - left - wanted * ratio**0.5) <= 1
-                assert abs(bottom - top - wanted / ratio**0.5) <= 1
+            assert 0 <= left < right <= width and 0 <= top < bottom <= height
+            wanted = np.array([ratio**0.5, ratio**-0.5]) * (area * width * height) ** 0.5
+            if wanted.max() < min(width, height):
+                assert np.abs(wanted - (right - left, bottom - top)).max() <= 1
 
 
 def by_pillow(data, size, channels, resize):

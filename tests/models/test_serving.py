@@ -1,5 +1,4 @@
 import base64
-import io
 import json
 import os
 import re
@@ -14,7 +13,6 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from models.image import to_arrays
 from retrain.registry import packages
 from tasks.promote.package import write_package
 from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, png, write_model
@@ -97,25 +95,6 @@ def test_a_model_that_was_evaluated_in_bf16_answers_in_bf16(model, load, tmp_pat
     )
     assert np.abs(said - in_bf16).max() < 1e-6
     assert np.abs(in_fp32 - in_bf16).max() > 1e-4
-
-
-def test_odd_images_are_decoded_as_for_training(model, served):
-    import torch
-
-    import models
-
-    turned = Image.Exif()
-    turned[0x0112] = 6
-    colours = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 40, 3), np.uint8))
-    odd = []
-    for mode, options in (("RGB", {"exif": turned}), ("CMYK", {}), ("L", {})):
-        file = io.BytesIO()
-        colours.convert(mode).save(file, "JPEG", **options)
-        odd.append(file.getvalue())
-    classifier = models.load(model)
-    prepared = to_arrays(odd, **classifier.images)  # as `preprocess` does
-    expected = classifier.module.probabilities(torch.from_numpy(prepared), "fp32").numpy()
-    check(served.predict(pd.DataFrame({"image": odd})).to_dict("records"), expected)
 
 
 def in_base64(image: bytes) -> str:
