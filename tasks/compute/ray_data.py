@@ -215,7 +215,7 @@ def _plan(function: Callable[[T], R], units: Sequence[T], seconds: float) -> "Da
     from ray.data import TaskPoolStrategy
 
     cpus = math.ceil(ray.cluster_resources().get("CPU", 1))  # none yet, if it has still to grow
-    blocks = _blocks(len(units), seconds, cpus)
+    blocks = min(len(units), max(BLOCKS_PER_CPU * cpus, math.ceil(seconds / BLOCK_SECONDS)))
     return _source(units, blocks).map(call, compute=TaskPoolStrategy(size=min(blocks, AT_ONCE)))
 
 
@@ -279,11 +279,6 @@ def _source(units: Sequence[T], blocks: int) -> "Dataset":
     # else: beside training workers the tasks end later, but they end.
     source.context.op_resource_reservation_enabled = False
     return source
-
-
-def _blocks(units: int, seconds: float, cpus: int) -> int:
-    """How many blocks the units are cut into, by the seconds that they take one core."""
-    return min(units, max(BLOCKS_PER_CPU * cpus, math.ceil(seconds / BLOCK_SECONDS)))
 
 
 def _rows(plan: "Dataset") -> Generator[dict[str, Any]]:
