@@ -179,12 +179,12 @@ class Worker:
         return False
 
 
-def _answers(job: Job, images: Sequence[Image], package: PackagePool) -> dict[str, Any]:
+def _answers(job: Job, images: Sequence[Image], pool: PackagePool) -> dict[str, Any]:
     """The rows of some images, by column.
 
     An image whose file cannot be read is sent without content, which the package refuses.
     """
-    given = package.classify([image.data for image in images], [*map(job.has_features, images)])
+    given = pool.classify([image.data for image in images], [*map(job.has_features, images)])
     errors = pa.array([image.error for image in images], pa.string())
     probabilities = given["probabilities"]
     highest = probabilities.flatten().to_numpy().reshape(len(images), -1).max(axis=1)

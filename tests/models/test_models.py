@@ -2,6 +2,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 import models
@@ -35,6 +36,7 @@ def test_a_weight_with_two_names_is_saved_once_and_is_still_one(tmp_path):
     assert torch.equal(another.classifier.second.weight, module.classifier.second.weight)
 
 
+@pytest.mark.slow
 def test_a_network_is_saved_as_the_same_bytes_in_each_process_and_answers_as_before(tmp_path):
     module = tiny().eval()
     save(module, tmp_path / "here")

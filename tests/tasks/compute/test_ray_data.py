@@ -90,6 +90,7 @@ def test_an_error_of_a_unit_is_raised_as_it_is(ray_session, seconds):
         map_all(open, ["/nowhere"], seconds=seconds)
 
 
+@pytest.mark.slow
 def test_the_first_unit_that_fails_counts_and_the_rest_are_left(ray_session, tmp_path):
     def work(unit):
         (tmp_path / str(unit)).touch()
@@ -109,6 +110,7 @@ def test_the_first_unit_that_fails_counts_and_the_rest_are_left(ray_session, tmp
     assert len(list(tmp_path.iterdir())) == begun
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [map_all, lambda work, units: map_loaded(lambda _: work, units)])
 def test_a_unit_whose_worker_is_lost_is_done_again(ray_session, tmp_path, run):
     def work(unit):

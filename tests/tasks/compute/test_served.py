@@ -2,10 +2,13 @@
 
 from importlib.metadata import version
 
+import pytest
+
 from tasks.compute import served
 from tasks.data.accepted_images import AcceptedImage
 
 
+@pytest.mark.slow
 def test_a_process_that_waits_for_a_package_ends_when_none_comes():
     program = served._Program()
     program.pipe.close()

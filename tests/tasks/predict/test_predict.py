@@ -197,6 +197,7 @@ def test_the_file_says_what_made_it_and_whether_it_is_as_it_was(toy, first, tmp_
         read_origin(copy)
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_and_the_file_is_the_same(toy, folder, first, tmp_path):
     store = tmp_path / "store"
     done = subprocess.run(
