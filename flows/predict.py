@@ -11,13 +11,13 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 from rich.markup import escape
 
+from retrain import atomic
 from retrain.errors import UsageError
 from retrain.flow import flow
 from retrain.logins import has_login, refused
@@ -31,8 +31,7 @@ from tasks.data.champion import Registered
 from tasks.data.reference import find_reference
 from tasks.drift import report
 from tasks.predict.inputs import open_source
-from tasks.predict.origin import read_origin
-from tasks.predict.predict import predict as classify
+from tasks.predict.predict import predict as classify, read_origin
 
 UNKNOWN = "Not compared with the test split: the store has lost what the version was evaluated on."
 
@@ -79,11 +78,14 @@ def predict(
             input=input,
             output=str(path),
             model=model.identity(),
-            **asdict(predictions),
+            **predictions,
             drift=drift,
         )
         document["outcome"] = _outcome(document)
-        _publish(document)
+        labels = [{"label": name, "images": count} for name, count in document["labels"].items()]
+        publish_table(workload, "predictions", labels, f"{document['outcome']} `{path}`")
+        if drift:
+            report.publish(workload, drift)
         return document
 
 
@@ -234,18 +236,6 @@ def _outcome(document: Document) -> str:
     return f"{outcome}."
 
 
-def _publish(document: Document) -> None:
-    """Shows the labels, and how far the images are, as artifacts of the Prefect flow run."""
-    publish_table(
-        document["workload"],
-        "predictions",
-        [{"label": name, "images": count} for name, count in document["labels"].items()],
-        f"{document['outcome']} `{document['output']}`",
-    )
-    if document["drift"]:
-        report.publish(document["workload"], document["drift"])
-
-
 def _path(project: Project, text: str) -> Path:
     return Path(os.path.normpath(project.root / os.path.expanduser(text)))  # noqa: PTH111
 
@@ -263,12 +253,11 @@ def _downloaded(store: Store, url: str, option: str) -> Iterator[Path]:
         raise UsageError(str(error).replace("data.path", option, 1)) from error
     with store.lock("predict", digest):
         scratch = store.scratch("predict", digest)
-        folder, downloaded = scratch / "data", scratch / "downloaded"
-        if not downloaded.exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
-            source.fetch(digest, folder, scratch)
-            unpack(folder, scratch)
-            downloaded.touch()
+        folder = scratch / "data"
+        if not folder.exists():
+            with atomic.replacing(folder) as aside:
+                aside.mkdir()
+                source.fetch(digest, aside, scratch)
+                unpack(aside, scratch)
         yield folder
         shutil.rmtree(scratch)

@@ -88,12 +88,6 @@ def build(
     return built
 
 
-def rebuild(family: str, description: Mapping[str, Any], files: Mapping[str, Path]) -> "Network":
-    """Makes a network by its description and its files, its weights still to be loaded."""
-    rebuilt: Network = importlib.import_module(f"models.{family}").rebuild(description, files)
-    return rebuilt
-
-
 def complete(family: str, settings: Mapping[str, Any], trained: "Network") -> "Network":
     """The network that is saved, from what `build` made and a training changed.
 
@@ -163,7 +157,8 @@ def load(folder: Path) -> Classifier:
 
     model = json.loads((folder / MODEL).read_text(encoding="utf-8"))
     files = {path.name: path for path in (folder / FILES).glob("*")}
-    module = rebuild(model["family"], model["network"], files)
+    family = importlib.import_module(f"models.{model['family']}")
+    module: Network = family.rebuild(model["network"], files)
     load_model(module, folder / WEIGHTS)
     labels = json.loads((folder / LABELS).read_text(encoding="utf-8"))
     images = json.loads((folder / IMAGES).read_text(encoding="utf-8"))

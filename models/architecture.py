@@ -1,17 +1,22 @@
-"""Which image classifier of `transformers` a config makes, and that config for other images."""
+"""Which image classifier of `transformers` a config makes, for which images, with which weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
-from typing import Any
+from math import isqrt
+from typing import TYPE_CHECKING, Any
 
 from models import fine_tuned, pretrained
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Keys of a config that the images decide.
 DECIDED = ("id2label", "image_size", "label2id", "num_channels", "num_labels")
 # Of a published config: about its last layer, or about a use that is not this one.
 NOT_TAKEN = ("dtype", "id2label", "label2id", "num_labels", "output_attentions",
              "output_hidden_states", "problem_type", "return_dict", "torch_dtype")  # fmt: skip
+# More of its parameters must not be missing from the files of a pretrained network.
+MOST_MISSING = 0.1
 
 
 @dataclass(frozen=True)
@@ -29,11 +34,6 @@ class Architecture:
     kind: Any
     config: Mapping[str, Any]
     is_pretrained: bool
-
-    @property
-    def type(self) -> str:
-        """Its `model_type`."""
-        return str(self.config["model_type"])
 
     def config_for(self, shape: tuple[int, int, int] | None, classes: int) -> Any:
         """The config of `transformers` for some images.
@@ -111,32 +111,138 @@ def written(config: Mapping[str, Any]) -> Architecture:
         ValueError: There is no such type, or it has no such parameter.
     """
     from transformers import PreTrainedConfig
-    from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES as NAMES,
-    )
 
     classes, model_type = classifiers(config), config["model_type"]
     if not classes:
         raise ValueError(
             f"model.config.model_type: no image classifier {model_type!r} in transformers."
-            f"{_hint(model_type, NAMES)}"
         )
     kind = next(iter(classes.values()))
     decided = {*DECIDED, *(field.name for field in fields(PreTrainedConfig))}
     own = {field.name for field in fields(kind.config_class)} - decided
     for name in config.keys() - own - {"model_type"}:
-        raise ValueError(
-            f"model.config.{name}: {model_type} has no such parameter.{_hint(name, own)}"
-        )
+        raise ValueError(f"model.config.{name}: {model_type} has no such parameter.")
     return Architecture("model.config", kind, config, False)
-
-
-def _hint(name: str, known: Mapping[str, Any] | set[str]) -> str:
-    """The second sentence of a message that refuses a name."""
-    close = get_close_matches(name, known, n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def vision_config(config: Any) -> Any:
     """The part of a config that is about images; that of CLIP has another one about text."""
     return getattr(config, "vision_config", config)
+
+
+def fit(architecture: Architecture, shape: tuple[int, int, int]) -> frozenset[str]:
+    """Checks that a network takes the images, with random weights or with pretrained ones.
+
+    Returns:
+        The names of the parameters that no gradient reaches.
+
+    Raises:
+        ValueError: It does not, or a value of its config is wrong.
+    """
+    config = architecture.config_for(shape, 2)
+    network = fine_tuned.try_without_memory(
+        lambda: architecture.kind(config).train(),
+        shape,
+        f"{architecture.place}: this {architecture.config['model_type']} cannot take",
+    )
+    if architecture.is_pretrained:
+        own = architecture.config_for(None, 2)
+        before = _shapes(architecture.without_memory(own))
+        for name, after in _shapes(network).items():
+            if after != before[name] and _grids(name, before[name], after) is None:
+                raise ValueError(
+                    f"{architecture.place} takes images of one size only, because of its {name}: "
+                    f"set images.size={vision_config(own).image_size}."
+                )
+    return frozenset(name for name, each in network.named_parameters() if each.grad is None)
+
+
+def _shapes(network: Any) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(each.shape) for name, each in network.named_parameters()}
+
+
+def _grids(
+    name: str, before: tuple[int, ...], after: tuple[int, ...]
+) -> tuple[int, int, int] | None:
+    """The grids of position embeddings, (…, tokens, width), for images of two sizes.
+
+    Returns:
+        How many of the embeddings are not of patches, and the side of the grid of patches before
+        and after; None for other parameters.
+    """
+    if "position_embedding" not in name or before[-1] != after[-1]:
+        return None
+    for extra in range(3):  # none, the token of the class, that of distillation
+        old, new = before[-2] - extra, after[-2] - extra
+        if isqrt(old) ** 2 == old and isqrt(new) ** 2 == new:
+            return extra, isqrt(old), isqrt(new)
+    return None
+
+
+def load(architecture: Architecture, where: Mapping[str, Any]) -> dict[str, "Tensor"]:
+    """The weights of a pretrained network, float32 and of its own sizes, but for its last layer.
+
+    Args:
+        architecture: What it is made from.
+        where: As `fine_tuned.loading` gives it.
+
+    Raises:
+        ValueError: The files hold weights of another network.
+    """
+    import torch
+
+    network, found = architecture.kind.from_pretrained(
+        **where,
+        config=architecture.config_for(None, 2),
+        dtype=torch.float32,
+        ignore_mismatched_sizes=True,  # of the last layer
+        output_loading_info=True,
+    )
+    sizes = {name: each.numel() for name, each in network.named_parameters()}
+    more_classes = _shapes(architecture.without_memory(architecture.config_for(None, 3)))
+    last = {name for name, shape in _shapes(network).items() if shape != more_classes[name]}
+    missing = {*found["missing_keys"], *(each[0] for each in found["mismatched_keys"])} - last
+    if sum(sizes.get(name, 0) for name in missing) > MOST_MISSING * sum(sizes.values()):
+        raise ValueError(
+            f"{architecture.place} is called a {architecture.config['model_type']}, but its files "
+            f"hold other weights: they lack {min(missing)}, for example."
+        )
+    return {name: value for name, value in network.state_dict().items() if name not in last}
+
+
+def take_over(weights: Mapping[str, "Tensor"], classifier: Any) -> None:
+    """Gives a network with random weights those of a pretrained one.
+
+    Args:
+        weights: Of the pretrained network, as `load` returns them.
+        classifier: The network, perhaps for images of another size.
+    """
+    own = classifier.state_dict()
+    for name, value in weights.items():
+        before, after = tuple(value.shape), tuple(own[name].shape)
+        if before != after and (grids := _grids(name, before, after)):
+            value = _interpolate(value, *grids)
+        own[name] = value
+    classifier.load_state_dict(own)
+
+
+def _interpolate(positions: "Tensor", extra: int, old: int, new: int) -> "Tensor":
+    """Position embeddings for another number of patches.
+
+    Args:
+        positions: (…, extra + old², width).
+        extra: Tokens before those of the patches.
+        old: Side of the grid of patches.
+        new: The same, afterwards.
+
+    Returns:
+        (…, extra + new², width).
+    """
+    import torch
+
+    kept, patches = positions[..., :extra, :], positions[..., extra:, :]
+    width = positions.shape[-1]
+    image = patches.reshape(1, old, old, width).permute(0, 3, 1, 2)
+    image = torch.nn.functional.interpolate(image, (new, new), mode="bicubic", align_corners=False)
+    patches = image.permute(0, 2, 3, 1).reshape(*positions.shape[:-2], new * new, width)
+    return torch.cat((kept, patches), dim=-2)

@@ -14,15 +14,23 @@ Batch norms see the images that go through the network at once: a worker's own, 
 `train.micro_batch`. The statistics that are kept, and evaluated, are the first worker's.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, WithJsonSchema, model_validator
 
-from models import fine_tuned, fitting
-from models.architecture import DECIDED, Architecture, classifiers, published, written
+from models import fine_tuned
+from models.architecture import (
+    DECIDED,
+    Architecture,
+    classifiers,
+    fit,
+    load,
+    published,
+    take_over,
+    written,
+)
 from models.pretrained import (  # noqa: F401  # the interface of a family
     Pretrained,
     pretrained_faults,
@@ -33,11 +41,16 @@ from models.pretrained import (  # noqa: F401  # the interface of a family
 if TYPE_CHECKING:
     from models.network import Network
 
+# Any values that JSON can hold; the schema has no reference, so that it can be a part of another.
+Config = Annotated[
+    dict[str, JsonValue], WithJsonSchema({"additionalProperties": True, "type": "object"})
+]
+
 
 class Settings(Pretrained):
     """A network's settings in `params.yaml`; exactly one of `pretrained` and `config` is given."""
 
-    config: dict[str, Any] | None = Field(
+    config: Config | None = Field(
         default=None,
         description=(
             "Of a network with random weights: `model_type`, and any parameter of that type's "
@@ -63,10 +76,6 @@ class Settings(Pretrained):
             raise ValueError("config: needs a model_type, such as resnet")
         if decided := [name for name in DECIDED if name in self.config]:
             raise ValueError(f"config: leave out {', '.join(decided)}: the images decide")
-        try:
-            json.dumps(self.config, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"config: {error}; write it as text or a number") from None
         return self
 
 
@@ -86,7 +95,7 @@ def library_faults(settings: Settings, shape: tuple[int, int, int], root: Path) 
     try:
         with fine_tuned.quiet():
             if architecture := _architecture(settings, shape[2], root):
-                fitting.fit(architecture, shape)
+                fit(architecture, shape)
     except ValueError as error:
         yield str(error)
 
@@ -139,7 +148,7 @@ def build(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Net
     if settings.config is not None:
         with fine_tuned.quiet():
             architecture = written(settings.config)
-            fit = fitting.fit(architecture, shape)
+            idle = fit(architecture, shape)
             classifier = architecture.kind(architecture.config_for(shape, classes))
     else:
         from transformers import PreTrainedConfig
@@ -148,13 +157,13 @@ def build(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Net
         with fine_tuned.loading(settings.pretrained, settings.pretrained_version) as where:
             config, _ = PreTrainedConfig.get_config_dict(**where)
             architecture = published(settings.pretrained, config, shape[2])
-            fit = fitting.fit(architecture, shape)
-            weights = fitting.load(architecture, where, fit.last)
+            idle = fit(architecture, shape)
+            weights = load(architecture, where)
             classifier = architecture.kind(architecture.config_for(shape, classes))
-            fitting.take_over(weights, classifier, fit, architecture.place)
+            take_over(weights, classifier)
             mean, std = fine_tuned.follow_processor(where, classifier, shape[2])
     for name, parameter in classifier.named_parameters():
-        parameter.requires_grad_(name not in fit.idle)
+        parameter.requires_grad_(name not in idle)
     return wrap(classifier, mean, std)
 
 
@@ -163,10 +172,8 @@ def rebuild(description: Mapping[str, Any], files: Mapping[str, Path]) -> "Netwo
     from models.network import wrap
 
     config = description["config"]
-    known = classifiers(config)
-    # A ViT that was saved by an older version of this project has no `architectures`.
-    [architecture] = config.get("architectures") or known
-    kind = known[architecture]
+    [architecture] = config["architectures"]
+    kind = classifiers(config)[architecture]
     with fine_tuned.quiet():
         classifier = kind(kind.config_class.from_dict(dict(config)))
     return wrap(classifier, description["mean"], description["std"])

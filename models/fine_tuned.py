@@ -15,9 +15,7 @@ HALF = (0.5,)  # mean and standard deviation for pixels in [0, 1]
 
 @contextmanager
 def loading(name: str, version: str | None) -> Iterator[dict[str, Any]]:
-    """Says where a pretrained network is; explains in one line why it cannot be loaded.
-
-    Nothing is printed meanwhile.
+    """Says where a pretrained network is. Nothing is printed while it is loaded.
 
     Args:
         name: As in the settings; a relative path starts in the working directory.
@@ -27,8 +25,7 @@ def loading(name: str, version: str | None) -> Iterator[dict[str, Any]]:
         The arguments that `from_pretrained` takes for it.
 
     Raises:
-        ValueError: There is no such network, or it is not of this version any more.
-        OSError: The hub cannot be reached.
+        ValueError: It is not of this version any more.
     """
     folder = pretrained.find_folder(name, Path())
     if folder:
@@ -36,20 +33,8 @@ def loading(name: str, version: str | None) -> Iterator[dict[str, Any]]:
     else:
         model, revision = pretrained.split_name(name)
         where = {"pretrained_model_name_or_path": model, "revision": version or revision}
-    try:
-        with quiet():
-            yield where
-    except OSError as error:
-        if _is_out_of_reach(error):
-            raise OSError(
-                f"model.pretrained: there is no folder {name}, and the Hugging Face hub cannot be "
-                "reached. Set HF_ENDPOINT to a mirror, or model.pretrained to a folder with the "
-                "network's config.json and model.safetensors."
-            ) from error
-        raise ValueError(
-            f"model.pretrained: {name} is neither a folder with a model nor one on the Hugging "
-            f"Face hub: {str(error).splitlines()[0]}"
-        ) from error
+    with quiet():
+        yield where
     if folder and version and pretrained.find_version(name, Path()) != version:
         raise ValueError(f"model.pretrained: {name} has changed since the run started.")
 
@@ -101,12 +86,14 @@ def image_processor(where: Mapping[str, Any]) -> Any:
     Args:
         where: As `loading` gives it.
     """
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
     from transformers import AutoImageProcessor
 
     try:
         return AutoImageProcessor.from_pretrained(**where, backend="pil")  # with its defaults
     except OSError as error:
-        if _is_out_of_reach(error):
+        # The hub cannot be reached. What came from a cache, or a folder, may have no such file.
+        if isinstance(error.__cause__, LocalEntryNotFoundError | HfHubHTTPError):
             raise
         return None
 
@@ -146,20 +133,6 @@ def try_without_memory(make: Callable[[], Any], shape: tuple[int, int, int], say
             f"({first_line(error)})."
         ) from error
     return network
-
-
-def _is_out_of_reach(error: OSError) -> bool:
-    from huggingface_hub.errors import (
-        HfHubHTTPError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-
-    cause = error.__cause__
-    return isinstance(cause, LocalEntryNotFoundError | HfHubHTTPError) and not isinstance(
-        cause, RepositoryNotFoundError | RevisionNotFoundError
-    )
 
 
 @contextmanager

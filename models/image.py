@@ -4,12 +4,10 @@ import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from PIL import Image
+import numpy as np
+from numpy.typing import NDArray
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 # Pillow reads forty more; most are rare, and EPS would start Ghostscript on the file.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
@@ -32,23 +30,6 @@ class ImageProperties:
     width: int
     height: int
     mode: str
-
-
-@dataclass(frozen=True)
-class _Decoded:
-    """A decoded image, the right way up.
-
-    Attributes:
-        image: In any of Pillow's modes; of a JPEG perhaps of reduced size.
-        width: In pixels, before it was reduced.
-        height: In pixels, before it was reduced.
-        reduction: How many of its pixels a pixel of `image` stands for, in each direction.
-    """
-
-    image: "Image.Image"
-    width: int
-    height: int
-    reduction: float
 
 
 @dataclass(frozen=True)
@@ -75,7 +56,7 @@ class Part:
         return left, top, left + w, top + h
 
 
-def inspect(data: bytes, reduced: bool = False) -> "tuple[ImageProperties, NDArray[np.uint8]]":
+def inspect(data: bytes, reduced: bool = False) -> tuple[ImageProperties, NDArray[np.uint8]]:
     """Decodes an image to check that it can be decoded.
 
     Args:
@@ -90,15 +71,13 @@ def inspect(data: bytes, reduced: bool = False) -> "tuple[ImageProperties, NDArr
     Raises:
         ValueError: It does not decode; the message says why.
     """
-    import numpy as np
-
-    decoded = _decode(data, least=16 if reduced else None)
-    flat = _flatten(decoded.image)
+    image, (width, height), _ = _decode(data, least=16 if reduced else None)
+    flat = _flatten(image)
     pixels = np.asarray(flat).reshape(flat.height, flat.width, -1)
-    return ImageProperties(decoded.width, decoded.height, decoded.image.mode), pixels
+    return ImageProperties(width, height, image.mode), pixels
 
 
-def to_array(data: bytes, size: int, channels: int, resize: str) -> "NDArray[np.uint8]":
+def to_array(data: bytes, size: int, channels: int, resize: str) -> NDArray[np.uint8]:
     """Decodes an image and brings it to the size that the model takes.
 
     The EXIF orientation is applied; colour profiles are not. Transparent parts become white.
@@ -122,11 +101,11 @@ def to_array(data: bytes, size: int, channels: int, resize: str) -> "NDArray[np.
     Raises:
         ValueError: It does not decode; the message says why.
     """
-    decoded = _decode(data, least=2 * size)
-    return _scale(decoded, size, channels, _box(decoded.width, decoded.height, resize))
+    image, sides, reduction = _decode(data, least=2 * size)
+    return _scale(image, reduction, size, channels, _box(*sides, resize))
 
 
-def cut_array(data: bytes, size: int, channels: int, part: Part) -> "NDArray[np.uint8]":
+def cut_array(data: bytes, size: int, channels: int, part: Part) -> NDArray[np.uint8]:
     """Decodes an image, cuts a part out of it, and brings that to the size that the model takes.
 
     It is done as `to_array` does it, with the part in place of the whole.
@@ -144,13 +123,11 @@ def cut_array(data: bytes, size: int, channels: int, part: Part) -> "NDArray[np.
         ValueError: It does not decode; the message says why.
     """
     shorter = (part.area * min(part.ratio, 1 / part.ratio)) ** 0.5  # side, of the image's, or more
-    decoded = _decode(data, least=2 * size / shorter)
-    return _scale(decoded, size, channels, part.box(decoded.width, decoded.height))
+    image, sides, reduction = _decode(data, least=2 * size / shorter)
+    return _scale(image, reduction, size, channels, part.box(*sides))
 
 
-def to_arrays(
-    encoded: Sequence[bytes], size: int, channels: int, resize: str
-) -> "NDArray[np.uint8]":
+def to_arrays(encoded: Sequence[bytes], size: int, channels: int, resize: str) -> NDArray[np.uint8]:
     """Does the same as `to_array` with several images.
 
     Args:
@@ -165,12 +142,10 @@ def to_arrays(
     Raises:
         ValueError: One does not decode; the message says why.
     """
-    import numpy as np
-
     return np.stack([to_array(data, size, channels, resize) for data in encoded])
 
 
-def _decode(data: bytes, least: float | None) -> _Decoded:
+def _decode(data: bytes, least: float | None) -> tuple[Image.Image, tuple[int, int], float]:
     """Decodes the first picture of an encoded image.
 
     Args:
@@ -178,11 +153,13 @@ def _decode(data: bytes, least: float | None) -> _Decoded:
         least: The smallest shorter side that a JPEG's decoder may reduce it to, in pixels; None for
             no reduction. Other formats are never reduced.
 
+    Returns:
+        The image, the right way up, in any of Pillow's modes; its width and height in pixels before
+        it was reduced; and how many of these a pixel now stands for, in each direction.
+
     Raises:
         ValueError: It does not decode.
     """
-    from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
-
     limit = Image.MAX_IMAGE_PIXELS or float("inf")
     try:
         image: Image.Image = Image.open(io.BytesIO(data), formats=FORMATS)
@@ -200,26 +177,28 @@ def _decode(data: bytes, least: float | None) -> _Decoded:
         raise ValueError(f"not an image ({known})" if data else "empty") from None
     except Exception as error:  # a decoder may raise anything for a broken file
         raise ValueError(str(error) or type(error).__name__) from error
-    return _Decoded(image, width, height, reduction)
+    return image, (width, height), reduction
 
 
 def _scale(
-    decoded: _Decoded, size: int, channels: int, box: tuple[int, int, int, int]
-) -> "NDArray[np.uint8]":
+    image: Image.Image,
+    reduction: float,
+    size: int,
+    channels: int,
+    box: tuple[int, int, int, int],
+) -> NDArray[np.uint8]:
     """Brings a part of a decoded image to the size wanted.
 
     Args:
-        decoded: The image.
+        image: As `_decode` returns it.
+        reduction: The same.
         size: Height and width wanted.
         channels: 1 or 3, as wanted.
         box: The part's left, top, right and bottom before the image was reduced.
     """
-    import numpy as np
-    from PIL import Image
-
-    image = _convert(_flatten(decoded.image), "L" if channels == 1 else "RGB")
+    image = _convert(_flatten(image), "L" if channels == 1 else "RGB")
     if not (image.size == (size, size) and box == (0, 0, size, size)):
-        left, top, right, bottom = (side / decoded.reduction for side in box)
+        left, top, right, bottom = (side / reduction for side in box)
         image = image.resize(
             (size, size), Image.Resampling[RESAMPLING.upper()], box=(left, top, right, bottom)
         )
@@ -235,7 +214,7 @@ def _box(width: int, height: int, resize: str) -> tuple[int, int, int, int]:
     return left, top, left + side, top + side
 
 
-def _flatten(image: "Image.Image") -> "Image.Image":
+def _flatten(image: Image.Image) -> Image.Image:
     """An image in any of Pillow's modes as `L` or `RGB`.
 
     Transparency is laid on white: most such pictures were made for a white page, and Pillow's own
@@ -244,8 +223,6 @@ def _flatten(image: "Image.Image") -> "Image.Image":
     Raises:
         ValueError: Its numbers are beyond the range that its mode is used for.
     """
-    from PIL import Image
-
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return _narrow(image)
     if image.has_transparency_data:
@@ -254,21 +231,18 @@ def _flatten(image: "Image.Image") -> "Image.Image":
     return _convert(image, "L" if image.mode in ("1", "L") else "RGB")
 
 
-def _convert(image: "Image.Image", mode: str) -> "Image.Image":
+def _convert(image: Image.Image, mode: str) -> Image.Image:
     """The image itself if it has the mode: Pillow would copy it."""
     return image if image.mode == mode else image.convert(mode)
 
 
-def _narrow(image: "Image.Image") -> "Image.Image":
+def _narrow(image: Image.Image) -> Image.Image:
     """A grey image of whole numbers up to 65,535, or of floats up to 1, as `L`.
 
     Pillow's own conversion cuts everything above 255 off. What a camera of 12 bits wrote would be
     all but black, and is refused: which value is white cannot be told from one image, and scaling
     each by its own largest value would make dark images bright.
     """
-    import numpy as np
-    from PIL import Image
-
     white = 1 if image.mode == "F" else 65_535
     grey = np.asarray(image).astype(np.float64)
     if not (grey.min() >= 0 and grey.max() <= white):

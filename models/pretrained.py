@@ -18,7 +18,7 @@ READ = ("*.json", "*.safetensors", "*.bin")
 CONFIG = "config.json"
 SECONDS = 10.0  # to wait for the hub
 
-HUB_NAME = re.compile(r"(?P<model>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[^@]+))?")
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(@[^@]+)?")
 COMMIT = re.compile("[0-9a-f]{40}")
 
 Name = Annotated[str, Field(min_length=1, max_length=4096)]
@@ -84,7 +84,8 @@ def find_version(name: str, root: Path) -> str:
         ConnectionError: The hub cannot be reached, and the cache does not have the model.
     """
     if folder := find_folder(name, root):
-        return _digest(folder)
+        files = {path.name: path for pattern in READ for path in folder.glob(pattern)}
+        return digest_of({name: path for name, path in files.items() if path.is_file()})
     if not HUB_NAME.fullmatch(name):
         raise FileNotFoundError(f"there is no folder {name}")
     model, revision = split_name(name)
@@ -168,26 +169,18 @@ def read_config(name: str, version: str, root: Path) -> dict[str, Any] | None:
         ValueError: It is missing, or is not JSON.
     """
     folder = find_folder(name, root)
-    if folder is None:
-        path = _cached(split_name(name)[0]) / "snapshots" / version / CONFIG
-        if not path.is_file():
-            return None
-    else:
-        path = folder / CONFIG
-        if not path.is_file():
-            raise ValueError(f"{name} has no {CONFIG}")
+    path = folder / CONFIG if folder else _cached(split_name(name)[0], version)
+    if path is None:
+        return None
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{name} has no {CONFIG}") from None
     except ValueError:
         config = None
     if not isinstance(config, dict):
         raise ValueError(f"{CONFIG} of {name} cannot be read")
     return config
-
-
-def _digest(folder: Path) -> str:
-    files = {path for pattern in READ for path in folder.glob(pattern) if path.is_file()}
-    return digest_of({path.name: path for path in files})
 
 
 def digest_of(files: Mapping[str, Path]) -> str:
@@ -239,16 +232,16 @@ def _commit(model: str, revision: str) -> str:
             f"{revision}; if it is private or gated, log in first: hf auth login"
         ) from None
     except Exception as error:  # its library for HTTP has its own kinds
-        kept = _cached(model) / "refs" / revision
-        if kept.is_file():
-            return kept.read_text(encoding="utf-8").strip()
+        if kept := _cached(model, revision):
+            return kept.parent.name
         raise ConnectionError(
             f"there is no folder {model}, and the Hugging Face hub cannot be reached"
         ) from error
 
 
-def _cached(model: str) -> Path:
-    """The folder of a model in the hub's cache on this machine."""
-    from huggingface_hub import constants
+def _cached(model: str, revision: str) -> Path | None:
+    """The configuration of a model in the hub's cache; its folder is named by the commit."""
+    from huggingface_hub import try_to_load_from_cache
 
-    return Path(constants.HF_HUB_CACHE, f"models--{model.replace('/', '--')}")
+    found = try_to_load_from_cache(model, CONFIG, revision=revision)
+    return Path(found) if isinstance(found, str) else None

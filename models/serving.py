@@ -16,20 +16,18 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import pandas as pd
 from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 from mlflow.pyfunc import PythonModel, PythonModelContext
+from numpy.typing import NDArray
 
 import models
 from models.image import to_array
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 BATCH_SIZE = 256
 HINT = "send the image's bytes (base64)"
@@ -86,17 +84,13 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
         Raises:
             RequestError: There is no image, or one does not decode; the message names its row.
         """
-        return pd.DataFrame(self._answers(model_input), columns=["label", "probabilities"])
+        return self.predict_with_features(model_input)[["label", "probabilities"]]
 
     def predict_with_features(self, model_input: pd.DataFrame) -> pd.DataFrame:
         """As `predict`, with the column `features`: what the last layer takes.
 
         It is float32 (D,), or None for a network whose last layer is not known.
         """
-        columns = ["label", "probabilities", "features"]
-        return pd.DataFrame(self._answers(model_input), columns=columns)
-
-    def _answers(self, model_input: pd.DataFrame) -> list[dict[str, Any]]:
         if "image" not in model_input:
             raise RequestError(f"There is no column `image`: for each row, {HINT}.")
         images = list(model_input["image"])
@@ -106,11 +100,9 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
         for start in range(0, len(images), BATCH_SIZE):
             pixels = self._pixels(images[start : start + BATCH_SIZE], start)
             answers += self._classify(pixels)
-        return answers
+        return pd.DataFrame(answers)
 
-    def _pixels(self, images: Sequence[object], start: int) -> "NDArray[np.uint8]":
-        import numpy as np
-
+    def _pixels(self, images: Sequence[object], start: int) -> NDArray[np.uint8]:
         arrays = []
         for row, image in enumerate(images, start):
             encoded = _encoded(image, row)
@@ -123,24 +115,21 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
                 ) from error
         return np.stack(arrays)
 
-    def _classify(self, pixels: "NDArray[np.uint8]") -> list[dict[str, Any]]:
+    def _classify(self, pixels: NDArray[np.uint8]) -> list[dict[str, Any]]:
         import torch
 
         labels = self._classifier.labels
         images = torch.from_numpy(pixels).to(self._device)
         probabilities, features = self._observed.answer(images, self._precision)
         rows = probabilities.tolist()
+        known = [None] * len(rows) if features is None else features.cpu().numpy()
         return [
             {
                 "label": labels[max(range(len(row)), key=row.__getitem__)],
                 "probabilities": dict(zip(labels, row, strict=True)),
                 "features": taken,
             }
-            for row, taken in zip(
-                rows,
-                [None] * len(rows) if features is None else features.cpu().numpy(),
-                strict=True,
-            )
+            for row, taken in zip(rows, known, strict=True)
         ]
 
 

@@ -62,8 +62,6 @@ class Settings(Pretrained):
             )
         if self.hidden_size % self.heads:
             raise ValueError(f"heads: {self.heads} does not divide hidden_size {self.hidden_size}")
-        if self.mlp_size < 1:
-            raise ValueError(f"mlp_ratio: {self.mlp_ratio:g} leaves the MLPs no width")
         return self
 
     @property

@@ -1,11 +1,11 @@
 """A program that loads a package and classifies images with it, without the project's own code.
 
-    python -I -B answer.py FILE_DESCRIPTOR MODULE...
+    python -I -B answer.py FILE_DESCRIPTOR
 
-It imports libraries, of which the modules are some, before it is job which package it is for: that
-takes most of its start. Through a pipe come the `package`, its `classes`, the `folder` to run in
-and the `device`; then, again and again, encoded images and for each whether its features are
-wanted. Back go their answers, and how long the package took, with how many threads on what.
+It imports libraries before it knows which package it is for: that takes most of its start. Through
+a pipe come the `package`, its `classes`, the `folder` to run in and the `device`; then, again and
+again, encoded images and for each whether its features are wanted. Back go their answers, and how
+long the package took, with how many threads on what.
 
 `-I` keeps this clone off `sys.path`; what an editable installation adds is removed here.
 """
@@ -14,7 +14,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from importlib import import_module
 from multiprocessing.connection import Connection
 from operator import itemgetter
 from pathlib import Path
@@ -28,13 +27,14 @@ PACKAGES = ("flows", "models", "retrain", "tasks")
 Answer = tuple[str | None, dict[str, float] | None, str | None, Any]
 
 
-def main(pipe: Connection, libraries: Sequence[str]) -> None:
+def main(pipe: Connection) -> None:
     """Classifies images until nobody asks any more."""
     _remove_the_project()
+    import mlflow.pyfunc  # noqa: F401  # these are only imported ahead
+    import pandas  # noqa: F401
     import torch
+    import transformers.models.vit.modeling_vit  # noqa: F401
 
-    for name in libraries:
-        import_module(name)
     with suppress(EOFError):  # the other end is closed
         job = pipe.recv()
         os.chdir(job["folder"])
@@ -123,4 +123,4 @@ def _finds_the_project(finder: Any) -> bool:
 
 
 if __name__ == "__main__":
-    main(Connection(int(sys.argv[1])), sys.argv[2:])
+    main(Connection(int(sys.argv[1])))

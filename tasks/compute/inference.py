@@ -8,18 +8,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 import models
 from retrain.servers import ray_cluster
 from tasks.compute import ray_data
-from tasks.compute.workers import THREADS, in_threads
 from tasks.data.shards import open_prepared
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -44,15 +42,10 @@ class PredictionJob:
     precision: str
     sampled: tuple[int, ...] = ()
 
-    @property
-    def batches(self) -> int:
-        """How many forward passes it takes."""
-        return -(-len(open_prepared(self.images).split(self.split)) // self.batch_size)
-
 
 # The probabilities, float32 (rows, classes), and the features, float32 (sampled rows, D); None if
 # there are none, or they are not known.
-_Answers = tuple["NDArray[np.float32]", "NDArray[np.float32] | None"]
+_Answers = tuple[NDArray[np.float32], NDArray[np.float32] | None]
 
 
 class _Predictor:
@@ -63,7 +56,7 @@ class _Predictor:
 
         from models.network import Observed
 
-        torch.set_num_threads(THREADS)
+        torch.set_num_threads(ray_data.THREADS)
         self._job, self._device = job, torch.device(device)
         module = models.load(job.model).module.to(self._device)
         module.prefer_attention(self._device.type, job.precision)
@@ -71,7 +64,6 @@ class _Predictor:
         self._images = open_prepared(job.images).split(job.split).images
 
     def __call__(self, number: int) -> _Answers:
-        import numpy as np
         import torch
 
         start = number * self._job.batch_size
@@ -84,8 +76,8 @@ class _Predictor:
 
 
 def probabilities(
-    job: PredictionJob, chunk: int, features: "list[NDArray[np.float32]] | None" = None
-) -> "Iterator[NDArray[np.float32]]":
+    job: PredictionJob, chunk: int, features: list[NDArray[np.float32]] | None = None
+) -> Iterator[NDArray[np.float32]]:
     """Runs a model over a split, on all GPUs, or on the CPUs if there are none.
 
     Args:
@@ -98,38 +90,19 @@ def probabilities(
     Yields:
         float32 (chunk, classes of the model), in the order of the split; the last has the rest.
     """
-    make = partial(_Predictor, job)
-    numbers = range(job.batches)
-    in_order = ray_data.map_by_actors if ray_cluster.is_remote() else in_threads
-    with closing(in_order(make, numbers)) as predicted:
-        yield from _rechunked(_probabilities(predicted, features), chunk)
+    numbers = range(-(-len(open_prepared(job.images).split(job.split)) // job.batch_size))
+    in_order = ray_data.in_actors if ray_cluster.is_remote() else ray_data.in_threads
+    with closing(in_order(partial(_Predictor, job), numbers)) as answers:
+        rows = chain.from_iterable(_probabilities(answers, features))
+        while some := list(islice(rows, chunk)):
+            yield np.stack(some)
 
 
 def _probabilities(
-    answers: Iterable[_Answers], features: "list[NDArray[np.float32]] | None"
-) -> "Iterator[NDArray[np.float32]]":
-    """The probabilities; puts the features aside."""
+    answers: Iterable[_Answers], features: list[NDArray[np.float32]] | None
+) -> Iterator[NDArray[np.float32]]:
+    """The probabilities of each batch; puts the features aside."""
     for probabilities_of_batch, wanted in answers:
         if features is not None and wanted is not None:
             features.append(wanted)
         yield probabilities_of_batch
-
-
-def _rechunked(
-    arrays: "Iterable[NDArray[np.float32]]", rows: int
-) -> "Iterator[NDArray[np.float32]]":
-    """The rows of successive arrays, in arrays of `rows` rows; the last has the rest."""
-    import numpy as np
-
-    waiting: list[NDArray[np.float32]] = []
-    count = 0
-    for array in arrays:
-        waiting.append(array)
-        count += len(array)
-        if count >= rows:
-            whole = np.concatenate(waiting)
-            full = count - count % rows
-            yield from np.split(whole[:full], full // rows)
-            waiting, count = [whole[full:].copy()], count - full
-    if count:
-        yield np.concatenate(waiting)

@@ -30,14 +30,12 @@ def cpus_of_worker(nodes: Sequence[Mapping[str, float]], workers: int, on_gpus: 
 
     def fit(cpus: float) -> bool:
         # A little more, because a third of a CPU is not a third of it in floating point.
-        places = (min(most, (half + 1e-9) // cpus) for half, most in halves)
+        places = (min(gpus, (half + 1e-9) // cpus) for half, gpus in halves)
         return sum(places) >= workers
 
-    largest = int(max((half for half, _ in halves), default=0))
-    different = {half for half, _ in halves}
-    fractions = {half / count for half in different for count in range(1, workers + 1)}
-    sizes = [*range(largest, 0, -1), *sorted({size for size in fractions if 0 < size < 1})[::-1]]
-    return next(filter(fit, sizes), 1)
+    sizes = {half / count for half, _ in halves for count in range(1, workers + 1) if half}
+    most = max(filter(fit, sizes), default=1)
+    return int(most) if most >= 1 else most
 
 
 @contextmanager

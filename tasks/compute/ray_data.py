@@ -1,27 +1,36 @@
-"""Runs work as plans of Ray Data, where the work is large enough for one.
+"""Runs work on many units, in parallel: as plans of Ray Data where it is large enough for one.
 
 A plan streams units of the data, which are names of files, to workers that write finished files.
 Only the names and a small row for each result go through Ray's object store. Work without state
-that is expensive to make runs in Ray Data's pool of tasks; `tasks.compute.inference` has networks,
-and uses a pool of actors.
+that is expensive to make runs in Ray Data's pool of tasks. Work with a network runs in a pool of
+actors, or in threads of this process, each of which loads the network once.
 """
 
 import logging
 import math
 import pickle
 import traceback
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from functools import cached_property
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrain.servers import ray_cluster
+from tasks.compute.prefetch import prefetch
 
 if TYPE_CHECKING:
     from ray.data import Dataset
 
 T = TypeVar("T")
 R = TypeVar("R")
+# Takes a device, `cpu`, `cuda` or one GPU (`cuda:1`), loads a network there, and returns what does
+# the work with it. What it raises counts as raised by a unit.
+Make = Callable[[str], Callable[[T], R]]
+
+# PyTorch divides some sums among threads, so that results would depend on the machine's cores.
+# Several forward passes at once use all cores, which is also faster.
+THREADS = 1
 
 # What Ray costs before any work, in seconds, on two cores: a local Ray starts (3 to 8), then Ray
 # Data is imported and its workers start (3).
@@ -70,11 +79,37 @@ def map_units(
             started.
     """
     if _is_worth_a_plan(seconds):
-        return finish(_results(_plan(function, units, seconds)), units, done)
-    return finish((function(unit) for unit in units), units, done)
+        mapped = _results(_plan(function, units, seconds))
+    else:
+        mapped = (function(unit) for unit in units)
+    return _finish(mapped, units, done)
 
 
-def finish(mapped: Generator[R], units: Sequence[T], done: Callable[[T], None]) -> list[R]:
+def map_with_workers(
+    make: Make[T, R], units: Sequence[T], *, seconds: float, done: Callable[[T], None]
+) -> list[R]:
+    """Does the work on every unit with a network, by actors of Ray Data or in this process.
+
+    The results are the same.
+
+    Args:
+        make: Loads the network; the function that it returns does the work on a unit, which may be
+            called again if a worker was lost.
+        units: The arguments of the calls.
+        seconds: How long one core would be busy with all of them, roughly.
+        done: Called in this process with each finished unit, in order.
+
+    Returns:
+        What the function returned, in the order of the units.
+
+    Raises:
+        Exception: The error of the first unit that fails.
+    """
+    in_order = in_actors if _is_worth_a_plan(seconds - ACTOR) else in_threads
+    return _finish(in_order(make, units), units, done)
+
+
+def _finish(mapped: Generator[R], units: Sequence[T], done: Callable[[T], None]) -> list[R]:
     """Takes the results of units as they come, in order, and calls `done` with each unit."""
     results = []
     with closing(mapped):
@@ -84,33 +119,57 @@ def finish(mapped: Generator[R], units: Sequence[T], done: Callable[[T], None]) 
     return results
 
 
-def map_by_actors(make: Callable[[str], Callable[[T], R]], units: Sequence[T]) -> Generator[R]:
-    """Runs units as a plan, in actors that each make a function of their own once.
-
-    There is an actor for each GPU, or for each CPU if there are none.
+def in_actors(make: Make[T, R], units: Sequence[T]) -> Generator[R]:
+    """Runs units as a plan, with an actor on each GPU, or on each CPU if there are none.
 
     Args:
-        make: Takes the device (`cuda` or `cpu`), and returns what is called with each unit; loads a
-            network, for example. What it raises counts as raised by a unit.
+        make: Loads a network, once in each actor.
         units: The arguments of the calls. One may be called again whose worker was lost.
 
     Yields:
-        What the function returned, in the order of the units.
+        The results, in order.
 
     Raises:
         Exception: The error of the first unit that fails.
     """
-    connect()
     yield from _results(_plan_of_actors(make, units))
 
 
-def are_actors_worth(seconds: float) -> bool:
-    """Whether work is large enough for a plan with actors.
+def in_threads(make: Make[T, R], units: Iterable[T], most: int | None = None) -> Generator[R]:
+    """Runs as many calls at once as there are cores, or one on each GPU.
 
     Args:
-        seconds: How long one core would be busy with it, roughly.
+        make: Loads a network.
+        units: The arguments of the calls.
+        most: How many calls are made at once at most.
+
+    Yields:
+        The results, in order.
     """
-    return _is_worth_a_plan(seconds - ACTOR)
+    import torch
+    from joblib import cpu_count
+
+    gpus, threads = torch.cuda.device_count(), torch.get_num_threads()
+    try:
+        if gpus:
+            workers = [make(f"cuda:{gpu}") for gpu in range(gpus)][:most]
+        else:
+            workers = ([make("cpu")] * cpu_count())[:most]
+        idle: SimpleQueue[Callable[[T], R]] = SimpleQueue()
+        for worker in workers:
+            idle.put(worker)
+
+        def call(unit: T) -> R:
+            torch.set_num_threads(THREADS)  # applies to the calling thread alone
+            worker = idle.get()
+            try:
+                return worker(unit)
+            finally:
+                idle.put(worker)
+
+        yield from prefetch(call, units, 2 * len(workers), len(workers))
+    finally:
+        torch.set_num_threads(threads)
 
 
 def connect() -> None:
@@ -136,7 +195,7 @@ def _is_worth_a_plan(seconds: float) -> bool:
 
 def _results(plan: "Dataset") -> Generator[Any]:
     """Runs a plan; gives the results that its rows hold, and raises the first error in them."""
-    with closing(_rows(plan)) as rows:
+    with closing(_rows(plan)) as rows:  # an error ends the plan at once
         for row in rows:
             result, error = pickle.loads(row["outcome"])
             if error is not None:
@@ -156,12 +215,13 @@ def _plan(function: Callable[[T], R], units: Sequence[T], seconds: float) -> "Da
     from ray.data import TaskPoolStrategy
 
     cpus = math.ceil(ray.cluster_resources().get("CPU", 1))  # none yet, if it has still to grow
-    blocks = _blocks(len(units), seconds, cpus)
+    blocks = min(len(units), max(BLOCKS_PER_CPU * cpus, math.ceil(seconds / BLOCK_SECONDS)))
     return _source(units, blocks).map(call, compute=TaskPoolStrategy(size=min(blocks, AT_ONCE)))
 
 
-def _plan_of_actors(make: Callable[[str], Callable[[T], R]], units: Sequence[T]) -> "Dataset":
+def _plan_of_actors(make: Make[T, R], units: Sequence[T]) -> "Dataset":
     """The plan that has actors call what they make on each unit."""
+    connect()
     import ray
     from joblib import cpu_count
     from ray.data import ActorPoolStrategy
@@ -185,7 +245,7 @@ def _plan_of_actors(make: Callable[[str], Callable[[T], R]], units: Sequence[T])
 class _Actor:
     """Makes a function with its first unit, and calls it with each."""
 
-    def __init__(self, make: Callable[[str], Callable[[T], R]], device: str) -> None:
+    def __init__(self, make: Make[Any, Any], device: str) -> None:
         self._make, self._device = make, device
 
     @cached_property
@@ -219,11 +279,6 @@ def _source(units: Sequence[T], blocks: int) -> "Dataset":
     # else: beside training workers the tasks end later, but they end.
     source.context.op_resource_reservation_enabled = False
     return source
-
-
-def _blocks(units: int, seconds: float, cpus: int) -> int:
-    """How many blocks the units are cut into, by the seconds that they take one core."""
-    return min(units, max(BLOCKS_PER_CPU * cpus, math.ceil(seconds / BLOCK_SECONDS)))
 
 
 def _rows(plan: "Dataset") -> Generator[dict[str, Any]]:

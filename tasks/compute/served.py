@@ -24,7 +24,7 @@ from queue import Empty, SimpleQueue
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
 
-from tasks.compute.workers import in_threads
+from tasks.compute.ray_data import in_threads
 from tasks.data.package import classes_of
 
 if TYPE_CHECKING:
@@ -36,11 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 PROGRAM = Path(__file__).with_name("answer.py")
-# What the program imports ahead, before it knows whether a package needs all of it.
-LIBRARIES = ("mlflow.pyfunc", "pandas", "torch", "transformers.models.vit.modeling_vit")
 # The most that is sent at once, so that memory stays small whatever the size of an image.
 MAX_ROWS, MAX_BYTES = 256, 64_000_000
 # For fewer images each, another process is not worth it: its imports take about 5 s.
@@ -96,7 +92,7 @@ class _Program:
         self.pipe, theirs = Pipe()
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-I", "-B", PROGRAM, str(theirs.fileno()), *LIBRARIES],
+                [sys.executable, "-I", "-B", PROGRAM, str(theirs.fileno())],
                 env=os.environ | ONE_THREAD,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -118,13 +114,6 @@ def start_ahead() -> None:
         _ahead.put(_Program())
 
 
-def _idle_or_new(idle: SimpleQueue[T], make: Callable[[], T]) -> T:
-    try:
-        return idle.get_nowait()
-    except Empty:
-        return make()
-
-
 class PackageProcess:
     """A process that has loaded a package; it ends with this object, or with this process.
 
@@ -142,7 +131,10 @@ class PackageProcess:
             device: `cuda` or `cuda:1` for one of several GPUs.
         """
         self.classes = tuple(classes_of(package))
-        self._program = _idle_or_new(_ahead, _Program)
+        try:
+            self._program = _ahead.get_nowait()
+        except Empty:
+            self._program = _Program()
         self.close = self._program.close
         places = {"package": str(package), "folder": str(folder), "device": device}
         with suppress(OSError):  # it has ended; `classify` says why
@@ -225,24 +217,40 @@ def ask(
         ValueError: The package cannot be loaded, does not answer, or refuses an image.
     """
     most = max(1, rows // ROWS_PER_PROCESS)
-    yield from in_threads(partial(_Pool, package, folder), portions(images), most)
+
+    def make(device: str) -> "Callable[[Sequence[AcceptedImage]], Served]":
+        return partial(serve, process=PackagePool(package, folder, device))
+
+    yield from in_threads(make, portions(images), most)
 
 
-class _Pool:
-    """As many processes with a package as are asked at once, for one device."""
+class PackagePool:
+    """As many processes with a package as are asked at once.
+
+    Attributes:
+        classes: The names of the package's classes, in the order in which answers have them.
+    """
 
     def __init__(self, package: Path, folder: Path, device: str) -> None:
+        """Starts none yet; the arguments are those of `PackageProcess`."""
+        self.classes = tuple(classes_of(package))
         self._make = partial(PackageProcess, package, folder, device)
         self._idle: SimpleQueue[PackageProcess] = SimpleQueue()
 
-    def __call__(self, images: "Sequence[AcceptedImage]") -> Served:
-        process = _idle_or_new(self._idle, self._make)
-        served = serve(images, process)
+    def classify(
+        self, images: Sequence[bytes], with_features: Sequence[bool] | None = None
+    ) -> "pa.RecordBatch":
+        """Classifies encoded images with a process that is idle, as `PackageProcess` does."""
+        try:
+            process = self._idle.get_nowait()
+        except Empty:
+            process = self._make()
+        answers = process.classify(images, with_features)
         self._idle.put(process)
-        return served
+        return answers
 
 
-def serve(images: "Sequence[AcceptedImage]", process: PackageProcess) -> Served:
+def serve(images: "Sequence[AcceptedImage]", process: PackageProcess | PackagePool) -> Served:
     """The answers of a process for images that are sent at once, none of which is an error.
 
     Raises:

@@ -22,7 +22,7 @@ from retrain.hardware import gpu_capabilities
 from retrain.runs import console
 from retrain.step import REPORT, step
 from retrain.workload import Train
-from tasks.compute.workers import THREADS, map_units
+from tasks.compute.ray_data import THREADS, map_with_workers
 from tasks.data.embeddings import has_embeddings
 from tasks.data.listing import link_file
 from tasks.data.shards import (
@@ -95,7 +95,7 @@ def embed(
     if missing:
         load = partial(_load, model, evaluation, images.folder, workspace.project.root)
         with console.unit_progress("embed", len(missing)) as show:
-            map_units(
+            map_with_workers(
                 load,
                 missing,
                 seconds=_seconds(images.folder, sum(part.rows for part in missing)),

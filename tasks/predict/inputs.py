@@ -10,16 +10,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from retrain.errors import UsageError
 from retrain.outputs import state_of
 from tasks.data.listing import IMAGE_SUFFIXES, is_no_image, list_files
 from tasks.data.parquet_files import USUAL
 from tasks.data.raw_dataset import RawDataset, RawImage, Reader, Unit, group, open_format
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SPLIT = "test"  # what is read of labelled images, if their names define splits
 
@@ -162,15 +161,9 @@ def _recognise(root: Path, named: str) -> str:
 
 
 def _has_labels(root: Path) -> bool:
-    """Whether Parquet files have classes, by the columns of the first; True if it is broken."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+    """Whether Parquet files have classes, by the columns of the first."""
     first = next(name for name, _ in list_files(root) if name.endswith(".parquet"))
-    try:
-        columns = pq.read_schema(root / first).names
-    except (pa.ArrowInvalid, OSError):  # the reader says why
-        return True
+    columns = pq.read_schema(root / first).names
     return not set(USUAL["label_column"]).isdisjoint(columns)
 
 
@@ -185,7 +178,7 @@ def _text(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "replace")
 
 
-def digest_of_images(rows: "pa.Table | pa.RecordBatch") -> bytes:
+def digest_of_images(rows: pa.Table | pa.RecordBatch) -> bytes:
     """What a digest of an input is updated with: the path and the SHA-256 of successive images."""
     images = zip(rows["path"].to_pylist(), rows["sha256"].to_pylist(), strict=True)
     return "".join(f"{path}\0{sha256}\n" for path, sha256 in images).encode()

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 import urllib.request
 
 import pyarrow.parquet as pq
@@ -32,8 +33,26 @@ def test_the_champion_answers_as_it_was_evaluated(clone, first, tmp_path):
     assert features == pytest.approx(dict.fromkeys(features, 0.0), abs=0.01)
     assert "embedding" in features
     assert not document["drift"]["drifted"]
+    lineage = json.loads(clone.retrain("lineage", str(output), "--json").stdout)
+    assert (lineage["file"]["rows"], lineage["file"]["unchanged"]) == (360, True)
+    assert lineage["model"]["version"] == first["model"]["version"]
+    metadata = found.schema.metadata | {b"retrain.package": b"of another registry"}
+    other = tmp_path / "other.parquet"
+    pq.write_table(found.replace_schema_metadata(metadata), other)
+    assert "package of another r, but vit" in clone.retrain("lineage", str(other), code=1).stderr
     refused = clone.retrain(*arguments, code=2)
     assert refused.stderr == f"retrain: --output {output} exists: add --force to replace it.\n"
+
+
+def test_mlflow_serves_the_champion_by_its_alias(clone, first, monkeypatch):
+    import mlflow
+
+    monkeypatch.setattr(sys, "path", list(sys.path))  # MLflow puts the model's code in front
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", Project(clone.root).tracking_uri)
+    served = mlflow.pyfunc.load_model("models:/vit@champion")
+    assert [column.name for column in served.metadata.get_input_schema()] == ["image"]
+    answer = served.predict(served.input_example)
+    assert list(answer.columns) == ["label", "probabilities"]
 
 
 @pytest.mark.parametrize(

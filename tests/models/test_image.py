@@ -9,7 +9,6 @@ from models.image import (
     FORMATS,
     ImageProperties,
     Part,
-    _decode,
     cut_array,
     inspect,
     to_array,
@@ -155,15 +154,12 @@ def test_a_part_of_a_large_image_has_the_detail_that_the_prepared_image_lost(kin
 def test_a_part_has_its_area_and_its_sides_and_fits():
     random = np.random.default_rng(0)
     for width, height in ((300, 200), (20, 900), (7, 7)):
-        for area, ratio, x, y in random.random((200, 4)):
-            ratio = 0.75 + ratio / 2
+        for area, ratio, x, y in random.uniform((0, 0.5, 0, 0), (1, 1.5, 1, 1), (200, 4)):
             left, top, right, bottom = Part(area, ratio, x, y).box(width, height)
-            assert 0 <= left < right <= width
-            assert 0 <= top < bottom <= height
-            wanted = (area * width * height) ** 0.5
-            if wanted * max(ratio, 1 / ratio) < min(width, height):
-                assert abs(right - left - wanted * ratio**0.5) <= 1
-                assert abs(bottom - top - wanted / ratio**0.5) <= 1
+            assert 0 <= left < right <= width and 0 <= top < bottom <= height
+            wanted = np.array([ratio**0.5, ratio**-0.5]) * (area * width * height) ** 0.5
+            if wanted.max() < min(width, height):
+                assert np.abs(wanted - (right - left, bottom - top)).max() <= 1
 
 
 def by_pillow(data, size, channels, resize):
@@ -183,13 +179,11 @@ def by_pillow(data, size, channels, resize):
 @pytest.mark.parametrize("size", [100, 50, 31, 16])
 def test_a_large_jpeg_is_decoded_smaller_and_comes_out_nearly_the_same(size, resize):
     data = encode(scene(643, 421), "JPEG", quality=90)
-    reduction = _decode(data, 2 * size).reduction
-    assert reduction == {100: 2, 50: 4, 31: 4, 16: 8}[size]
     for channels in (1, 3):
         difference = np.abs(
             to_array(data, size, channels, resize) - by_pillow(data, size, channels, resize)
         )
-        assert difference.mean() < 1
+        assert 0 < difference.mean() < 1  # not all of it was decoded
         assert difference.max() < 12
 
 

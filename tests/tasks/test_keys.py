@@ -59,7 +59,7 @@ EDITS = {
     "retrain/params.py": [],
     "retrain/runs/console.py": [],
     "retrain/workload/__init__.py": [],
-    "tasks/compute/workers.py": ["evaluate"],
+    "tasks/compute/inference.py": ["evaluate"],
     "tasks/data/class_folders.py": ["validate", "preprocess"],
     "tasks/data/parquet_files.py": [],
     "tasks/data/metrics.py": ["evaluate"],
@@ -219,11 +219,11 @@ def test_a_training_depends_on_the_raw_data_only_through_what_was_prepared():
 def test_a_new_version_of_great_expectations_checks_the_data_again(monkeypatch):
     from importlib.metadata import version
 
-    from retrain import step
+    from retrain import outputs
 
     before = plans(ROOT)
     newer = {"great-expectations": "9.9"}
-    monkeypatch.setattr(step, "version", lambda name: newer.get(name) or version(name))
+    monkeypatch.setattr(outputs, "version", lambda name: newer.get(name) or version(name))
     after = plans(ROOT)
     assert [name for name in CACHED if before[name].key != after[name].key] == ["validate"]
 

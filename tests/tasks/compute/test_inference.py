@@ -37,14 +37,6 @@ def test_it_says_exactly_what_a_plain_loop_says(model, images):
     assert np.array_equal(answers, plain_probabilities(model, pixels(50), batch_size=25))
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 50, 1000])
-def test_chunks_have_the_size_that_was_asked_for(model, images, chunk):
-    sizes = [len(c) for c in probabilities(PredictionJob(model, images, "test", 16, "fp32"), chunk)]
-    assert sum(sizes) == 50
-    assert set(sizes[:-1]) <= {chunk}
-    assert 0 < sizes[-1] <= chunk
-
-
 def test_bf16_says_nearly_the_same_and_the_same_each_time(model, images):
     once, again, exact = (
         np.concatenate(list(probabilities(PredictionJob(model, images, "test", 16, precision), 50)))

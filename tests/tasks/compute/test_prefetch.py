@@ -14,20 +14,7 @@ def test_results_come_in_the_order_of_the_items_whichever_is_ready_first():
     assert list(prefetch(slow_first, range(20), results=4, threads=4)) == [n**2 for n in range(20)]
 
 
-def test_the_next_result_is_made_while_one_is_in_use():
-    made = threading.Event()
-
-    def make(number):
-        if number == 1:
-            made.set()
-        return number
-
-    results = prefetch(make, range(2), results=1)
-    assert next(results) == 0
-    assert made.wait(5)  # nobody asks for it
-
-
-def test_no_more_results_are_made_than_may_be_in_memory():
+def test_as_many_results_are_made_ahead_as_may_be_in_memory_and_no_more():
     made = []
     results = prefetch(lambda number: made.append(number) or number, range(100), results=3)
     next(results)

@@ -1,7 +1,10 @@
+"""Work on many units: as a plan of Ray Data or in this process, with a network or without."""
+
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -9,48 +12,60 @@ import joblib
 import pytest
 
 from tasks.compute import ray_data
-from tasks.compute.ray_data import map_units
+from tasks.compute.ray_data import map_units, map_with_workers
 
 MUCH = 1e6  # seconds
+places = pytest.mark.parametrize("seconds", [0.01, MUCH], ids=["here", "plan"])
 
 
 def map_all(function, units, *, seconds=MUCH, done=lambda unit: None):
     return map_units(function, units, seconds=seconds, done=done)
 
 
-def refuse_one(unit):
-    if unit == 1:
-        raise ValueError("a.parquet is broken")
-    return os.getpid()
+def map_loaded(make, units, *, seconds=MUCH, done=lambda unit: None):
+    return map_with_workers(make, units, seconds=seconds, done=done)
 
 
-def test_much_work_is_a_plan_and_its_results_come_in_order(ray_session):
+@places
+def test_results_come_in_order_and_little_work_is_done_here(ray_session, seconds):
     seen = []
-    results = map_all(lambda unit: (2 * unit, os.getpid()), list(range(100)), done=seen.append)
+    units = list(range(100))
+    results = map_all(lambda n: (2 * n, os.getpid()), units, seconds=seconds, done=seen.append)
     assert [twice for twice, _ in results] == list(range(0, 200, 2))
-    assert os.getpid() not in {process for _, process in results}
-    assert seen == list(range(100))
+    assert (os.getpid() in {process for _, process in results}) == (seconds < 1)
+    assert seen == units
 
 
-@pytest.mark.parametrize(
-    ("units", "seconds", "cpus", "blocks"),
-    [
-        (3, 0.1, 4, 3),  # no more than units
-        (1000, 0.1, 4, 16),  # some for each CPU
-        (1000, 50.0, 4, 100),  # of half a second
-        (1000, 50.0, 200, 800),
-        (1000, MUCH, 4, 1000),
-    ],
-)
-def test_blocks_are_worth_what_they_cost_and_keep_every_cpu_busy(units, seconds, cpus, blocks):
-    assert ray_data._blocks(units, seconds, cpus) == blocks
+class Loaded:
+    """What a worker has loaded; it says who it is and what it was called with."""
+
+    def __init__(self, device: str) -> None:
+        self.device, self.name = device, f"{os.getpid()} {id(self)}"
+
+    def __call__(self, unit: int) -> tuple[int, str, str, int]:
+        return 2 * unit, self.name, self.device, os.getpid()
 
 
-def test_little_work_is_done_here_even_if_ray_runs(ray_session):
+@places
+def test_results_come_in_order_from_workers_that_load_once(ray_session, seconds):
     seen = []
-    results = map_all(lambda unit: (unit, os.getpid()), [3, 4], seconds=0.01, done=seen.append)
-    assert results == [(3, os.getpid()), (4, os.getpid())]
-    assert seen == [3, 4]
+    results = map_loaded(Loaded, list(range(60)), seconds=seconds, done=seen.append)
+    assert [twice for twice, *_ in results] == list(range(0, 120, 2))
+    assert seen == list(range(60))
+    processes = {process for *_, process in results}
+    assert len({name for _, name, *_ in results}) == len(processes)  # one network in each process
+    assert (os.getpid() in processes) == (seconds < 1)
+    assert {device for _, _, device, _ in results} == {"cpu"}
+
+
+def test_as_many_calls_with_a_network_at_once_as_there_are_cores(monkeypatch):
+    monkeypatch.setattr(joblib, "cpu_count", lambda: 3)
+    barrier = threading.Barrier(3, timeout=20)  # broken with fewer
+
+    def make(device):
+        return lambda unit: barrier.wait() >= 0
+
+    assert map_loaded(make, list(range(6)), seconds=0.01) == [True] * 6
 
 
 def test_little_work_starts_no_ray():
@@ -69,15 +84,13 @@ def test_little_work_starts_no_ray():
     assert done.stdout == "[1, 2] False\n"
 
 
-@pytest.mark.parametrize("seconds", [0.01, MUCH])
+@places
 def test_an_error_of_a_unit_is_raised_as_it_is(ray_session, seconds):
-    with pytest.raises(ValueError) as caught:
-        map_all(refuse_one, [0, 1, 2], seconds=seconds)
-    assert (type(caught.value), str(caught.value)) == (ValueError, "a.parquet is broken")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match="/nowhere"):
         map_all(open, ["/nowhere"], seconds=seconds)
 
 
+@pytest.mark.slow
 def test_the_first_unit_that_fails_counts_and_the_rest_are_left(ray_session, tmp_path):
     def work(unit):
         (tmp_path / str(unit)).touch()
@@ -97,43 +110,36 @@ def test_the_first_unit_that_fails_counts_and_the_rest_are_left(ray_session, tmp
     assert len(list(tmp_path.iterdir())) == begun
 
 
-def test_a_unit_whose_worker_is_lost_is_done_again(ray_session, tmp_path):
+@pytest.mark.slow
+@pytest.mark.parametrize("run", [map_all, lambda work, units: map_loaded(lambda _: work, units)])
+def test_a_unit_whose_worker_is_lost_is_done_again(ray_session, tmp_path, run):
     def work(unit):
         if unit == 2 and not (tmp_path / "lost").exists():
             (tmp_path / "lost").touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return unit
 
-    assert map_all(work, [0, 1, 2, 3]) == [0, 1, 2, 3]
+    assert run(work, [0, 1, 2, 3]) == [0, 1, 2, 3]
     assert (tmp_path / "lost").exists()
 
 
-def test_a_plan_ends_beside_training_workers(ray_session):
+def test_a_plan_ends_beside_training_workers_and_says_nothing(ray_session, capfd):
     """They take half of the CPUs of a small Ray, and keep them."""
     import ray
 
     half = ray.cluster_resources()["CPU"] / 2
     group = ray.util.placement_group([{"CPU": half / 2}] * 2)
     ray.get(group.ready())
+    capfd.readouterr()
     try:
         assert map_all(abs, [-1, -2, -3]) == [1, 2, 3]
     finally:
         ray.util.remove_placement_group(group)
-
-
-def test_ray_data_says_nothing_and_the_log_gets_its_statistics(
-    ray_session, capfd, caplog, monkeypatch
-):
-    monkeypatch.setattr(ray_data.logger, "handlers", [caplog.handler])
-    monkeypatch.setattr(ray_data.logger, "propagate", False)  # else Prefect may print it
-    map_all(abs, [-1, 2])
-    assert "2 tasks executed" in caplog.text
-    output = capfd.readouterr()
-    assert output.out == output.err == ""
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(
-    ("address", "cores", "seconds", "worth"),
+    ("address", "cores", "seconds", "is_worth_it"),
     [
         (None, 1, MUCH, False),
         (None, 2, 1.9 * ray_data.START, False),
@@ -144,10 +150,10 @@ def test_ray_data_says_nothing_and_the_log_gets_its_statistics(
     ],
 )
 def test_a_plan_is_worth_a_start_that_takes_less_than_it_saves(
-    monkeypatch, address, cores, seconds, worth
+    monkeypatch, address, cores, seconds, is_worth_it
 ):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if address:
         monkeypatch.setenv("RAY_ADDRESS", address)
     monkeypatch.setattr(joblib, "cpu_count", lambda: cores)
-    assert ray_data._is_worth_a_plan(seconds) == worth
+    assert ray_data._is_worth_a_plan(seconds) == is_worth_it

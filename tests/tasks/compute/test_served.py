@@ -2,14 +2,17 @@
 
 from importlib.metadata import version
 
+import pytest
+
 from tasks.compute import served
 from tasks.data.accepted_images import AcceptedImage
 
 
+@pytest.mark.slow
 def test_a_process_that_waits_for_a_package_ends_when_none_comes():
     program = served._Program()
     program.pipe.close()
-    assert program.process.wait(60) == 0
+    assert program.process.wait(300) == 0
     program.close()
 
 

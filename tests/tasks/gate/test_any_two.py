@@ -16,7 +16,7 @@ from tasks.data.metrics import METRICS
 from tasks.data.predictions import image_id
 from tasks.gate import any_two
 from tasks.gate.any_two import Shown, read_answers, sentences
-from tasks.predict.parts import schema
+from tasks.predict.predict import schema
 
 CLASSES = ("ant", "bee")
 A, B = "toy version 1", "toy version 2"

@@ -64,16 +64,6 @@ def test_another_column_is_named_by_an_option(tmp_path):
     assert [image.data for image in read(tmp_path, "jpg")] == [png(2)]
 
 
-def test_tar_files_need_no_classes(tmp_path):
-    write_tar(tmp_path / "a.tar", {"1.png": png(1), "1.json": b"broken", "2.png": png(2)})
-    write_tar(tmp_path / "train.tar", {"3.png": png(3)})
-    assert [(image.path, image.data) for image in read(tmp_path)] == [
-        ("a.tar/1.png", png(1)),
-        ("a.tar/2.png", png(2)),
-        ("train.tar/3.png", png(3)),
-    ]
-
-
 @pytest.mark.parametrize(
     ("names", "message"),
     [
@@ -95,12 +85,6 @@ def read_labelled(folder, image_column=None, label_column=None):
     images = [image for unit in source.units() for image in inputs.read(source, unit)]
     assert sum(unit.rows for unit in source.units()) == len(images)
     return source.split, [(image.path, image.label) for image in images]
-
-
-def test_class_folders_have_labels(tmp_path):
-    write_files(tmp_path, {"ant/1.png": png(1), "bee/x/2.png": png(2), "3.png": png(3)})
-    found = [("3.png", None), ("ant/1.png", "ant"), ("bee/x/2.png", "bee")]
-    assert read_labelled(tmp_path) == (None, found)
 
 
 def test_of_split_folders_the_test_split_is_read(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,21 +17,20 @@ import pytest
 import torch
 
 import models
-from flows.compare import compare_on
-from flows.predict import find_model_of
 from models.network import Observed
 from retrain.errors import UsageError
-from retrain.runs.records import FlowRun
+from retrain.project import Project
+from retrain.registry.versions import ModelVersion
 from retrain.store import Store
 from tasks.compute.served import PackageProcess
-from tasks.data import image_facts, raw_dataset
+from tasks.data import image_facts, package, raw_dataset
+from tasks.data.champion import Registered
 from tasks.predict import predict as module
-from tasks.predict.inputs import Source, open_labelled, open_source
-from tasks.predict.origin import read_origin
-from tasks.predict.parts import Job, Worker
-from tasks.predict.predict import predict, sample
+from tasks.predict.inputs import Source, open_source
+from tasks.predict.predict import Job, Worker, predict, read_origin, sample
+from tasks.promote.package import write_package
 from tests.tasks.toy_data import write_files
-from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, png
+from tests.tasks.toy_model import LABELS, pixels, plain_probabilities, png, write_model
 
 ROOT = Path(__file__).parents[3]
 ROWS, UNIT = 50, 20  # three units
@@ -41,16 +40,11 @@ UNREADABLE = "30.png"  # no process may read so much as its first byte
 # Classifies with one worker, and ends like a killed process when it has written two units.
 KILLED = """
 import os, signal, sys
-from dataclasses import replace
 from pathlib import Path
-from retrain.project import Project
-from retrain.registry import versions
 from retrain.store import Store
 from tasks.data import raw_dataset
-from tasks.data.champion import Registered
-from tasks.predict.inputs import open_source
-from tasks.predict.parts import Worker
-from tasks.predict.predict import predict
+from tasks.predict.predict import Worker, predict
+from tests.tasks.predict.test_predict import registered, source
 
 raw_dataset.WORTH_ROWS = int(sys.argv[4])
 write = Worker.__call__
@@ -61,12 +55,49 @@ def killed(self, unit):
     return write(self, unit)
 
 Worker.__call__ = killed
-root, images, store = map(Path, sys.argv[1:4])
-project = Project(root)
-older = Registered(project, versions.find(project, "toy", "2"))
-source = replace(open_source(images, "images", None), state="")
-predict(older, source, root / "killed.parquet", Store(store))
+package, images, store = map(Path, sys.argv[1:4])
+predict(registered(package, 2), source(images, ""), package.parent / "killed.parquet", Store(store))
 """
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A network that is registered twice.
+
+    Attributes:
+        model: The network's folder.
+        champion: Its package as it is.
+        older: A package with the same network, whose own decoder inverts each image.
+    """
+
+    model: Path
+    champion: Registered
+    older: Registered
+
+
+def registered(folder: Path, number: int) -> Registered:
+    """A package as the registry would give it."""
+    version = ModelVersion(
+        name="toy", weights="", package_digest=package.digest_of_folder(folder), train_digest="",
+        family="vit", images={}, classes="", metrics={}, run_id="", version=number, aliases=(),
+        verdict=None, created="",
+    )  # fmt: skip
+    found = Registered(Project(folder.parent), version)
+    found.__dict__["package"] = folder  # as if it had been downloaded
+    return found
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory) -> Toy:
+    root = tmp_path_factory.mktemp("project")
+    model = write_model(root / "train").folder / "model"
+    write_package(model, "fp32", dict.fromkeys(LABELS, 12), root / "package")
+    shutil.copytree(root / "package", root / "older")
+    decoder = root / "older" / "code" / "models" / "image.py"
+    text, last = decoder.read_text(), "return np.asarray(image).reshape(size, size, channels)"
+    assert last in text
+    decoder.write_text(text.replace(last, last.replace("return ", "return 255 - ")))
+    return Toy(model, registered(root / "package", 1), registered(root / "older", 2))
 
 
 @pytest.fixture(autouse=True)
@@ -88,8 +119,10 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-def source(folder: Path) -> Source:
-    return open_source(folder, "images", None)
+def source(folder: Path, state: str | None = None) -> Source:
+    """The images; of a state that is no other for each process, as that of its own memory is."""
+    opened = open_source(folder, "images", None)
+    return opened if state is None else replace(opened, state=state)
 
 
 @pytest.fixture(scope="module")
@@ -131,65 +164,44 @@ def test_the_package_answers_with_its_own_code_for_each_image_in_order(toy, firs
     assert table["error"][30].as_py() == "Input/output error"
 
 
-def test_the_file_says_what_made_it_and_what_is_in_it(toy, first):
+def test_the_file_says_what_made_it_and_whether_it_is_as_it_was(toy, first, tmp_path):
     written, file = first
-    metadata = {
-        key.decode(): value.decode() for key, value in pq.read_metadata(file).metadata.items()
-    }
-    assert json.loads(metadata["labels"]) == list(LABELS)
-    assert metadata["retrain.model"] == "toy"
-    assert metadata["retrain.version"] == "2"
-    assert metadata["retrain.package"] == toy.older.version.package_digest
-    assert metadata["retrain.images"] == written.images
-    assert (written.rows, written.errors, written.reused) == (ROWS, len(BAD) + 1, 0)
     labels = [label for label in pq.read_table(file)["label"].to_pylist() if label]
-    assert written.labels == {label: labels.count(label) for label in sorted(set(labels))}
-
-
-def test_a_file_leads_to_the_version_that_wrote_it(toy, first, tmp_path):
-    written, file = first
-    origin, version = find_model_of(toy.project, file)
-    assert version == toy.older.version
-    assert (origin["rows"], origin["images"], origin["unchanged"]) == (ROWS, written.images, True)
-    table = pq.read_table(file)
-    copy, paths = tmp_path / "copy.parquet", table["path"].to_pylist()
-    pq.write_table(table, copy)
-    assert (read_origin(copy)["version"], read_origin(copy)["unchanged"]) == (2, None)
-    table = table.replace_schema_metadata(metadata_of(file))
-    column = pa.array(["x", *paths[1:]], pa.string())
-    pq.write_table(table.set_column(0, table.field(0), column), copy)
-    assert read_origin(copy)["unchanged"] is False
-
-
-def metadata_of(file: Path) -> dict[bytes, bytes]:
-    """All metadata, also what was added at the end."""
+    assert (written["rows"], written["errors"], written["reused"]) == (ROWS, len(BAD) + 1, 0)
+    assert written["labels"] == {label: labels.count(label) for label in sorted(set(labels))}
     metadata = pq.read_metadata(file).metadata
-    return {key: value for key, value in metadata.items() if key != b"ARROW:schema"}
-
-
-def test_a_file_of_something_else_is_refused(toy, first, tmp_path):
-    file = tmp_path / "other.parquet"
-    table = pq.read_table(first[1])
-    pq.write_table(table.replace_schema_metadata({}), file)
+    assert json.loads(metadata[b"labels"]) == list(LABELS)
+    origin = {
+        "rows": ROWS,
+        "model": "toy",
+        "version": 2,
+        "package": toy.older.version.package_digest,
+        "images": written["images"],
+        "unchanged": True,
+    }
+    assert read_origin(file) == origin
+    table, copy = pq.read_table(file), tmp_path / "copy.parquet"
+    pq.write_table(table, copy)
+    assert read_origin(copy) == origin | {"images": None, "unchanged": None}
+    table = table.replace_schema_metadata(
+        {key: value for key, value in metadata.items() if key != b"ARROW:schema"}
+    )
+    paths = pa.array(["x", *table["path"].to_pylist()[1:]], pa.string())
+    pq.write_table(table.set_column(0, table.field(0), paths), copy)
+    assert read_origin(copy)["unchanged"] is False
+    pq.write_table(table.replace_schema_metadata({}), copy)
     with pytest.raises(UsageError, match="does not say which model wrote it"):
-        read_origin(file)
-    metadata = metadata_of(first[1]) | {b"retrain.package": b"of another registry"}
-    pq.write_table(table.replace_schema_metadata(metadata), file)
-    with pytest.raises(ValueError, match="package of another r, but toy version 2 of"):
-        find_model_of(toy.project, file)
-    metadata[b"retrain.version"] = b"9"
-    pq.write_table(table.replace_schema_metadata(metadata), file)
-    with pytest.raises(UsageError, match="toy has no version '9'"):
-        find_model_of(toy.project, file)
-    file.write_bytes(b"PAR1 and no more")
+        read_origin(copy)
+    copy.write_bytes(b"PAR1 and no more")
     with pytest.raises(UsageError, match="is no Parquet file"):
-        read_origin(file)
+        read_origin(copy)
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_and_the_file_is_the_same(toy, folder, first, tmp_path):
     store = tmp_path / "store"
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, toy.project.root, folder, store, str(UNIT)],
+        [sys.executable, "-c", KILLED, toy.older.package, folder, store, str(UNIT)],
         cwd=ROOT,
         env=os.environ | {"LOKY_MAX_CPU_COUNT": "1"},
         capture_output=True,
@@ -197,28 +209,22 @@ def test_a_killed_run_goes_on_and_the_file_is_the_same(toy, folder, first, tmp_p
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     parts = [*store.rglob("*.parquet")]
     assert len(parts) == 2
-    images = replace(source(folder), state="")  # for each process, its own memory is another file
-    again, _ = predict(toy.older, images, tmp_path / "out.parquet", Store(store))
-    assert again.reused == 2
+    again, _ = predict(toy.older, source(folder, ""), tmp_path / "out.parquet", Store(store))
+    assert again["reused"] == 2
     assert (tmp_path / "out.parquet").read_bytes() == first[1].read_bytes()
     assert not any(path.exists() for path in parts)
 
 
-def test_units_of_another_package_and_of_files_that_have_changed_are_others(toy, folder, tmp_path):
+def test_finished_units_are_of_one_package_and_of_unchanged_files(toy, folder, tmp_path):
     copy = tmp_path / "images"
     shutil.copytree(folder, copy, symlinks=True)
-
-    def key(registered):
+    keys = []
+    for who, content in ((toy.older, None), (toy.champion, None), (toy.older, images()["03.png"])):
+        if content is not None:
+            (copy / "03.png").write_bytes(content)  # the same, but perhaps another
         opened = source(copy)
-        return module._key(registered, opened, opened.units())
-
-    keys = [key(toy.older), key(toy.champion)]
-    (copy / "03.png").write_bytes((copy / "03.png").read_bytes())  # of the same size
-    keys.append(key(toy.older))
-    (copy / "99.png").write_bytes(b"")
-    keys.append(key(toy.older))
-    assert key(toy.older) == keys[-1]
-    assert len(set(keys)) == 4
+        keys.append(module._key(who, opened, opened.units()))
+    assert len(set(keys)) == 3
 
 
 def test_a_sample_is_decided_by_the_images_and_nothing_else_is_classified(
@@ -243,16 +249,13 @@ def test_a_sample_is_decided_by_the_images_and_nothing_else_is_classified(
     assert set(found["side"].to_pylist()) == {8.0}
     # What the last layer of the package's network, which inverts the images, takes.
     place = [sorted(images()).index(path) for path in rows["path"].to_pylist()]
-    network = Observed(models.load(toy.model).module)
-    inverted = torch.from_numpy(255 - pixels(ROWS)[place])
-    _, expected = network.answer(inverted, "fp32")
-    named = zip(rows["path"].to_pylist(), rows["sha256"].to_pylist(), strict=True)
-    kept = [image_facts.has_features(image_facts.lot(*each), ROWS) for each in named]
-    assert 1 < sum(kept) < len(kept)
-    for given, wanted, is_kept in zip(found["features"].to_pylist(), expected, kept, strict=True):
-        assert (given is not None) == is_kept
-        if is_kept:
-            assert np.abs(np.array(given) - wanted.numpy()).max() < 1e-5
+    network, inverted = models.load(toy.model).module, torch.from_numpy(255 - pixels(ROWS)[place])
+    _, expected = Observed(network).answer(inverted, "fp32")
+    given = found["features"].to_pylist()
+    kept = [row for row, features in enumerate(given) if features]
+    assert 1 < len(kept) < len(given)
+    for row in kept:
+        assert np.abs(np.array(given[row]) - expected[row].numpy()).max() < 1e-5
 
 
 def test_a_package_that_cannot_tell_its_features_only_classifies(toy, tmp_path):
@@ -261,45 +264,15 @@ def test_a_package_that_cannot_tell_its_features_only_classifies(toy, tmp_path):
     for code in package.rglob("serving.py"):  # two: that which MLflow runs is a copy
         code.write_text(code.read_text().replace("predict_with_features", "_not_in_old_ones"))
     process = PackageProcess(package, tmp_path)
-    try:
-        given = process.classify([png(image) for image in pixels(2)], [True, True])
-    finally:
-        process.close()
-    assert given["features"].null_count == 2
-    assert given["error"].null_count == 2
+    given = process.classify([png(image) for image in pixels(2)], [True, True])
+    process.close()
+    assert (given["features"].null_count, given["error"].null_count) == (2, 2)
 
 
 def test_actors_write_the_same_file(toy, folder, first, tmp_path, monkeypatch, ray_session):
     monkeypatch.setattr(module, "_seconds", lambda *_: 1e6)
     predict(toy.older, source(folder), tmp_path / "out.parquet", Store(tmp_path / "store"))
     assert (tmp_path / "out.parquet").read_bytes() == first[1].read_bytes()
-
-
-def test_two_versions_are_compared_by_what_each_answers(toy, tmp_path, monkeypatch):
-    monkeypatch.setattr(raw_dataset, "WORTH_ROWS", 1000)  # one process for each
-    files = {f"{LABELS[row % 4]}/{row:02}.png": png(image) for row, image in enumerate(pixels(40))}
-    write_files(tmp_path / "images", files | {"ant/bad.png": b"no image"})
-    (toy.project.root / "params.yaml").write_text("workloads: {}\n")
-    source = open_labelled(tmp_path / "images", "images", None, None)
-    store, models = Store(tmp_path / "store"), (toy.champion.version, toy.older.version)
-    with store.holding("run"):
-        found, differences = compare_on(
-            FlowRun(toy.project, store, "run", "compare"), models, source
-        )
-    rows = [int(name[4:6]) for name in sorted(files)]
-    a, b = (
-        plain_probabilities(toy.model, images, 256)[rows].argmax(1)
-        for images in (pixels(40), 255 - pixels(40))
-    )
-    labels = np.array(rows) % 4
-    assert (found["shown"], found["unanswered"], found["images"]) == (41, 1, 40)
-    assert found["same"] == (a == b).sum() < 40
-    accuracy = found["metrics"]["accuracy"]
-    assert (accuracy["a"], accuracy["b"]) == ((a == labels).mean(), (b == labels).mean())
-    names = [name for name, differs in zip(sorted(files), a != b, strict=True) if differs]
-    assert differences["path"].to_pylist() == names
-    assert differences["b_label"].to_pylist() == [LABELS[n] for n in b[a != b]]
-    assert not list((tmp_path / "store").rglob("*.parquet"))
 
 
 def test_a_package_that_does_not_load_ends_the_run_with_its_reason(toy, folder, tmp_path):
