@@ -142,7 +142,7 @@ def compare_on(
     columns = dict(zip(any_two.IMAGES, zip(*shown, strict=True), strict=True))
     images = pa.table(columns, pa.schema(dict.fromkeys(columns, pa.string())))
     learnt = [
-        file and np.load(file, allow_pickle=False)
+        np.load(file, allow_pickle=False) if file else None
         for file in (learnt_images(run.project, model) for model in models)
     ]
     rules = load_section(run.project.params, models[1].name, Gate)

@@ -29,7 +29,7 @@ CORE = {
     "tasks/gate/draws.py": ["gate/test_paired.py"],
     "tasks/gate/paired.py": ["gate/test_paired.py"],
     "tasks/gate/pairs.py": ["gate/test_paired.py", "gate/test_comparison.py"],
-    "tasks/gate/rules.py": ["gate/test_rules.py", "gate/test_step.py"],
+    
     "tasks/gate/step.py": ["gate/test_step.py"],
     "tasks/gate/wording.py": ["gate/test_wording.py", "gate/test_step.py", "gate/test_any_two.py"],
     "tasks/data/metrics.py": ["data/test_metrics.py"],

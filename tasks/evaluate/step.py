@@ -78,9 +78,8 @@ def evaluate(
     csv.write_csv(pairs, workspace.folder / "confusion.csv")
     if (learnt := _learnt(trained, images.folder, workspace)) is not None:
         np.save(workspace.report / LEARNT, learnt)
-    report = trained.folder / REPORT
     plots.draw(tally, prepared.pixels(SPLIT), workspace.report)
-    _track(report, metrics, workspace)
+    _track(trained.folder / REPORT, metrics, workspace)
     return {
         "metrics": metrics,
         "lower_is_better": LOWER_IS_BETTER,
@@ -138,23 +137,11 @@ def _sampled(split: PreparedSplit) -> dict[int, str]:
 
 
 def _learnt(trained: Artifact, prepared: Path, workspace: Workspace) -> "NDArray[np.uint64] | None":
-    """The images that the model was trained or validated on, as `_images_of` gives them.
+    """The images that the model was trained or validated on, each once, in ascending order.
 
     Those that the version has learnt whose weights the training started from are among them, and so
     are those of its own start. None if it is not known what that version has learnt.
     """
-    import numpy as np
-
-    learnt = _images_of(prepared)
-    if (start := trained.facts.get("start")) is None:
-        return learnt
-    version = versions.find_by_weights(workspace.project, workspace.workload, start)
-    file = version and learnt_images(workspace.project, version)
-    return np.union1d(learnt, np.load(file, allow_pickle=False)) if file else None
-
-
-def _images_of(prepared: Path) -> "NDArray[np.uint64]":
-    """The images that a model learns from, each once, in ascending order."""
     import numpy as np
     from pyarrow import parquet
 
@@ -162,7 +149,12 @@ def _images_of(prepared: Path) -> "NDArray[np.uint64]":
     for split in LEARNT_FROM:
         rows = parquet.read_table(prepared / split / ROWS, columns=["pixels"])
         images += map(image_id, rows["pixels"].to_pylist())
-    return np.unique(np.array(images, "<u8"))
+    learnt = np.unique(np.array(images, "<u8"))
+    if (start := trained.facts.get("start")) is None:
+        return learnt
+    version = versions.find_by_weights(workspace.project, workspace.workload, start)
+    file = version and learnt_images(workspace.project, version)
+    return np.union1d(learnt, np.load(file, allow_pickle=False)) if file else None
 
 
 def _track(report: Path, metrics: dict[str, float], workspace: Workspace) -> None:

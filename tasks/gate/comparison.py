@@ -55,8 +55,8 @@ def compare_with(
     if not any(parse(name) for name in current_run().workload.gate.no_worse):
         slices = NO_SLICES
     return Opponents(
-        champion and _opponent(compare, scores, champion, slices),
-        reference and _opponent(compare_reference, scores, reference, slices),
+        _opponent(compare, scores, champion, slices) if champion else None,
+        _opponent(compare_reference, scores, reference, slices) if reference else None,
     )
 
 
