@@ -8,7 +8,7 @@ import pytest
 from tests.fuzz import __main__ as fuzz, configs, datasets, images
 from tests.fuzz.case import Case, make_cases
 
-ANSWERS = "print('{\"verdict\": \"accepted\"}', flush=True); time.sleep(60)"
+ANSWERS = 'print(\'{"verdict": "accepted"}\', flush=True); time.sleep(60)'
 
 
 @pytest.mark.slow
