@@ -24,8 +24,8 @@ ANSWERS = 'print(\'{"verdict": "accepted"}\', flush=True); time.sleep(60)'
 def test_a_process_that_breaks_a_limit_is_ended(monkeypatch, program, message):
     monkeypatch.setattr(fuzz, "MEMORY", 200_000_000)
     monkeypatch.setattr(sys, "executable", str(Path(sys.prefix, "bin", "python")))
-    seconds = 3 if message == "hangs" else 60
-    worker = fuzz.Worker(Path.cwd(), seconds, ("-c", f"import sys, time; {program}"))
+    monkeypatch.setattr(fuzz, "SECONDS", 3 if message == "hangs" else 60)
+    worker = fuzz.Worker(Path.cwd(), ("-c", f"import sys, time; {program}"))
     answer = worker.ask(Path("a.png"))
     if message is None:
         assert answer == {"verdict": "accepted"}
