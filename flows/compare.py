@@ -8,8 +8,11 @@ It changes nothing: no alias, no ledger.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from rich.markup import escape
 
 from flows import predict
@@ -29,9 +32,6 @@ from tasks.data.pixels import digest_of
 from tasks.gate import any_two
 from tasks.predict.inputs import Source, open_labelled, read
 from tasks.predict.predict import predict as classify
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @flow
@@ -62,8 +62,6 @@ def compare(
     Raises:
         ValueError: The user has to correct something.
     """
-    import pyarrow.parquet as pq
-
     project = find_project()
     models = check(project, a, b, data, output, force)
     path = predict.check_output(project, data, output, force) if output else None
@@ -111,7 +109,7 @@ def check(
 
 def compare_on(
     run: FlowRun, models: Sequence[ModelVersion], source: Source
-) -> "tuple[dict[str, Any], pa.Table]":
+) -> tuple[dict[str, Any], pa.Table]:
     """Has two versions classify the same images, and compares their answers.
 
     Args:
@@ -125,9 +123,6 @@ def compare_on(
     Raises:
         ValueError: There is no image, a file is broken, or a package is.
     """
-    import numpy as np
-    import pyarrow as pa
-
     folder = run.store.temporary(run.id)
     files = [folder / f"{number}.parquet" for number, _ in enumerate(models)]
     for model, file in zip(models, files, strict=True):

@@ -15,15 +15,14 @@ score is how much further than usual the two samples are, where the yardstick ha
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from retrain.step import Facts
 from tasks.data.image_facts import FACTS
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
 
 DIVISIONS = 1000
 LEVEL = 0.05  # the probability that any feature exceeds its yardstick though nothing has changed
@@ -38,7 +37,7 @@ NUMBERS = ("confidence", *FACTS)
 COLUMNS = ("feature", "reference", "incoming", "distance", "usual", "yardstick", "score")
 
 
-def compare(reference: "pa.Table", incoming: "pa.Table", seed: int = 0) -> list[Facts]:
+def compare(reference: pa.Table, incoming: pa.Table, seed: int = 0) -> list[Facts]:
     """Compares two samples with the columns of `tasks.data.image_facts.schema`.
 
     Args:
@@ -49,8 +48,6 @@ def compare(reference: "pa.Table", incoming: "pa.Table", seed: int = 0) -> list[
     Returns:
         The `COLUMNS` of each feature: labels first, the embedding last.
     """
-    import numpy as np
-
     tables = (reference, incoming)
     embeddings = [table["features"].drop_null().to_numpy() for table in tables]
     has_embeddings = all(map(len, embeddings))
@@ -74,7 +71,7 @@ def compare(reference: "pa.Table", incoming: "pa.Table", seed: int = 0) -> list[
     return [*found, _feature("embedding", distances, level, min(sizes))]
 
 
-def shares(reference: "pa.Table", incoming: "pa.Table") -> list[dict[str, str | float]]:
+def shares(reference: pa.Table, incoming: pa.Table) -> list[dict[str, str | float]]:
     """The share of each label in both samples."""
     then, now = (Counter(table["label"].to_pylist()) for table in (reference, incoming))
     return [
@@ -87,7 +84,7 @@ def shares(reference: "pa.Table", incoming: "pa.Table") -> list[dict[str, str | 
     ]
 
 
-def _divisions(sizes: Sequence[int], seed: int) -> "NDArray[np.bool_]":
+def _divisions(sizes: Sequence[int], seed: int) -> NDArray[np.bool_]:
     """Which images belong to what comes in: as it is, and in divisions at random.
 
     Args:
@@ -97,8 +94,6 @@ def _divisions(sizes: Sequence[int], seed: int) -> "NDArray[np.bool_]":
     Returns:
         Bool (1 + DIVISIONS, images).
     """
-    import numpy as np
-
     is_incoming = np.tile(np.arange(sum(sizes)) >= sizes[0], (1 + DIVISIONS, 1))
     is_incoming[1:] = np.random.default_rng(seed).permuted(is_incoming[1:], axis=1)
     return is_incoming
@@ -106,7 +101,7 @@ def _divisions(sizes: Sequence[int], seed: int) -> "NDArray[np.bool_]":
 
 def _feature(
     name: str,
-    distances: "NDArray[np.float64]",
+    distances: NDArray[np.float64],
     level: float,
     smaller: int,
     reference: float | None = None,
@@ -122,8 +117,6 @@ def _feature(
         reference: Its mean there.
         incoming: Its mean in what comes in.
     """
-    import numpy as np
-
     found, usual = float(distances[0]), float(np.median(distances))
     seldom = float(np.quantile(distances, 1 - level, method="inverted_cdf"))
     reach = max(seldom - usual, 1 / smaller)
@@ -133,16 +126,14 @@ def _feature(
 
 
 def _differences(
-    values: "NDArray[Any]", is_incoming: "NDArray[np.bool_]"
-) -> "tuple[NDArray[np.int64], int]":
+    values: NDArray[Any], is_incoming: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], int]:
     """How much more often each value comes in than it is in the reference, for each division.
 
     Returns:
         The differences of the two shares (divisions, values), in order of the values; and the
         number that stands for 1 in them. They are whole numbers, so that ties stay ties.
     """
-    import numpy as np
-
     order = np.argsort(values, kind="stable")
     starts = np.flatnonzero(np.append(True, values[order][1:] != values[order][:-1]))
     images, incoming = is_incoming.shape[1], int(is_incoming[0].sum())
@@ -150,9 +141,7 @@ def _differences(
     return np.add.reduceat(steps, starts, axis=1), (images - incoming) * incoming
 
 
-def energy(
-    features: "NDArray[np.float32]", is_incoming: "NDArray[np.bool_]"
-) -> "NDArray[np.float64]":
+def energy(features: NDArray[np.float32], is_incoming: NDArray[np.bool_]) -> NDArray[np.float64]:
     """The distance of two samples of features, for each division of the same images into two.
 
     It is the energy coefficient of Székely and Rizzo ("Energy statistics: A class of statistics
@@ -170,8 +159,6 @@ def energy(
     Returns:
         (divisions,), from 0 to 1.
     """
-    import numpy as np
-
     rows = features.astype(np.float64)
     squares = np.einsum("ij,ij->i", rows, rows)
     apart = np.sqrt(np.maximum(squares[:, None] + squares - 2 * rows @ rows.T, 0))

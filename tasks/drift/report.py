@@ -1,8 +1,10 @@
 """The report of a comparison: a table for people, files to keep, and an event for Prefect."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from rich.markup import escape
 
 from retrain.atomic import write_json
@@ -14,9 +16,6 @@ from retrain.runs.records import publish_table
 from retrain.workload import Drift
 from tasks.drift.compare import COLUMNS, compare, shares
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 EVENT = "retrain.drift"
 TEST_SPLIT = "the test split"
 MANY_COPIES = 0.05  # of the sample, of which people are told
@@ -25,8 +24,8 @@ MANY_COPIES = 0.05  # of the sample, of which people are told
 def report(
     project: Project,
     version: ModelVersion,
-    reference: "pa.Table",
-    incoming: "pa.Table",
+    reference: pa.Table,
+    incoming: pa.Table,
     place: str,
     against: str,
     run: str,
@@ -45,8 +44,6 @@ def report(
     Returns:
         The result, JSON-able.
     """
-    import pyarrow.parquet as pq
-
     threshold = load_section(project.params, version.name, Drift).threshold
     features = compare(reference, incoming)
     worst = max(features, key=lambda feature: float(feature["score"] or 0))

@@ -15,6 +15,8 @@ from dataclasses import replace
 from hashlib import sha256
 from itertools import chain
 
+import numpy as np
+import pyarrow as pa
 from rich.markup import escape
 
 from retrain.atomic import write_json
@@ -270,9 +272,6 @@ def _unchanged(images: Iterable[AcceptedImage]) -> Iterator[AcceptedImage]:
 
 def _answers(served: Iterator[Served]) -> Iterator[Answers]:
     """Replaces the predicted names by indices, and adds the rows."""
-    import numpy as np
-    import pyarrow as pa
-
     for batch in served:
         place = {name: index for index, name in enumerate(batch.known)}
         columns = {

@@ -7,7 +7,13 @@ same images, one of them finds a difference by luck.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from retrain.runs import console
 from retrain.step import Facts
@@ -24,11 +30,6 @@ from tasks.gate import paired
 from tasks.gate.pairs import Pairs, pair
 from tasks.gate.wording import left_out_as, measured, not_recorded
 
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
 SHOWN, SHOWN_CLASSES = 10, 5
 LIMITS = ("difference", "low", "high")
 
@@ -39,7 +40,7 @@ LIMITS = ("difference", "low", "high")
 IMAGES = ("path", "sha256", "label", "pixels")
 
 
-def read_answers(file: Path, images: "pa.Table") -> NamedPredictions:
+def read_answers(file: Path, images: pa.Table) -> NamedPredictions:
     """Reads the answers of a model that the flow `predict` has written.
 
     Args:
@@ -52,13 +53,9 @@ def read_answers(file: Path, images: "pa.Table") -> NamedPredictions:
     Raises:
         ValueError: The images have changed since.
     """
-    import numpy as np
-    import pyarrow as pa
-    from pyarrow import parquet
-
     labels = images["label"].combine_chunks()
     numbers, first = [], 0
-    with parquet.ParquetFile(file) as opened:
+    with pq.ParquetFile(file) as opened:
         described = opened.read(["sha256", "label"])
         if described["sha256"] != images["sha256"]:
             raise ValueError("The images have changed while they were classified: run again.")
@@ -81,10 +78,10 @@ def read_answers(file: Path, images: "pa.Table") -> NamedPredictions:
 def compare(
     a: NamedPredictions,
     b: NamedPredictions,
-    images: "pa.Table",
-    learnt: "Sequence[NDArray[np.uint64] | None]",
+    images: pa.Table,
+    learnt: Sequence[NDArray[np.uint64] | None],
     rules: Gate,
-) -> "tuple[Facts, pa.Table]":
+) -> tuple[Facts, pa.Table]:
     """Compares the answers of two models, B with A.
 
     The metrics are of the images with a class that both models know, which none of the two was
@@ -110,10 +107,6 @@ def compare(
         has right; and `classes`, those in which the two differ most. Without images to compare,
         `metrics` is empty.
     """
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     answers = (a.rows["prediction"], b.rows["prediction"])
     answered = pc.and_(*(column.is_valid() for column in answers)).to_numpy()
     differ = pc.not_equal(*answers).fill_null(False).to_numpy()
@@ -141,8 +134,8 @@ def compare(
 def _agreement(
     a: NamedPredictions,
     b: NamedPredictions,
-    answered: "NDArray[np.bool_]",
-    differ: "NDArray[np.bool_]",
+    answered: NDArray[np.bool_],
+    differ: NDArray[np.bool_],
 ) -> Facts:
     """How often the two give the same label, whatever is right: a part of `compare`'s result."""
     ours, theirs = (each.rows["prediction"].filter(differ).to_pylist() for each in (a, b))
@@ -159,16 +152,14 @@ def _agreement(
 def _measure(
     a: NamedPredictions,
     b: NamedPredictions,
-    learnt: "Sequence[NDArray[np.uint64] | None]",
+    learnt: Sequence[NDArray[np.uint64] | None],
     rules: Gate,
-) -> "tuple[Facts, NDArray[np.bool_]]":
+) -> tuple[Facts, NDArray[np.bool_]]:
     """Compares the two on images that have a class and that both have answered.
 
     Returns:
         The part of `compare`'s result; and which of these images were compared.
     """
-    import numpy as np
-
     recorded = [ids for ids in learnt if ids is not None]
     comparable = pair(b, a, np.concatenate(recorded) if recorded else None)
     pairs = comparable.pairs
@@ -198,8 +189,6 @@ def _measure(
 
 def _classes(pairs: Pairs) -> list[Facts]:
     """The classes in which one model has more images right than the other, the largest first."""
-    import numpy as np
-
     a, b = (pairs.tally(answers).of_classes for answers in (pairs.opponent, pairs.challenger))
     more = b.correct - a.correct
     order = np.argsort(-np.abs(more), kind="stable")[:SHOWN_CLASSES]

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from retrain.step import REPORT, Facts, Step, Workspace, current_run, digest_of, step
 from retrain.store import Artifact
 from retrain.workload import Gate
@@ -84,8 +86,6 @@ def compare(
         `metrics` is empty. A slice, or a class, with fewer than `gate.min_compared` images is left
         out, and if nothing is left of a rule, `not_compared` names it.
     """
-    import numpy as np
-
     ours, other = predictions.read(scores.folder), predictions.read(theirs.folder)
     # The challenger has learnt a test image only if the model that it started from did.
     files = [terms.learnt, scores.folder / REPORT / LEARNT]
@@ -124,8 +124,6 @@ def _by_slice(
 
     That one of them is called worse by mistake has the probability of the level.
     """
-    import numpy as np
-
     compared = {}
     for one in named:
         inside = np.flatnonzero(slices.contains(one)[comparable.used])

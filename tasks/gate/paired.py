@@ -18,16 +18,14 @@ A difference is positive where the challenger is the better one, whatever the me
 from collections.abc import Mapping
 from functools import lru_cache
 from math import sqrt
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from retrain.step import Facts
 from tasks.data.metrics import LOWER_IS_BETTER, split_name
 from tasks.gate.draws import draws
 from tasks.gate.pairs import Pairs
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 # The metrics by which two models can be compared, beside those of one class. The worst class is
 # another one in each draw, and the calibration error of few images is biased upwards: for these two
@@ -59,11 +57,10 @@ def compare(pairs: Pairs, metric: str, margin: float, level: float) -> Facts:
         return _compare_accuracy(pairs.of_class(label), margin, level)
     if kind == "accuracy":
         return _compare_accuracy(pairs, margin, level)
-    import numpy as np
 
     lower, upper = draws(pairs, metric), -draws(pairs.swapped, metric)
 
-    def probability(claims: "NDArray[np.bool_]") -> float:
+    def probability(claims: NDArray[np.bool_]) -> float:
         return float((1 + claims.sum()) / (1 + len(claims)))
 
     ours, theirs = (pairs.score(each, metric) for each in (pairs.challenger, pairs.opponent))
@@ -110,7 +107,6 @@ def p_value(gained: int, lost: int, rows: int, difference: float) -> float:
         rows: All images.
         difference: The assumed difference; 0 gives McNemar's exact test.
     """
-    import numpy as np
     from scipy.special import betainc
     from scipy.stats import beta
 
@@ -122,14 +118,13 @@ def p_value(gained: int, lost: int, rows: int, difference: float) -> float:
 
 
 @lru_cache(1024)
-def _differing(images: int, same: int) -> "NDArray[np.float64]":
+def _differing(images: int, same: int) -> NDArray[np.float64]:
     """The quantiles of the weight of the images on which two models differ, and the unseen one.
 
     Args:
         images: On which the two models differ.
         same: On which they do not.
     """
-    import numpy as np
     from scipy.stats import beta
 
     if not same:
