@@ -60,7 +60,7 @@ def faults(root: Path, database: Path, damaged: bool) -> list[str]:
         sleep(0.2)
     if states:
         wrong.append(f"Prefect's runs go on: {states}")
-    left = [remnant.path for remnant in Store(Project(root).store).leftovers()]
+    left = [path for *_, path in Store(Project(root).store).leftovers()]
     left += [path for pattern in PARTIAL for path in root.glob(pattern)]
     if left:
         wrong.append(f"files are left: {[str(path) for path in left]}")
