@@ -187,7 +187,8 @@ def table(network: Network, encoded: list[bytes]) -> pa.Table:
 def check(reference: pa.Table, incoming: pa.Table) -> tuple[float, str]:
     """The largest score, and of which feature it is."""
     scored = [
-        (each.score or 0.0, each.feature) for each in compare(*map(_sample, (reference, incoming)))
+        (each["score"] or 0.0, each["feature"])
+        for each in compare(*map(_sample, (reference, incoming)))
     ]
     return max(scored)
 

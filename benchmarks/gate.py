@@ -42,8 +42,7 @@ from scipy.special import zeta
 from retrain.workload import Gate
 from tasks.data.metrics import ClassCounts, Predictions, split_name
 from tasks.gate import draws as random_weights
-from tasks.gate.accuracies import p_value
-from tasks.gate.paired import COMPARABLE, compare
+from tasks.gate.paired import COMPARABLE, compare, p_value
 from tasks.gate.pairs import Pairs
 
 LEVEL = Gate().level
@@ -154,7 +153,7 @@ def passes(pairs: Pairs, metric: str, margin: float) -> bool:
     _, label = split_name(metric)
     if label is not None and pairs.of_class(label).rows < MIN_COMPARED:
         return False
-    return compare(pairs, metric, margin, LEVEL).outcome in ("better", "not worse")
+    return compare(pairs, metric, margin, LEVEL)["outcome"] in ("better", "not worse")
 
 
 def comparisons(draws: int) -> None:

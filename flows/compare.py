@@ -8,8 +8,11 @@ It changes nothing: no alias, no ledger.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from rich.markup import escape
 
 from flows import predict
@@ -27,14 +30,8 @@ from tasks.data.evaluated import SPLIT, EvaluatedImages, find_evaluated
 from tasks.data.learnt_images import learnt_images
 from tasks.data.pixels import digest_of
 from tasks.gate import any_two
-from tasks.gate.any_two import Shown
 from tasks.predict.inputs import Source, open_labelled, read
 from tasks.predict.predict import predict as classify
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
 
 
 @flow
@@ -65,8 +62,6 @@ def compare(
     Raises:
         ValueError: The user has to correct something.
     """
-    import pyarrow.parquet as pq
-
     project = find_project()
     models = check(project, a, b, data, output, force)
     path = predict.check_output(project, data, output, force) if output else None
@@ -114,7 +109,7 @@ def check(
 
 def compare_on(
     run: FlowRun, models: Sequence[ModelVersion], source: Source
-) -> "tuple[dict[str, Any], pa.Table]":
+) -> tuple[dict[str, Any], pa.Table]:
     """Has two versions classify the same images, and compares their answers.
 
     Args:
@@ -132,14 +127,19 @@ def compare_on(
     files = [folder / f"{number}.parquet" for number, _ in enumerate(models)]
     for model, file in zip(models, files, strict=True):
         classify(Registered(run.project, model), source, file, run.store)
-    images = [
-        Shown(image.path, image.sha256, image.label, digest_of(image.data))
+    shown = [
+        (image.path, image.sha256, image.label, digest_of(image.data))
         for unit in source.units()
         for image in read(source, unit)
     ]
-    if not images:
+    if not shown:
         raise ValueError("There are no images to compare the models on.")
-    learnt = [_learnt(run.project, model) for model in models]
+    columns = dict(zip(any_two.IMAGES, zip(*shown, strict=True), strict=True))
+    images = pa.table(columns, pa.schema(dict.fromkeys(columns, pa.string())))
+    learnt = [
+        np.load(file, allow_pickle=False) if file else None
+        for file in (learnt_images(run.project, model) for model in models)
+    ]
     rules = load_section(run.project.params, models[1].name, Gate)
     a, b = (any_two.read_answers(file, images) for file in files)
     return any_two.compare(a, b, images, learnt, rules)
@@ -185,11 +185,3 @@ def _opened(
         f"The store has lost what {one.title} and {other.title} were evaluated on, which it keeps "
         "for the champion and the reference only: name other images with --data."
     )
-
-
-def _learnt(project: Project, model: ModelVersion) -> "NDArray[np.uint64] | None":
-    """The images that a version was trained or validated on; None if they are not known."""
-    import numpy as np
-
-    file = learnt_images(project, model)
-    return None if file is None else np.load(file, allow_pickle=False)

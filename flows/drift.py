@@ -7,7 +7,7 @@ A sample of the images is classified. Above `drift.threshold` it emits the event
 which an automation of Prefect can start `train/vit` (`prefect.yaml`).
 """
 
-from typing import TYPE_CHECKING
+import pyarrow as pa
 
 from flows import predict
 from retrain.flow import flow
@@ -21,9 +21,6 @@ from tasks.data.reference import find_reference
 from tasks.drift import report
 from tasks.predict.inputs import open_source
 from tasks.predict.predict import sample
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @flow
@@ -93,7 +90,7 @@ def show(document: Document) -> None:
 
 def _sample(
     run: FlowRun, model: ModelVersion, place: str | None, image_column: str | None
-) -> "pa.Table":
+) -> pa.Table:
     """A sample of the images of a place; without a place, what the version was evaluated on.
 
     Raises:

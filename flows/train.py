@@ -16,8 +16,7 @@ from retrain.step import DataVersion, current_run
 from retrain.store import Artifact
 from tasks.data.champion import Start
 from tasks.embed.step import embed
-from tasks.evaluate.champion import score_ahead, score_opponents
-from tasks.evaluate.classes import compare_classes
+from tasks.evaluate.champion import compare_classes, score_ahead, score_opponents
 from tasks.evaluate.step import evaluate
 from tasks.gate.comparison import compare_with
 from tasks.gate.step import gate

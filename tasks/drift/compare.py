@@ -1,7 +1,7 @@
 """How far what comes in is from a reference, and how far chance alone may put it.
 
 Each feature has a distance from 0 to 1: of labels the total variation distance of their shares, of
-numbers the Kolmogorov-Smirnov statistic, of embeddings that of `tasks.drift.embedding`.
+numbers the Kolmogorov-Smirnov statistic, of embeddings the energy coefficient (`energy`).
 
 What chance does comes from the two samples themselves (a permutation test): the images of both are
 divided at random into two samples of the same sizes, again and again. Where nothing has changed,
@@ -15,47 +15,29 @@ score is how much further than usual the two samples are, where the yardstick ha
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from retrain.step import Facts
 from tasks.data.image_facts import FACTS
-from tasks.drift.embedding import energy
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
 
 DIVISIONS = 1000
 LEVEL = 0.05  # the probability that any feature exceeds its yardstick though nothing has changed
 NUMBERS = ("confidence", *FACTS)
 
 
-@dataclass(frozen=True)
-class Feature:
-    """How far one feature is.
-
-    Attributes:
-        feature: Its name: `label`, `confidence`, one of `FACTS`, or `embedding`: what the last
-            layer of the model takes.
-        reference: Its mean there; None for labels and embeddings.
-        incoming: Its mean in what comes in; None as above.
-        distance: From 0 to 1; None if it is not compared, because a sample has no embeddings.
-        usual: The distance where nothing has changed, in the median; None as above.
-        yardstick: The distance that is seldom exceeded then; None as above.
-        score: From 0, which is as usual, or closer; 1 is the yardstick. None as above.
-    """
-
-    feature: str
-    reference: float | None
-    incoming: float | None
-    distance: float | None
-    usual: float | None
-    yardstick: float | None
-    score: float | None
+# Of a feature: its name (`label`, `confidence`, one of `FACTS`, or `embedding`: what the last layer
+# of the model takes); its mean in the reference and in what comes in, None for labels and
+# embeddings; the distance, from 0 to 1; the distance where nothing has changed, in the median; the
+# one that is seldom exceeded then; and the score: 0 is as usual or closer, 1 is the yardstick. The
+# last four are None for embeddings that a sample does not have.
+COLUMNS = ("feature", "reference", "incoming", "distance", "usual", "yardstick", "score")
 
 
-def compare(reference: "pa.Table", incoming: "pa.Table", seed: int = 0) -> list[Feature]:
+def compare(reference: pa.Table, incoming: pa.Table, seed: int = 0) -> list[Facts]:
     """Compares two samples with the columns of `tasks.data.image_facts.schema`.
 
     Args:
@@ -64,10 +46,8 @@ def compare(reference: "pa.Table", incoming: "pa.Table", seed: int = 0) -> list[
         seed: Of the divisions that are drawn.
 
     Returns:
-        The features: labels first, the embedding last.
+        The `COLUMNS` of each feature: labels first, the embedding last.
     """
-    import numpy as np
-
     tables = (reference, incoming)
     embeddings = [table["features"].drop_null().to_numpy() for table in tables]
     has_embeddings = all(map(len, embeddings))
@@ -75,20 +55,23 @@ def compare(reference: "pa.Table", incoming: "pa.Table", seed: int = 0) -> list[
     sizes = [*map(len, tables)]
     is_incoming = _divisions(sizes, seed)
     labels = np.concatenate([table["label"].to_numpy() for table in tables])
-    found = [_feature("label", _total_variation(labels, is_incoming), level, min(sizes))]
+    differences, whole = _differences(labels, is_incoming)
+    total_variation = abs(differences).sum(axis=1) / (2 * whole)
+    found = [_feature("label", total_variation, level, min(sizes))]
     for name in NUMBERS:
         values = [table[name].to_numpy().astype(np.float64) for table in tables]
-        distances = _kolmogorov_smirnov(np.concatenate(values), is_incoming)
+        differences, whole = _differences(np.concatenate(values), is_incoming)
+        distances = abs(differences.cumsum(axis=1)).max(axis=1) / whole  # Kolmogorov-Smirnov
         means = [float(each.mean()) for each in values]
         found.append(_feature(name, distances, level, min(sizes), *means))
     if not has_embeddings:
-        return [*found, Feature("embedding", *[None] * 6)]
+        return [*found, {**dict.fromkeys(COLUMNS), "feature": "embedding"}]
     sizes = [*map(len, embeddings)]
     distances = energy(np.stack([*np.concatenate(embeddings)]), _divisions(sizes, seed))
     return [*found, _feature("embedding", distances, level, min(sizes))]
 
 
-def shares(reference: "pa.Table", incoming: "pa.Table") -> list[dict[str, str | float]]:
+def shares(reference: pa.Table, incoming: pa.Table) -> list[dict[str, str | float]]:
     """The share of each label in both samples."""
     then, now = (Counter(table["label"].to_pylist()) for table in (reference, incoming))
     return [
@@ -101,7 +84,7 @@ def shares(reference: "pa.Table", incoming: "pa.Table") -> list[dict[str, str | 
     ]
 
 
-def _divisions(sizes: Sequence[int], seed: int) -> "NDArray[np.bool_]":
+def _divisions(sizes: Sequence[int], seed: int) -> NDArray[np.bool_]:
     """Which images belong to what comes in: as it is, and in divisions at random.
 
     Args:
@@ -111,8 +94,6 @@ def _divisions(sizes: Sequence[int], seed: int) -> "NDArray[np.bool_]":
     Returns:
         Bool (1 + DIVISIONS, images).
     """
-    import numpy as np
-
     is_incoming = np.tile(np.arange(sum(sizes)) >= sizes[0], (1 + DIVISIONS, 1))
     is_incoming[1:] = np.random.default_rng(seed).permuted(is_incoming[1:], axis=1)
     return is_incoming
@@ -120,12 +101,12 @@ def _divisions(sizes: Sequence[int], seed: int) -> "NDArray[np.bool_]":
 
 def _feature(
     name: str,
-    distances: "NDArray[np.float64]",
+    distances: NDArray[np.float64],
     level: float,
     smaller: int,
     reference: float | None = None,
     incoming: float | None = None,
-) -> Feature:
+) -> Facts:
     """A feature from its distances, the real one first, of which the share `level` may be larger.
 
     Args:
@@ -136,26 +117,23 @@ def _feature(
         reference: Its mean there.
         incoming: Its mean in what comes in.
     """
-    import numpy as np
-
     found, usual = float(distances[0]), float(np.median(distances))
     seldom = float(np.quantile(distances, 1 - level, method="inverted_cdf"))
     reach = max(seldom - usual, 1 / smaller)
     score = max(0.0, found - usual) / reach
-    return Feature(name, reference, incoming, found, usual, usual + reach, score)
+    values = (name, reference, incoming, found, usual, usual + reach, score)
+    return dict(zip(COLUMNS, values, strict=True))
 
 
 def _differences(
-    values: "NDArray[Any]", is_incoming: "NDArray[np.bool_]"
-) -> "tuple[NDArray[np.int64], int]":
+    values: NDArray[Any], is_incoming: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], int]:
     """How much more often each value comes in than it is in the reference, for each division.
 
     Returns:
         The differences of the two shares (divisions, values), in order of the values; and the
         number that stands for 1 in them. They are whole numbers, so that ties stay ties.
     """
-    import numpy as np
-
     order = np.argsort(values, kind="stable")
     starts = np.flatnonzero(np.append(True, values[order][1:] != values[order][:-1]))
     images, incoming = is_incoming.shape[1], int(is_incoming[0].sum())
@@ -163,19 +141,35 @@ def _differences(
     return np.add.reduceat(steps, starts, axis=1), (images - incoming) * incoming
 
 
-def _total_variation(
-    labels: "NDArray[np.object_]", is_incoming: "NDArray[np.bool_]"
-) -> "NDArray[np.float64]":
-    """Half of the summed differences of the shares of labels, for each division."""
-    differences, whole = _differences(labels, is_incoming)
-    distances: NDArray[np.float64] = abs(differences).sum(axis=1) / (2 * whole)
-    return distances
+def energy(features: NDArray[np.float32], is_incoming: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The distance of two samples of features, for each division of the same images into two.
 
+    It is the energy coefficient of Székely and Rizzo ("Energy statistics: A class of statistics
+    based on distances", Journal of Statistical Planning and Inference 143, 2013), as a root:
 
-def _kolmogorov_smirnov(
-    values: "NDArray[np.float64]", is_incoming: "NDArray[np.bool_]"
-) -> "NDArray[np.float64]":
-    """The largest difference of the two distribution functions, for each division."""
-    differences, whole = _differences(values, is_incoming)
-    distances: NDArray[np.float64] = abs(differences.cumsum(axis=1)).max(axis=1) / whole
-    return distances
+        sqrt((2 E|X - Y| - E|X - X'| - E|Y - Y'|) / (2 E|X - Y|))
+
+    X and X' are drawn from the one sample, Y and Y' from the other, and |.| is the Euclidean norm.
+    It is 0 only for two equal distributions, 1 at most, and knows no parameter and no unit.
+
+    Args:
+        features: (N, D), of the images of both samples.
+        is_incoming: (divisions, N), which images belong to the second one.
+
+    Returns:
+        (divisions,), from 0 to 1.
+    """
+    rows = features.astype(np.float64)
+    squares = np.einsum("ij,ij->i", rows, rows)
+    apart = np.sqrt(np.maximum(squares[:, None] + squares - 2 * rows @ rows.T, 0))
+    other = is_incoming.astype(np.float64)
+    one, sizes = 1 - other, other.sum(axis=1)
+    # The summed distances of each image to those of a sample; both make up those to all.
+    to_other = other @ apart
+    to_one = apart.sum(axis=0) - to_other
+    second = np.einsum("ij,ij->i", to_other, other) / sizes**2
+    between = np.einsum("ij,ij->i", to_one, other) / (sizes * (len(features) - sizes))
+    first = np.einsum("ij,ij->i", to_one, one) / (len(features) - sizes) ** 2
+    found = np.maximum(2 * between - first - second, 0)  # rounding may make it negative
+    shares = np.divide(found, 2 * between, out=np.zeros_like(found), where=between > 0)
+    return np.asarray(np.sqrt(shares))

@@ -1,9 +1,10 @@
 """The report of a comparison: a table for people, files to keep, and an event for Prefect."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from rich.markup import escape
 
 from retrain.atomic import write_json
@@ -13,10 +14,7 @@ from retrain.registry.versions import ModelVersion
 from retrain.runs import console
 from retrain.runs.records import publish_table
 from retrain.workload import Drift
-from tasks.drift.compare import Feature, compare, shares
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from tasks.drift.compare import COLUMNS, compare, shares
 
 EVENT = "retrain.drift"
 TEST_SPLIT = "the test split"
@@ -26,8 +24,8 @@ MANY_COPIES = 0.05  # of the sample, of which people are told
 def report(
     project: Project,
     version: ModelVersion,
-    reference: "pa.Table",
-    incoming: "pa.Table",
+    reference: pa.Table,
+    incoming: pa.Table,
     place: str,
     against: str,
     run: str,
@@ -46,10 +44,8 @@ def report(
     Returns:
         The result, JSON-able.
     """
-    import pyarrow.parquet as pq
-
     threshold = load_section(project.params, version.name, Drift).threshold
-    features = [asdict(feature) for feature in compare(reference, incoming)]
+    features = compare(reference, incoming)
     worst = max(features, key=lambda feature: float(feature["score"] or 0))
     folder = project.state / "drift" / version.name
     result = {
@@ -70,7 +66,12 @@ def report(
     model = {"model": version.name, "version": version.version, "run": run, "input": place}
     write_json(folder / f"{run}.json", model | result)
     if result["drifted"]:
-        _emit(version, model | {name: result[name] for name in ("score", "feature", "threshold")})
+        from prefect.events import emit_event
+
+        about = {"id": f"retrain.model.{version.name}", "name": version.name}
+        resource = {f"prefect.resource.{key}": value for key, value in about.items()}
+        payload = model | {name: result[name] for name in ("score", "feature", "threshold")}
+        emit_event(EVENT, resource, payload=payload)
     return result
 
 
@@ -92,12 +93,11 @@ def sentence(drift: Mapping[str, Any]) -> str:
 
 def show(drift: Mapping[str, Any]) -> None:
     """Shows the features, then the labels."""
-    columns = [field.name for field in fields(Feature)]
     rows = [
-        [feature["feature"], *(console.number(feature[name]) for name in columns[1:])]
+        [feature["feature"], *(console.number(feature[name]) for name in COLUMNS[1:])]
         for feature in drift["features"]
     ]
-    console.say_table(columns, rows)
+    console.say_table(COLUMNS, rows)
     shares = [
         [row["label"], f"{row['reference']:.1%}", f"{row['incoming']:.1%}"]
         for row in drift["labels"]
@@ -115,13 +115,3 @@ def show(drift: Mapping[str, Any]) -> None:
 def publish(workload: str, drift: Mapping[str, Any]) -> None:
     """Shows the features as an artifact of the Prefect flow run."""
     publish_table(workload, "drift", drift["features"], f"{sentence(drift)} `{drift['file']}`")
-
-
-def _emit(version: ModelVersion, payload: dict[str, Any]) -> None:
-    from prefect.events import emit_event
-
-    resource = {
-        "prefect.resource.id": f"retrain.model.{version.name}",
-        "prefect.resource.name": version.name,
-    }
-    emit_event(EVENT, resource, payload=payload)

@@ -1,20 +1,26 @@
 """How good registered models are on the challenger's test split, as they are served.
 
+Data that lacks a class of the champion is refused first: the scores of a model that is trained on
+it say nothing about the task of the champion, and it would answer other names to the same callers.
+
 These are the champion, in production, and the reference, the best so far. A model's own package
 classifies the images, with its own code, image size and precision. It gets the encoded images that
 a caller would send, and its predictions are counted like the challenger's.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
 from itertools import chain
 
+import numpy as np
+import pyarrow as pa
 from rich.markup import escape
 
 from retrain.atomic import write_json
+from retrain.errors import RejectedDataError
 from retrain.project import Project
 from retrain.registry import decisions, versions
 from retrain.registry.ledger import LONGEST_REASON, Decision
@@ -23,24 +29,84 @@ from retrain.runs import console
 from retrain.step import Chosen, Facts, Step, Workspace, current_run, step
 from retrain.store import Artifact, Store
 from retrain.verify import Verifier
-from retrain.workload import Data, Workload
+from retrain.workload import Data, Gate, Workload
 from tasks.compute.served import Served, ask, other_versions
-from tasks.data import image_table
+from tasks.data import image_table, package as packaged
 from tasks.data.accepted_images import AcceptedImage, read_images
 from tasks.data.champion import Registered, Scored, TestSplit
 from tasks.data.metrics import summarise
 from tasks.data.predictions import read
 from tasks.data.raw_dataset import READERS, open_raw_dataset
 from tasks.evaluate import predictions
-from tasks.evaluate.classes import compare_classes
 from tasks.evaluate.predictions import Answers
 
 logger = logging.getLogger(__name__)
 
 SPLIT = "test"
-LIBRARIES = (
-    "mlflow", "numpy", "pandas", "pillow", "pyarrow", "torch", "transformers",
-)  # fmt: skip
+SHOWN = 10  # of a list of classes
+
+
+def compare_classes(validated: Artifact) -> Registered | None:
+    """Finds the champion, and compares its classes with those of the data.
+
+    Args:
+        validated: The accepted images.
+
+    Returns:
+        The champion; None when there is none.
+
+    Raises:
+        RejectedDataError: The data lacks a class of the champion that `gate.may_drop` has not.
+    """
+    run = current_run()
+    champion = decisions.champion(run.project, run.workload.name)
+    if champion is None:
+        return None
+    registered = Registered(run.project, champion)
+    if champion.classes != packaged.classes_digest(validated.facts["classes"]):
+        compare(registered, validated)
+    return registered
+
+
+@step(
+    name="compare_classes",
+    inputs=("registry", "validate"),
+    reads=("gate.may_drop",),
+    libraries=("pyarrow",),
+    hours=1,
+    has_stage=False,
+)
+def compare(
+    rules: Gate, registered: Registered, validated: Artifact, workspace: Workspace
+) -> Facts:
+    """Compares the classes of the data with those of a registered version.
+
+    Returns:
+        `dropped`, the classes that only the version has, and `added`, those that only the data has.
+
+    Raises:
+        RejectedDataError: The data lacks a class that is not in `rules.may_drop`.
+    """
+    theirs = packaged.classes_of(registered.package)
+    ours = list(validated.facts["classes"])
+    dropped = [name for name in theirs if name not in ours]
+    if gone := [name for name in dropped if name not in rules.may_drop]:
+        images = [name if theirs[name] is None else f"{name} ({theirs[name]:,})" for name in gone]
+        raise RejectedDataError(
+            f"The data lacks {len(gone):,} of the {len(theirs):,} classes of "
+            f"{registered.version.title}, the champion, so the two are not compared.\n"
+            f"- missing, with the images then: {_shortened(images)}\n"
+            f"- the champion's classes: {_shortened(list(theirs))}\n"
+            f"- the data's classes: {_shortened(ours)}\n"
+            "If this is meant: name the missing classes in gate.may_drop, or make the data a "
+            "workload of its own in params.yaml, or run it under a name of its own with --as NAME."
+        )
+    return {"dropped": dropped, "added": [name for name in ours if name not in theirs]}
+
+
+def _shortened(names: Sequence[str]) -> str:
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def score_ahead(pulled: Artifact, validated: Artifact, training: str) -> None:
@@ -141,7 +207,7 @@ def _set_aside(project: Project, reference: ModelVersion, champion: int, why: st
     reads=("data.image_column", "data.label_column"),
     looked_up=("pull", "validate"),
     # The champion runs with those installed here, whatever it was registered with.
-    libraries=LIBRARIES,
+    libraries=("mlflow", "numpy", "pandas", "pillow", "pyarrow", "torch", "transformers"),
     has_stage=False,
 )
 def evaluate_champion(
@@ -174,7 +240,7 @@ def evaluate_champion(
 def _evaluate(
     data: Data, registered: Registered, pulled: Artifact, validated: Artifact, workspace: Workspace
 ) -> Facts:
-    name = f"{registered.version.name} version {registered.version.version}"
+    name = registered.version.title
     classes = image_table.class_names(validated.folder)
     rows = sum(group.rows.get(SPLIT, 0) for group in image_table.row_groups(validated.folder))
     if image_table.digest_of_split(validated.folder, SPLIT) != validated.facts["test_rows"]:
@@ -206,9 +272,6 @@ def _unchanged(images: Iterable[AcceptedImage]) -> Iterator[AcceptedImage]:
 
 def _answers(served: Iterator[Served]) -> Iterator[Answers]:
     """Replaces the predicted names by indices, and adds the rows."""
-    import numpy as np
-    import pyarrow as pa
-
     for batch in served:
         place = {name: index for index, name in enumerate(batch.known)}
         columns = {

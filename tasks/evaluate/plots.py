@@ -3,13 +3,14 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from retrain.plot_style import BLUE, GREY, RED, STYLE
 from tasks.data.metrics import CALIBRATION_BINS, Tally
 
 if TYPE_CHECKING:
-    import numpy as np
     from matplotlib.figure import Figure
-    from numpy.typing import NDArray
 
     from tasks.data.shards import StoredImages
 
@@ -41,17 +42,14 @@ def draw(tally: Tally, images: "StoredImages", folder: Path) -> None:
             figure.savefig(folder / f"{name}.png")
 
 
-def worst_mistakes(tally: Tally) -> "NDArray[np.int64]":
+def worst_mistakes(tally: Tally) -> NDArray[np.int64]:
     """The rows of the most confident mistakes, the worst first; of equal ones, the first."""
-    import numpy as np
-
     wrong = np.flatnonzero(~tally.correct)
     order = np.argsort(-tally.predictions.confidence[wrong], kind="stable")
     return wrong[order[:SHOWN]]
 
 
 def _confusion_matrix(tally: Tally) -> "Figure":
-    import numpy as np
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 

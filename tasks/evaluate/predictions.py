@@ -4,15 +4,13 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from tasks.data.predictions import FEATURES, FILE
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
 
 COLUMNS = ("path", "sha256", "pixels", "label")  # that describe an image
 
@@ -27,9 +25,9 @@ class Answers:
         probabilities: float32 (rows, classes of the model).
     """
 
-    rows: "pa.RecordBatch"
-    best: "NDArray[np.int64]"
-    probabilities: "NDArray[np.float32]"
+    rows: pa.RecordBatch
+    best: NDArray[np.int64]
+    probabilities: NDArray[np.float32]
 
 
 def write(answers: Iterable[Answers], known: Sequence[str], folder: Path) -> None:
@@ -43,10 +41,6 @@ def write(answers: Iterable[Answers], known: Sequence[str], folder: Path) -> Non
         known: The model's labels.
         folder: Where the file goes.
     """
-    import numpy as np
-    import pyarrow as pa
-    from pyarrow import parquet
-
     names = pa.array(known, pa.string())
     columns = {
         **dict.fromkeys(COLUMNS, pa.string()),
@@ -55,7 +49,7 @@ def write(answers: Iterable[Answers], known: Sequence[str], folder: Path) -> Non
         "probabilities": pa.list_(pa.float32()),
     }
     schema = pa.schema(columns, metadata={"labels": json.dumps(list(known))})
-    with parquet.ParquetWriter(folder / FILE, schema) as writer:
+    with pq.ParquetWriter(folder / FILE, schema) as writer:
         for answer in answers:
             confidence = answer.probabilities[np.arange(len(answer.best)), answer.best]
             lists = pa.FixedSizeListArray.from_arrays(answer.probabilities.ravel(), len(known))
@@ -69,7 +63,7 @@ def write(answers: Iterable[Answers], known: Sequence[str], folder: Path) -> Non
 
 
 def write_features(
-    images: Sequence[str], features: "Sequence[NDArray[np.float32]]", folder: Path
+    images: Sequence[str], features: Sequence[NDArray[np.float32]], folder: Path
 ) -> None:
     """Writes `features.parquet`.
 
@@ -79,11 +73,8 @@ def write_features(
             last layer is not known. Then the file has no rows.
         folder: Where it goes.
     """
-    import pyarrow as pa
-    from pyarrow import parquet
-
     columns = {
         "sha256": pa.array(images if features else [], pa.string()),
         "features": pa.array([row for each in features for row in each], pa.list_(pa.float32())),
     }
-    parquet.write_table(pa.table(columns), folder / FEATURES)
+    pq.write_table(pa.table(columns), folder / FEATURES)

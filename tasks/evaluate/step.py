@@ -4,7 +4,10 @@ import json
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 import models
 from retrain import tracking
@@ -25,10 +28,6 @@ from tasks.data.predictions import image_id, read
 from tasks.data.shards import ROWS, Prepared, PreparedSplit, open_prepared
 from tasks.evaluate import plots, predictions
 from tasks.evaluate.predictions import Answers
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 SPLIT = "test"
 LEARNT_FROM = ("train", "val")
@@ -61,7 +60,6 @@ def evaluate(
         identity of the package that will give the same answers, and `package_bytes`, its size
         without code; and `images`, what images it takes.
     """
-    import numpy as np
     from pyarrow import csv
 
     model = trained.folder / "model"
@@ -78,9 +76,8 @@ def evaluate(
     csv.write_csv(pairs, workspace.folder / "confusion.csv")
     if (learnt := _learnt(trained, images.folder, workspace)) is not None:
         np.save(workspace.report / LEARNT, learnt)
-    report = trained.folder / REPORT
     plots.draw(tally, prepared.pixels(SPLIT), workspace.report)
-    _track(report, metrics, workspace)
+    _track(trained.folder / REPORT, metrics, workspace)
     return {
         "metrics": metrics,
         "lower_is_better": LOWER_IS_BETTER,
@@ -110,7 +107,7 @@ def _predict(evaluation: Evaluate, model: Path, prepared: Prepared, folder: Path
 
 
 def _answers(
-    outputs: "Iterator[NDArray[np.float32]]", chunk: int, split: PreparedSplit
+    outputs: Iterator[NDArray[np.float32]], chunk: int, split: PreparedSplit
 ) -> Iterator[Answers]:
     """Joins the probabilities with the rows they belong to.
 
@@ -119,11 +116,9 @@ def _answers(
         chunk: The rows of each; the last may have fewer.
         split: The data.
     """
-    from pyarrow import parquet
-
     # By default a whole row group is read at once, and the next one in advance.
     options = {"pre_buffer": False, "buffer_size": 1 << 20}
-    with parquet.ParquetFile(split.folder / ROWS, **options) as origin:
+    with pq.ParquetFile(split.folder / ROWS, **options) as origin:
         described = origin.iter_batches(chunk, columns=list(predictions.COLUMNS))
         for output, rows in zip(outputs, described, strict=True):
             yield Answers(rows.select(predictions.COLUMNS), output.argmax(axis=1), output)
@@ -131,38 +126,26 @@ def _answers(
 
 def _sampled(split: PreparedSplit) -> dict[int, str]:
     """The rows of which the features are kept, each with the SHA-256 of its image."""
-    from pyarrow import parquet
-
-    digests = parquet.read_table(split.folder / ROWS, columns=["sha256"])["sha256"].to_pylist()
+    digests = pq.read_table(split.folder / ROWS, columns=["sha256"])["sha256"].to_pylist()
     return {row: digest for row, digest in enumerate(digests) if has_features(digest, len(split))}
 
 
-def _learnt(trained: Artifact, prepared: Path, workspace: Workspace) -> "NDArray[np.uint64] | None":
-    """The images that the model was trained or validated on, as `_images_of` gives them.
+def _learnt(trained: Artifact, prepared: Path, workspace: Workspace) -> NDArray[np.uint64] | None:
+    """The images that the model was trained or validated on, each once, in ascending order.
 
     Those that the version has learnt whose weights the training started from are among them, and so
     are those of its own start. None if it is not known what that version has learnt.
     """
-    import numpy as np
-
-    learnt = _images_of(prepared)
+    images: list[int] = []
+    for split in LEARNT_FROM:
+        rows = pq.read_table(prepared / split / ROWS, columns=["pixels"])
+        images += map(image_id, rows["pixels"].to_pylist())
+    learnt = np.unique(np.array(images, "<u8"))
     if (start := trained.facts.get("start")) is None:
         return learnt
     version = versions.find_by_weights(workspace.project, workspace.workload, start)
     file = version and learnt_images(workspace.project, version)
     return np.union1d(learnt, np.load(file, allow_pickle=False)) if file else None
-
-
-def _images_of(prepared: Path) -> "NDArray[np.uint64]":
-    """The images that a model learns from, each once, in ascending order."""
-    import numpy as np
-    from pyarrow import parquet
-
-    images: list[int] = []
-    for split in LEARNT_FROM:
-        rows = parquet.read_table(prepared / split / ROWS, columns=["pixels"])
-        images += map(image_id, rows["pixels"].to_pylist())
-    return np.unique(np.array(images, "<u8"))
 
 
 def _track(report: Path, metrics: dict[str, float], workspace: Workspace) -> None:

@@ -6,9 +6,14 @@ same images, one of them finds a difference by luck.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from retrain.runs import console
 from retrain.step import Facts
@@ -23,47 +28,24 @@ from tasks.data.predictions import (
 )
 from tasks.gate import paired
 from tasks.gate.pairs import Pairs, pair
-from tasks.gate.wording import (
-    counted,
-    left_out_as_learnt,
-    left_out_by_class,
-    measured,
-    not_recorded,
-)
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
+from tasks.gate.wording import left_out_as, measured, not_recorded
 
 SHOWN, SHOWN_CLASSES = 10, 5
 LIMITS = ("difference", "low", "high")
-NOTHING_FOLLOWS = "Nothing is promoted."
 
 
-@dataclass(frozen=True)
-class Shown:
-    """An image that both models were shown.
-
-    Attributes:
-        path: Its name in the data.
-        sha256: Of the encoded image, hex; None if its file cannot be read.
-        label: The name of its class; None if that is not known.
-        pixels: Its identity, as `tasks.data.pixels.digest` gives it; None if it does not decode.
-    """
-
-    path: str
-    sha256: str | None
-    label: str | None
-    pixels: str | None
+# Of the images that both models were shown, all texts: the name in the data, the SHA-256 of the
+# encoded image (null if its file cannot be read), the name of the class (null if it is not known),
+# and the identity as `tasks.data.pixels.digest` gives it (null if the image does not decode).
+IMAGES = ("path", "sha256", "label", "pixels")
 
 
-def read_answers(file: Path, images: Sequence[Shown]) -> NamedPredictions:
+def read_answers(file: Path, images: pa.Table) -> NamedPredictions:
     """Reads the answers of a model that the flow `predict` has written.
 
     Args:
         file: As `tasks.predict.predict.predict` writes it.
-        images: Those that it classified, in the same order.
+        images: Those that it classified, in the same order, with the columns `IMAGES`.
 
     Returns:
         The answers; an image without one has no prediction, and the confidence 0.
@@ -71,15 +53,11 @@ def read_answers(file: Path, images: Sequence[Shown]) -> NamedPredictions:
     Raises:
         ValueError: The images have changed since.
     """
-    import numpy as np
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    labels = pa.array([image.label for image in images], pa.string())
+    labels = images["label"].combine_chunks()
     numbers, first = [], 0
-    with parquet.ParquetFile(file) as opened:
+    with pq.ParquetFile(file) as opened:
         described = opened.read(["sha256", "label"])
-        if described["sha256"].to_pylist() != [image.sha256 for image in images]:
+        if described["sha256"] != images["sha256"]:
             raise ValueError("The images have changed while they were classified: run again.")
         known = known_classes(opened)
         for batch, probabilities in batches(opened, known):
@@ -88,7 +66,7 @@ def read_answers(file: Path, images: Sequence[Shown]) -> NamedPredictions:
             first += len(batch)
     confidence, likelihood = np.concatenate(numbers, axis=1)
     columns = {
-        "image": np.array([image_id(image.pixels or "0") for image in images], np.uint64),
+        "image": np.array([image_id(it or "0") for it in images["pixels"].to_pylist()], np.uint64),
         "label": labels,
         "prediction": described["label"],
         "confidence": confidence,
@@ -100,10 +78,10 @@ def read_answers(file: Path, images: Sequence[Shown]) -> NamedPredictions:
 def compare(
     a: NamedPredictions,
     b: NamedPredictions,
-    images: Sequence[Shown],
-    learnt: "Sequence[NDArray[np.uint64] | None]",
+    images: pa.Table,
+    learnt: Sequence[NDArray[np.uint64] | None],
     rules: Gate,
-) -> "tuple[Facts, pa.Table]":
+) -> tuple[Facts, pa.Table]:
     """Compares the answers of two models, B with A.
 
     The metrics are of the images with a class that both models know, which none of the two was
@@ -112,7 +90,7 @@ def compare(
     Args:
         a: The answers of the first model.
         b: Those of the second.
-        images: What both were shown; at least one.
+        images: What both were shown, with the columns `IMAGES`; at least one.
         learnt: Of each model, the images that it was trained or validated on, as `image_id` gives
             them; None if they are not known.
         rules: The margin and the level.
@@ -125,13 +103,10 @@ def compare(
         classes that a model knows. If there are: `no_class`, how many images lack one; for each
         model `learnt` and `recorded` as in a comparison of the gate; `other_classes`, `images` and
         `level` as there; `metrics`, by name the values of `a` and `b` and, if two models can be
-        compared by it, what `Difference` has; `only_a` and `only_b`, the images that only one has
-        right; and `classes`, those in which the two differ most. Without images to compare,
+        compared by it, what `paired.compare` gives; `only_a` and `only_b`, the images that only one
+        has right; and `classes`, those in which the two differ most. Without images to compare,
         `metrics` is empty.
     """
-    import numpy as np
-    import pyarrow.compute as pc
-
     answers = (a.rows["prediction"], b.rows["prediction"])
     answered = pc.and_(*(column.is_valid() for column in answers)).to_numpy()
     differ = pc.not_equal(*answers).fill_null(False).to_numpy()
@@ -143,7 +118,15 @@ def compare(
         measures, of_used = _measure(a.take(used), b.take(used), learnt, rules)
         found |= measures
         compared[np.flatnonzero(used)[of_used]] = True
-    table = _disagreements(a, b, images, differ, compared)
+    columns = {
+        **{name: images[name] for name in ("path", "sha256", "label")},
+        "a_label": a.rows["prediction"],
+        "a_confidence": a.rows["confidence"],
+        "b_label": b.rows["prediction"],
+        "b_confidence": b.rows["confidence"],
+        "compared": compared,
+    }
+    table = pa.table(columns).filter(differ)
     found["first"] = table.slice(0, SHOWN).to_pylist()
     return found, table
 
@@ -151,8 +134,8 @@ def compare(
 def _agreement(
     a: NamedPredictions,
     b: NamedPredictions,
-    answered: "NDArray[np.bool_]",
-    differ: "NDArray[np.bool_]",
+    answered: NDArray[np.bool_],
+    differ: NDArray[np.bool_],
 ) -> Facts:
     """How often the two give the same label, whatever is right: a part of `compare`'s result."""
     ours, theirs = (each.rows["prediction"].filter(differ).to_pylist() for each in (a, b))
@@ -169,16 +152,14 @@ def _agreement(
 def _measure(
     a: NamedPredictions,
     b: NamedPredictions,
-    learnt: "Sequence[NDArray[np.uint64] | None]",
+    learnt: Sequence[NDArray[np.uint64] | None],
     rules: Gate,
-) -> "tuple[Facts, NDArray[np.bool_]]":
+) -> tuple[Facts, NDArray[np.bool_]]:
     """Compares the two on images that have a class and that both have answered.
 
     Returns:
         The part of `compare`'s result; and which of these images were compared.
     """
-    import numpy as np
-
     recorded = [ids for ids in learnt if ids is not None]
     comparable = pair(b, a, np.concatenate(recorded) if recorded else None)
     pairs = comparable.pairs
@@ -199,7 +180,7 @@ def _measure(
                 "b": pairs.score(pairs.challenger, name),
             }
             if name in paired.COMPARABLE:
-                values |= asdict(paired.compare(pairs, name, rules.margin, rules.level))
+                values |= paired.compare(pairs, name, rules.margin, rules.level)
             facts["metrics"][name] = values
         facts["only_b"], facts["only_a"] = pairs.only_one_correct
         facts["classes"] = _classes(pairs)
@@ -208,8 +189,6 @@ def _measure(
 
 def _classes(pairs: Pairs) -> list[Facts]:
     """The classes in which one model has more images right than the other, the largest first."""
-    import numpy as np
-
     a, b = (pairs.tally(answers).of_classes for answers in (pairs.opponent, pairs.challenger))
     more = b.correct - a.correct
     order = np.argsort(-np.abs(more), kind="stable")[:SHOWN_CLASSES]
@@ -226,30 +205,6 @@ def _classes(pairs: Pairs) -> list[Facts]:
     ]
 
 
-def _disagreements(
-    a: NamedPredictions,
-    b: NamedPredictions,
-    images: Sequence[Shown],
-    differ: "NDArray[np.bool_]",
-    compared: "NDArray[np.bool_]",
-) -> "pa.Table":
-    """The images with different labels, in order."""
-    import pyarrow as pa
-
-    text = pa.string()
-    columns = {
-        "path": pa.array([image.path for image in images], text),
-        "sha256": pa.array([image.sha256 for image in images], text),
-        "label": a.rows["label"],
-        "a_label": a.rows["prediction"],
-        "a_confidence": a.rows["confidence"],
-        "b_label": b.rows["prediction"],
-        "b_confidence": b.rows["confidence"],
-        "compared": compared,
-    }
-    return pa.table(columns).filter(differ)
-
-
 def sentences(found: Mapping[str, Any], a: str, b: str) -> list[str]:
     """What was found, for a person; the first sentence is the result.
 
@@ -261,26 +216,21 @@ def sentences(found: Mapping[str, Any], a: str, b: str) -> list[str]:
     answered = found["shown"] - found["unanswered"]
     share = f" ({found['same'] / answered:.1%})" if answered else ""
     same = f"Both give the same label for {found['same']:,} of {answered:,} images{share}."
-    said = []
-    if found["labelled"]:
-        for name, learnt, recorded in zip((a, b), found["learnt"], found["recorded"], strict=True):
-            said += left_out_as_learnt(learnt, name, "image") + not_recorded(recorded, name)
-        said += left_out_by_class(found["other_classes"], f"{a} or {b}", "image")
-        if found["no_class"]:
-            said.append(f"{counted(found['no_class'], 'image')} left out, without a class.")
-    else:
-        said.append(f"The images have no class that {a} or {b} knows: their labels are compared.")
-    if found["unanswered"]:
-        unanswered = counted(found["unanswered"], "image")
-        said.append(f"{unanswered} left out: one of the two could not classify them.")
+    left_out = left_out_as(found["unanswered"], "one of the two could not classify them")
     if not found["labelled"]:
-        return [same, *said, NOTHING_FOLLOWS]
+        unknown = f"The images have no class that {a} or {b} knows: their labels are compared."
+        return [same, unknown, *left_out]
+    for name, learnt, recorded in zip((a, b), found["learnt"], found["recorded"], strict=True):
+        left_out += left_out_as(learnt, f"{name} was trained on them")
+        left_out += not_recorded(recorded, name)
+    left_out += left_out_as(found["other_classes"], f"{a} or {b} does not know their classes")
+    left_out += left_out_as(found["no_class"], "they have no class")
     if not found["metrics"]:
-        return ["No image is left to compare.", *said, same, NOTHING_FOLLOWS]
+        return ["No image is left to compare.", *left_out, same]
     result = measured(found, "accuracy", a)
     right = f"{found['only_b']:,} images only {b} has right, {found['only_a']:,} only {a}."
     margin = f"A model that is worse by less than {found['margin']:g} (gate.margin) is not worse."
-    return [f"{b}: {result[0].lower()}{result[1:]}", right, margin, *said, same, NOTHING_FOLLOWS]
+    return [f"{b}: {result[0].lower()}{result[1:]}", right, margin, *left_out, same]
 
 
 def show(found: Mapping[str, Any], a: str, b: str) -> None:

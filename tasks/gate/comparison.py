@@ -1,8 +1,10 @@
 """Compares the challenger with the champion and with the reference, on the same test images."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 from retrain.step import REPORT, Facts, Step, Workspace, current_run, digest_of, step
 from retrain.store import Artifact
@@ -13,7 +15,6 @@ from tasks.data.learnt_images import LEARNT, learnt_images
 from tasks.data.metrics import split_name
 from tasks.data.slices import NO_SLICES, Slice, Slices, metric_of, parse
 from tasks.gate import paired
-from tasks.gate.paired import holm
 from tasks.gate.pairs import Comparable, Pairs, pair
 
 
@@ -28,14 +29,10 @@ class Terms:
         slices: Those of the test split, if `gate.no_worse` names some; else there are none.
     """
 
+    step = "terms"  # its name as an input
     learnt: Path | None
     training: str | None
     slices: Slices = NO_SLICES
-
-    @property
-    def step(self) -> str:
-        """Its name as an input."""
-        return "terms"
 
     @property
     def digest(self) -> str:
@@ -57,13 +54,11 @@ def compare_with(
         champion: The model in production; None when there is none.
         reference: The best model so far; None when there is none, or it is the champion.
     """
-    if champion is None:
-        return Opponents(None, None)
     if not any(parse(name) for name in current_run().workload.gate.no_worse):
         slices = NO_SLICES
     return Opponents(
-        _compared(compare, scores, champion, slices),
-        _compared(compare_reference, scores, reference, slices) if reference else None,
+        _opponent(compare, scores, champion, slices) if champion else None,
+        _opponent(compare_reference, scores, reference, slices) if reference else None,
     )
 
 
@@ -87,12 +82,10 @@ def compare(
         `absent`, as in `Comparable`; `new_classes`, those of the challenger that the opponent does
         not know; `recorded`, whether it is known what the opponent was trained on; `level`, the
         probability of an error; and `metrics`, for each metric in `gate.metric` and `gate.no_worse`
-        the values of both models and what `Difference` has. Without images to compare, `metrics` is
-        empty. A slice, or a class, with fewer than `gate.min_compared` images is left out, and if
-        nothing is left of a rule, `not_compared` names it.
+        the values of both models and what `paired.compare` gives. Without images to compare,
+        `metrics` is empty. A slice, or a class, with fewer than `gate.min_compared` images is left
+        out, and if nothing is left of a rule, `not_compared` names it.
     """
-    import numpy as np
-
     ours, other = predictions.read(scores.folder), predictions.read(theirs.folder)
     # The challenger has learnt a test image only if the model that it started from did.
     files = [terms.learnt, scores.folder / REPORT / LEARNT]
@@ -131,14 +124,12 @@ def _by_slice(
 
     That one of them is called worse by mistake has the probability of the level.
     """
-    import numpy as np
-
     compared = {}
     for one in named:
         inside = np.flatnonzero(slices.contains(one)[comparable.used])
         if len(inside) >= rules.min_compared:
             compared[metric_of(one)] = _by(comparable.pairs.take(inside), "accuracy", rules)
-    worse = holm({name: of["p_worse"] for name, of in compared.items()}, rules.level)
+    worse = paired.holm({name: of["p_worse"] for name, of in compared.items()}, rules.level)
     for name, of in compared.items():
         if of["outcome"] == "worse" and name not in worse:
             of["outcome"] = "cannot tell"
@@ -152,11 +143,11 @@ def _by(pairs: Pairs, metric: str, rules: Gate) -> Facts:
         "opponent": pairs.score(pairs.opponent, metric),
         "gained": gained,
         "lost": lost,
-        **asdict(paired.compare(pairs, metric, rules.margin, rules.level)),
+        **paired.compare(pairs, metric, rules.margin, rules.level),
     }
 
 
-def _compared(comparison_step: Step, scores: Artifact, scored: Scored, slices: Slices) -> Opponent:
+def _opponent(comparison_step: Step, scores: Artifact, scored: Scored, slices: Slices) -> Opponent:
     version = scored.registered.version
     same = version.package_digest == scores.facts["package"]
     comparison = None

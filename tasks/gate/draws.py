@@ -3,12 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tasks.data.metrics import ClassCounts, losses, split_name
 from tasks.gate.pairs import Pairs
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from scipy.sparse import csr_array
 
 SEED = 0
@@ -17,7 +18,7 @@ DRAWS, FEWEST_DRAWS, DRAWN_WEIGHTS = 10_000, 1_000, 100_000_000
 WEIGHTS_IN_MEMORY = 4_000_000
 
 
-def draws(pairs: Pairs, metric: str) -> "NDArray[np.float64]":
+def draws(pairs: Pairs, metric: str) -> NDArray[np.float64]:
     """Differences of a metric, with the images and one unseen image weighed at random.
 
     The unseen image is the worst for the challenger. The draws are the same each time.
@@ -29,8 +30,6 @@ def draws(pairs: Pairs, metric: str) -> "NDArray[np.float64]":
     Returns:
         float64 (draws,).
     """
-    import numpy as np
-
     if metric == "log_loss":
         ours, theirs = (
             losses(answers.likelihood) for answers in (pairs.challenger, pairs.opponent)
@@ -50,16 +49,14 @@ def draws(pairs: Pairs, metric: str) -> "NDArray[np.float64]":
 
 
 def _weighed(
-    images: "NDArray[np.int64]", of: "Callable[[NDArray[np.float64]], NDArray[np.float64]]"
-) -> "NDArray[np.float64]":
+    images: NDArray[np.int64], of: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+) -> NDArray[np.float64]:
     """Draws a value many times, with random weights of the images.
 
     Args:
         images: (kinds,), how many images each weight is of.
         of: The values for weights (n, kinds), which add up to 1.
     """
-    import numpy as np
-
     random = np.random.default_rng(SEED)
     left = max(FEWEST_DRAWS, min(DRAWS, DRAWN_WEIGHTS // len(images)))
     found = []
@@ -71,7 +68,7 @@ def _weighed(
     return np.concatenate(found)
 
 
-def _indicators(kinds: "NDArray[np.int64]", pairs: Pairs) -> "list[csr_array]":
+def _indicators(kinds: NDArray[np.int64], pairs: Pairs) -> "list[csr_array]":
     """Which classes each kind of image counts for, sparse (kinds, classes).
 
     Args:
@@ -82,13 +79,12 @@ def _indicators(kinds: "NDArray[np.int64]", pairs: Pairs) -> "list[csr_array]":
         Of the class; of the challenger's answer, and the same where it is right; of the opponent's
         answer, and the same where it is right.
     """
-    import numpy as np
     from scipy.sparse import csr_array
 
     label, ours, theirs = kinds
     right = [np.where(answer == label, label, -1) for answer in (ours, theirs)]
 
-    def indicator(classes: "NDArray[np.int64]") -> csr_array:
+    def indicator(classes: NDArray[np.int64]) -> csr_array:
         kind = np.flatnonzero((classes >= 0) & (classes < pairs.classes))
         shape = (len(classes), pairs.classes)
         return csr_array((np.ones(len(kind)), (kind, classes[kind])), shape)
@@ -97,8 +93,8 @@ def _indicators(kinds: "NDArray[np.int64]", pairs: Pairs) -> "list[csr_array]":
 
 
 def _by_counts(
-    counts: "Sequence[NDArray[np.float64]]", pairs: Pairs, metric: str
-) -> "NDArray[np.float64]":
+    counts: Sequence[NDArray[np.float64]], pairs: Pairs, metric: str
+) -> NDArray[np.float64]:
     """The difference of a metric of classes, (...,).
 
     Args:
@@ -109,7 +105,7 @@ def _by_counts(
     actual, ours, ours_right, theirs, theirs_right = counts
     kind, label = split_name(metric)
 
-    def value(of_model: ClassCounts) -> "NDArray[np.float64]":
+    def value(of_model: ClassCounts) -> NDArray[np.float64]:
         values: NDArray[np.float64] = getattr(of_model, kind.removeprefix("macro_"))
         return values.mean(axis=-1) if label is None else values[..., pairs.names.index(label)]
 
@@ -119,8 +115,8 @@ def _by_counts(
 
 
 def _worst_image(
-    kinds: "NDArray[np.int64]", images: "NDArray[np.int64]", pairs: Pairs, metric: str
-) -> "NDArray[np.int64]":
+    kinds: NDArray[np.int64], images: NDArray[np.int64], pairs: Pairs, metric: str
+) -> NDArray[np.int64]:
     """The image that lowers the difference most: its class, and both answers, int64 (3, 1).
 
     The opponent has it right. The challenger answers the class that it answers least often, where
@@ -132,8 +128,6 @@ def _worst_image(
         pairs: Names the classes.
         metric: A macro average, or a metric of one class.
     """
-    import numpy as np
-
     answered = np.bincount(kinds[1], images, len(pairs.names))[: max(2, pairs.classes)]
     wrong = np.argsort(answered, kind="stable")[:2].tolist()
     if (named := split_name(metric)[1]) is not None:

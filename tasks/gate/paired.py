@@ -16,20 +16,16 @@ A difference is positive where the challenger is the better one, whatever the me
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import lru_cache
 from math import sqrt
-from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
+from retrain.step import Facts
 from tasks.data.metrics import LOWER_IS_BETTER, split_name
-from tasks.gate.accuracies import lower_limit, p_value
 from tasks.gate.draws import draws
 from tasks.gate.pairs import Pairs
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-Outcome = Literal["better", "not worse", "worse", "cannot tell"]
 
 # The metrics by which two models can be compared, beside those of one class. The worst class is
 # another one in each draw, and the calibration error of few images is biased upwards: for these two
@@ -37,30 +33,10 @@ Outcome = Literal["better", "not worse", "worse", "cannot tell"]
 COMPARABLE = ("accuracy", "macro_precision", "macro_recall", "macro_f1", "log_loss")
 
 POWER = 0.8  # with which the smallest visible difference is seen
+QUANTILES = 2000  # of the share of differing images; by them the probability is averaged
 
 
-@dataclass(frozen=True)
-class Difference:
-    """By how much the challenger is better.
-
-    Attributes:
-        difference: As measured.
-        low: The lower limit; the true difference is below it with the probability of the level.
-        high: The upper limit, in the same way.
-        outcome: What they say.
-        visible: The smallest difference that is seen with a probability of 80 %.
-        p_worse: The probability of such answers if the challenger were no worse, at most.
-    """
-
-    difference: float
-    low: float
-    high: float
-    outcome: Outcome
-    visible: float
-    p_worse: float
-
-
-def compare(pairs: Pairs, metric: str, margin: float, level: float) -> Difference:
+def compare(pairs: Pairs, metric: str, margin: float, level: float) -> Facts:
     """Compares two models by one metric.
 
     Args:
@@ -68,49 +44,112 @@ def compare(pairs: Pairs, metric: str, margin: float, level: float) -> Differenc
         metric: One of `COMPARABLE`, or one of a class, such as `recall[cat]`.
         margin: A challenger that is worse by less is not worse.
         level: The probability of an error on each side.
+
+    Returns:
+        `difference`, by how much the challenger is better, as measured; `low` and `high`, the
+        limits beyond which the true difference is with the probability of the level, on each side;
+        `outcome`, what they say: `better`, `not worse`, `worse` or `cannot tell`; `visible`, the
+        smallest difference that is seen with a probability of 80 %; and `p_worse`, the probability
+        of such answers if the challenger were no worse, at most.
     """
     kind, label = split_name(metric)
     if kind == "recall" and label is not None:  # the accuracy of the images of the class
         return _compare_accuracy(pairs.of_class(label), margin, level)
     if kind == "accuracy":
         return _compare_accuracy(pairs, margin, level)
-    import numpy as np
 
     lower, upper = draws(pairs, metric), -draws(pairs.swapped, metric)
 
-    def probability(claims: "NDArray[np.bool_]") -> float:
+    def probability(claims: NDArray[np.bool_]) -> float:
         return float((1 + claims.sum()) / (1 + len(claims)))
 
     ours, theirs = (pairs.score(each, metric) for each in (pairs.challenger, pairs.opponent))
     p_worse = probability(upper >= 0)
-    return Difference(
-        theirs - ours if metric in LOWER_IS_BETTER else ours - theirs,
-        float(np.quantile(lower, level)),
-        float(np.quantile(upper, 1 - level)),
-        _outcome(probability(lower <= 0), probability(lower <= -margin), p_worse, level),
-        _reach(level) * float(np.std(lower)),
-        p_worse,
-    )
+    better, not_worse = (probability(lower <= limit) for limit in (0, -margin))
+    return {
+        "difference": theirs - ours if metric in LOWER_IS_BETTER else ours - theirs,
+        "low": float(np.quantile(lower, level)),
+        "high": float(np.quantile(upper, 1 - level)),
+        "outcome": _outcome(better, not_worse, p_worse, level),
+        "visible": _reach(level) * float(np.std(lower)),
+        "p_worse": p_worse,
+    }
 
 
-def _compare_accuracy(pairs: Pairs, margin: float, level: float) -> Difference:
+def _compare_accuracy(pairs: Pairs, margin: float, level: float) -> Facts:
     (gained, lost), rows = pairs.only_one_correct, pairs.rows
     # Connor (1987), equation 1, solved for the difference, with the share of images on which the
     # two models differ as it is here.
     share = max(gained + lost, 1) / rows
     better, not_worse = (p_value(gained, lost, rows, limit) for limit in (0.0, -margin))
     p_worse = p_value(lost, gained, rows, 0.0)
-    return Difference(
-        (gained - lost) / rows,
-        lower_limit(gained, lost, rows, level),
-        -lower_limit(lost, gained, rows, level),
-        _outcome(better, not_worse, p_worse, level),
-        min(share, _reach(level) * sqrt(share / rows)),
-        p_worse,
-    )
+    return {
+        "difference": (gained - lost) / rows,
+        "low": lower_limit(gained, lost, rows, level),
+        "high": -lower_limit(lost, gained, rows, level),
+        "outcome": _outcome(better, not_worse, p_worse, level),
+        "visible": min(share, _reach(level) * sqrt(share / rows)),
+        "p_worse": p_worse,
+    }
 
 
-def _outcome(better: float, not_worse: float, worse: float, level: float) -> Outcome:
+def p_value(gained: int, lost: int, rows: int, difference: float) -> float:
+    """The probability that the true difference of two accuracies is at most an assumed one.
+
+    The weights of the images that were lost (and the unseen one), of those that were gained and of
+    the others have a Dirichlet distribution. The sum of the first two has a beta distribution, and
+    so has the share of the gained ones in it, independently: the probability is averaged over the
+    quantiles of the sum.
+
+    Args:
+        gained: Images that only the challenger classifies correctly.
+        lost: Images that only the opponent classifies correctly.
+        rows: All images.
+        difference: The assumed difference; 0 gives McNemar's exact test.
+    """
+    from scipy.special import betainc
+    from scipy.stats import beta
+
+    same = rows - gained - lost
+    if gained == 0:
+        return float(beta.sf(-difference, lost + 1, same)) if same else float(difference >= -1)
+    share = np.clip((1 + difference / _differing(gained + lost, same)) / 2, 0, 1)
+    return float(np.mean(betainc(gained, lost + 1, share)))
+
+
+@lru_cache(1024)
+def _differing(images: int, same: int) -> NDArray[np.float64]:
+    """The quantiles of the weight of the images on which two models differ, and the unseen one.
+
+    Args:
+        images: On which the two models differ.
+        same: On which they do not.
+    """
+    from scipy.stats import beta
+
+    if not same:
+        return np.ones(1)
+    places = (np.arange(QUANTILES) + 0.5) / QUANTILES
+    return np.asarray(beta.ppf(places, images + 1, same))
+
+
+def lower_limit(gained: int, lost: int, rows: int, level: float) -> float:
+    """The lower limit of the difference of two accuracies.
+
+    Args:
+        gained: Images that only the challenger classifies correctly.
+        lost: Images that only the opponent classifies correctly.
+        rows: All images.
+        level: The probability that the true difference is below it.
+    """
+    from scipy.optimize import brentq
+
+    if p_value(gained, lost, rows, -1.0) >= level:  # every image was lost
+        return -1.0
+    return float(brentq(lambda limit: p_value(gained, lost, rows, limit) - level, -1.0, 1.0))
+
+
+def _outcome(better: float, not_worse: float, worse: float, level: float) -> str:
     """What the probabilities of such answers say, each being that if the claim were wrong."""
     if better <= level:
         return "better"
@@ -141,16 +180,3 @@ def holm(probabilities: Mapping[str, float], level: float) -> set[str]:
             break
         held.add(name)
     return held
-
-
-def images_needed(rows: int, visible: float, margin: float) -> int:
-    """How many test images would show a difference of the size of the margin.
-
-    What can be seen shrinks with the root of the number of images.
-
-    Args:
-        rows: The images that were compared.
-        visible: The smallest difference that these show.
-        margin: The difference that should be seen.
-    """
-    return round(rows * (visible / margin) ** 2)

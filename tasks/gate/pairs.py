@@ -1,14 +1,14 @@
 """Pairs the answers of two models: which images the two are compared on."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from tasks.data.metrics import METRICS, Predictions, Tally, split_name
 from tasks.data.predictions import NamedPredictions
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,12 @@ class Pairs:
         """The same, with the challenger as the opponent."""
         return Pairs(self.names, self.classes, self.opponent, self.challenger)
 
-    def take(self, rows: "NDArray[np.int64]") -> "Pairs":
+    def take(self, rows: NDArray[np.int64]) -> "Pairs":
         """The answers for some images, by their indices."""
         return Pairs(self.names, self.classes, self.challenger.take(rows), self.opponent.take(rows))
 
     def of_class(self, label: str) -> "Pairs":
         """The answers for the images of one class; none if no image has it."""
-        import numpy as np
-
         known = self.names[: self.classes]
         index = known.index(label) if label in known else -1
         return self.take(np.flatnonzero(self.challenger.labels == index))
@@ -87,11 +85,11 @@ class Comparable:
     absent: tuple[str, ...]
     learnt: int
     other_classes: int
-    used: "NDArray[np.bool_]"
+    used: NDArray[np.bool_]
 
 
 def pair(
-    ours: NamedPredictions, theirs: NamedPredictions, learnt: "NDArray[np.uint64] | None"
+    ours: NamedPredictions, theirs: NamedPredictions, learnt: NDArray[np.uint64] | None
 ) -> Comparable:
     """Pairs the predictions of two models for the same images.
 
@@ -101,10 +99,6 @@ def pair(
         learnt: The images that are left out because a model was trained or validated on them, as
             `image_id` gives them; None if they are not known.
     """
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     assert np.array_equal(ours.images, theirs.images)
     shared = [name for name in ours.known if name in theirs.known]
     fresh = np.ones(len(ours.images), bool) if learnt is None else ~np.isin(ours.images, learnt)

@@ -5,23 +5,28 @@ the best so far. All were scored on the same test split and as they are served, 
 and image size they come from.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from retrain.faults import did_you_mean
+from retrain.project import Project
 from retrain.step import Facts, Workspace, step
 from retrain.store import Artifact
-from retrain.workload import Gate
+from retrain.workload import Gate, Workload
 from tasks.data.champion import Opponent, Opponents
-from tasks.data.slices import Slices
-from tasks.gate.rules import (
-    Rule,
-    bounds,
-    check,
-    comparisons,
-    is_judged,
-    per_class,
-    same_training,
-)
+from tasks.data.metrics import METRICS, split_name
+from tasks.data.slices import Slice, Slices, metric_of, parse
+from tasks.gate.paired import COMPARABLE
 from tasks.gate.wording import about_classes, new_classes, sentences
+
+# The same network gives slightly different probabilities in batches of another size. A metric that
+# counts rows never changes by so little.
+ROUNDING = 1e-6
+
+# The rule in words, the value, the bound and whether it `passed`: None if too few images say so. Of
+# some that failed also `says`: all of that and what to do.
+Rule = dict[str, Any]
 
 ALREADY = "champion already"
 PASSES = ("first", "repackaged", ALREADY)  # within the bounds, beside what `promotes` names
@@ -47,14 +52,15 @@ def gate(
         `test_images`, their identity; and `reference`, whether the model becomes the reference if
         it is promoted.
     """
-    table = per_class(scores)
+    table = json.loads((scores.folder / "per_class.json").read_text(encoding="utf-8"))
     bounded = bounds(rules, scores, table, slices)
     within, champion = _all_passed(bounded), opponents.champion
+    against = _compared_ones(opponents)
     verdict, compared, becomes = _verdict(rules, scores, opponents)
     passed = within and verdict in (*PASSES, *rules.promotes)
     says = []
     if verdict != ALREADY:
-        for role, opponent in _compared_ones(opponents).items():
+        for role, opponent in against.items():
             says += sentences(rules, role, opponent)
         verdict = verdict if within else "below bounds"
     return {
@@ -64,7 +70,7 @@ def gate(
         "champion": champion and {"version": champion.version, "metrics": dict(champion.metrics)},
         "comparisons": {
             role: {"version": opponent.version, **(opponent.comparison or {})}
-            for role, opponent in _compared_ones(opponents).items()
+            for role, opponent in against.items()
         },
         "says": says + about_classes(table, opponents),
         "test_images": scores.facts["test_images"],
@@ -124,6 +130,160 @@ def _compared_ones(opponents: Opponents) -> Mapping[str, Opponent]:
 
 def _all_passed(made: Sequence[Rule]) -> bool:
     return all(rule["passed"] is not False for rule in made)
+
+
+def check(workload: Workload, project: Project) -> Iterator[str]:
+    """Finds rules of the gate about metrics that do not exist, or about slices not asked for."""
+    rules = workload.gate
+    for name in (*rules.min, *rules.no_worse):
+        if (parsed := parse(name)) and parsed[0] not in rules.slices:
+            yield f"{name}: add {parsed[0]!r} to gate.slices."
+    bounded = {
+        **{f"gate.min.{name}": name for name in rules.min if not parse(name)},
+        **{f"gate.max.{name}": name for name in rules.max},
+    }
+    compared = {
+        "gate.metric": rules.metric,
+        **{f"gate.no_worse: {name}": name for name in rules.no_worse if not parse(name)},
+    }
+    for place, name in (bounded | compared).items():
+        try:
+            kind, label = split_name(name)
+        except KeyError:
+            yield f"{place}: no metric {name!r}.{did_you_mean(name, METRICS)}"
+            continue
+        if place in compared and label is None and kind not in COMPARABLE:
+            yield (
+                f"{place}: two models cannot be compared by {name}, only bounded by it in gate.min "
+                f"or gate.max. They are compared by {', '.join(COMPARABLE)}, or by the recall, "
+                "precision or f1 of a class, such as recall[cat]."
+            )
+
+
+def bounds(
+    rules: Gate, scores: Artifact, table: Sequence[Mapping[str, Any]], slices: Slices
+) -> list[Rule]:
+    """The bounds that every model has to reach or must not exceed.
+
+    A bound is judged on at least `gate.min_compared` images: of its class, of its slice, or all.
+
+    Args:
+        rules: The bounds.
+        scores: The challenger's evaluation.
+        table: As `per_class` gives it.
+        slices: Of the test split.
+
+    Raises:
+        ValueError: A bound is on a class or a slice that the test split lacks.
+    """
+    bounded = [(name, ">=", bound) for name, bound in rules.min.items()]
+    bounded += [(name, "<=", bound) for name, bound in rules.max.items()]
+    made = []
+    for name, relation, bound in bounded:
+        judged, value, images = (
+            _of_slices(rules, slices.named(*column))
+            if (column := parse(name))
+            else _of_metric(rules, scores, table, name)
+        )
+        if images >= rules.min_compared:
+            made.append(_rule(judged, relation, value, bound))
+        else:
+            few = f"{bound:g}, not judged with {images} image{'' if images == 1 else 's'}"
+            made.append(_rule(name, relation, value, bound, few) | {"passed": None})
+    return made + _of_package(rules, scores)
+
+
+def _of_metric(
+    rules: Gate, scores: Artifact, table: Sequence[Mapping[str, Any]], name: str
+) -> tuple[str, float, int]:
+    """A metric, also one of a class: its name, its value and the number of its images."""
+    kind, label = split_name(name)
+    if label is None and kind != "worst_class_recall":
+        return name, scores.facts["metrics"][name], scores.facts["metrics"]["rows"]
+    if label is not None:
+        rows = [row for row in table if row["label"] == label]
+        if not rows:
+            raise ValueError(f"gate: {name}: the test split has no class {label!r}.")
+        return name, float(rows[0][kind]), int(rows[0]["rows"])
+    judged = [row for row in table if row["rows"] >= rules.min_compared]
+    worst = min(judged or table, key=lambda row: float(row["recall"]))
+    return name, float(worst["recall"]), int(worst["rows"])
+
+
+def _of_slices(rules: Gate, slices: Sequence[Slice]) -> tuple[str, float, int]:
+    """The worst of some slices with enough images, and the images of the largest of them."""
+    judged = [part for part in slices if is_judged(rules, part)]
+    worst = min(judged or slices, key=lambda part: float(part["accuracy"]))
+    return metric_of(worst), worst["accuracy"], max(part["images"] for part in slices)
+
+
+def is_judged(rules: Gate, part: Slice) -> bool:
+    """Whether a slice has enough images."""
+    return int(part["images"]) >= rules.min_compared
+
+
+def _of_package(rules: Gate, scores: Artifact) -> list[Rule]:
+    """That the package is no larger than is allowed, if there is a bound."""
+    bound = rules.max_package_mb
+    if bound is None:
+        return []
+    size = scores.facts["package_bytes"] / 1e6
+    rule = _rule("size of the package", "<=", size, bound, f"{bound:g} MB")
+    if not rule["passed"]:
+        rule["says"] = (
+            f"the package has {size:.4g} MB, more than gate.max_package_mb: {bound:g}; take a "
+            "smaller network, or raise the bound"
+        )
+    return [rule]
+
+
+def same_training(rules: Gate, scores: Artifact, champion: Opponent) -> Rule:
+    """As good as the champion except for rounding: both are the same weights."""
+    value, theirs = scores.facts["metrics"][rules.metric], champion.metrics[rules.metric]
+    words = f"champion {champion.version} ({theirs:.4f})"
+    if rules.metric in scores.facts["lower_is_better"]:
+        return _rule(rules.metric, "<=", value, theirs + ROUNDING, words)
+    return _rule(rules.metric, ">=", value, theirs - ROUNDING, words)
+
+
+def comparisons(
+    rules: Gate, scores: Artifact, role: str, opponent: Opponent, allowed: tuple[str, ...]
+) -> list[Rule]:
+    """What a comparison has to find: a rule for the metric, and one for each of `gate.no_worse`.
+
+    Args:
+        rules: The metrics and the margin.
+        scores: The challenger's evaluation.
+        role: `champion` or `reference`.
+        opponent: The model that was compared.
+        allowed: The outcomes of the comparison that pass.
+    """
+    assert opponent.comparison is not None
+    made = []
+    for name, of in opponent.comparison["metrics"].items():
+        lower = name in scores.facts["lower_is_better"]
+        margin, passed = 0.0, of["outcome"] != "worse"
+        relation = "not surely worse than"
+        if name == rules.metric:
+            margin = rules.margin if "not worse" in allowed else 0.0
+            passed = of["outcome"] in allowed
+            relation = f"surely {'<' if lower else '>'}"
+        words = f"{name} {relation} {role} {opponent.version} ({of['opponent']:.4f})"
+        if margin:
+            words += f" {'+' if lower else '-'} {margin:g}"
+        bound = of["opponent"] + (margin if lower else -margin)
+        made.append({"rule": words, "value": of["challenger"], "bound": bound, "passed": passed})
+    return made
+
+
+def _rule(name: str, relation: str, value: float, bound: float, words: str = "") -> Rule:
+    passed = value >= bound if relation == ">=" else value <= bound
+    return {
+        "rule": f"{name} {relation} {words or f'{bound:g}'}",
+        "value": value,
+        "bound": bound,
+        "passed": passed,
+    }
 
 
 gate.checks(check)

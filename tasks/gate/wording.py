@@ -5,7 +5,6 @@ from typing import Any
 
 from retrain.workload import Gate
 from tasks.data.champion import Opponent, Opponents
-from tasks.gate.paired import images_needed
 
 TOO_COARSE = 0.05  # an improvement that cannot be seen, of which a person is warned
 SHOWN = 10  # names in a sentence
@@ -28,10 +27,14 @@ def sentences(rules: Gate, role: str, opponent: Opponent) -> list[str]:
     found = opponent.comparison
     assert found is not None
     name = f"the {role}, version {opponent.version}"
-    lines = left_out_as_learnt(found["learnt"], f"this model or {name},")
+    either, few = f"this model or {name},", f"{rules.min_compared}"
+    lines = left_out_as(found["learnt"], f"{either} was trained on them", "test image")
     lines += not_recorded(found["recorded"], f"{name},")
-    lines += left_out_by_class(found["other_classes"], f"this model or {name},")
-    few = f"{rules.min_compared}"
+    lines += left_out_as(
+        found["other_classes"],
+        f"{either} does not know their classes. The comparison is of the classes that both know",
+        "test image",
+    )
     if not found["metrics"]:
         return [
             *lines,
@@ -68,8 +71,8 @@ def _resolution(rules: Gate, found: Mapping[str, Any]) -> str:
         f"With {found['images']:,} test images, an improvement below {_amount(visible, points)} "
         "cannot be seen"
     )
-    if rules.margin:
-        needed = images_needed(found["images"], visible, rules.margin)
+    if rules.margin:  # what can be seen shrinks with the root of the number of images
+        needed = round(found["images"] * (visible / rules.margin) ** 2)
         words += f"; the margin of {_amount(rules.margin, points)} needs about {needed:,}"
     if visible > TOO_COARSE:
         words = f"Warning: {words[0].lower()}{words[1:]}. Add test images"
@@ -111,43 +114,29 @@ def new_classes(table: Sequence[Mapping[str, Any]], opponents: Opponents) -> lis
     ]
 
 
-def left_out_as_learnt(count: int, names: str, noun: str = "test image") -> list[str]:
-    """What is said of the images that were left out because a model was trained on them.
+def left_out_as(count: int, why: str, noun: str = "image") -> list[str]:
+    """The sentence about images that were left out, if there are any.
 
     Args:
         count: How many were left out.
-        names: Of the model, or of both with an "or" between them.
+        why: The reason, as a clause.
         noun: For one image.
     """
-    return [f"{counted(count, noun)} left out: {names} was trained on them."] if count else []
+    return (
+        [f"{count:,} {noun}{' was' if count == 1 else 's were'} left out: {why}."] if count else []
+    )
 
 
 def not_recorded(recorded: bool, name: str) -> list[str]:
-    """What is said if it is not recorded which images a model was trained on.
+    """The sentence about a model of which it is not recorded which images it was trained on.
 
     Args:
-        recorded: Whether it is.
+        recorded: Whether it is recorded; then there is no sentence.
         name: Of the model.
     """
     if recorded:
         return []
     return [f"It is not recorded which images {name} was trained on; none were left out."]
-
-
-def left_out_by_class(count: int, names: str, noun: str = "test image") -> list[str]:
-    """What is said of the images whose class one of two models does not know.
-
-    Args:
-        count: How many were left out.
-        names: Of both models, with an "or" between them.
-        noun: For one image.
-    """
-    if not count:
-        return []
-    return [
-        f"{counted(count, noun)} left out: {names} does not know their classes. The comparison is "
-        "of the classes that both know."
-    ]
 
 
 def measured(found: Mapping[str, Any], metric: str, against: str) -> str:
@@ -172,8 +161,3 @@ def _amount(value: float, points: bool, *, sign: bool = False) -> str:
     """A difference of accuracies in points, or of another metric as it is."""
     form = "+" if sign else ""
     return f"{100 * value:{form}.1f} points" if points else f"{value:{form}.4f}"
-
-
-def counted(count: int, noun: str = "test image") -> str:
-    """Some images, as the subject of a sentence about what was done with them."""
-    return f"{count:,} {noun}{' was' if count == 1 else 's were'}"

@@ -19,7 +19,6 @@ import pytest
 from tests import templates, warm_python
 from tests.flows import preloaded
 from tests.flows.conftest import make_clone, until
-from tests.soak import processes
 
 pytestmark = pytest.mark.slow
 
@@ -170,28 +169,3 @@ def test_a_killed_run_leaves_no_server_behind(run):
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert gone(others, 20)
-
-
-LEAVES_PROCESSES = """
-import os, subprocess, time
-if not os.fork():
-    time.sleep(1000)  # in the session of the run, and without a mark
-subprocess.Popen(["sleep", "1000"], start_new_session=True)
-os._exit(7)
-"""
-
-
-def test_the_soak_finds_what_a_run_leaves_behind(tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "GONE_SECONDS", 0)
-    package = tmp_path / "clone-1" / "retrain"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    (package / "cli.py").write_text(LEAVES_PROCESSES)
-    clone = package.parent
-    run = processes.start([], clone, os.environ)
-    assert run.wait(60) == 7
-    assert len(processes.left_over(clone)) == 2
-    assert processes.left_over(tmp_path / "clone-10") == []
-    processes.end_all(clone)
-    assert processes.left_over(clone) == []
-    processes.forget(clone)

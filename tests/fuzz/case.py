@@ -1,11 +1,13 @@
-"""What is tried, and what became of it."""
+"""A file to try, and the ways in which files are damaged."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 Random = np.random.Generator
+# Makes the ending of a file's name, its content, and whether it is good.
+Maker = Callable[[Random], tuple[str, bytes, bool | None]]
 
 
 @dataclass(frozen=True)
@@ -24,36 +26,27 @@ class Case:
     data: bytes
     good: bool | None
 
+    def fault(self, accepted: bool, unreadable: str, message: str) -> str:
+        """What is wrong with its verdict; empty if nothing is.
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a case.
-
-    Attributes:
-        case: What was tried.
-        verdict: `accepted`, `set aside` or `refused`.
-        failure: What is wrong with that; empty if nothing is.
-        set_aside: How many images of an accepted data set were set aside.
-    """
-
-    case: Case
-    verdict: str
-    failure: str = ""
-    set_aside: int = 0
+        Args:
+            accepted: Whether it was accepted.
+            unreadable: Why an accepted image cannot be loaded; empty if it can.
+            message: Why it was refused.
+        """
+        if accepted and unreadable:
+            return f"accepted, but {unreadable}"
+        if accepted and self.good is False:
+            return "accepted, but cannot be good"
+        return f"refused, but is good: {message}" if self.good and not accepted else ""
 
 
-# Makes the ending of a file's name, its content, and whether it is good.
-Maker = Callable[[Random], tuple[str, bytes, bool | None]]
-
-
-def make_cases(group: str, makers: dict[str, Maker], count: int, seed: int) -> list[Case]:
+def make_cases(group: str, makers: Mapping[str, Maker], count: int, seed: int) -> list[Case]:
     """As many cases, of all kinds in turns; each depends on the seed and its number alone."""
-    cases = []
-    kinds = list(makers)
+    cases, kinds = [], list(makers)
     for number in range(count):
         kind = kinds[number % len(kinds)]
-        rng = np.random.default_rng([seed, *group.encode(), number])
-        ending, data, good = makers[kind](rng)
+        ending, data, good = makers[kind](np.random.default_rng([seed, *group.encode(), number]))
         cases.append(Case(f"{group}: {kind}", f"{group}-{number:05d}{ending}", data, good))
     return cases
 
@@ -80,3 +73,19 @@ def spliced(rng: Random, data: bytes) -> bytes:
     """A file with random bytes somewhere in the middle."""
     place = int(rng.integers(0, len(data)))
     return data[:place] + rng.bytes(int(rng.integers(1, 300))) + data[place:]
+
+
+DAMAGES = {"truncated": truncated, "flipped bytes": flipped, "added bytes": spliced}
+
+
+def damaged(make: Maker) -> dict[str, Maker]:
+    """The kinds of cases that are damaged files of another kind; they may be good or not."""
+
+    def after(damage: Callable[[Random, bytes], bytes]) -> Maker:
+        def damage_one(rng: Random):
+            ending, data, _ = make(rng)
+            return ending, damage(rng, data), None
+
+        return damage_one
+
+    return {name: after(damage) for name, damage in DAMAGES.items()}

@@ -1,6 +1,5 @@
 """Mutated Parquet files and archives; each is a data set of its own."""
 
-import gzip
 import io
 import tarfile
 import zipfile
@@ -8,114 +7,82 @@ import zipfile
 import pyarrow as pa
 from pyarrow import parquet
 
-from tests.fuzz.case import Maker, Random, choose, flipped, spliced, truncated
+from tests.fuzz.case import Maker, Random, choose, damaged
 from tests.fuzz.images import encode, picture
 
 IMAGES = 40  # of two classes
-
-
-def _pngs(rng: Random) -> list[bytes]:
-    return [encode(picture(rng), "PNG") for _ in range(IMAGES)]
+HALF = IMAGES // 2
+LABELS = ["cat", "dog"] * HALF
+ODD_LABELS = (
+    [None] * IMAGES, [0.5] * IMAGES, [["a", "b"]] * IMAGES, [{"a": 1}] * IMAGES,
+    [b"\xff\xfe"] * IMAGES, ["", "dog"] * HALF, ["../..", "a/b"] * HALF,
+    ["x" * 100_000, "dog"] * HALF, [True, False] * HALF, [-1, 2**62] * HALF,
+)  # fmt: skip
+ODD_IMAGES = (
+    [None] * IMAGES, [{"bytes": None, "path": "a.png"}] * IMAGES, [{"path": "a.png"}] * IMAGES,
+    [7] * IMAGES, ["/etc/passwd"] * IMAGES, [{"bytes": "text", "path": "a.png"}] * IMAGES,
+)  # fmt: skip
+ODD_NAMES = (
+    "../out.png", "/tmp/out.png", "cat/../../out.png", "cat\\0.png", "cat/\u00e9.png",
+    "cat/a\nb.png", "C:\\out.png", "cat/" + "n" * 250 + ".png", "a/" * 200 + "0.png", " ",
+    "cat/0.png/0.png", "__MACOSX/cat/._0.png", "cat/Thumbs.db",
+)  # fmt: skip
+ODD_ENTRIES = (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.DIRTYPE)
+LINKS = ("/etc/passwd", "0.png", "odd.png", "../../../etc/passwd", "../..")
 
 
 def _columns(rng: Random) -> dict[str, list]:
-    return {
-        "image": [
-            {"bytes": data, "path": f"{row}.png"} for row, data in enumerate(_pngs(rng))
-        ],
-        "label": [("cat", "dog")[row % 2] for row in range(IMAGES)],
-    }  # fmt: skip
+    images = [encode(picture(rng), "PNG") for _ in range(IMAGES)]
+    return {"image": images, "label": LABELS}
 
 
-def _file(columns: dict, **options) -> bytes:
+def _parquet(columns, good: bool | None, **options):
     file = io.BytesIO()
     parquet.write_table(pa.table(columns), file, **options)
-    return file.getvalue()
+    return ".parquet", file.getvalue(), good
 
 
-def _good_parquet(rng: Random) -> bytes:
+def _good_parquet(rng: Random):
     columns = _columns(rng)
-    variant = rng.integers(5)
-    if variant == 1:  # plain bytes
-        columns["image"] = [image["bytes"] for image in columns["image"]]
-    if variant == 2:  # numbers
-        columns["label"] = [row % 2 for row in range(IMAGES)]
-    if variant == 3:  # columns that nobody asked for
-        columns |= {"note": ["x" * 100] * IMAGES, "when": [0.5] * IMAGES}
-    options = {"row_group_size": int(choose(rng, [1, 7, 100])) if variant == 4 else 100}
-    return _file(columns, compression=choose(rng, ["none", "snappy", "gzip", "zstd"]), **options)
+    if rng.random() < 0.5:  # as the hub has them
+        columns["image"] = [{"bytes": data, "path": "a.png"} for data in columns["image"]]
+    columns["label"] = choose(rng, [LABELS, [0, 1] * HALF])
+    columns["note"] = ["nobody asked for this column"] * IMAGES
+    compression = choose(rng, ["none", "snappy", "gzip", "zstd"])
+    return _parquet(columns, True, compression=compression, row_group_size=choose(rng, [1, 7, 100]))
 
 
-def _odd_parquet(rng: Random) -> bytes:
-    """Columns that are no images and labels."""
+def _odd_parquet(rng: Random):
     columns = _columns(rng)
-    images = [image["bytes"] for image in columns["image"]]
-    nothing = [None] * IMAGES
-    odd = choose(
-        rng,
-        [
-            {"label": nothing},
-            {"label": [0.5] * IMAGES},
-            {"label": [["a", "b"]] * IMAGES},
-            {"label": [{"a": 1}] * IMAGES},
-            {"label": [b"\xff\xfe"] * IMAGES},
-            {"label": ["", "dog"] * (IMAGES // 2)},
-            {"label": ["../..", "a/b"] * (IMAGES // 2)},
-            {"label": ["x" * 100_000, "dog"] * (IMAGES // 2)},
-            {"label": [True, False] * (IMAGES // 2)},
-            {"label": [-1, 2**62] * (IMAGES // 2)},
-            {"image": nothing},
-            {"image": [{"bytes": None, "path": "a.png"}] * IMAGES},
-            {"image": [{"path": "a.png"}] * IMAGES},
-            {"image": [7] * IMAGES},
-            {"image": ["/etc/passwd"] * IMAGES},
-            {"image": [[image] for image in images]},
-            {"image": [{"bytes": "text", "path": "a.png"}] * IMAGES},
-            {"image": [*images[:-1], None]},
-            {"image": [*images[:-1], b""]},
-        ],
-    )
-    return _file(columns | odd)
+    holes = [[*columns["image"][:-1], hole] for hole in (None, b"")]
+    odd = [{"label": labels} for labels in ODD_LABELS]
+    odd += [{"image": images} for images in (*ODD_IMAGES, *holes)]
+    return _parquet(columns | choose(rng, odd), None)
 
 
-def _empty_parquet(rng: Random) -> bytes:
-    columns = _columns(rng)
-    table = pa.table(columns)
-    table = choose(
-        rng, [table.slice(0, 0), table.select(["image"]), table.select(["label"]), table.select([])]
-    )
-    file = io.BytesIO()
-    parquet.write_table(table, file)
-    return file.getvalue()
-
-
-def _parquet(make, good: bool | None) -> Maker:
-    return lambda rng: (".parquet", make(rng), good)
+def _empty_parquet(rng: Random):
+    table = pa.table(_columns(rng))
+    empty = [table.slice(0, 0), *(table.select(names) for names in (["image"], ["label"], []))]
+    return _parquet(choose(rng, empty), False)
 
 
 def _members(rng: Random) -> dict[str, bytes]:
-    wrapping = choose(rng, ["", "photos/"])
-    return {
-        f"{wrapping}{('cat', 'dog')[row % 2]}/{row}.png": data
-        for row, data in enumerate(_pngs(rng))
-    }
+    folder = choose(rng, ["", "photos/"])
+    named = enumerate(zip(LABELS, _columns(rng)["image"], strict=True))
+    return {f"{folder}{label}/{row}.png": data for row, (label, data) in named}
 
 
 def _zip(members: dict[str, bytes]) -> bytes:
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in members.items():
-            undated = zipfile.ZipInfo(name)  # the time of day would differ between runs
-            archive.writestr(undated, data, zipfile.ZIP_DEFLATED)
+            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)  # undated
     return file.getvalue()
 
 
 def _tar(members: dict[str, bytes], *more: tarfile.TarInfo) -> bytes:
     file = io.BytesIO()
-    with (
-        gzip.GzipFile(fileobj=file, mode="wb", compresslevel=1, mtime=0) as packed,
-        tarfile.open(fileobj=packed, mode="w") as archive,
-    ):
+    with tarfile.open(fileobj=file, mode="w") as archive:
         for name, data in members.items():
             info = tarfile.TarInfo(name)
             info.size = len(data)
@@ -125,84 +92,41 @@ def _tar(members: dict[str, bytes], *more: tarfile.TarInfo) -> bytes:
     return file.getvalue()
 
 
-def _packed(rng: Random, members: dict[str, bytes]) -> tuple[str, bytes]:
-    return (".zip", _zip(members)) if rng.random() < 0.5 else (".tar.gz", _tar(members))
+def _archive(rng: Random, members: dict[str, bytes], good: bool | None):
+    if rng.random() < 0.5:
+        return ".zip", _zip(members), good
+    return ".tar", _tar(members), good
 
 
-def _good_archive(rng: Random):
-    return *_packed(rng, _members(rng)), True
-
-
-def _broken_archive(mutate) -> Maker:
-    def make(rng: Random):
-        ending, data = _packed(rng, _members(rng))
-        return ending, mutate(rng, data), None
-
-    return make
-
-
-def _accompanied(rng: Random):
-    """Files that often lie beside images."""
-    beside = {"README.md": b"# Photos", "cat/Thumbs.db": b"\0", ".DS_Store": b"\0"}
-    return *_packed(rng, _members(rng) | {"__MACOSX/cat/._0.png": b"\0"} | beside), None
-
-
-def _odd_names(rng: Random):
-    name = choose(
-        rng,
-        ["../out.png", "/tmp/out.png", "cat/../../out.png", "cat\\0.png", "cat/\u00e9.png",
-         "cat/a\nb.png", "C:\\out.png", "cat/" + "n" * 250 + ".png", "a/" * 200 + "0.png", " ",
-         "cat/0.png/0.png"],
-    )  # fmt: skip
-    return *_packed(rng, _members(rng) | {name: encode(picture(rng), "PNG")}), None
-
-
-def _odd_entries(rng: Random):
-    """Entries of a tar that are no files."""
+def _odd_entry(rng: Random):
     info = tarfile.TarInfo("cat/odd.png")
-    info.type = choose(
-        rng, [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.DIRTYPE]
-    )
-    info.linkname = choose(rng, ["/etc/passwd", "0.png", "odd.png", "../../../etc/passwd", "../.."])
-    return ".tar.gz", _tar(_members(rng), info), None
-
-
-def _inflated(rng: Random):
-    """Little that unpacks to much."""
-    return *_packed(rng, _members(rng) | {"cat/zeros.png": bytes(300_000_000)}), None
+    info.type, info.linkname = choose(rng, ODD_ENTRIES), choose(rng, LINKS)
+    return ".tar", _tar(_members(rng), info), None
 
 
 def _odd_archive(rng: Random):
     members = _members(rng)
-    return choose(
-        rng,
-        [
-            (".zip", _zip({}), False),
-            (".tar.gz", _tar({}), False),
-            (".zip", b"PK\x03\x04" + rng.bytes(100), False),
-            (".tar.gz", b"\x1f\x8b" + rng.bytes(100), False),
-            (".zip", _zip({"inner.zip": _zip(members)}), None),
-            (".zip", _zip({"a.txt": b"no images"}), False),
-            (".zip", _zip({f"{row}.png": data for row, data in enumerate(members.values())}), None),
-        ],
-    )
+    flat = {f"{row}.png": data for row, data in enumerate(members.values())}
+    odd = [({}, False), ({"a.txt": b"no images"}, False), ({"a.zip": _zip(members)}, None)]
+    return _archive(rng, *choose(rng, [*odd, (flat, None)]))
 
 
 MAKERS: dict[str, Maker] = {
-    "unchanged Parquet": _parquet(_good_parquet, True),
-    "unchanged archive": _good_archive,
-    "truncated Parquet": _parquet(lambda rng: truncated(rng, _good_parquet(rng)), None),
-    "truncated archive": _broken_archive(truncated),
-    "flipped bytes in Parquet": _parquet(lambda rng: flipped(rng, _good_parquet(rng)), None),
-    "flipped bytes in archive": _broken_archive(flipped),
-    "bytes put into Parquet": _parquet(lambda rng: spliced(rng, _good_parquet(rng)), None),
-    "bytes put into archive": _broken_archive(spliced),
-    "odd columns": _parquet(_odd_parquet, None),
-    "odd names": _odd_names,
-    "empty Parquet": _parquet(_empty_parquet, False),
-    "odd entries": _odd_entries,
-    "no Parquet": _parquet(lambda rng: rng.bytes(int(rng.integers(0, 200))), False),
+    "unchanged Parquet": _good_parquet,
+    "unchanged archive": lambda rng: _archive(rng, _members(rng), True),
+    "odd columns": _odd_parquet,
+    "empty Parquet": _empty_parquet,
+    "no Parquet": lambda rng: (".parquet", rng.bytes(int(rng.integers(0, 200))), False),
+    "odd names": lambda rng: _archive(rng, _members(rng) | {choose(rng, ODD_NAMES): b"\0"}, None),
+    "odd entries": _odd_entry,
     "odd archive": _odd_archive,
-    "files beside images": _accompanied,
+    **{f"{name} in Parquet": maker for name, maker in damaged(_good_parquet).items()},
+    **{
+        f"{name} in archive": maker
+        for name, maker in damaged(lambda rng: _archive(rng, _members(rng), None)).items()
+    },
 }
-RARE: dict[str, Maker] = {"archive that inflates": _inflated}
+# Little that unpacks to much; one is enough.
+BIG: dict[str, Maker] = {
+    "inflates": lambda rng: (".zip", _zip(_members(rng) | {"cat/0": bytes(300_000_000)}), None)
+}

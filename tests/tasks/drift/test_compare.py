@@ -3,10 +3,11 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from scipy.spatial.distance import cdist
 
 from retrain.project import Project
 from tasks.data.image_facts import is_sampled, lot, measure, schema
-from tasks.drift.compare import compare, shares
+from tasks.drift.compare import compare, energy, shares
 from tasks.drift.report import TEST_SPLIT, report, sentence
 from tests.tasks.data.test_reference import VERSION
 from tests.tasks.toy_data import png
@@ -36,7 +37,7 @@ def draw(seed: int, rows: int = 400, **changed) -> pa.Table:
 
 
 def scores(reference: pa.Table, incoming: pa.Table) -> dict[str, float]:
-    return {each.feature: each.score for each in compare(reference, incoming)}
+    return {each["feature"]: each["score"] for each in compare(reference, incoming)}
 
 
 def test_a_sample_is_not_far_from_itself_nor_from_another_of_the_same_images():
@@ -51,15 +52,19 @@ def test_a_sample_is_not_far_from_itself_nor_from_another_of_the_same_images():
 def test_distances_means_and_scores_are_those_of_their_formulas():
     one = draw(0, 4, label=["ant", "ant", "bee", "bee"], brightness=[1.0, 2.0, 3.0, 4.0])
     other = draw(1, 4, label=["bee", "cat", "bee", "bee"], brightness=[3.0, 4.0, 5.0, 7.0])
-    features = {each.feature: each for each in compare(one, other)}
+    features = {each["feature"]: each for each in compare(one, other)}
     assert tuple(features) == NAMES
     label, brightness = features["label"], features["brightness"]
-    assert (label.distance, label.reference, label.incoming) == (0.5, None, None)
-    assert (brightness.distance, brightness.reference, brightness.incoming) == (0.5, 2.5, 4.75)
-    assert brightness.yardstick - brightness.usual >= 1 / 4
+    assert [*label.values()][1:4] == [None, None, 0.5]
+    assert (brightness["distance"], brightness["reference"], brightness["incoming"]) == (
+        0.5,
+        2.5,
+        4.75,
+    )
+    assert brightness["yardstick"] - brightness["usual"] >= 1 / 4
     for each in features.values():
-        reach = each.yardstick - each.usual
-        assert each.score == pytest.approx(max(0.0, each.distance - each.usual) / reach)
+        reach = each["yardstick"] - each["usual"]
+        assert each["score"] == pytest.approx(max(0.0, each["distance"] - each["usual"]) / reach)
 
 
 def test_two_images_of_a_thousand_that_are_unlike_a_constant_are_no_drift():
@@ -104,12 +109,12 @@ def test_without_features_the_embedding_is_not_compared():
     unknown = draw(1, features=[None] * 400)
     for samples in ((draw(0), unknown), (unknown, draw(0)), (unknown, unknown)):
         *others, last = compare(*samples)
-        assert (last.feature, last.distance, last.score) == ("embedding", None, None)
-        assert all(each.score is not None for each in others)
+        assert (last["feature"], last["distance"], last["score"]) == ("embedding", None, None)
+        assert all(each["score"] is not None for each in others)
     some = [
         row if number % 2 else None for number, row in enumerate(draw(1)["features"].to_pylist())
     ]
-    assert compare(draw(0), draw(1, features=some))[-1].score < 1.5
+    assert compare(draw(0), draw(1, features=some))[-1]["score"] < 1.5
 
 
 def test_few_images_prove_little():
@@ -157,3 +162,20 @@ def test_the_sample_does_not_follow_the_splits_which_the_digests_beginning_decid
     stuck = [is_sampled(lot(f"{number}.png", "00" * 32), 10_000) for number in range(5000)]
     assert 400 < sum(stuck) < 600  # copies of an image, as many as of others
     assert all(is_sampled(digest, 1000) for digest in digests[:100])
+
+
+def distance(reference: np.ndarray, incoming: np.ndarray) -> float:
+    is_incoming = np.arange(len(reference) + len(incoming)) >= len(reference)
+    return energy(np.concatenate([reference, incoming]), is_incoming[None])[0]
+
+
+def test_the_distance_is_that_of_the_formula():
+    rng = np.random.default_rng(0)
+    one, other = rng.normal(size=(30, 5)), rng.normal(1, 2, size=(20, 5))
+    between, first, second = (
+        cdist(a, b).mean() for a, b in ((one, other), (one, one), (other, other))
+    )
+    expected = ((2 * between - first - second) / (2 * between)) ** 0.5
+    assert distance(one, other) == pytest.approx(expected)
+    assert distance(one * 7, other * 7) == pytest.approx(expected)
+    assert distance(one[:1], one[:1]) == 0

@@ -254,16 +254,8 @@ def test_several_processes_say_what_the_evaluation_said(
     monkeypatch.setattr(served, "MAX_ROWS", 10)
     monkeypatch.setattr("joblib.cpu_count", lambda: 2)
     images = read_images(open_raw_dataset(WORKLOAD.data, data[0]), data[1].folder, SPLIT)
-    served.start_ahead()
-    served.start_ahead()  # one is enough
-    assert served._ahead.qsize() == 1
-    program = served._ahead.get()
-    process = program.process
-    served._ahead.put(program)
-    del program
+    served.start_ahead()  # one of the processes is there already
     answers = list(served.ask(written, images, ROWS, project.root))
-    assert served._ahead.empty()
-    assert process.poll() is not None  # it answered, and was ended with the other one
     assert [len(each.labels) for each in answers] == [10, 10, 10, 10, 5]
     assert {each.known for each in answers} == {LABELS}
     evaluated = pq.read_table(scores.folder / "predictions.parquet")

@@ -1,8 +1,8 @@
 import json
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from sklearn.metrics import accuracy_score
 
 import models
@@ -41,18 +42,6 @@ ROWS = 45
 FP32 = Evaluate(batch_size=16, precision="fp32")
 
 
-@dataclass(frozen=True)
-class Scored:
-    """An evaluation that has been run."""
-
-    trained: Artifact
-    images: Artifact
-    folder: Path
-    facts: dict[str, Any]
-    run_id: str
-    project: Project
-
-
 @pytest.fixture(scope="module")
 def scored(tmp_path_factory, ray_session):
     """A model as `train` leaves it, with its history and its MLflow run, and its evaluation."""
@@ -63,7 +52,9 @@ def scored(tmp_path_factory, ray_session):
     run_id = write_report(trained, project)
     images = write_prepared(root / "images", ROWS)
     folder, facts = run(root / "evaluate", trained, images, project)
-    return Scored(trained, images, folder, facts, run_id, project)
+    return SimpleNamespace(
+        trained=trained, images=images, folder=folder, facts=facts, run_id=run_id, project=project
+    )
 
 
 def run(folder: Path, trained: Artifact, images: Artifact, project: Project):
@@ -118,7 +109,10 @@ def test_a_model_whose_labels_stand_in_another_order_is_scored_by_name(scored, t
     # The same network, its outputs and their names turned round together.
     turned = write_model(tmp_path / "turned", labels=LABELS[::-1])
     write_report(turned, scored.project)
-    _turn_outputs(scored.trained.folder / "model", turned.folder / "model")
+    weights = load_file(scored.trained.folder / "model" / "model.safetensors")
+    for name in ("classifier.classifier.weight", "classifier.classifier.bias"):
+        weights[name] = weights[name].flip(0).contiguous()
+    save_file(weights, turned.folder / "model" / "model.safetensors")
     _, facts = run(tmp_path / "evaluate", turned, scored.images, scored.project)
     assert facts["metrics"] == pytest.approx(scored.facts["metrics"])
 
@@ -144,33 +138,21 @@ def test_a_class_that_the_model_does_not_know_is_counted_as_wrong(scored, tmp_pa
     assert facts["metrics"]["log_loss"] == pytest.approx(expected)
 
 
-def renamed(images: Artifact, folder: Path) -> Artifact:
-    """The same test images in another encoding and order, under other names."""
-    shutil.copytree(images.folder, folder)
-    rows = pd.read_parquet(folder / "test" / "rows.parquet").iloc[::-1]
-    rows["path"] = [f"{name}.bmp" for name in rows["path"]]
-    rows["sha256"] = [f"{number:064x}" for number in range(len(rows))]
-    rows.to_parquet(folder / "test" / "rows.parquet")
-    labels = np.load(folder / "test" / "labels.npy")
-    np.save(folder / "test" / "labels.npy", labels[::-1])
-    for shard in (folder / "test").glob("images-*.npy"):
-        shard.unlink()
-    np.save(folder / "test" / "images-00000.npy", pixels(ROWS)[::-1])
-    return replace(images, folder=folder)
-
-
 def test_the_test_images_are_a_set_of_pixels(scored, tmp_path):
-    _, facts = run(
-        tmp_path / "again", scored.trained, renamed(scored.images, tmp_path / "images"),
-        scored.project,
-    )  # fmt: skip
+    renamed = replace(scored.images, folder=tmp_path / "images")
+    shutil.copytree(scored.images.folder, renamed.folder)
+    rows = pd.read_parquet(renamed.folder / "test" / "rows.parquet")
+    for name in ("path", "sha256"):  # other files with the same pixels
+        rows[name] = [f"{number:064x}" for number in range(ROWS)]
+    rows.to_parquet(renamed.folder / "test" / "rows.parquet")
+    _, facts = run(tmp_path / "again", scored.trained, renamed, scored.project)
     assert facts["test_images"] == scored.facts["test_images"]
     more = write_prepared(tmp_path / "more", ROWS + 1)
     _, facts = run(tmp_path / "other", scored.trained, more, scored.project)
     assert facts["test_images"] != scored.facts["test_images"]
 
 
-def version_of(scored: Scored, weights: str, run_id: str) -> ModelVersion:
+def version_of(scored, weights: str, run_id: str) -> ModelVersion:
     """A registered version with certain weights."""
     candidate = Candidate(
         name="toy", weights=weights, package_digest="package", train_digest=weights, train_key=None,
@@ -207,15 +189,6 @@ def test_what_a_version_has_learnt_includes_what_its_start_had(scored, tmp_path)
     version, learnt = version_after(scored, tmp_path / "fourth", 3, "gone", scored.images)
     assert learnt is None
     assert learnt_images(scored.project, version) is None
-
-
-def _turn_outputs(source: Path, target: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
-    weights = load_file(source / "model.safetensors")
-    for name in ("classifier.classifier.weight", "classifier.classifier.bias"):
-        weights[name] = weights[name].flip(0).contiguous()
-    save_file(weights, target / "model.safetensors")
 
 
 def test_the_same_model_gives_the_same_bytes_again_and_plots_for_people(scored, tmp_path):

@@ -15,20 +15,19 @@ from retrain.workload import Gate
 from tasks.data.metrics import METRICS
 from tasks.data.predictions import image_id
 from tasks.gate import any_two
-from tasks.gate.any_two import Shown, read_answers, sentences
+from tasks.gate.any_two import IMAGES, read_answers, sentences
 from tasks.predict.predict import schema
 
 CLASSES = ("ant", "bee")
 A, B = "toy version 1", "toy version 2"
 
 
-def shown(labels) -> list[Shown]:
+def shown(labels) -> pa.Table:
     """Images of these classes; each has content of its own."""
     digests = [hashlib.sha256(str(row).encode()).hexdigest() for row in range(len(labels))]
-    return [
-        Shown(f"{row}.png", digest[::-1], label, digest)
-        for row, (label, digest) in enumerate(zip(labels, digests, strict=True))
-    ]
+    paths = [f"{row}.png" for row in range(len(labels))]
+    columns = (paths, [digest[::-1] for digest in digests], list(labels), digests)
+    return pa.table([pa.array(column, pa.string()) for column in columns], IMAGES)
 
 
 def answers(folder, images, given, known=CLASSES, confidence=0.75):
@@ -39,13 +38,13 @@ def answers(folder, images, given, known=CLASSES, confidence=0.75):
     rest = (1 - confidence) / (len(known) - 1)
     rows = [
         {
-            "path": image.path,
+            "path": image["path"],
             "label": label,
             "probabilities": label and [confidence if name == label else rest for name in known],
-            "sha256": image.sha256,
+            "sha256": image["sha256"],
             "error": None if label else "no image",
         }
-        for image, label in zip(images, given, strict=True)
+        for image, label in zip(images.to_pylist(), given, strict=True)
     ]
     described = schema().with_metadata({"labels": json.dumps(known)})
     folder.mkdir(parents=True, exist_ok=True)
@@ -95,7 +94,7 @@ def test_the_second_is_compared_with_the_first_in_every_metric(tmp_path):
 
 def test_images_that_either_was_trained_on_are_left_out(tmp_path):
     labels = CLASSES * 30
-    ids = [image_id(image.pixels) for image in shown(labels)]
+    ids = [image_id(pixels) for pixels in shown(labels)["pixels"].to_pylist()]
     learnt = (np.array(sorted(ids[:10]), np.uint64), np.array(sorted(ids[5:25]), np.uint64))
     found, differences = compared(tmp_path, labels, range(30), (), learnt)
     assert (found["learnt"], found["recorded"]) == ([10, 20], [True, True])
@@ -123,21 +122,19 @@ def test_what_cannot_be_compared_is_left_out_and_counted(tmp_path):
     assert (found["other_classes"], found["images"], found["same"]) == (2, 2, 1)
     assert (found["only_a"], found["only_b"]) == (0, 1)
     assert differences.to_pylist()[0] == {
-        "path": "1.png", "sha256": images[1].sha256, "label": "bee", "a_label": "ant",
+        "path": "1.png", "sha256": images["sha256"][1].as_py(), "label": "bee", "a_label": "ant",
         "a_confidence": 0.75, "b_label": "bee", "b_confidence": 0.75, "compared": True,
     }  # fmt: skip
     assert differences["path"].to_pylist() == ["1.png", "2.png", "3.png", "5.png"]
     assert differences["compared"].to_pylist() == [True, False, False, False]
     said = sentences(found, A, B)
     assert said[3:] == [
+        "1 image was left out: one of the two could not classify them.",
         f"It is not recorded which images {A} was trained on; none were left out.",
         f"It is not recorded which images {B} was trained on; none were left out.",
-        f"2 images were left out: {A} or {B} does not know their classes. The comparison is of the "
-        "classes that both know.",
-        "1 image was left out, without a class.",
-        "1 image was left out: one of the two could not classify them.",
+        f"2 images were left out: {A} or {B} does not know their classes.",
+        "1 image was left out: they have no class.",
         "Both give the same label for 1 of 5 images (20.0%).",
-        any_two.NOTHING_FOLLOWS,
     ]
 
 
@@ -148,8 +145,8 @@ def test_the_classes_that_differ_most_come_first(tmp_path):
     def given(wrong):
         """Labels of which as many are wrong of each class."""
         return [
-            "a" if row % 10 < wrong.get(image.label, 0) else image.label
-            for row, image in enumerate(images)
+            "a" if row % 10 < wrong.get(label, 0) else label
+            for row, label in enumerate(images["label"].to_pylist())
         ]
 
     a = answers(tmp_path / "a", images, given({"b": 1, "c": 5, "d": 2, "e": 4}), known)
@@ -170,7 +167,7 @@ def test_without_classes_that_a_model_knows_only_the_labels_are_compared(tmp_pat
     a = answers(tmp_path / "a", images, ["ant"] * 7 + [None])
     b = answers(tmp_path / "b", images, ["ant"] * 4 + ["bee"] * 4)
     found, differences = any_two.compare(a, b, images, (None, None), Gate())
-    for others in (images[:1], images[::-1]):
+    for others in (images.slice(0, 1), images.take([*range(7, -1, -1)])):
         with pytest.raises(ValueError, match="The images have changed"):
             read_answers(tmp_path / "a" / "answers.parquet", others)
     assert not found["labelled"]
@@ -181,7 +178,6 @@ def test_without_classes_that_a_model_knows_only_the_labels_are_compared(tmp_pat
         "Both give the same label for 4 of 7 images (57.1%).",
         f"The images have no class that {A} or {B} knows: their labels are compared.",
         "1 image was left out: one of the two could not classify them.",
-        any_two.NOTHING_FOLLOWS,
     ]
 
 

@@ -1,20 +1,17 @@
 """The comparison as a step: which images it is of, and which number it has."""
 
 import hashlib
-from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from retrain.project import Project
-from retrain.registry import versions
 from retrain.step import REPORT, following
 from retrain.store import Artifact
-from retrain.workload import Data, Gate, Model, Workload
-from tasks.data.champion import Opponents, Registered, Scored
+from retrain.workload import Gate
 from tasks.data.learnt_images import LEARNT
 from tasks.data.predictions import image_id
 from tasks.data.slices import FILE, NO_SLICES, Slices
@@ -166,40 +163,29 @@ def test_of_many_slices_one_has_to_be_surer_to_be_worse(tmp_path):
         assert metrics["accuracy[site=0]"]["outcome"] == outcome
 
 
-@dataclass
-class Runner:
-    """Notes what a comparison is given, and compares nothing."""
-
-    workload: Workload
-    project: Project
-    terms: dict = field(default_factory=dict)
-
-    def __call__(self, step, scores, evaluation, terms):
-        self.terms[step.name] = terms
-        return Artifact(step.name, "k", "d", Path(), {"of": step.name})
-
-
-def scored(number: int) -> Scored:
+def scored(number: int) -> SimpleNamespace:
     """A version as the registry would give it, with its scores."""
-    version = versions.ModelVersion(
-        name="toy", weights="w", package_digest=f"p{number}", train_digest=f"t{number}",
-        train_key=None, start=None, family="vit", images={}, classes=None, metrics={}, data=None,
-        commit=None, run_id="r", version=number, aliases=(), verdict=None, created="now",
-    )  # fmt: skip
+    digests = {"package_digest": f"p{number}", "train_digest": f"t{number}"}
+    version = SimpleNamespace(version=number, **digests)
     evaluation = Artifact("evaluate_champion", "k", "d", Path(), {"metrics": {"accuracy": 0.9}})
-    return Scored(Registered(Project(Path()), version), evaluation)
+    return SimpleNamespace(registered=SimpleNamespace(version=version), evaluation=evaluation)
 
 
 def opponents(tmp_path, monkeypatch, challenger, reference=None, learnt=None, no_worse=()):
     """What a challenger is compared with, and the terms of each comparison."""
+    given = {}
+
+    def run(step, scores, evaluation, terms):
+        given[step.name] = terms
+        return Artifact(step.name, "k", "d", Path(), {"of": step.name})
+
     monkeypatch.setattr(comparison, "learnt_images", lambda project, version: learnt)
     rules = Gate(slices=("site",), no_worse=no_worse)
-    workload = Workload(name="toy", data=Data(path="data"), model=Model(family="vit"), gate=rules)
-    runner = Runner(workload, Project(tmp_path))
+    run.workload, run.project = SimpleNamespace(gate=rules), None
     scores = Artifact("evaluate", "k", "d", tmp_path, challenger)
-    with following(runner):
+    with following(run):
         made = compare_with(scores, divided(tmp_path, ["Lyon"]), scored(3), reference)
-    return made, runner.terms
+    return made, given
 
 
 @pytest.mark.parametrize(
@@ -213,7 +199,6 @@ def opponents(tmp_path, monkeypatch, challenger, reference=None, learnt=None, no
 def test_a_model_is_compared_unless_it_is_the_opponent(
     tmp_path, monkeypatch, challenger, is_compared
 ):
-    assert compare_with(None, NO_SLICES, None, None) == Opponents(None, None)
     made, terms = opponents(tmp_path, monkeypatch, challenger)
     champion = made.champion
     assert champion.comparison == ({"of": "compare_champion"} if is_compared else None)

@@ -5,9 +5,8 @@ import pytest
 from scipy.stats import binomtest
 
 from tasks.data.metrics import Predictions
-from tasks.gate.accuracies import p_value
 from tasks.gate.draws import draws
-from tasks.gate.paired import COMPARABLE, compare, holm, images_needed
+from tasks.gate.paired import COMPARABLE, compare, holm, p_value
 from tasks.gate.pairs import Pairs
 
 NAMES = ("a", "b")
@@ -41,15 +40,18 @@ def test_better_is_decided_by_mcnemars_exact_test(gained, lost):
 def test_where_nothing_was_gained_the_limit_is_that_of_clopper_and_pearson(lost):
     both = pairs(0, lost, 100 - lost)
     exact = binomtest(lost, 100).proportion_ci(0.9, method="exact").high  # 5 % on this side
-    assert compare(both, "accuracy", 0.01, 0.05).low == pytest.approx(-exact)
+    assert compare(both, "accuracy", 0.01, 0.05)["low"] == pytest.approx(-exact)
 
 
 @pytest.mark.parametrize("metric", [*COMPARABLE, "recall[a]", "f1[b]", "precision[a]"])
 def test_it_is_antisymmetric(metric):
     both = pairs(12, 5, 150, 33)
     one, other = (compare(each, metric, 0.01, 0.03) for each in (both, both.swapped))
-    assert (one.low, one.high) == (pytest.approx(-other.high), pytest.approx(-other.low))
-    assert one.low < one.difference < one.high
+    assert (one["low"], one["high"]) == (
+        pytest.approx(-other["high"]),
+        pytest.approx(-other["low"]),
+    )
+    assert one["low"] < one["difference"] < one["high"]
 
 
 def test_the_draws_of_an_accuracy_agree_with_its_probability():
@@ -70,8 +72,8 @@ def test_the_draws_of_an_accuracy_agree_with_its_probability():
 @pytest.mark.parametrize("metric", [*COMPARABLE, "f1[b]"])
 def test_nothing_is_sure_where_nothing_was_seen_to_differ(metric):
     found = compare(pairs(0, 0, 40), metric, 0.01, 0.05)
-    assert (found.difference, found.outcome) == (0.0, "cannot tell")
-    assert found.low < -0.01 < 0.01 < found.high
+    assert (found["difference"], found["outcome"]) == (0.0, "cannot tell")
+    assert found["low"] < -0.01 < 0.01 < found["high"]
 
 
 @pytest.mark.parametrize(
@@ -94,11 +96,11 @@ def test_nothing_is_sure_where_nothing_was_seen_to_differ(metric):
 )
 def test_the_outcomes_of_a_comparison_of_accuracies(gained, lost, both, margin, outcome):
     found = compare(pairs(gained, lost, both), "accuracy", margin, 0.05)
-    assert found.outcome == outcome
-    assert found.difference == pytest.approx((gained - lost) / (gained + lost + both))
-    assert -1 <= found.low <= found.difference <= found.high <= 1
-    assert found.low < found.high
-    assert found.p_worse == p_value(lost, gained, gained + lost + both, 0.0)
+    assert found["outcome"] == outcome
+    assert found["difference"] == pytest.approx((gained - lost) / (gained + lost + both))
+    assert -1 <= found["low"] <= found["difference"] <= found["high"] <= 1
+    assert found["low"] < found["high"]
+    assert found["p_worse"] == p_value(lost, gained, gained + lost + both, 0.0)
 
 
 def test_the_worst_of_several_claims_has_to_be_the_surest():
@@ -121,9 +123,9 @@ def test_a_model_that_is_worse_by_the_margin_passes_no_oftener_than_the_level():
 def test_the_metric_of_a_class_is_of_its_images():
     labels = np.array([0] * 95 + [1] * 5)
     both = Pairs(NAMES, 2, answers(labels, labels == 0), answers(labels, np.ones(100, bool)))
-    assert compare(both, "recall[b]", 0.01, 0.05).difference == -1.0
-    assert compare(both, "recall[a]", 0.01, 0.05).difference == 0.0
-    assert compare(both, "precision[a]", 0.01, 0.05).difference == pytest.approx(-0.05)
+    assert compare(both, "recall[b]", 0.01, 0.05)["difference"] == -1.0
+    assert compare(both, "recall[a]", 0.01, 0.05)["difference"] == 0.0
+    assert compare(both, "precision[a]", 0.01, 0.05)["difference"] == pytest.approx(-0.05)
     assert both.score(both.challenger, "precision[a]") == 0.95
     assert both.of_class("b").rows == 5
     assert both.of_class("nobody").rows == 0
@@ -133,19 +135,18 @@ def test_the_metric_of_a_class_is_of_its_images():
 def test_the_outcomes_of_a_comparison_of_drawn_differences(metric):
     given = [((30, 5, 325), 0.01), ((6, 6, 348), 0.06), ((5, 30, 325), 0.01), ((6, 6, 348), 0.01)]
     found = [compare(pairs(*counts), metric, margin, 0.05) for counts, margin in given]
-    outcomes = [comparison.outcome for comparison in found]
+    outcomes = [comparison["outcome"] for comparison in found]
     assert outcomes == ["better", "not worse", "worse", "cannot tell"]
-    assert found[2].p_worse < 0.001 < 0.99 < found[0].p_worse
+    assert found[2]["p_worse"] < 0.001 < 0.99 < found[0]["p_worse"]
 
 
 def test_the_visible_difference_is_that_of_connors_formula():
     """Connor (1987): (z of the level + z of the power)^2 share / rows = difference^2."""
     found = compare(pairs(20, 16, 324), "accuracy", 0.01, 0.05)
-    assert found.visible == pytest.approx((1.6449 + 0.8416) * np.sqrt(0.1 / 360), rel=1e-4)
-    assert compare(pairs(0, 0, 360), "accuracy", 0.01, 0.05).visible == 1 / 360
-    spread = compare(pairs(20, 16, 324), "macro_recall", 0.01, 0.05).visible
-    assert spread == pytest.approx(found.visible, rel=0.05)
-    assert images_needed(360, 0.04, 0.02) == 1440
+    assert found["visible"] == pytest.approx((1.6449 + 0.8416) * np.sqrt(0.1 / 360), rel=1e-4)
+    assert compare(pairs(0, 0, 360), "accuracy", 0.01, 0.05)["visible"] == 1 / 360
+    spread = compare(pairs(20, 16, 324), "macro_recall", 0.01, 0.05)["visible"]
+    assert spread == pytest.approx(found["visible"], rel=0.05)
 
 
 def skewed() -> Pairs:
@@ -181,10 +182,11 @@ def test_a_comparison_gives_the_figures_that_it_always_gave(
     metric, difference, low, high, visible, p_worse
 ):
     found = compare(skewed(), metric, 0.02, 0.05)
-    figures = (found.difference, found.low, found.high, found.visible, found.p_worse)
-    assert figures == pytest.approx((difference, low, high, visible, p_worse), abs=1e-6)
+    assert found.pop("outcome")
+    expected = (difference, low, high, visible, p_worse)
+    assert [*found.values()] == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize(("gained", "lost", "outcome"), [(5, 0, "better"), (0, 5, "worse")])
 def test_a_claim_holds_where_its_probability_is_the_level(gained, lost, outcome):
-    assert compare(pairs(gained, lost, 355), "accuracy", 0.0, 1 / 32).outcome == outcome
+    assert compare(pairs(gained, lost, 355), "accuracy", 0.0, 1 / 32)["outcome"] == outcome

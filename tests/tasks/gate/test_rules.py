@@ -156,3 +156,9 @@ def workload(**rules) -> Workload:
 def test_rules_that_nothing_can_be_judged_by_are_found_before_a_run(rules, fault):
     [found] = gate.check(workload(**rules), None)  # type: ignore[arg-type]
     assert found.startswith(fault)
+
+
+def test_rules_about_slices_and_classes_may_be_of_any_value():
+    names = ("accuracy[site=Oslo]", "accuracy[site]", "recall[cat]")
+    rules = {"min": dict.fromkeys(names, 0.5), "no_worse": names, "slices": ("site",)}
+    assert list(gate.check(workload(**rules), None)) == []  # type: ignore[arg-type]
