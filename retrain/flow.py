@@ -248,8 +248,7 @@ class StepsFlow(Flow[..., Any]):
 
         Args:
             workload: An entry of `params.yaml`.
-            overrides: Parameters that replace the file's, by dotted name: `{"train.lr": 0.0005}`;
-                an empty text drops one to its default.
+            overrides: Values by dotted name: `{"train.lr": 0.0005}`; an empty text is the default.
             data_rev: A git revision whose version of the data is used; the working tree's if None.
             refresh: Run every step, even those whose output is in the store.
             run: Follow the steps even if nothing has changed.

@@ -24,6 +24,7 @@ from retrain.step import TrialContext
 _SCRATCH = "scratch"
 _LAST = "last"
 _HOLDS = ".holds"
+_KILLED_SECONDS = 7 * 86400.0
 ROOTS = "roots"
 _FILES = "files.json"  # of a scratch: which files it was made from
 
@@ -231,15 +232,17 @@ class Store:
             self._release(hold)
 
     def oldest_run(self) -> float:
-        """When the oldest run began that goes on, or was killed and not forgotten.
+        """When the oldest run began that goes on, or was killed and not forgotten for a week.
 
         Returns:
             Seconds since the epoch; now if there is none.
         """
-        began = [time()]
+        began, killed = [time()], set(self._free_holds())
         for hold in (self.root / _HOLDS).glob("*.lock"):
             with suppress(FileNotFoundError):  # it has ended
-                began.append(hold.stat().st_mtime)
+                start = hold.stat().st_mtime
+                if hold not in killed or time() - start < _KILLED_SECONDS:
+                    began.append(start)
         return min(began)
 
     def _free_holds(self) -> Iterator[Path]:

@@ -169,7 +169,8 @@ def test_what_was_used_or_made_in_the_last_day_stays(project, store):
     assert not made.folder.exists()
 
 
-def test_what_a_killed_run_goes_on_from_stays_until_another_run_has_begun(project, store):
+@pytest.mark.parametrize("ended", ["forgotten", "a week ago"])
+def test_what_a_killed_run_goes_on_from_stays_until_another_run_has_begun(project, store, ended):
     used = made_with(project, store, 0.1)
     program = [sys.executable, "-c", KILLED, str(project.root), used.key]
     assert subprocess.run(program, check=False).returncode == -signal.SIGKILL
@@ -177,7 +178,10 @@ def test_what_a_killed_run_goes_on_from_stays_until_another_run_has_begun(projec
     for _ in range(2):
         assert gc.collect(project) == []
     assert (store.scratch("toy", "killed") / "checkpoint").exists()
-    store.forget_killed_runs()
+    if ended == "forgotten":
+        store.forget_killed_runs()
+    else:
+        age(store.root, 24 * 7)
     assert collected(project, "scratch") == ["toy killed"]
     assert not used.folder.exists()
 
