@@ -1,7 +1,6 @@
 """Trains the network with Ray Train, in this process or on workers, and tracks it in MLflow.
 
-- `checks.py` finds faults before a run, `estimate.py` says what it takes, `rehearsal.py` tries a
-  network of the user's, and `notices.py` says what may surprise
+- `checks.py` finds faults before a run, and `estimate.py` says what it takes
 - `launch.py` starts the workers; `loops/` has the training loops, of which one is imported, and
   `job.py` their arguments
 - `sampler.py` and `ingest.py` bring the images; `augment.py` changes them
@@ -31,8 +30,7 @@ from retrain.workload import Model, Scale, Train, Workload, flatten
 from tasks.data.embeddings import prepared_by
 from tasks.data.raw_dataset import READERS
 from tasks.data.shards import SOURCE_MODULE
-from tasks.train import notices
-from tasks.train.checks import check, check_slowly
+from tasks.train.checks import check, check_slowly, notices
 from tasks.train.estimate import forecast
 from tasks.train.ingest import CROPPING, DATALOADER, STREAM
 from tasks.train.job import TrainingJob
@@ -68,9 +66,7 @@ SCALE = (
         "tasks.compute.placement",
         "tasks.train.checks",
         "tasks.train.estimate",
-        "tasks.train.notices",
         "tasks.train.progress",
-        "tasks.train.rehearsal",
     ),
     hours=7 * 24,
     imports=("mlflow", "torch", "ray.train.torch", "transformers.modeling_utils"),
@@ -108,7 +104,7 @@ def train(
         TimeoutError, ray.train.TrainingFailedError: As `launch` does.
     """
     job = _job(model, hyperparameters, scale, images, pulled, start, workspace)
-    for line in notices.of_training(job, start):
+    for line in notices(job, start):
         console.say(line)
     with _tracked(workspace, _parameters(job), images.digest) as run:
         log = partial(tracking.log_epochs, workspace.project, run.run_id)
