@@ -5,7 +5,6 @@
 - a network of the user's that cannot be saved and loaded
 """
 
-import math
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
 from importlib import import_module
@@ -94,10 +93,11 @@ Rules = list[tuple[bool, str]]  # whether each is broken, and what is said then
 def _unused(workload: Workload) -> Rules:
     """The settings that the training loop would not follow."""
     train = workload.train
+    changed = train.model_dump(exclude_defaults=True)
     named = FUNCTION if train.function else "the project's own loop"
     unused = sorted(set(Train.model_fields) - used_by(train))
     return [
-        *((name in _changed(train), f"train.{name}: {named} does not use it.") for name in unused),
+        *((name in changed, f"train.{name}: {named} does not use it.") for name in unused),
         (
             train.function is not None and workload.images.storage == "source",
             f"images.storage: {named} needs prepared images, and not source.",
@@ -115,7 +115,8 @@ def _unused(workload: Workload) -> Rules:
 
 def _unfit(workload: Workload) -> Rules:
     """The settings of the own loop that do not go with the network, or with each other."""
-    train, changed = workload.train, _changed(workload.train)
+    train = workload.train
+    changed = train.model_dump(exclude_defaults=True)
     is_custom = workload.model.family == "custom"
     is_divided = workload.scale.strategy == "fsdp" and train.function is None
     known = "it needs a network of transformers, with a known last layer."
@@ -138,12 +139,6 @@ def _unfit(workload: Workload) -> Rules:
             for name in ("lora", "freeze_epochs", "ema")
         ),
     ]
-
-
-def _changed(train: Train) -> set[str]:
-    """The parameters that are not at their default."""
-    unset = Train()
-    return {name for name in Train.model_fields if getattr(train, name) != getattr(unset, name)}
 
 
 def _missing_modules(workload: Workload) -> Rules:
@@ -201,21 +196,11 @@ def notices(job: TrainingJob, start: "Start") -> Iterator[str]:
             f"train takes batches of {job.batch_size} images: {wanted} cannot be divided among "
             f"{job.scale.workers} workers."
         )
-    data, settings = open_prepared(job.images), job.settings
+    settings, images = job.settings, open_prepared(job.images).images
     if name := settings.get("pretrained"):
         with chdir(job.root):
-            lines = processing.difference(name, settings.get("pretrained_version"), data.images)
-        yield from [lines] if lines else []
-    crop = job.hyperparameters.augment.crop
-    if crop and job.ingest != "stream":
-        stored, size = data.split("train").images.shape[0], data.images["size"]
-        side = round(stored * crop**0.5)
-        if side < size:
-            yield (
-                f"train.augment.crop {crop:g} enlarges parts of {side} to {size} pixels: images "
-                f"are prepared with {stored}. If yours are larger, images.margin="
-                f"{math.ceil(size / crop**0.5) - size} or images.storage=source keeps their detail."
-            )
+            line = processing.difference(name, settings.get("pretrained_version"), images)
+        yield from [line] if line else []
 
 
 def _rehearse(settings: custom.Settings, shape: tuple[int, int, int], root: Path) -> None:

@@ -57,7 +57,7 @@ class DataLoaderIngest:
         self._rows = _Rows(batches)
         self._loader = prepare_data_loader(
             DataLoader(
-                SplitDataset(images, "train", memory_gb).loaded(),
+                SplitDataset(images, "train", memory_gb),
                 batch_sampler=self._rows,
                 num_workers=processes,
                 persistent_workers=processes > 0,
