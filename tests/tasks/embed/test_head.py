@@ -23,7 +23,7 @@ from tasks.promote.package import write_package
 from tasks.train import checkpoint
 from tests.tasks.embed.conftest import head_on
 from tests.tasks.toy_model import workspace
-from tests.tasks.train.helpers import LABELS, Trained, run
+from tests.tasks.train.helpers import LABELS, Trained, run, run_interrupted
 
 pytestmark = pytest.mark.usefixtures("few_calls")
 
@@ -32,12 +32,7 @@ RECIPE = Train(
     plateau=Plateau(factor=0.8, patience=1), warmup=0.0, clip_norm=0.0,
     best=Best(metric="val_loss"), precision="fp32",
 )  # fmt: skip
-PER_EPOCH = 6
 FP32 = Evaluate(batch_size=16, precision="fp32")
-
-
-class InterruptedTrainingError(Exception):
-    pass
 
 
 @pytest.fixture(scope="module")
@@ -92,28 +87,11 @@ def test_what_is_trained_and_kept_in_checkpoints_is_the_head(trained):
     ids=["memory", "windows"],
 )
 def test_an_interrupted_training_ends_with_the_same_bits(
-    embedded, backbone, tmp_path, monkeypatch, steps, scale
+    embedded, backbone, tmp_path, ending_before, steps, scale
 ):
-    from tasks.train.loops import torch as torch_loop
-
-    recorded = torch_loop.learning_rate
-
-    def failing(step, *others):
-        if step == 2 * PER_EPOCH + 3:
-            raise InterruptedTrainingError
-        return recorded(step, *others)
-
-    model = head_on(backbone)
-    whole = run(tmp_path / "whole", embedded.folder, RECIPE, model=model, scale=scale)
-    with monkeypatch.context() as patched:
-        patched.setattr(torch_loop, "learning_rate", failing)
-        with pytest.raises(InterruptedTrainingError):
-            run(tmp_path, embedded.folder, RECIPE, model=model, scale=scale, output="stopped")
-    steps.clear()
-    resumed = run(tmp_path, embedded.folder, RECIPE, model=model, scale=scale)
-    assert steps == list(range(2 * PER_EPOCH + 3, 6 * PER_EPOCH))
-    assert resumed.facts == whole.facts
-    assert resumed.model_files() == whole.model_files()
+    given = {"model": head_on(backbone), "scale": scale}
+    run_interrupted(tmp_path, embedded.folder, RECIPE, ending_before(15), **given)
+    assert steps == list(range(15, 6 * 6))
 
 
 def test_the_evaluation_says_what_the_network_says_of_the_images(evaluated, trained, images):

@@ -4,7 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ LABELS = ("left", "right", "top")
 SMALL = Model(family="vit", patch_size=4, hidden_size=16, layers=1, heads=2)
 KEY = "c0ffee" * 10
 NEW = Start(None)
+OFTEN = Scale(checkpoint_seconds=1e-9)  # after every step
 
 
 def write_prepared(folder: Path, rows: int = 96, val: int = 33) -> Path:
@@ -126,6 +127,28 @@ def run(
     pulled = Artifact("pull", "k", "cd" * 32, pulled or root, {})
     facts = train(model, hyperparameters, scale, prepared, pulled, start, workspace)
     return Trained(facts, folder, project)
+
+
+def run_interrupted(
+    root: Path, images: Path, recipe: Train, ending: AbstractContextManager[None], **given: Any
+) -> Trained:
+    """Trains undisturbed, and again with an interruption; holds that the bits are the same.
+
+    Args:
+        root: Gets both.
+        images: What is trained on.
+        recipe: How.
+        ending: The block in which a training is interrupted, as `ending_before` makes it.
+        given: What else `run` takes; there is a checkpoint of each step.
+    """
+    given = {"scale": OFTEN} | given
+    whole = run(root / "whole", images, recipe, **given)
+    with ending:
+        run(root, images, recipe, **given, output="interrupted")
+    resumed = run(root, images, recipe, **given)
+    assert resumed.facts == whole.facts
+    assert resumed.model_files() == whole.model_files()
+    return resumed
 
 
 @contextmanager

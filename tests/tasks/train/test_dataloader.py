@@ -3,7 +3,7 @@
 import pytest
 
 from retrain.workload import Augment, Scale, Train
-from tests.tasks.train.helpers import run
+from tests.tasks.train.helpers import run, run_interrupted
 
 HYPERPARAMETERS = Train(epochs=3, batch_size=16, lr=0.01, augment=Augment(shift=1))
 
@@ -26,6 +26,6 @@ def test_it_gives_the_same_network(images, in_memory, tmp_path, scale):
 
 def test_it_resumes_in_the_middle_of_an_epoch(images, in_memory, tmp_path, ending_before):
     scale = Scale(ingest="dataloader", data_cpus=1, checkpoint_seconds=1e-9)
-    with ending_before(8):  # of 6 in an epoch
-        run(tmp_path, images, HYPERPARAMETERS, scale=scale, output="interrupted")
-    assert run(tmp_path, images, HYPERPARAMETERS, scale=scale).facts == in_memory.facts
+    ending = ending_before(8)  # of 6 in an epoch
+    resumed = run_interrupted(tmp_path, images, HYPERPARAMETERS, ending, scale=scale)
+    assert resumed.facts == in_memory.facts
