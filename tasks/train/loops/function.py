@@ -32,6 +32,8 @@ NO_METRICS = {"checkpoint", "epoch", "seconds"}  # of an entry of the history
 # With it, Accelerate and so the Trainer of transformers find the workers of a training on CPUs.
 # Without it, each worker takes itself for the only one, and they train as many networks.
 ACCELERATE_ON_CPU = "ACCELERATE_USE_CPU"
+# What Ray says when a worker waited too long in `ray.train.report`.
+NOT_ALL_REPORTED = "collective operation timed out"
 # Of files that may hold weights.
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 # What is in the names of a network that was saved inside DDP, `torch.compile` or a wrapper for
@@ -83,6 +85,12 @@ def _call(function: Callable[..., Any], config: dict[str, Any], named: str) -> N
     except (PrunedError, MemoryError):
         raise
     except Exception as error:
+        if NOT_ALL_REPORTED in str(error):
+            raise ValueError(
+                f"{KEY}: a worker waited in ray.train.report longer than scale.timeout_seconds for "
+                "the others. All workers have to report; one of them does not, hangs or is far "
+                "slower."
+            ) from error
         if isinstance(error, OSError | RuntimeError) and not isinstance(error, FileNotFoundError):
             raise  # of the machine or of another worker, perhaps: Ray Train tries again
         if str(error).startswith(KEY):

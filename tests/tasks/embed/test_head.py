@@ -106,6 +106,7 @@ def test_the_evaluation_says_what_the_network_says_of_the_images(evaluated, trai
     assert (evaluated / "report" / "worst_mistakes.png").is_file()
 
 
+@pytest.mark.slow
 def test_the_package_is_checked_with_images_and_not_with_embeddings(
     evaluated, trained, images, tmp_path
 ):
