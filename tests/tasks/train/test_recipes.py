@@ -10,6 +10,7 @@ from retrain.project import Project
 from retrain.workload import (
     Augment,
     Best,
+    ColorJitter,
     Data,
     EarlyStopping,
     Lora,
@@ -39,7 +40,12 @@ CHOICES = {
     },
     "weights": {"balance": "loss"},
     "sampling": {"balance": "sampling", "augment": Augment(shift=1)},
-    "changes": {"augment": Augment(crop=0.5, erasing=0.2, mixup=0.2, cutmix=1.0)},
+    "changes": {
+        "micro_batch": 8,
+        "augment": Augment(
+            crop=0.5, color_jitter=ColorJitter(contrast=0.2), erasing=0.2, mixup=0.2, cutmix=1.0
+        ),
+    },
 }  # fmt: skip
 
 
