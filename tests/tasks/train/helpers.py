@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,19 +37,29 @@ def write_prepared(folder: Path, rows: int = 96, val: int = 33) -> Path:
     """uint8 (rows, 8, 8, 1): noise, with the half that names the class brighter."""
     random = np.random.default_rng(0)
     for split, count in (("train", rows), ("val", val), ("test", 9)):
-        (folder / split).mkdir(parents=True)
         labels = random.integers(0, len(LABELS), count)
         images = random.integers(0, 156, (count, 8, 8, 1), np.uint8)
         for image, label in zip(images, labels, strict=True):
             bright = (np.s_[:, :4], np.s_[:, 4:], np.s_[:4])[label]
             image[bright] += 60
-        half = count // 2
-        for number, shard in enumerate((images[:half], images[half:])):
-            np.save(folder / split / shard_name(number), shard)
-        np.save(folder / split / "labels.npy", labels)
-    (folder / "labels.json").write_text(json.dumps(LABELS))
-    (folder / "images.json").write_text(json.dumps({"size": 8, "channels": 1, "resize": "crop"}))
+        write_split(folder / split, np.array_split(images, 2), labels)
+    write_form(folder, LABELS, size=8, channels=1)
     return folder
+
+
+def write_split(folder: Path, shards: Iterable[np.ndarray], labels: np.ndarray) -> None:
+    """A split as `preprocess` or `embed` leaves it, without the origin of its rows."""
+    folder.mkdir(parents=True)
+    for number, shard in enumerate(shards):
+        np.save(folder / shard_name(number), shard)
+    np.save(folder / "labels.npy", labels)
+
+
+def write_form(folder: Path, labels: Sequence[str], size: int, channels: int) -> None:
+    """The names of the classes and the form of the images, as `preprocess` leaves them."""
+    (folder / "labels.json").write_text(json.dumps(labels))
+    form = {"size": size, "channels": channels, "resize": "crop"}
+    (folder / "images.json").write_text(json.dumps(form))
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,15 @@
 """The images that reach the training, from memory and through windows."""
 
-import json
-import time
 from itertools import chain
 
 import numpy as np
 import pytest
 import torch
 
-from tasks.data.shards import open_prepared, shard_name
+from tasks.data.shards import open_prepared
 from tasks.train.ingest import Ingest, in_order, windows
 from tasks.train.sampler import BatchSampler, Windows
+from tests.tasks.train.helpers import write_form, write_split
 
 CPU = torch.device("cpu")
 ROWS, SIZE = 53, 8
@@ -21,13 +20,10 @@ WINDOWS = Windows(batches=3, block=5)
 def split(tmp_path_factory):
     """Every pixel of an image is the number of its row, and so is its label."""
     folder = tmp_path_factory.mktemp("prepared")
-    (folder / "train").mkdir()
     images = np.repeat(np.arange(ROWS, dtype=np.uint8), SIZE * SIZE * 3)
-    for number, shard in enumerate(np.split(images.reshape(ROWS, SIZE, SIZE, 3), [20, 21, 40])):
-        np.save(folder / "train" / shard_name(number), shard)
-    np.save(folder / "train" / "labels.npy", np.arange(ROWS))
-    (folder / "labels.json").write_text(json.dumps(["a", "b"]))
-    (folder / "images.json").write_text(json.dumps({"size": SIZE, "channels": 3, "resize": "crop"}))
+    shards = np.split(images.reshape(ROWS, SIZE, SIZE, 3), [20, 21, 40])
+    write_split(folder / "train", shards, np.arange(ROWS))
+    write_form(folder, ("a", "b"), size=SIZE, channels=3)
     return open_prepared(folder).split("train")
 
 
@@ -61,23 +57,6 @@ def test_what_fits_the_memory_has_no_windows_and_what_does_not_stays_within_it(s
     found = windows(split.images, "auto", stored / 2 / 1e9, batch_size=4)
     held = 2 * found.batches * 4 * SIZE * SIZE * 3
     assert 0.6 * stored / 2 < held <= stored / 2
-
-
-def test_only_two_windows_are_read_at_a_time(split, monkeypatch):
-    read = []
-    load = type(split.images).__getitem__
-
-    def recorded(self, rows):
-        read.append(rows)
-        return load(self, rows)
-
-    monkeypatch.setattr(type(split.images), "__getitem__", recorded)
-    epoch = Ingest(split, batches(windows=WINDOWS), CPU).epoch(0, 0)
-    for _ in range(WINDOWS.batches):
-        next(epoch)
-    time.sleep(0.3)  # for the thread that reads ahead
-    epoch.close()
-    assert [len(rows) for rows in read] == [12, 12]
 
 
 def test_rows_in_order_come_in_batches_with_the_rest_at_the_end(split):

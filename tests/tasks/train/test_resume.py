@@ -1,6 +1,5 @@
 """A training that is interrupted goes on where it was and ends with the same bits."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -51,20 +50,6 @@ def test_it_goes_on_from_the_last_checkpoint(interrupted, undisturbed, images, s
     assert losses == others
 
 
-def test_ctrl_c_says_from_which_step_it_goes_on(images, tmp_path, monkeypatch, caplog):
-    recorded = torch_loop.learning_rate
-
-    def interrupted(step, *others):
-        if step == PER_EPOCH + 2:
-            os.kill(os.getpid(), signal.SIGINT)
-        return recorded(step, *others)
-
-    monkeypatch.setattr(torch_loop, "learning_rate", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, images, RECIPE, model=DROPOUT, scale=OFTEN)
-    assert "train ended at step 8. The same command goes on from there." in caplog.messages
-
-
 @pytest.mark.parametrize("stopped_at", [7, 8, 15])
 def test_images_that_are_read_in_windows_are_gone_on_with_in_any_of_them(
     images, tmp_path, ending_before, steps, stopped_at
@@ -86,12 +71,6 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     resumed = run(interrupted, images, RECIPE, model=DROPOUT)
     assert steps == list(range(2 * PER_EPOCH + 2, 4 * PER_EPOCH))
     assert resumed.facts == undisturbed.facts
-
-
-def test_a_training_that_was_over_is_not_repeated(undisturbed, images, steps):
-    again = run(undisturbed.project.root, images, RECIPE, model=DROPOUT, output="again")
-    assert steps == []
-    assert again.facts == undisturbed.facts
 
 
 def test_a_training_that_diverges_leaves_no_checkpoint_of_it(images, tmp_path, monkeypatch):
