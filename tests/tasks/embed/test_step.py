@@ -25,6 +25,7 @@ def plain_embeddings(images: Path, backbone: Path, split: str, batch_size: int) 
     network = ViTForImageClassification.from_pretrained(backbone)
     half = in_stored_units((0.5,))
     found = []
+    torch.set_num_threads(1)  # as the step does
     with torch.inference_mode():
         for first in range(0, len(pixels), batch_size):
             rows = np.arange(first, min(first + batch_size, len(pixels)))

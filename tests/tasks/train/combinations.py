@@ -174,7 +174,7 @@ class Place:
         found = found or [fault for step in steps for fault in step.check_slowly(workload, project)]
         return found[0] if found else None
 
-    def job(self, chosen: Combination, folder: Path, start: Path | None = None) -> TrainingJob:
+    def job(self, chosen: Combination, folder: Path) -> TrainingJob:
         """The training of a combination, which leaves its files in a folder."""
         workload, folder = self.workload(chosen), self.root / folder
         images = self.embeddings if chosen.network == "embedding_head" else self.images
@@ -190,7 +190,7 @@ class Place:
             scale=workload.scale.model_copy(update=memory),
             images=images,
             pulled=self.not_prepared.pulled,
-            start=start,
+            start=None,
             root=ROOT,
             scratch=folder / "scratch",
             output=folder / "model",

@@ -86,22 +86,14 @@ def train_small(place: Place, chosen: Iterable[Combination]) -> dict[Combination
         return each.loop, each.workers, str(each) if each.ingest == "stream" else ""
 
     chosen = sorted((each for each in chosen if each.is_trained), key=together)
-    starts: dict[str, Path] = {}
-    for family in sorted({each.network for each in chosen if "champion" in each.recipe}):
-        plain = Combination(family, OWN, "memory", "one process", "plain")
-        job = place.job(plain, Path(f"start-{family}"))
-        assert train_all([job], 0) == [None]
-        starts[family] = job.output
+    jobs = {each: place.job(each, Path(f"trained-{n}")) for n, each in enumerate(chosen)}
     found: dict[Combination, str | None] = {}
-    for number, ((loop, workers, _), group) in enumerate(groupby(chosen, together)):
-        jobs = {}
-        for each in group:
-            start = starts[each.network] if "champion" in each.recipe else None
-            jobs[each] = place.job(each, Path(f"trained-{number}", str(len(jobs))), start)
+    for (loop, workers, _), group in groupby(chosen, together):
+        several = {each: jobs[each] for each in group}
         if loop == OWN:
-            found |= dict(zip(jobs, train_all([*jobs.values()], workers), strict=True))
+            found |= dict(zip(several, train_all([*several.values()], workers), strict=True))
         else:
-            found |= {each: _attempt(partial(launch, job), job) for each, job in jobs.items()}
+            found |= {each: _attempt(partial(launch, job), job) for each, job in several.items()}
     return {each: fault for each, fault in found.items() if fault}
 
 
