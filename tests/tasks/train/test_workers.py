@@ -13,7 +13,7 @@ from retrain.runs import console
 from retrain.workload import Augment, Model, Scale, Train
 from tasks.compute import placement
 from tasks.train import checkpoint
-from tasks.train.collective import said_by_first
+from tasks.train.collective import value_of_first
 from tasks.train.job import TrainingJob
 from tasks.train.launch import launch
 from tasks.train.loops import torch as torch_loop
@@ -113,7 +113,7 @@ def going_on(job):
     context = ray.train.get_context()
     is_last = context.get_world_rank() == context.get_world_size() - 1
     place = job.scratch / ("last" if is_last else "others")
-    loaded = checkpoint.load(place, said_by_first(checkpoint.newest(place)))
+    loaded = checkpoint.load(place, value_of_first(checkpoint.newest(place)))
     if loaded != {"step": 5}:
         raise job.bounds["error"]
     return {}
