@@ -89,7 +89,7 @@ def pretrained_faults(settings: Settings, shape: tuple[int, int, int], root: Pat
 
 
 def library_faults(settings: Settings, shape: tuple[int, int, int], root: Path) -> Iterator[str]:
-    """None: `tasks/train/rehearsal.py` tries the function."""
+    """None: `tasks/train/checks.py` tries the function."""
     return iter(())
 
 

@@ -71,12 +71,6 @@ def libraries_of(modules: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def names_in(requirements: Path) -> set[str]:
-    """The normalised names of the distributions in a file such as `requirements.lock`."""
-    lines = requirements.read_text(encoding="utf-8").splitlines()
-    return {_normalised(re.split(r"[^\w.-]", line, maxsplit=1)[0]) for line in lines}
-
-
 _installed = cache(packages_distributions)
 
 

@@ -187,14 +187,13 @@ def signing_faults(workload: Workload, project: Project) -> Iterable[str]:
 
 def _in_training(facts: Mapping[str, Any]) -> str:
     """The best epoch of a training, and what was trained, in one line."""
-    others = ("batch_size", "best_epoch", "numerics", "of_equals", "parameters", "start", "weights")
+    others = ("batch_size", "best_epoch", "numerics", "parameters", "start", "weights")
     metrics = [name for name in facts if name not in others]
-    equals = f"; {facts['of_equals']}" if "of_equals" in facts else ""
     values = ", ".join(f"{name} {console.number(facts[name])}" for name in metrics)
     told = facts["numerics"].get("told_precision")
     precision = f"told {told}" if told else facts["numerics"]["precision"]
     return (
-        f"best epoch {facts['best_epoch']}: {values}{equals}; {facts['parameters']:,} parameters, "
+        f"best epoch {facts['best_epoch']}: {values}; {facts['parameters']:,} parameters, "
         f"{precision}, batches of {facts['batch_size']}"
     )
 

@@ -21,7 +21,6 @@ from retrain import atomic
 from retrain.hardware import gpu_capabilities
 from retrain.runs import console
 from retrain.step import REPORT, step
-from retrain.workload import Train
 from tasks.compute.ray_data import THREADS, map_with_workers
 from tasks.data.embeddings import has_embeddings
 from tasks.data.listing import link_file
@@ -189,13 +188,12 @@ def _write(images: Path, parts: Sequence[Part], folder: Path) -> None:
 def check(workload: "Workload", project: "Project") -> Iterator[str]:
     """Finds settings of a training that do not go with a network that is not trained itself."""
     train = workload.train
-    unset = Train()
-    for name in ("function", "augment", "lora", "freeze_epochs", "layer_decay"):
-        if getattr(train, name) != getattr(unset, name):
-            yield (
-                f"train.{name}: a head on embeddings is trained by the project's own loop, with "
-                "its images and their embeddings as they are; leave it out."
-            )
+    refused = {"function", "augment", "lora", "freeze_epochs", "layer_decay"}
+    for name in train.model_dump(include=refused, exclude_defaults=True):
+        yield (
+            f"train.{name}: a head on embeddings is trained by the project's own loop, with its "
+            "images and their embeddings as they are; leave it out."
+        )
     if workload.images.storage == "source":
         yield "images.storage: embeddings are made of prepared images, and not of source."
     if workload.scale.strategy != "ddp":

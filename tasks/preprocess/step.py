@@ -6,7 +6,7 @@ scratch folder, so a run that was killed continues with the missing ones. `tasks
 describes the layout.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -84,7 +84,13 @@ def preprocess(
         (workspace.scratch / split).mkdir(parents=True, exist_ok=True)
         (workspace.folder / split).mkdir()
     if missing:
-        _write_all(partial(_write_shards, source, images, validated.folder), missing)
+        with console.unit_progress("preprocess", len(missing)) as show:
+            map_units(
+                partial(_write_shards, source, images, validated.folder),
+                missing,
+                seconds=sum(task.unit.seconds for task in missing),
+                done=lambda task: show(task.unit.rows),
+            )
     for task in tasks:
         for split, shard in task.shards.items():
             # Should this run be killed before the output is published, the next finds it.
@@ -106,17 +112,6 @@ def preprocess(
         "shape": [images.size, images.size, images.channels],
         "storage": images.storage,
     }
-
-
-def _write_all(write: Callable[[ShardTask], None], tasks: Sequence[ShardTask]) -> None:
-    """Does the work of all tasks, here or as a plan of Ray Data, and shows how far it is."""
-    with console.unit_progress("preprocess", len(tasks)) as show:
-        map_units(
-            write,
-            tasks,
-            seconds=sum(task.unit.seconds for task in tasks),
-            done=lambda task: show(task.unit.rows),
-        )
 
 
 def _side(images: "Images", split: str) -> int:

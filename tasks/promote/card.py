@@ -138,7 +138,6 @@ def _training(trained: Artifact, scores: Facts) -> Iterator[str]:
     said = [f"Family {model['family']}"]
     if "parameters" in facts:
         said += [f"{facts['parameters']:,} parameters", f"best epoch {facts['best_epoch']}"]
-        said += [facts["of_equals"]] if "of_equals" in facts else []
         said += [f"batches of {facts['batch_size']:,}", _precision(facts["numerics"])]
     if start := facts.get("start"):
         said.append(f"starting from the weights `{start[:8]}` of an earlier version")

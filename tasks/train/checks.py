@@ -1,22 +1,38 @@
-"""Finds what a training would not follow, or what it requires but this machine lacks."""
+"""Finds before a training what would fail in it, and says what may surprise.
+
+- a setting that the loop would not follow, or that does not go with another one
+- what this machine lacks
+- a network of the user's that cannot be saved and loaded
+"""
 
 from collections.abc import Iterator
+from contextlib import chdir, contextmanager
 from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from models import user_code
+import models
+from models import custom, processing, user_code
+from models.custom import KEY as FACTORY
 from retrain.code import source_of
 from retrain.hardware import find_compiler, gpu_capabilities
 from retrain.project import Project
-from retrain.runs import console
 from retrain.servers import ray_cluster
 from retrain.workload import Scale, Train, Workload
-from tasks.train import notices, rehearsal
+from tasks.data.shards import open_prepared
+from tasks.train import checkpoint
+from tasks.train.job import TrainingJob
 from tasks.train.loops import used_by
 
 if TYPE_CHECKING:
-    from models.network import Network
+    from torch import Tensor
 
+    from models.network import Network
+    from tasks.data.champion import Start
+
+CLASSES = 2  # of a network that is tried
+TOLERANCE = 1e-4  # of a logit
 METRICS = ("train_loss", "val_loss", "val_accuracy")  # of the project's own loop
 # Parameters for which the parts of the network have to be known.
 OF_KNOWN_PARTS = ("lora", "freeze_epochs", "layer_decay")
@@ -45,14 +61,13 @@ def check_slowly(workload: Workload, project: Project) -> Iterator[str]:
         from tasks.train.network import lora_faults
 
         yield from lora_faults(network)
-    yield from rehearsal.faults(workload.model, shape, root)
-    for line in notices.of_libraries(workload, root / "requirements.lock"):
-        console.say(line)
-    if train.function:
-        try:
+    try:
+        if workload.model.family == "custom":
+            _rehearse(settings, shape, root)
+        if train.function:
             user_code.find(train.function, FUNCTION, root)
-        except ValueError as error:
-            yield str(error)
+    except ValueError as error:
+        yield str(error)
 
 
 def described(workload: Workload) -> tuple[Any, Any, tuple[int, int, int]]:
@@ -67,7 +82,7 @@ def without_memory(workload: Workload, project: Project) -> "Network | None":
     family, settings, shape = described(workload)
     if not hasattr(family, "without_memory"):
         return None
-    classes = len(workload.checks.labels or ()) or 2
+    classes = len(workload.checks.labels or ()) or CLASSES
     network: Network | None = family.without_memory(settings, shape, project.root, classes)
     return network
 
@@ -78,10 +93,11 @@ Rules = list[tuple[bool, str]]  # whether each is broken, and what is said then
 def _unused(workload: Workload) -> Rules:
     """The settings that the training loop would not follow."""
     train = workload.train
+    changed = train.model_dump(exclude_defaults=True)
     named = FUNCTION if train.function else "the project's own loop"
     unused = sorted(set(Train.model_fields) - used_by(train))
     return [
-        *((name in _changed(train), f"train.{name}: {named} does not use it.") for name in unused),
+        *((name in changed, f"train.{name}: {named} does not use it.") for name in unused),
         (
             train.function is not None and workload.images.storage == "source",
             f"images.storage: {named} needs prepared images, and not source.",
@@ -99,7 +115,8 @@ def _unused(workload: Workload) -> Rules:
 
 def _unfit(workload: Workload) -> Rules:
     """The settings of the own loop that do not go with the network, or with each other."""
-    train, changed = workload.train, _changed(workload.train)
+    train = workload.train
+    changed = train.model_dump(exclude_defaults=True)
     is_custom = workload.model.family == "custom"
     is_divided = workload.scale.strategy == "fsdp" and train.function is None
     known = "it needs a network of transformers, with a known last layer."
@@ -124,16 +141,10 @@ def _unfit(workload: Workload) -> Rules:
     ]
 
 
-def _changed(train: Train) -> set[str]:
-    """The parameters that are not at their default."""
-    unset = Train()
-    return {name for name in Train.model_fields if getattr(train, name) != getattr(unset, name)}
-
-
 def _missing_modules(workload: Workload) -> Rules:
     """Code of the user's that is named, but is not there."""
     factory = workload.model.model_dump().get("factory")
-    named = {FUNCTION: workload.train.function, "model.factory": factory}
+    named = {FUNCTION: workload.train.function, FACTORY: factory}
     modules = {key: user_code.module_of(name) for key, name in named.items() if name}
     return [
         (
@@ -171,3 +182,92 @@ def lacking_gpus(scale: Scale, gpus: int) -> Iterator[str]:
             f"scale.require_gpu: {gpus} GPUs for {wanted} workers. Make scale.workers smaller, or "
             "leave require_gpu out to train on CPUs."
         )
+
+
+def notices(job: TrainingJob, start: "Start") -> Iterator[str]:
+    """Says where a training starts, and what its batches and images are otherwise than asked."""
+    if start.registered:
+        yield f"train starts from the weights of version {start.registered.version.version}."
+    if step := checkpoint.newest(job.scratch):
+        yield f"train continues at step {step}, from its last checkpoint."
+    wanted = job.hyperparameters.batch_size
+    if job.batch_size < wanted:
+        yield (
+            f"train takes batches of {job.batch_size} images: {wanted} cannot be divided among "
+            f"{job.scale.workers} workers."
+        )
+    settings, images = job.settings, open_prepared(job.images).images
+    if name := settings.get("pretrained"):
+        with chdir(job.root):
+            line = processing.difference(name, settings.get("pretrained_version"), images)
+        yield from [line] if line else []
+
+
+def _rehearse(settings: custom.Settings, shape: tuple[int, int, int], root: Path) -> None:
+    """Tries a network of the user's: it answers, is saved, is loaded elsewhere, and answers again.
+
+    The files of the project are not where it is loaded: what would fail after the training, or
+    where the model is served, fails before the training.
+
+    Raises:
+        ValueError: It cannot, or its answers differ.
+    """
+    named = f"the network of {settings.factory}"
+    user_code.find(settings.factory, FACTORY, root)
+    with chdir(root):
+        network = custom.build(settings, shape, CLASSES)
+    answers = _logits(network, named, shape)
+    with TemporaryDirectory() as folder, chdir(folder):
+        with _saying(f"{named} cannot be saved"):
+            models.save(
+                network,
+                Path(folder),
+                family="custom",
+                settings=settings.model_dump(),
+                labels=[str(number) for number in range(CLASSES)],
+                images={},
+            )
+        with _saying(
+            f"{named} cannot be loaded on another machine, where all weights are in what is saved; "
+            "the function gets pretrained=False if it has such a parameter, and the files of "
+            "model.files"
+        ):
+            loaded = models.load(Path(folder)).module
+    difference = (_logits(loaded, named, shape) - answers).abs().max().item()
+    if difference > TOLERANCE:
+        raise ValueError(
+            f"{FACTORY}: {named} gives other answers after it was saved and loaded, by up to "
+            f"{difference:.2g}: its state_dict lacks something that they depend on."
+        )
+
+
+def _logits(network: "Network", named: str, shape: tuple[int, int, int]) -> "Tensor":
+    """What a network says of an image."""
+    import torch
+
+    image = torch.arange(shape[0] * shape[1] * shape[2]).remainder(256).to(torch.uint8)
+    size = f"{shape[0]} x {shape[1]} pixels and {shape[2]} channels"
+    with _saying(f"{named} failed on an image of {size}"), torch.inference_mode():
+        logits: Tensor = network.eval()(image.reshape(1, *shape))
+    if logits.shape != (1, CLASSES):
+        raise ValueError(
+            f"{FACTORY}: {named} returns {tuple(logits.shape)} for one image and {CLASSES} "
+            f"classes, not (1, {CLASSES})."
+        )
+    return logits
+
+
+@contextmanager
+def _saying(what_failed: str) -> Iterator[None]:
+    """Says in one line what failed, and why.
+
+    Raises:
+        ValueError: In place of any error.
+    """
+    try:
+        yield
+    except Exception as error:
+        why = str(error).removeprefix(f"{FACTORY}: ")
+        if not isinstance(error, ValueError) or why == str(error):
+            why = user_code.said_by(error)
+        raise ValueError(f"{FACTORY}: {what_failed}: {why.removesuffix('.')}.") from error

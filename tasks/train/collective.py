@@ -25,11 +25,11 @@ def of_all_workers(value: Tensor) -> Tensor:
     return torch.stack(found)
 
 
-def said_by_first(number: int) -> int:
-    """What the first worker says; all workers then do the same."""
+def value_of_first(number: int) -> int:
+    """The number that the first worker has; all workers then do the same."""
     if not torch.distributed.is_initialized():
         return number
     on_gpu = torch.distributed.get_backend() == "nccl"
-    said = torch.tensor(number, device="cuda" if on_gpu else "cpu")
-    torch.distributed.broadcast(said, 0)
-    return int(said)
+    value = torch.tensor(number, device="cuda" if on_gpu else "cpu")
+    torch.distributed.broadcast(value, 0)
+    return int(value)

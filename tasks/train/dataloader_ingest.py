@@ -9,30 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ray.train.torch import prepare_data_loader
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader
 
 from tasks.train.datasets import SplitDataset
 from tasks.train.sampler import BatchSampler
 
 if TYPE_CHECKING:
     from tasks.train.ingest import Batch
-
-
-class _Rows(Sampler[list[int]]):
-    """The rows of each batch of an epoch, or of the rest of it; of one worker."""
-
-    def __init__(self, batches: BatchSampler) -> None:
-        self._batches = batches
-        self._epoch = self._first = 0
-
-    def set_epoch(self, epoch: int, first: int) -> None:
-        self._epoch, self._first = epoch, first
-
-    def __len__(self) -> int:
-        return self._batches.per_epoch - self._first
-
-    def __iter__(self) -> Iterator[list[int]]:
-        yield from self._batches.epoch(self._epoch)[self._first :].tolist()
 
 
 def _ignore_ctrl_c(_: int) -> None:
@@ -54,10 +37,11 @@ class DataLoaderIngest:
             memory_gb: Images that fit into it are read once, and stay in memory.
             processes: How many load images; 0 is the worker itself.
         """
-        self._rows = _Rows(batches)
+        self._batches = batches
+        self._rows: list[list[int]] = []  # of each batch that is left of an epoch
         self._loader = prepare_data_loader(
             DataLoader(
-                SplitDataset(images, "train", memory_gb).loaded(),
+                SplitDataset(images, "train", memory_gb),
                 batch_sampler=self._rows,
                 num_workers=processes,
                 persistent_workers=processes > 0,
@@ -68,5 +52,5 @@ class DataLoaderIngest:
 
     def epoch(self, epoch: int, first: int) -> "Iterator[Batch]":
         """The batches of an epoch; see `tasks.train.ingest.Ingest`."""
-        self._rows.set_epoch(epoch, first)
+        self._rows[:] = self._batches.epoch(epoch)[first:].tolist()
         yield from map(tuple, self._loader)

@@ -51,7 +51,6 @@ class Estimate:
 
     Attributes:
         parameters: How many the network has.
-        trained: How many are trained: fewer with adapters, which the network does not count.
         memory: Bytes in each worker, in GPU memory if it trains there. Images that are held in
             memory (`scale.memory_gb`), what `train.lora.dropout` keeps, and the layer that a
             divided network calculates with, are not included.
@@ -59,15 +58,12 @@ class Estimate:
     """
 
     parameters: int
-    trained: int
     memory: float
     flops: float
 
     def __str__(self) -> str:
-        part = f" ({intword(self.trained, '%.0f')} trained)"
-        trained = part if self.trained < self.parameters else ""
         count = intword(self.parameters, "%.0f")
-        return f"about {count} parameters{trained}, {naturalsize(self.memory)} of memory"
+        return f"about {count} parameters, {naturalsize(self.memory)} of memory"
 
 
 def forecast(workload: Workload, project: Project) -> Forecast:
@@ -137,7 +133,6 @@ def estimate(workload: Workload, project: Project) -> Estimate | None:
     share = train.micro_batch or train.batch_size // workers
     return Estimate(
         parameters=parameters,
-        trained=trained,
         memory=PROCESS_BYTES + state + share * activations * KEPT[train.precision],
         # A backward pass costs two forward passes, one of them for the gradients of the weights.
         flops=(2 if train.lora else 3) * flops,

@@ -5,7 +5,7 @@ wait for it in the exchange of gradients. An error that a retry cannot fix ends 
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from contextvars import copy_context
 from importlib import import_module
@@ -19,7 +19,6 @@ from ray.train import (
     FailureConfig,
     RunConfig,
     ScalingConfig,
-    TrainingFailedError,
     UserCallback,
 )
 from ray.train.torch import TorchConfig, TorchTrainer
@@ -41,8 +40,6 @@ from tasks.train.loops import loop_of
 REPORT_SECONDS = "RAY_TRAIN_COLLECTIVE_TIMEOUT_S"
 # A helper of Ray Train watches for nodes of the cluster that are about to be taken away.
 WATCHES_NODES = "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"
-# In PyTorch's messages, when a worker has waited too long for another one: of Gloo, and of NCCL.
-WAITED = ("Timed out waiting", "collective operation timeout")
 
 
 def launch(job: TrainingJob) -> dict[str, Any]:
@@ -54,8 +51,8 @@ def launch(job: TrainingJob) -> dict[str, Any]:
     Raises:
         KeyboardInterrupt: At Ctrl-C.
         ValueError: As the loop does.
-        TimeoutError: Workers waited too long for another one.
-        ray.train.TrainingFailedError: More workers were lost than `scale.max_failures`.
+        ray.train.TrainingFailedError: More workers were lost than `scale.max_failures`, or waited
+            too long for another one.
     """
     scale, streamed = job.scale, job.ingest == "stream"
     if scale.workers or streamed:
@@ -71,14 +68,12 @@ def launch(job: TrainingJob) -> dict[str, Any]:
         with telling_that_it_waits(job.waiting, scaling.num_workers, resources):
             returned = fit(trainer).return_value
     except KeyboardInterrupt:
-        step = checkpoint.newest(job.scratch)
-        place = f"at step {step}. The same command goes on from there."
-        other = "before its end. The same command goes on from its last checkpoint."
-        console.say(f"train ended {place if step else other}")
+        if step := checkpoint.newest(job.scratch):
+            console.say(f"train ended at step {step}. The same command goes on from there.")
         raise
-    except TrainingFailedError as error:
-        if explained := _explained(error, scale.timeout_seconds):
-            raise explained from error
+    except ControllerError as error:
+        if is_verdict(error.controller_failure):  # as `StopAtVerdict` raises it
+            raise error.controller_failure from error
         raise
     result: dict[str, Any] = loop.finish(job, returned)
     return result
@@ -183,28 +178,7 @@ class StopAtVerdict(UserCallback):  # type: ignore[misc]  # Ray is not typed
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         """Raises the error of the first worker with such an error; else other workers start."""
-        if error := _first_verdict(worker_exceptions.values()):
-            raise error
+        for error in worker_exceptions.values():
+            if is_verdict(error):
+                raise error
         self._waiting.touch()
-
-
-def _first_verdict(errors: Iterable[Exception]) -> Exception | None:
-    return next((error for error in errors if is_verdict(error)), None)
-
-
-def _explained(error: TrainingFailedError, seconds: int) -> Exception | None:
-    """The error that `StopAtVerdict` raised, or that workers waited too long; None of another.
-
-    Args:
-        error: As Ray Train raised it.
-        seconds: How long a worker waits.
-    """
-    if isinstance(error, ControllerError):
-        return _first_verdict([error.controller_failure])
-    for rank, failure in sorted(getattr(error, "worker_failures", {}).items()):
-        if any(words in str(failure) for words in WAITED):
-            return TimeoutError(
-                f"train: worker {rank} waited {seconds} s for another one, which hangs or is far "
-                "slower. A longer time is scale.timeout_seconds."
-            )
-    return None

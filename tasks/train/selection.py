@@ -31,20 +31,6 @@ def larger_is_better(choice: Best) -> bool:
     return choice.mode == "max"
 
 
-def of_equals(history: Sequence[Epoch], best: Epoch, choice: Best) -> str | None:
-    """What the best epoch is among those with the same metric; None if there is no other.
-
-    Args:
-        history: All epochs.
-        best: The best of them.
-        choice: The metric.
-    """
-    count = sum(each.get(choice.metric) == best[choice.metric] for each in history)
-    by_loss = choice.metric != "val_loss" and "val_loss" in best
-    which = "the lowest val_loss" if by_loss else "the first"
-    return f"{which} of {count} epochs with this {choice.metric}" if count > 1 else None
-
-
 def stops_early(history: Sequence[Epoch], choice: Best, rule: EarlyStopping | None) -> bool:
     """Whether a training ends now because it no longer gets better.
 

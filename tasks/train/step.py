@@ -1,7 +1,6 @@
 """Trains the network with Ray Train, in this process or on workers, and tracks it in MLflow.
 
-- `checks.py` finds faults before a run, `estimate.py` says what it takes, `rehearsal.py` tries a
-  network of the user's, and `notices.py` says what may surprise
+- `checks.py` finds faults before a run, and `estimate.py` says what it takes
 - `launch.py` starts the workers; `loops/` has the training loops, of which one is imported, and
   `job.py` their arguments
 - `sampler.py` and `ingest.py` bring the images; `augment.py` changes them
@@ -31,14 +30,12 @@ from retrain.workload import Model, Scale, Train, Workload, flatten
 from tasks.data.embeddings import prepared_by
 from tasks.data.raw_dataset import READERS
 from tasks.data.shards import SOURCE_MODULE
-from tasks.train import notices
-from tasks.train.checks import check, check_slowly
+from tasks.train.checks import check, check_slowly, notices
 from tasks.train.estimate import forecast
 from tasks.train.ingest import CROPPING, DATALOADER, STREAM
 from tasks.train.job import TrainingJob
 from tasks.train.loops import module_name, modules_of_the_user, used_by
 from tasks.train.progress import followed
-from tasks.train.selection import of_equals, stops_early
 
 if TYPE_CHECKING:
     from tasks.data.champion import Start
@@ -68,9 +65,7 @@ SCALE = (
         "tasks.compute.placement",
         "tasks.train.checks",
         "tasks.train.estimate",
-        "tasks.train.notices",
         "tasks.train.progress",
-        "tasks.train.rehearsal",
     ),
     hours=7 * 24,
     imports=("mlflow", "torch", "ray.train.torch", "transformers.modeling_utils"),
@@ -105,10 +100,10 @@ def train(
         PrunedError: The training is a trial of a search, which ends it.
         ValueError: The parameters do not go together or with the images, or training diverged.
         ConnectionError: MLflow cannot be reached.
-        TimeoutError, ray.train.TrainingFailedError: As `launch` does.
+        ray.train.TrainingFailedError: As `launch` does.
     """
     job = _job(model, hyperparameters, scale, images, pulled, start, workspace)
-    for line in notices.of_training(job, start):
+    for line in notices(job, start):
         console.say(line)
     with _tracked(workspace, _parameters(job), images.digest) as run:
         log = partial(tracking.log_epochs, workspace.project, run.run_id)
@@ -167,29 +162,25 @@ def _facts(job: TrainingJob, start: "Start", result: dict[str, Any]) -> Facts:
     Returns:
         `weights` (SHA-256 of the weights' file), `parameters` (how many), `numerics` (`precision`,
         `attention`, whether `compiled`, and CPU `threads`), `batch_size` (over all workers, as it
-        was), `best_epoch`, `of_equals` (why that one, if others have the same metric), `start`
-        (SHA-256 of the weights it started from, if not new), and the metric by which it is the
-        best, with `val_accuracy` and `val_loss` where the loop has them.
+        was), `best_epoch`, `start` (SHA-256 of the weights it started from, if not new), and the
+        metric by which it is the best, with `val_accuracy` and `val_loss` where the loop has them.
     """
     history, best = result["history"], result["best"]
-    rule, choice = job.hyperparameters.early_stopping, job.hyperparameters.best
-    if stops_early(history, choice, rule) and len(history) != job.hyperparameters.epochs:
-        assert rule is not None
+    metric, rule = job.hyperparameters.best.metric, job.hyperparameters.early_stopping
+    if rule and len(history) < job.hyperparameters.epochs:
         console.say(
-            f"train ended early: {choice.metric} was no better in the last {rule.patience} of "
+            f"train ended early: {metric} was no better in the last {rule.patience} of "
             f"{len(history)} evaluations."
         )
     weights = (job.output / models.WEIGHTS).read_bytes()
-    equals = of_equals(history, best, choice)
     return {
         "weights": hashlib.sha256(weights).hexdigest(),
         "parameters": result["parameters"],
         "numerics": result["numerics"],
         "batch_size": job.batch_size,
         "best_epoch": best["epoch"],
-        **({"of_equals": equals} if equals else {}),
         **({"start": start.weights} if start.registered else {}),
-        **{name: best[name] for name in sorted({choice.metric, *VALIDATION} & best.keys())},
+        **{name: best[name] for name in sorted({metric, *VALIDATION} & best.keys())},
     }
 
 

@@ -141,7 +141,7 @@ class Training:
             backbone = self.network.backbone.parameters()
             self.unfrozen = [each for each in backbone if each.requires_grad]
         self.average = deepcopy(self.network) if self.hyperparameters.ema else None
-        newest = collective.said_by_first(checkpoint.newest(self.job.scratch))
+        newest = collective.value_of_first(checkpoint.newest(self.job.scratch))
         if before := checkpoint.load(self.job.scratch, newest):
             self._go_on(before)
         self.module = self._wrap()
@@ -176,7 +176,7 @@ class Training:
         late = monotonic() - self.saved > self.job.scale.checkpoint_seconds
         # On GPUs an exchange waits for all earlier work.
         asks = self.workers == 1 or self.step % STEPS_BETWEEN_FLAGS == 0
-        return asks and bool(collective.said_by_first(late))
+        return asks and bool(collective.value_of_first(late))
 
     @property
     def is_over(self) -> bool:
@@ -308,7 +308,7 @@ class Training:
             self.best = {"epoch": dict(this), "weights": changes.weights_of(network)}
         self.loss_sum.zero_()
         worth = min(checkpoint.WORTH_SECONDS, self.job.scale.checkpoint_seconds)
-        if collective.said_by_first(monotonic() - self.saved > worth or self.is_over):
+        if collective.value_of_first(monotonic() - self.saved > worth or self.is_over):
             self._save()
 
     def finish(self) -> dict[str, Any]:
@@ -320,8 +320,7 @@ class Training:
         assert self.best is not None
         if self.rank == 0:
             last = self.history[-1]
-            speed = last["images_per_second"]
-            self.meter.write(self.step, last["train_loss"], speed, self.history)
+            self.meter.write(self.step, last["train_loss"], last["images_per_second"], self.history)
             divided = self.job.scale.strategy == "fsdp"
             network: Network = self.job.build(self.data) if divided else self.network
             network.load_state_dict(self.best["weights"])

@@ -1,6 +1,5 @@
-"""A head on embeddings: trained, resumed, evaluated, packaged and checked on the images."""
+"""A head on embeddings: trained, resumed, and evaluated as the network that is served."""
 
-import io
 import json
 import shutil
 from pathlib import Path
@@ -9,35 +8,24 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import models
 from retrain.store import Artifact
 from retrain.workload import Best, Evaluate, Plateau, Scale, Train
-from tasks.data.accepted_images import AcceptedImage
 from tasks.data.shards import open_prepared
 from tasks.evaluate.step import evaluate
-from tasks.promote.check import check_answers, example_of
-from tasks.promote.package import write_package
 from tasks.train import checkpoint
 from tests.tasks.embed.conftest import head_on
 from tests.tasks.toy_model import workspace
-from tests.tasks.train.helpers import LABELS, Trained, run
-
-pytestmark = pytest.mark.usefixtures("few_calls")
+from tests.tasks.train.helpers import LABELS, Trained, run, run_interrupted
 
 RECIPE = Train(
     epochs=6, batch_size=16, optimizer="adam", lr=0.03, weight_decay=0.0, schedule="plateau",
     plateau=Plateau(factor=0.8, patience=1), warmup=0.0, clip_norm=0.0,
     best=Best(metric="val_loss"), precision="fp32",
 )  # fmt: skip
-PER_EPOCH = 6
 FP32 = Evaluate(batch_size=16, precision="fp32")
-
-
-class InterruptedTrainingError(Exception):
-    pass
 
 
 @pytest.fixture(scope="module")
@@ -92,28 +80,11 @@ def test_what_is_trained_and_kept_in_checkpoints_is_the_head(trained):
     ids=["memory", "windows"],
 )
 def test_an_interrupted_training_ends_with_the_same_bits(
-    embedded, backbone, tmp_path, monkeypatch, steps, scale
+    embedded, backbone, tmp_path, ending_before, steps, scale
 ):
-    from tasks.train.loops import torch as torch_loop
-
-    recorded = torch_loop.learning_rate
-
-    def failing(step, *others):
-        if step == 2 * PER_EPOCH + 3:
-            raise InterruptedTrainingError
-        return recorded(step, *others)
-
-    model = head_on(backbone)
-    whole = run(tmp_path / "whole", embedded.folder, RECIPE, model=model, scale=scale)
-    with monkeypatch.context() as patched:
-        patched.setattr(torch_loop, "learning_rate", failing)
-        with pytest.raises(InterruptedTrainingError):
-            run(tmp_path, embedded.folder, RECIPE, model=model, scale=scale, output="stopped")
-    steps.clear()
-    resumed = run(tmp_path, embedded.folder, RECIPE, model=model, scale=scale)
-    assert steps == list(range(2 * PER_EPOCH + 3, 6 * PER_EPOCH))
-    assert resumed.facts == whole.facts
-    assert resumed.model_files() == whole.model_files()
+    given = {"model": head_on(backbone), "scale": scale}
+    run_interrupted(tmp_path, embedded.folder, RECIPE, ending_before(15), **given)
+    assert steps == list(range(15, 6 * 6))
 
 
 def test_the_evaluation_says_what_the_network_says_of_the_images(evaluated, trained, images):
@@ -126,34 +97,6 @@ def test_the_evaluation_says_what_the_network_says_of_the_images(evaluated, trai
     classes = json.loads((evaluated / "report" / "classes.json").read_text())
     assert [row["label"] for row in classes["classes"]] == list(LABELS)
     assert (evaluated / "report" / "worst_mistakes.png").is_file()
-
-
-def test_the_package_is_checked_with_images_and_not_with_embeddings(
-    evaluated, trained, images, tmp_path
-):
-    sent = []  # the test images as they would be sent
-    pixels = open_prepared(images).split("test").images[np.arange(9)]
-    rows = pq.read_table(evaluated / "predictions.parquet").to_pylist()
-    for row, image in zip(rows, pixels, strict=True):
-        encoded = io.BytesIO()
-        Image.fromarray(image[..., 0]).save(encoded, "PNG")
-        sent.append(AcceptedImage(row["path"], row["label"], row["sha256"], encoded.getvalue()))
-    good = tmp_path / "good" / "package"
-    good.parent.mkdir()
-    counts = dict.fromkeys(LABELS, 1)
-    write_package(trained.folder / "model", "fp32", counts, good)
-    check_answers(good, example_of(good, sent, evaluated), tmp_path)
-
-    # The head, which was evaluated, is the same; the backbone is another one.
-    model, bad = tmp_path / "model", tmp_path / "bad" / "package"
-    bad.parent.mkdir()
-    shutil.copytree(trained.folder / "model", model)
-    weights = load_file(model / models.WEIGHTS)
-    changed = {name: -each if ".backbone." in name else each for name, each in weights.items()}
-    save_file(changed, model / models.WEIGHTS)
-    write_package(model, "fp32", counts, bad)
-    with pytest.raises(ValueError, match="it answers"):
-        check_answers(bad, example_of(bad, sent, evaluated), tmp_path)
 
 
 def test_a_backbone_that_changed_since_the_embeddings_were_made_is_refused(

@@ -8,7 +8,6 @@ two epochs on some 50 images, loads what it saves, compares it with what the tra
 holds `docs/combinations.md` to what is refused. The command writes that page.
 """
 
-import json
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,9 +23,10 @@ from flows.train import train
 from retrain.params import load_workload, vary
 from retrain.project import Project
 from retrain.workload import Workload
-from tasks.data.shards import open_prepared, shard_name
+from tasks.data.shards import open_prepared
 from tasks.train.job import TrainingJob
 from tests import hub
+from tests.tasks.train.helpers import write_form, write_split
 from tests.tasks.train.test_stream import prepare
 
 ROOT = Path(__file__).parents[3]
@@ -174,7 +174,7 @@ class Place:
         found = found or [fault for step in steps for fault in step.check_slowly(workload, project)]
         return found[0] if found else None
 
-    def job(self, chosen: Combination, folder: Path, start: Path | None = None) -> TrainingJob:
+    def job(self, chosen: Combination, folder: Path) -> TrainingJob:
         """The training of a combination, which leaves its files in a folder."""
         workload, folder = self.workload(chosen), self.root / folder
         images = self.embeddings if chosen.network == "embedding_head" else self.images
@@ -190,7 +190,7 @@ class Place:
             scale=workload.scale.model_copy(update=memory),
             images=images,
             pulled=self.not_prepared.pulled,
-            start=start,
+            start=None,
             root=ROOT,
             scratch=folder / "scratch",
             output=folder / "model",
@@ -203,15 +203,11 @@ def _write(folder: Path, shape: tuple[int, ...], dtype: type) -> Path:
     """Prepared images, or embeddings, of which the network can learn something."""
     random = np.random.default_rng(0)
     for split, count in (("train", ROWS), ("val", VALIDATED), ("test", 8)):
-        (folder / split).mkdir(parents=True)
         labels = np.arange(count) % len(LABELS)
         values = random.integers(0, 156, (count, *shape)).astype(dtype)
         values[np.arange(count), labels] += 90
-        np.save(folder / split / shard_name(0), values)
-        np.save(folder / split / "labels.npy", labels)
-    (folder / "labels.json").write_text(json.dumps(LABELS))
-    form = {"size": SIDE, "channels": 3, "resize": "crop"}
-    (folder / "images.json").write_text(json.dumps(form))
+        write_split(folder / split, [values], labels)
+    write_form(folder, LABELS, size=SIDE, channels=3)
     return folder
 
 

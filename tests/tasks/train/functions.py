@@ -178,10 +178,7 @@ def hangs_on_one_worker(config):
     """The others wait for it."""
     if ray.train.get_context().get_world_rank():
         time.sleep(600)
-    elif config["where"] == "report":
-        report({"val_accuracy": 0.5}, config["model"].state_dict())
-    else:
-        torch.distributed.all_reduce(torch.zeros(1))
+    report({"val_accuracy": 0.5}, config["model"].state_dict())
 
 
 def trains_with_accelerate(config):

@@ -3,8 +3,8 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,25 +30,36 @@ LABELS = ("left", "right", "top")
 SMALL = Model(family="vit", patch_size=4, hidden_size=16, layers=1, heads=2)
 KEY = "c0ffee" * 10
 NEW = Start(None)
+OFTEN = Scale(checkpoint_seconds=1e-9)  # after every step
 
 
 def write_prepared(folder: Path, rows: int = 96, val: int = 33) -> Path:
     """uint8 (rows, 8, 8, 1): noise, with the half that names the class brighter."""
     random = np.random.default_rng(0)
     for split, count in (("train", rows), ("val", val), ("test", 9)):
-        (folder / split).mkdir(parents=True)
         labels = random.integers(0, len(LABELS), count)
         images = random.integers(0, 156, (count, 8, 8, 1), np.uint8)
         for image, label in zip(images, labels, strict=True):
             bright = (np.s_[:, :4], np.s_[:, 4:], np.s_[:4])[label]
             image[bright] += 60
-        half = count // 2
-        for number, shard in enumerate((images[:half], images[half:])):
-            np.save(folder / split / shard_name(number), shard)
-        np.save(folder / split / "labels.npy", labels)
-    (folder / "labels.json").write_text(json.dumps(LABELS))
-    (folder / "images.json").write_text(json.dumps({"size": 8, "channels": 1, "resize": "crop"}))
+        write_split(folder / split, np.array_split(images, 2), labels)
+    write_form(folder, LABELS, size=8, channels=1)
     return folder
+
+
+def write_split(folder: Path, shards: Iterable[np.ndarray], labels: np.ndarray) -> None:
+    """A split as `preprocess` or `embed` leaves it, without the origin of its rows."""
+    folder.mkdir(parents=True)
+    for number, shard in enumerate(shards):
+        np.save(folder / shard_name(number), shard)
+    np.save(folder / "labels.npy", labels)
+
+
+def write_form(folder: Path, labels: Sequence[str], size: int, channels: int) -> None:
+    """The names of the classes and the form of the images, as `preprocess` leaves them."""
+    (folder / "labels.json").write_text(json.dumps(labels))
+    form = {"size": size, "channels": channels, "resize": "crop"}
+    (folder / "images.json").write_text(json.dumps(form))
 
 
 @dataclass(frozen=True)
@@ -126,6 +137,28 @@ def run(
     pulled = Artifact("pull", "k", "cd" * 32, pulled or root, {})
     facts = train(model, hyperparameters, scale, prepared, pulled, start, workspace)
     return Trained(facts, folder, project)
+
+
+def run_interrupted(
+    root: Path, images: Path, recipe: Train, ending: AbstractContextManager[None], **given: Any
+) -> Trained:
+    """Trains undisturbed, and again with an interruption; holds that the bits are the same.
+
+    Args:
+        root: Gets both.
+        images: What is trained on.
+        recipe: How.
+        ending: The block in which a training is interrupted, as `ending_before` makes it.
+        given: What else `run` takes; there is a checkpoint of each step.
+    """
+    given = {"scale": OFTEN} | given
+    whole = run(root / "whole", images, recipe, **given)
+    with ending:
+        run(root, images, recipe, **given, output="interrupted")
+    resumed = run(root, images, recipe, **given)
+    assert resumed.facts == whole.facts
+    assert resumed.model_files() == whole.model_files()
+    return resumed
 
 
 @contextmanager

@@ -1,61 +1,137 @@
+"""Random changes of the training images: from the seed and the step, and what they show."""
+
+import numpy as np
+import pytest
 import torch
 
-from retrain.workload import Augment
-from tasks.train.augment import augment
+from retrain.workload import Augment, ColorJitter, Data, Images, RandAugment, Workload
+from tasks.train.augment import Augmentation, augment, mix
+from tasks.train.loss import mean_loss
 from tasks.train.sampler import BatchSampler
+from tests.tasks.train.helpers import SMALL
 
-WHOLE = BatchSampler(64, 64, 0, 0, 1)  # all images in one batch
-
-
-def sampler(rank=0, workers=1):
-    return BatchSampler(23, 4, 0, rank, workers)
-
-
-def images(count=4, height=5, width=6, channels=3):
-    return torch.arange(count * height * width * channels, dtype=torch.int64).remainder(251).to(
-        torch.uint8
-    ).view(count, height, width, channels)  # fmt: skip
-
-
-def test_without_changes_images_stay_as_they_are():
-    x = images()
-    assert augment(x, Augment(), sampler(), 0) is x
+WHOLE = BatchSampler(32, 32, 0, 0, 1)  # all images in one batch
+LABELS = torch.arange(32)
+LIST = Augment(rand_augment=RandAugment())
+CHANGES = {
+    "crop": Augment(crop=0.3),
+    "colours": Augment(color_jitter=ColorJitter(brightness=0.4, saturation=0.4, hue=0.1)),
+    "list": LIST,
+    "all of the list": Augment(rand_augment=RandAugment(count=14, magnitude=29)),
+    "erasing": Augment(erasing=0.5),
+    "mixup": Augment(mixup=0.4),
+    "cutmix": Augment(cutmix=1.0),
+    "all": Augment(flip=True, shift=2, crop=0.3, color_jitter=ColorJitter(contrast=0.4), mixup=0.2),
+}
 
 
-def test_flipping_mirrors_some_images_left_to_right_and_leaves_the_others():
-    x, flipped = images(64), 0
-    changed = augment(x, Augment(flip=True), WHOLE, 7)
-    for before, after in zip(x, changed, strict=True):
-        if torch.equal(before.flip(1), after):
-            flipped += 1
-        else:
-            assert torch.equal(before, after)
-    assert 16 < flipped < 48
+def noise(channels=3):
+    random = np.random.default_rng(0)
+    return torch.from_numpy(random.integers(0, 256, (32, 16, 16, channels), np.uint8))
 
 
-def test_shifting_moves_an_image_and_repeats_its_edge():
-    x = images(64)
-    changed = augment(x, Augment(shift=1), WHOLE, 7)
+def even():
+    """Images of an even shade each, which is 40 + 5 times the label."""
+    return (40 + 5 * LABELS).to(torch.uint8)[:, None, None, None].expand(32, 16, 16, 3).contiguous()
+
+
+def changed(changes, images, step=0):
+    return Augmentation(changes, WHOLE, 16)(images, LABELS, step)
+
+
+def test_flipping_and_shifting_move_whole_images_and_repeat_their_edges():
+    images = noise(1)
+    moved = augment(images, Augment(flip=True, shift=1), WHOLE, 7)
+    rows = columns = np.arange(16)
+    possible = {
+        (y, x, flip): ((rows + y).clip(0, 15)[:, None], (columns + x).clip(0, 15)[::flip][None])
+        for y in (-1, 0, 1)
+        for x in (-1, 0, 1)
+        for flip in (1, -1)
+    }
     moves = set()
-    for before, after in zip(x, changed, strict=True):
-        padded = torch.nn.functional.pad(
-            before.permute(2, 0, 1)[None].float(), (1, 1, 1, 1), mode="replicate"
-        )[0].permute(1, 2, 0).to(torch.uint8)  # fmt: skip
-        possible = {
-            (y, x): padded[1 + y : 6 + y, 1 + x : 7 + x] for y in (-1, 0, 1) for x in (-1, 0, 1)
-        }
-        [move] = [move for move, each in possible.items() if torch.equal(each, after)]
+    for before, after in zip(images.numpy(), moved.numpy(), strict=True):
+        [move] = [move for move, place in possible.items() if (before[place] == after).all()]
         moves.add(move)
-    assert len(moves) == 9
+    assert len(moves) > 12
+    assert augment(images, Augment(), WHOLE, 7) is images
 
 
-def test_an_images_change_does_not_depend_on_the_workers_or_parts():
-    x, changes = images(), Augment(flip=True, shift=2)
-    alone = augment(x, changes, sampler(), 11)
+def test_a_move_does_not_depend_on_the_workers_or_on_the_parts_of_a_batch():
+    images, changes = noise(), Augment(flip=True, shift=2)
+    alone = augment(images, changes, WHOLE, 11)
     shares = [
-        augment(x[2 * rank : 2 * rank + 2], changes, sampler(rank, 2), 11) for rank in range(2)
+        augment(images[16 * rank :][:16], changes, BatchSampler(32, 32, 0, rank, 2), 11)
+        for rank in range(2)
     ]
     assert torch.equal(torch.cat(shares), alone)
-    parts = [augment(x[first:][:3], changes, sampler(), 11, first) for first in (0, 3)]
+    parts = [augment(images[first:][:20], changes, WHOLE, 11, first) for first in (0, 20)]
     assert torch.equal(torch.cat(parts), alone)
-    assert not torch.equal(alone, augment(x, changes, sampler(), 12))
+
+
+@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES.keys())
+def test_the_seed_the_step_and_the_worker_decide_the_changes(changes):
+    images, before = noise(), torch.get_rng_state()
+    once, targets = changed(changes, images, 7)
+    assert torch.equal(torch.get_rng_state(), before)  # which the network draws from
+    torch.rand(3)
+    again, same = changed(changes, images, 7)
+    assert torch.equal(once, again)
+    assert [share for _, share in targets] == [share for _, share in same]
+    second, _ = Augmentation(changes, BatchSampler(64, 64, 0, 1, 2), 16)(images, LABELS, 7)
+    for other in (changed(changes, images, 8)[0], second, images):
+        assert not torch.equal(once, other)
+    assert once.shape == images.shape
+    assert once.min() >= 0
+    assert once.max() <= 255.01
+
+
+def test_a_crop_is_a_part_of_the_image_with_the_detail_of_its_margin():
+    ramp = torch.arange(16, dtype=torch.uint8)[None, :, None, None] * 10
+    parts, _ = changed(Augment(crop=0.3), ramp.expand(32, 16, 16, 1).contiguous())
+    heights = parts[:, -1, 8, 0] - parts[:, 0, 8, 0]
+    assert (parts[:, 1:] >= parts[:, :-1] - 1e-3).all()
+    assert 150 * 0.3 < heights.min() < 110
+    assert heights.max() <= 150.1
+    stripes = torch.tensor([0, 0, 255, 255], dtype=torch.uint8).repeat(16)[None, None, :, None]
+    parts, _ = changed(Augment(crop=1 / 16), stripes.expand(32, 64, 64, 1))
+    contrast = parts[:, 8].std(1)
+    assert contrast.max() > 80  # of a small part
+    assert contrast.min() < 20  # of one in which a stripe is less than a pixel wide
+
+
+def test_erasing_blackens_a_rectangle_of_some_images():
+    erased = (changed(Augment(erasing=0.5), even())[0][..., 0] == 0).flatten(1)
+    assert 6 < erased.any(1).sum() < 26
+    assert not erased.all(1).any()
+
+
+def test_mixed_images_show_as_much_of_each_label_as_it_says():
+    kinds = set()
+    for step in range(20):
+        random = np.random.default_rng(step)
+        mixed, targets = mix(even(), LABELS, Augment(mixup=0.4, cutmix=1.0), random)
+        (labels, share), (others, rest) = targets
+        assert share + rest == 1
+        shown = share * (40 + 5 * labels) + rest * (40 + 5 * others)
+        assert torch.allclose(mixed.mean((1, 2, 3)), shown.float(), atol=1e-3)
+        kinds.add(bool((mixed == mixed[:, :1, :1]).all()))
+    assert kinds == {True, False}  # a batch gets one of them
+
+
+def test_the_loss_of_mixed_labels_is_that_of_their_mixed_probabilities():
+    _, targets = mix(even(), LABELS, Augment(mixup=0.4), np.random.default_rng(1))
+    logits = torch.randn(32, 32)
+    soft = sum(share * torch.nn.functional.one_hot(labels, 32) for labels, share in targets)
+    expected = torch.nn.functional.cross_entropy(logits, soft)
+    found = mean_loss(torch.nn.functional.cross_entropy, logits, targets)
+    assert float(found) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_grey_images_have_no_colours_to_change():
+    given = {"name": "sides", "data": Data(path="data/sides"), "model": SMALL}
+    workload = Workload(**given, images=Images(size=8, channels=1), train={"augment": LIST})
+    [fault] = workload.faults()
+    assert fault.startswith(
+        "train.augment: saturation, hue and rand_augment need images.channels=3"
+    )

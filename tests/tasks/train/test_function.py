@@ -1,6 +1,5 @@
 """A training function of the user's: what it gets, what it reports, and what it does wrong."""
 
-import json
 import shutil
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,6 @@ from safetensors.torch import load
 import models
 from models.network import normalise
 from retrain import tracking
-from retrain.caching import is_transient
 from retrain.workload import Best, Model, Scale, Train
 from tasks.data.shards import open_prepared
 from tasks.train.datasets import SplitDataset
@@ -42,9 +40,8 @@ def trained(images, tmp_path_factory):
 def test_it_learns_and_its_best_report_is_the_model(trained, images):
     accuracies = [entry["val_accuracy"] for entry in trained.history]
     assert len(accuracies) == 4
-    assert max(accuracies) > 0.8
+    assert trained.facts["val_accuracy"] == max(accuracies) > 0.8
     assert trained.facts["best_epoch"] == 1 + np.argmax(accuracies)
-    assert trained.facts["val_accuracy"] == max(accuracies)
     assert validated(trained, images)[1] == pytest.approx(max(accuracies))
     logged = tracking.client(trained.project).get_metric_history(trained.run_id, "val_accuracy")
     assert [metric.value for metric in logged] == accuracies
@@ -96,9 +93,6 @@ def test_one_that_does_not_resume_begins_again_after_it_was_lost(images, tmp_pat
     recipe = reporting(*accuracies, lost=str(tmp_path / "lost"))
     with pytest.raises(RuntimeError, match="the connection was lost"):
         run(tmp_path, images, recipe, model=MODEL, output="lost-output")
-    shown = json.loads((tmp_path / "scratch" / "progress.json").read_text())
-    assert shown["progress"]["epoch"] == len(shown["history"]) == 3
-    assert shown["progress"]["fraction"] == 3 / 4
     trained = run(tmp_path, images, recipe, model=MODEL)
     assert [entry["epoch"] for entry in trained.history] == [1, 2, 3, 4, 5, 6, 7]
     assert trained.facts["best_epoch"] == 1
@@ -194,22 +188,14 @@ def for_workers(ray_session, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("where", "said"),
-    [
-        ("report", r"a worker waited in ray\.train\.report longer than scale\.timeout_seconds"),
-        ("all_reduce", "train: worker 0 waited 10 s for another one, which hangs"),
-    ],
-)
-def test_a_worker_that_hangs_ends_the_training_in_one_line(for_workers, images, where, said):
-    chosen = with_function("hangs_on_one_worker", arguments={"where": where})
-    scale = Scale(workers=2, timeout_seconds=10, max_failures=0)
-    with pytest.raises((ValueError, TimeoutError), match=said) as raised:
-        run(for_workers, images, chosen, model=MODEL, scale=scale)
+def test_a_worker_that_hangs_ends_the_training_in_one_line(for_workers, images):
+    scale = Scale(workers=2, timeout_seconds=10)
+    with pytest.raises(ValueError, match="All workers have to report; one") as raised:
+        run(for_workers, images, with_function("hangs_on_one_worker"), model=MODEL, scale=scale)
     assert "\n" not in str(raised.value)
-    assert not is_transient(raised.value)
 
 
+@pytest.mark.slow
 def test_workers_with_accelerate_train_one_network(for_workers, images):
     chosen = with_function("trains_with_accelerate", arguments={"processes": 2})
     trained = run(for_workers, images, chosen, model=MODEL, scale=Scale(workers=2))

@@ -1,16 +1,15 @@
 """The images that reach the training, from memory and through windows."""
 
-import json
-import time
 from itertools import chain
 
 import numpy as np
 import pytest
 import torch
 
-from tasks.data.shards import open_prepared, shard_name
+from tasks.data.shards import open_prepared
 from tasks.train.ingest import Ingest, in_order, windows
 from tasks.train.sampler import BatchSampler, Windows
+from tests.tasks.train.helpers import write_form, write_split
 
 CPU = torch.device("cpu")
 ROWS, SIZE = 53, 8
@@ -21,13 +20,10 @@ WINDOWS = Windows(batches=3, block=5)
 def split(tmp_path_factory):
     """Every pixel of an image is the number of its row, and so is its label."""
     folder = tmp_path_factory.mktemp("prepared")
-    (folder / "train").mkdir()
     images = np.repeat(np.arange(ROWS, dtype=np.uint8), SIZE * SIZE * 3)
-    for number, shard in enumerate(np.split(images.reshape(ROWS, SIZE, SIZE, 3), [20, 21, 40])):
-        np.save(folder / "train" / shard_name(number), shard)
-    np.save(folder / "train" / "labels.npy", np.arange(ROWS))
-    (folder / "labels.json").write_text(json.dumps(["a", "b"]))
-    (folder / "images.json").write_text(json.dumps({"size": SIZE, "channels": 3, "resize": "crop"}))
+    shards = np.split(images.reshape(ROWS, SIZE, SIZE, 3), [20, 21, 40])
+    write_split(folder / "train", shards, np.arange(ROWS))
+    write_form(folder, ("a", "b"), size=SIZE, channels=3)
     return open_prepared(folder).split("train")
 
 
@@ -46,36 +42,13 @@ def rows_of(epoch):
 
 
 @pytest.mark.parametrize("order", [None, WINDOWS])
-def test_batches_are_those_of_the_order_from_any_on(split, order):
-    which = batches(windows=order)
+@pytest.mark.parametrize(("rank", "workers"), [(0, 1), (1, 2)])
+def test_batches_are_those_of_the_order_from_any_on(split, order, rank, workers):
+    which = batches(windows=order, rank=rank, workers=workers)
     ingest = Ingest(split, which, CPU)
     for epoch in range(2):
         for first in range(14):
             assert rows_of(ingest.epoch(epoch, first)) == which.epoch(epoch)[first:].tolist()
-
-
-@pytest.mark.parametrize("order", [None, WINDOWS])
-def test_any_number_of_workers_trains_on_the_same_batches(split, order):
-    alone = rows_of(Ingest(split, batches(windows=order), CPU).epoch(0, 0))
-    for workers in (2, 4):
-        shares = [
-            rows_of(Ingest(split, batches(windows=order, rank=r, workers=workers), CPU).epoch(0, 0))
-            for r in range(workers)
-        ]
-        assert [list(chain(*parts)) for parts in zip(*shares, strict=True)] == alone
-
-
-def test_an_epoch_through_windows_has_every_row_once_and_stays_in_its_windows():
-    which = batches(rows=1000, size=10, windows=Windows(batches=10, block=7))
-    order = which.epoch(0)
-    assert np.array_equal(np.sort(order, axis=None), np.arange(1000))
-    for window in np.split(order, 10):
-        blocks = {row // 7 for row in window.ravel().tolist()}
-        assert len(blocks) <= 100 / 7 + 2  # whole blocks, but for the two at its ends
-    assert not np.array_equal(order, which.epoch(1))
-    assert not np.array_equal(
-        np.sort(order[:10], axis=None), np.sort(which.epoch(1)[:10], axis=None)
-    )
 
 
 def test_what_fits_the_memory_has_no_windows_and_what_does_not_stays_within_it(split):
@@ -84,24 +57,6 @@ def test_what_fits_the_memory_has_no_windows_and_what_does_not_stays_within_it(s
     found = windows(split.images, "auto", stored / 2 / 1e9, batch_size=4)
     held = 2 * found.batches * 4 * SIZE * SIZE * 3
     assert 0.6 * stored / 2 < held <= stored / 2
-
-
-def test_only_two_windows_are_read_at_a_time(split, monkeypatch):
-    read = []
-    load = type(split.images).__getitem__
-
-    def recorded(self, rows):
-        read.append(rows)
-        return load(self, rows)
-
-    monkeypatch.setattr(type(split.images), "__getitem__", recorded)
-    epoch = Ingest(split, batches(windows=WINDOWS), CPU).epoch(0, 0)
-    for _ in range(WINDOWS.batches):
-        next(epoch)
-    time.sleep(0.3)  # for the thread that reads ahead
-    epoch.close()
-    assert [len(rows) for rows in read] == [12, 12]
-    assert all(np.array_equal(rows, np.sort(rows)) for rows in read)
 
 
 def test_rows_in_order_come_in_batches_with_the_rest_at_the_end(split):

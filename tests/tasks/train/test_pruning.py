@@ -8,26 +8,11 @@ from retrain import tracking
 from retrain.errors import PrunedError
 from retrain.project import Project
 from retrain.step import TrialContext
-from retrain.workload import Best, Model, Scale, Train
-from tasks.train.selection import best_so_far, pruned_at
+from retrain.workload import Model, Scale, Train
 from tests.tasks.train.helpers import run
 
 RECIPE = Train(epochs=5, batch_size=16, lr=0.01)
 OUT_OF_REACH = TrialContext("trial 4", "parent", {1: 0.0, 3: 1.1})  # the first is reached
-
-
-def epochs(*accuracies):
-    return [{"epoch": n, "val_accuracy": each} for n, each in enumerate(accuracies, 1)]
-
-
-def test_a_trial_is_judged_by_its_best_epoch_so_far():
-    history = epochs(0.5, 0.3, 0.6)
-    assert best_so_far(history, Best()) == [0.5, 0.5, 0.6]
-    assert pruned_at(history, Best(), {2: 0.5, 3: 0.6}) is None  # as good as others is enough
-    assert pruned_at(history, Best(), {2: 0.51, 3: 0.9}) == 2
-    assert pruned_at(history, Best(), {4: 0.9}) is None
-    losses = [{"epoch": 1}, {"epoch": 2, "loss": 0.5}]  # a function need not report it each time
-    assert best_so_far(losses, Best(metric="loss")) == [float("-inf"), -0.5]
 
 
 def prune(root, images, recipe, **more):
@@ -58,14 +43,17 @@ def test_a_pruned_training_ends_at_once_and_goes_on_from_there(images, tmp_path,
     assert trained.facts == run(tmp_path / "whole", images, RECIPE).facts
 
 
+FUNCTION = Train(function="examples.ported:train", epochs=5, batch_size=16)
 PORTED = Model(family="custom", factory="examples.network:build_model", arguments={"channels": 1})
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_function_of_the_user_s_ends_at_its_report(images, tmp_path, ray_session, workers):
-    recipe = Train(function="examples.ported:train", epochs=5, batch_size=16)
-    prune(tmp_path, images, recipe, model=PORTED, scale=Scale(workers=workers))
+def test_a_function_of_the_user_s_ends_at_its_report(images, tmp_path):
+    prune(tmp_path, images, FUNCTION, model=PORTED)
 
 
-def test_two_workers_end_together(images, tmp_path, ray_session):
-    prune(tmp_path, images, RECIPE, scale=Scale(workers=2))
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "given", [{"recipe": RECIPE}, {"recipe": FUNCTION, "model": PORTED}], ids=["own", "function"]
+)
+def test_two_workers_end_together(images, tmp_path, ray_session, given):
+    prune(tmp_path, images, scale=Scale(workers=2), **given)

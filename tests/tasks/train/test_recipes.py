@@ -10,22 +10,21 @@ from retrain.project import Project
 from retrain.workload import (
     Augment,
     Best,
+    ColorJitter,
     Data,
     EarlyStopping,
     Lora,
     Model,
     Plateau,
-    Scale,
     Train,
     Workload,
 )
 from tasks.train.checks import check
 from tasks.train.loss import loss_function
 from tasks.train.network import update_average
-from tests.tasks.train.helpers import SMALL, run, validated
+from tests.tasks.train.helpers import SMALL, run, run_interrupted, validated
 
 BASE = Train(epochs=3, batch_size=16, lr=0.01)
-OFTEN = Scale(checkpoint_seconds=1e-9)
 RESNET = {
     "model_type": "resnet", "embedding_size": 8, "layer_type": "basic",
     "downsample_in_first_stage": False,
@@ -41,7 +40,12 @@ CHOICES = {
     },
     "weights": {"balance": "loss"},
     "sampling": {"balance": "sampling", "augment": Augment(shift=1)},
-    "changes": {"augment": Augment(crop=0.5, erasing=0.2, mixup=0.2, cutmix=1.0)},
+    "changes": {
+        "micro_batch": 8,
+        "augment": Augment(
+            crop=0.5, color_jitter=ColorJitter(contrast=0.2), erasing=0.2, mixup=0.2, cutmix=1.0
+        ),
+    },
 }  # fmt: skip
 
 
@@ -54,62 +58,38 @@ def plain(images, tmp_path_factory):
 def test_it_changes_the_training_and_resumes_to_the_bit(
     images, plain, tmp_path, ending_before, choice
 ):
-    hyperparameters = BASE.model_copy(update=CHOICES[choice])
-    whole = run(tmp_path / "whole", images, hyperparameters)
-    with ending_before(10):  # in the second epoch
-        run(tmp_path, images, hyperparameters, scale=OFTEN, output="interrupted")
-    resumed = run(tmp_path, images, hyperparameters)
-    assert resumed.facts == whole.facts
-    assert resumed.model_files() == whole.model_files()
-    assert plain.facts["weights"] != whole.facts["weights"]
+    recipe = BASE.model_copy(update=CHOICES[choice])
+    resumed = run_interrupted(tmp_path, images, recipe, ending_before(10))  # in the second epoch
+    assert plain.facts["weights"] != resumed.facts["weights"]
 
 
 def test_a_network_with_batch_norms_learns_and_goes_on_to_the_bit(images, tmp_path, ending_before):
     resnet = Model(family="auto", config=RESNET | {"hidden_sizes": [8, 16], "depths": [1, 1]})
     recipe = BASE.model_copy(update={"epochs": 6, "augment": Augment(shift=1)})
-    whole = run(tmp_path / "whole", images, recipe, model=resnet)
-    assert whole.facts["val_accuracy"] > 0.6
-    weights = models.load(whole.folder / "model").module.state_dict()
+    trained = run_interrupted(tmp_path, images, recipe, ending_before(15), model=resnet)
+    assert trained.facts["val_accuracy"] > 0.6
+    weights = models.load(trained.folder / "model").module.state_dict()
     counts = {int(each) for name, each in weights.items() if "num_batches_tracked" in name}
-    assert counts == {6 * whole.facts["best_epoch"]}
-    with ending_before(15):
-        run(tmp_path, images, recipe, model=resnet, scale=OFTEN, output="stopped")
-    resumed = run(tmp_path, images, recipe, model=resnet)
-    assert resumed.facts == whole.facts
-    assert resumed.model_files() == whole.model_files()
+    assert counts == {6 * trained.facts["best_epoch"]}
 
 
-def test_a_frozen_backbone_stays_as_it_was(images, tmp_path):
-    hyperparameters = BASE.model_copy(update={"freeze_epochs": 3})
-    trained = run(tmp_path, images, hyperparameters)
+@pytest.fixture
+def started():
+    """The weights with which a training of the small network starts."""
     torch.manual_seed(0)
-    started = models.build("vit", SMALL.model_dump(exclude={"family"}), (8, 8, 1), 3).state_dict()
+    return models.build("vit", SMALL.model_dump(exclude={"family"}), (8, 8, 1), 3).state_dict()
+
+
+def test_a_frozen_backbone_stays_as_it_was(images, tmp_path, started):
+    trained = run(tmp_path, images, BASE.model_copy(update={"freeze_epochs": 3}))
     for name, value in load(trained.model_files()[models.WEIGHTS]).items():
         assert torch.equal(value, started[name]) is not name.startswith("classifier.classifier")
 
 
-@pytest.mark.parametrize(("frozen", "wraps"), [(0, 1), (1, 2), (3, 1)])
-def test_the_network_is_given_to_ddp_once_and_again_when_it_thaws(
-    images, tmp_path, monkeypatch, frozen, wraps
+def test_adapters_change_linear_layers_by_their_rank_and_are_saved_merged(
+    images, tmp_path, started
 ):
-    from tasks.train.loops import torch as torch_loop
-
-    wrapped, original = [], torch_loop.prepare_model
-
-    def counted(network, **options):
-        wrapped.append(network)
-        return original(network, **options)
-
-    monkeypatch.setattr(torch_loop, "prepare_model", counted)
-    run(tmp_path, images, BASE.model_copy(update={"freeze_epochs": frozen}))
-    assert len(wrapped) == wraps
-
-
-def test_adapters_change_linear_layers_by_their_rank_and_are_saved_merged(images, tmp_path):
-    hyperparameters = BASE.model_copy(update={"lora": Lora(r=2)})
-    trained = run(tmp_path, images, hyperparameters)
-    torch.manual_seed(0)
-    started = models.build("vit", SMALL.model_dump(exclude={"family"}), (8, 8, 1), 3).state_dict()
+    trained = run(tmp_path, images, BASE.model_copy(update={"lora": Lora(r=2)}))
     saved = load(trained.model_files()[models.WEIGHTS])
     assert saved.keys() == started.keys()
     for name, value in saved.items():
@@ -125,16 +105,8 @@ def test_adapters_change_linear_layers_by_their_rank_and_are_saved_merged(images
     assert trained.facts["val_loss"] == pytest.approx(loss, rel=1e-5)
 
 
-def test_a_network_without_linear_layers_has_nothing_to_adapt(images, tmp_path):
-    resnet = Model(family="auto", config=RESNET | {"hidden_sizes": [8], "depths": [1]})
-    hyperparameters = BASE.model_copy(update={"lora": Lora(r=2)})
-    with pytest.raises(ValueError, match=r"train\.lora: the network has no linear layers"):
-        run(tmp_path, images, hyperparameters, model=resnet)
-
-
 def test_the_average_is_what_is_evaluated_and_kept(images, tmp_path):
-    hyperparameters = BASE.model_copy(update={"ema": 0.9, "epochs": 1})
-    trained = run(tmp_path, images, hyperparameters)
+    trained = run(tmp_path, images, BASE.model_copy(update={"ema": 0.9, "epochs": 1}))
     loss, _ = validated(trained, images)
     assert trained.facts["val_loss"] == pytest.approx(loss, rel=1e-5)
 

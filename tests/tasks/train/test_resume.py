@@ -1,6 +1,5 @@
 """A training that is interrupted goes on where it was and ends with the same bits."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -9,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from retrain import tracking
 from retrain.workload import Augment, Scale, Train
 from tasks.train import checkpoint
-from tests.tasks.train.helpers import SMALL, run, write_prepared
+from tasks.train.loops import torch as torch_loop
+from tests.tasks.train.helpers import OFTEN, SMALL, run, run_interrupted, write_prepared
 
 ROOT = Path(__file__).parents[3]
 RECIPE = Train(epochs=4, batch_size=16, lr=0.01, augment=Augment(shift=1, flip=True))
 PER_EPOCH = 6
-OFTEN = Scale(checkpoint_seconds=1e-9, keep_checkpoints=3)  # after every step
+KEPT = Scale(checkpoint_seconds=1e-9, keep_checkpoints=3)
 DROPOUT = SMALL.model_copy(update={"dropout": 0.1})
 # 96 images of 64 bytes: in windows of two batches.
 FEW_IN_MEMORY = Scale(checkpoint_seconds=1e-9, memory_gb=96 * 64 * 0.7 / 1e9)
@@ -32,7 +31,7 @@ def undisturbed(tmp_path_factory, images):
 def interrupted(images, tmp_path, ending_before):
     """A training that was stopped before step 15, in its third epoch, with a checkpoint of each."""
     with ending_before(2 * PER_EPOCH + 3):
-        run(tmp_path, images, RECIPE, model=DROPOUT, scale=OFTEN, output="interrupted")
+        run(tmp_path, images, RECIPE, model=DROPOUT, scale=KEPT, output="interrupted")
     return tmp_path
 
 
@@ -49,34 +48,6 @@ def test_it_goes_on_from_the_last_checkpoint(interrupted, undisturbed, images, s
         [epoch["train_loss"] for epoch in each.history] for each in (resumed, undisturbed)
     )
     assert losses == others
-    client = tracking.client(resumed.project)
-    [experiment] = [each for each in client.search_experiments() if each.name == "sides"]
-    [only] = client.search_runs([experiment.experiment_id])
-    assert only.info.status == "FINISHED"
-    logged = client.get_metric_history(only.info.run_id, "train_loss")
-    assert [metric.step for metric in logged] == [1, 2, 3, 4]
-
-
-def test_ctrl_c_says_from_which_step_it_goes_on(
-    undisturbed, images, tmp_path, monkeypatch, steps, caplog
-):
-    from tasks.train.loops import torch as torch_loop
-
-    recorded = torch_loop.learning_rate
-
-    def interrupted(step, *others):
-        if step == PER_EPOCH + 2:
-            os.kill(os.getpid(), signal.SIGINT)
-        return recorded(step, *others)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(torch_loop, "learning_rate", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            run(tmp_path, images, RECIPE, model=DROPOUT, scale=OFTEN, output="interrupted")
-    assert "train ended at step 8. The same command goes on from there." in caplog.messages
-    steps.clear()
-    assert run(tmp_path, images, RECIPE, model=DROPOUT).facts == undisturbed.facts
-    assert steps == list(range(8, 4 * PER_EPOCH))
 
 
 @pytest.mark.parametrize("stopped_at", [7, 8, 15])
@@ -85,13 +56,8 @@ def test_images_that_are_read_in_windows_are_gone_on_with_in_any_of_them(
 ):
     recipe = RECIPE.model_copy(update={"precision": "bf16", "epochs": 3})
     given = {"model": DROPOUT, "scale": FEW_IN_MEMORY}
-    whole = run(tmp_path / "whole", images, recipe, **given)
-    with ending_before(stopped_at):
-        run(tmp_path, images, recipe, **given, output="stopped")
-    resumed = run(tmp_path, images, recipe, **given)
+    run_interrupted(tmp_path, images, recipe, ending_before(stopped_at), **given)
     assert steps == list(range(stopped_at, 3 * PER_EPOCH))
-    assert resumed.facts == whole.facts
-    assert resumed.model_files() == whole.model_files()
 
 
 @pytest.mark.parametrize("damage", ["cut short", "a flipped bit"])
@@ -107,15 +73,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     assert resumed.facts == undisturbed.facts
 
 
-def test_a_training_that_was_over_is_not_repeated(undisturbed, images, steps):
-    again = run(undisturbed.project.root, images, RECIPE, model=DROPOUT, output="again")
-    assert steps == []
-    assert again.facts == undisturbed.facts
-
-
 def test_a_training_that_diverges_leaves_no_checkpoint_of_it(images, tmp_path, monkeypatch):
-    from tasks.train.loops import torch as torch_loop
-
     clip, norms = torch_loop.clip_gradients, []
 
     def exploding(network, largest):
@@ -140,6 +98,7 @@ def train_long(root: Path) -> None:
     run(root, root / "images", LONG, model=DROPOUT, scale=OFTEN)
 
 
+@pytest.mark.slow
 def test_a_killed_training_goes_on_in_the_middle_of_an_epoch(tmp_path, steps):
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     images = write_prepared(killed / "images", rows=LONG_PER_EPOCH * LONG.batch_size)
@@ -151,14 +110,13 @@ def test_a_killed_training_goes_on_in_the_middle_of_an_epoch(tmp_path, steps):
         [sys.executable, "-c", program, str(killed)],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
-    checkpoints = killed / "scratch" / checkpoint.FOLDER
-    while not any(int(path.name.split("-")[0]) > 20 for path in checkpoints.glob("*.pt")):
+    while checkpoint.newest(killed / "scratch") <= 20:
         assert process.poll() is None
         time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
+    process.kill()
     process.communicate()  # its output ends with the last process that has it
     assert process.returncode == -signal.SIGKILL
-    reached = int(max(checkpoints.glob("*.pt")).name.split("-")[0])
+    reached = checkpoint.newest(killed / "scratch")
     assert 0 < reached < LONG_PER_EPOCH
     resumed = run(killed, images, LONG, model=DROPOUT, output="resumed")
     assert steps == list(range(reached, LONG.epochs * LONG_PER_EPOCH))

@@ -1,7 +1,7 @@
 import pytest
 
 from retrain.workload import Best, EarlyStopping
-from tasks.train.selection import is_better, of_equals, stops_early
+from tasks.train.selection import best_so_far, is_better, pruned_at, stops_early
 
 
 def epochs(*accuracies, losses=None):
@@ -12,33 +12,24 @@ def epochs(*accuracies, losses=None):
     ]
 
 
-def chosen(history, best):
-    """The number of the best epoch, from 0."""
-    found = None
-    for number, epoch in enumerate(history):
-        if is_better(epoch, None if found is None else history[found], best):
-            found = number
-    return found
-
-
-def test_the_best_epoch_has_the_highest_accuracy_then_the_lowest_loss_then_is_the_first():
-    history = epochs(0.5, 0.8, 0.8, 0.8, 0.7, losses=[0.1, 0.5, 0.4, 0.4, 0.2])
-    assert chosen(history, Best()) == 2
-    said = "the lowest val_loss of 3 epochs with this val_accuracy"
-    assert of_equals(history, history[2], Best()) == said
-    assert of_equals(history, history[0], Best()) is None
+TIED = epochs(0.5, 0.8, 0.8, 0.8, 0.7, losses=[0.1, 0.5, 0.4, 0.4, 0.2])
+RISING = epochs(0.5, 0.6, 0.9, losses=[0.9, 0.1, 0.3])
 
 
 @pytest.mark.parametrize(
-    ("best", "expected"),
+    ("history", "choice", "expected"),
     [
-        (Best(metric="val_loss"), 1),
-        (Best(metric="val_loss", mode="max"), 0),
-        (Best(metric="val_accuracy", mode="min"), 0),
+        (TIED, Best(), 2),  # the highest accuracy, then the lowest loss, then the first
+        (RISING, Best(metric="val_loss"), 1),
+        (RISING, Best(metric="val_loss", mode="max"), 0),
+        (RISING, Best(metric="val_accuracy", mode="min"), 0),
     ],
 )
-def test_the_metric_and_its_mode_can_be_chosen(best, expected):
-    assert chosen(epochs(0.5, 0.6, 0.9, losses=[0.9, 0.1, 0.3]), best) == expected
+def test_the_best_epoch_follows_from_the_metric_and_its_mode(history, choice, expected):
+    best = None
+    for epoch in history:
+        best = epoch if is_better(epoch, best, choice) else best
+    assert best is history[expected]
 
 
 def test_a_training_stops_after_as_many_epochs_without_a_better_one():
@@ -54,3 +45,13 @@ def test_an_epoch_that_is_better_by_little_does_not_count():
     history = epochs(0.5, 0.52, 0.54, losses=[1.0, 0.8, 0.6])
     assert stops_early(history, Best(), rule)
     assert not stops_early(history, Best(metric="val_loss"), rule)
+
+
+def test_a_trial_is_judged_by_its_best_epoch_so_far():
+    history = epochs(0.5, 0.3, 0.6)
+    assert best_so_far(history, Best()) == [0.5, 0.5, 0.6]
+    assert pruned_at(history, Best(), {2: 0.5, 3: 0.6}) is None  # as good as others is enough
+    assert pruned_at(history, Best(), {2: 0.51, 3: 0.9}) == 2
+    assert pruned_at(history, Best(), {4: 0.9}) is None
+    losses = [{"epoch": 1}, {"epoch": 2, "loss": 0.5}]  # a function need not report it each time
+    assert best_so_far(losses, Best(metric="loss")) == [float("-inf"), -0.5]

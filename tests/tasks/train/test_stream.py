@@ -6,17 +6,15 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from retrain.store import Artifact
 from retrain.workload import Augment, Checks, Data, Images, Scale, Train
-from tasks.data.shards import open_prepared
 from tasks.preprocess.step import preprocess
 from tasks.validate.step import validate
 from tests.tasks.toy_data import png, pulled, workspace, write_files, write_parquet
-from tests.tasks.train.helpers import Trained, assert_alike, killing_a_worker, run
+from tests.tasks.train.helpers import Trained, assert_alike, killing_a_worker, run, run_interrupted
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -76,11 +74,6 @@ def folders(tmp_path_factory):
     return prepare(tmp_path_factory.mktemp("stream"), "folders")
 
 
-@pytest.fixture(scope="module")
-def prepared(folders, tmp_path_factory):
-    return run(tmp_path_factory.mktemp("windows"), folders.pixels, RECIPE, scale=SCALE)
-
-
 def test_it_trains_the_network_of_windows_of_prepared_images(both, tmp_path):
     shards = run(tmp_path / "shards", both.pixels, RECIPE, scale=SCALE)
     streamed = run(tmp_path / "stream", both.source, RECIPE, scale=SCALE, pulled=both.pulled)
@@ -88,39 +81,17 @@ def test_it_trains_the_network_of_windows_of_prepared_images(both, tmp_path):
     assert streamed.model_files() == shards.model_files()
 
 
-def test_images_that_are_not_prepared_are_the_prepared_ones(both):
-    prepared = open_prepared(both.pixels).split("train")
-    split = open_prepared(both.source, both.pulled).split("train")
-    names = sorted(path.name for path in split.folder.iterdir())
-    assert names == ["labels.npy", "rows.parquet", "source.json"]
-    assert len(split.images) == len(prepared.images)
-    for rows in (np.arange(len(split)), np.array([3, 3, 40, 41, 77])):
-        assert np.array_equal(np.stack([*split.images.decode(rows)]), prepared.images[rows])
-
-
-@pytest.mark.parametrize("step", [8, 12], ids=["within an epoch", "between two"])
+@pytest.mark.parametrize(
+    ("changes", "step"),
+    [({}, 8), ({}, 12), ({"augment": Augment(crop=0.3, shift=1), "balance": "sampling"}, 11)],
+    ids=["within an epoch", "between two", "parts of originals, drawn twice"],
+)
 def test_it_goes_on_at_the_step_where_it_was(
-    folders, prepared, tmp_path, ending_before, steps, step
+    folders, tmp_path, ending_before, steps, changes, step
 ):
-    source = {"scale": OFTEN, "pulled": folders.pulled}
-    with ending_before(step):
-        run(tmp_path, folders.source, RECIPE, **source, output="half")
-    resumed = run(tmp_path, folders.source, RECIPE, **source)
+    recipe, given = RECIPE.model_copy(update=changes), {"scale": OFTEN, "pulled": folders.pulled}
+    run_interrupted(tmp_path, folders.source, recipe, ending_before(step), **given)
     assert steps[0] == step
-    assert resumed.facts == prepared.facts
-    assert resumed.model_files() == prepared.model_files()
-
-
-def test_parts_of_originals_are_the_same_after_an_interruption(folders, tmp_path, ending_before):
-    changes = {"augment": Augment(crop=0.3, shift=1), "balance": "sampling"}  # draws images twice
-    recipe = RECIPE.model_copy(update=changes)
-    source = {"scale": OFTEN, "pulled": folders.pulled}
-    with ending_before(11):  # within a window
-        run(tmp_path, folders.source, recipe, **source, output="half")
-    resumed = run(tmp_path, folders.source, recipe, **source)
-    whole = run(tmp_path / "whole", folders.source, recipe, **source)
-    assert resumed.model_files() == whole.model_files()
-    assert resumed.history[0]["train_loss"] == whole.history[0]["train_loss"]
 
 
 # On a Ray with two CPUs, as many as two workers and their tasks could take alone.
@@ -140,6 +111,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_workers_and_the_tasks_that_decode_for_them_share_two_cpus(folders, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, folders.source, folders.pulled, tmp_path / "two"],
@@ -153,9 +125,9 @@ def test_workers_and_the_tasks_that_decode_for_them_share_two_cpus(folders, tmp_
     assert_alike(two, alone)
 
 
-def test_a_killed_worker_is_replaced_and_gets_the_images_that_were_next(
-    folders, prepared, tmp_path
-):
+@pytest.mark.slow
+def test_a_killed_worker_is_replaced_and_gets_the_images_that_were_next(folders, tmp_path):
+    prepared = run(tmp_path / "windows", folders.pixels, RECIPE, scale=SCALE)
     scale = OFTEN.model_copy(update={"workers": 2})
     with killing_a_worker(tmp_path):
         streamed = run(tmp_path, folders.source, RECIPE, scale=scale, pulled=folders.pulled)

@@ -8,6 +8,8 @@ import textwrap
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from retrain import tracking
 from retrain.workload import Train
 from tests.tasks.train.helpers import KEY, run
@@ -38,6 +40,7 @@ KILLED = textwrap.dedent(
 )
 
 
+@pytest.mark.slow
 def test_a_training_has_one_run_whenever_it_was_killed(images, tmp_path):
     # Before the run has its parameters; when it has ended, and the output is not published yet.
     for name in ("log_batch", "set_terminated"):
