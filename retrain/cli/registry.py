@@ -62,12 +62,15 @@ def status(workload: str | None = None, /, *, project: Clone) -> Answer:
 def _status_row(
     workload: str,
     champion: dict[str, Any] | None,
+    waiting: Mapping[str, Any] | None,
     last_run: dict[str, Any] | None,
     **_: object,
 ) -> tuple[Any, ...]:
     from retrain.runs import records
 
     ended = f"{last_run['flow']}: {records.outcome(last_run)}" if last_run else "not run here yet"
+    if last_run and last_run.get("waiting") and waiting is None:
+        ended = f"{last_run['flow']}: its model waited for approval; retrain history {workload}"
     if champion is None:
         return workload, "none", None, None, ended
     accuracy = f"{champion['metrics']['accuracy']:.4f}"

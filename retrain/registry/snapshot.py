@@ -150,7 +150,10 @@ def find_or_create(client: "MlflowClient", project: Project, name: str) -> str:
     if model and LEDGER_RUN in model.tags:
         return str(model.tags[LEDGER_RUN])
     experiment = tracking.experiment(client, project, name)
-    run = str(client.create_run(experiment, tags={MODEL: name}, run_name="ledger").info.run_id)
+    left = client.search_runs([experiment], f"tags.`{MODEL}` = '{name}'")
+    empty = [run for run in left if not run.data.params]  # of a process that was killed here
+    made = empty[0] if empty else client.create_run(experiment, None, {MODEL: name}, "ledger")
+    run = str(made.info.run_id)
     client.update_run(run, "FINISHED")  # else it would seem to go on
     if model:  # made by a person
         client.set_registered_model_tag(name, LEDGER_RUN, run)

@@ -86,25 +86,6 @@ def test_a_ledger_that_was_deleted_says_how_to_bring_it_back(project, name, pair
     assert alias(project, name) == 2
 
 
-def test_what_a_kill_left_undone_is_done_before_the_next_decision(project, name, pair, monkeypatch):
-    from mlflow import MlflowClient
-
-    decisions.apply(project, pair[0], decision(1))
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(MlflowClient, "set_registered_model_alias", _killed)
-        decisions.apply(project, pair[1], decision(2, previous=1))
-    assert alias(project, name) == 1
-    assert [entry.number for entry in decisions.read(project, name).unfinished] == [2]
-    with pytest.raises(ChampionChangedError):
-        decisions.apply(project, pair[0], decision(1, "rejected", previous=1))
-    assert alias(project, name) == 2
-    assert not decisions.read(project, name).unfinished
-
-
-def _killed(*_):
-    raise KeyboardInterrupt
-
-
 def test_an_alias_that_a_person_has_moved_stays(project, name, pair):
     decisions.apply(project, pair[0], decision(1))
     decisions.apply(project, pair[1], decision(2, previous=1))
