@@ -14,7 +14,6 @@ from typing import Any
 
 from retrain import tracking
 from retrain.errors import UsageError
-from retrain.outputs import Plan
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
 from retrain.store import Store
