@@ -3,19 +3,16 @@
 retrain rollback vit --reason "wrong labels in week 12" [--to VERSION]
 prefect deployment run rollback/vit --param reason="wrong labels in week 12" --watch
 
-The command runs it without Prefect: going back is not to depend on a server.
+The command calls `roll_back` without Prefect: going back is not to depend on a server.
 """
 
 from dataclasses import asdict
 from typing import Any
 
 from retrain.flow import flow
-from retrain.project import Project, find_project
-from retrain.registry import decisions
-from retrain.runs import records
+from retrain.project import find_project
 from retrain.runs.records import artifact_key
-from tasks.promote.personal import PersonalDecision
-from tasks.promote.rollback import roll_back
+from tasks.promote.personal import roll_back as roll_back
 
 
 @flow
@@ -35,21 +32,7 @@ def rollback(workload: str, reason: str, to: int | None = None) -> dict[str, Any
     """
     from prefect.artifacts import create_markdown_artifact
 
-    done = go_back(find_project(), workload, reason, to)
+    done = roll_back(find_project(), workload, reason, to)
     markdown = f"# {done.outcome}\n\n{done.says or ''}"
     create_markdown_artifact(key=artifact_key(workload, "rollback"), markdown=markdown)
     return asdict(done)
-
-
-def go_back(
-    project: Project, workload: str, reason: str, to: int | None = None
-) -> PersonalDecision:
-    """Rolls a workload's model back; see `tasks.promote.rollback.roll_back`.
-
-    Raises:
-        UsageError: There is no such workload, or the version was never champion.
-        ValueError: There is nothing to go back to, or the version cannot be served.
-    """
-    if not decisions.read(project, workload).entries:
-        records.check_name(project, workload)
-    return roll_back(project, workload, reason, to)

@@ -66,9 +66,12 @@ def libraries_of(modules: Iterable[str]) -> tuple[str, ...]:
     packages = {name.split(".")[0] for _, _, imported in read for name in imported}
     outside = {name for name in packages - sys.stdlib_module_names if source_of(name) is None}
     installed = _installed() if outside else {}  # it takes a fifth of a second
-    return tuple(
-        sorted({_normalised(each) for name in outside for each in installed.get(name, ())})
-    )
+    found: set[str] = set()
+    for name in outside:
+        distributions = {_normalised(each) for each in installed.get(name, ())}
+        # Others may add to a package: mlflow-tracing has a part of mlflow's.
+        found |= distributions & {_normalised(name)} or distributions
+    return tuple(sorted(found))
 
 
 _installed = cache(packages_distributions)

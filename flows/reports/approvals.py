@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
-from retrain.registry import decisions, ledger, versions
-from retrain.runs import console, records, suspension
+from retrain.registry import decisions, ledger, model_card, versions
+from retrain.registry.ledger import Entry, Ledger
+from retrain.runs import console, suspension
 from retrain.runs.notify import notify_now
 from retrain.runs.records import Document
-from tasks.promote import approval
-from tasks.promote.personal import PersonalDecision
+from tasks.promote.personal import Form, decided, review as review, standing
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
@@ -23,13 +23,14 @@ def wait(project: Project, document: Document) -> None:
     """
     name, run = document["workload"], document["run"]
     written = decisions.read(project, name)
-    over = approval.waited_before(written)
-    if over and over.run not in (None, run):
-        suspension.end(over.run, *approval.became_of(name, written, over))
-    asked = approval.asked_by(written, run)
-    if asked and asked == written.waiting and suspension.is_possible():
+    waiting = written.waiting
+    over = [entry for entry in _waited(written) if entry != waiting][-1:]
+    for entry in over:
+        if entry.run not in (None, run):
+            suspension.end(entry.run, *_became_of(name, written, entry))
+    if waiting and waiting.run == run and suspension.is_possible():
         notify_now("waiting", document["outcome"])
-        _ask(project, name, written, asked)
+        _ask(project, name, written, waiting)
 
 
 def resume(project: Project, name: str, run: str) -> "State[Document] | None":
@@ -42,27 +43,47 @@ def resume(project: Project, name: str, run: str) -> "State[Document] | None":
     from prefect.states import Completed
 
     written = decisions.read(project, name)
-    asked = approval.asked_by(written, run)
-    if asked is None:
+    asked = [entry for entry in _waited(written) if entry.run == run][-1:]
+    if not asked:
         return None
-    if asked == written.waiting:
-        said = _ask(project, name, written, asked)
-        who = f"{said.name} ({ledger.who()})" if said.name else None
+    [entry] = asked
+    if entry == written.waiting:
+        answer = _ask(project, name, written, entry)
+        who = f"{answer.name} ({ledger.who()})" if answer.name else None
         try:
-            approval.review(
-                project, name, said.decision, said.reason, version=asked.version, who=who
-            )
+            review(project, name, answer.decision, answer.reason, version=entry.version, who=who)
         except ChampionChangedError as error:
             console.say(str(error))
             return None
-    state, message = approval.became_of(name, decisions.read(project, name), asked)
+    state, message = _became_of(name, decisions.read(project, name), entry)
     return Completed(name=state, message=message)
 
 
-def _ask(project: Project, name: str, written: ledger.Ledger, asked: ledger.Entry) -> approval.Form:
+def _waited(written: Ledger) -> list[Entry]:
+    """The entries by which versions were left waiting, oldest first."""
+    return [entry for entry in written.entries if entry.action == "waiting"]
+
+
+def _ask(project: Project, name: str, written: Ledger, entry: Entry) -> Form:
     """What a person says of the model that waits; suspends the run until then."""
-    text = approval.question(project, name, written, asked)
-    return suspension.ask(approval.Form, str(asked.number), text)
+    question = f"# Is {name} version {entry.version} to be the champion?"
+    if version := versions.get(project, name, entry.version):
+        rules = decisions.considered(project, written, entry).get("rules", ())
+        card = model_card.read(project, version)
+        question += f"\n\n{model_card.description(version, entry, rules, card)}"
+    return suspension.ask(Form, str(entry.number), question)
+
+
+def _became_of(name: str, written: Ledger, waited: Entry) -> tuple[str, str]:
+    """What became of a version that waits no more, in a word and in a sentence."""
+    for entry in written.entries:
+        if entry.reviews == waited.number:
+            done = decided(name, entry)
+            return done.state, f"{done.outcome}."
+    if waiting := written.waiting:
+        later = f"Another comparison waits for approval by now: {name} version {waiting.version}."
+        return "Superseded", later
+    return "Superseded", decisions.no_longer_waits(name, waited.version)
 
 
 def waiting(project: Project, name: str) -> dict[str, Any] | None:
@@ -71,23 +92,5 @@ def waiting(project: Project, name: str) -> dict[str, Any] | None:
     if entry is None:
         return None
     champion = versions.champion(project, name)
-    says = approval.standing(name, entry, champion.version if champion else None)
+    says = standing(name, entry, champion.version if champion else None)
     return asdict(entry) | {"says": says}
-
-
-def review(
-    project: Project,
-    name: str,
-    choice: approval.Choice,
-    reason: str,
-    version: int | None = None,
-) -> PersonalDecision:
-    """Approves or rejects the model that waits; see `tasks.promote.approval.review`.
-
-    Raises:
-        UsageError: There is no such workload, or another version waits.
-        ValueError: Nothing waits, or it cannot be approved.
-    """
-    if not decisions.read(project, name).entries:
-        records.check_name(project, name)
-    return approval.review(project, name, choice, reason, version=version)

@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from flows.reports import approvals
 from retrain.project import Project
-from retrain.registry import signatures
+from retrain.registry import trust
 from retrain.runs import console, records
 from retrain.runs.records import Document, artifact_key, publish_table
 from retrain.runs.state import RunState
@@ -180,7 +180,7 @@ class TrainingReport(DataReport):
 def signing_faults(workload: Workload, project: Project) -> Iterable[str]:
     """Finds why a run could not sign its decision at the end."""
     try:
-        signatures.check(project)
+        trust.check_signing(project)
     except ValueError as error:
         yield str(error)
 

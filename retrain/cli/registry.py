@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -117,7 +118,7 @@ def history(workload: Name, /, *, plot: Path | None = None, project: Clone) -> A
         console.print_table(columns, rows)
 
     document = [
-        asdict(entry) | {"rules": decisions.rules(project, ledger, entry)}
+        asdict(entry) | {"rules": decisions.considered(project, ledger, entry).get("rules", [])}
         for entry in ledger.entries
     ]
     return Answer(document, show)
@@ -132,24 +133,41 @@ def _from_to(entry: "Entry") -> str:
 
 
 def _plot(project: Project, name: str, ledger: "Ledger", file: Path) -> None:
-    """Draws the metric of the gate over the champions.
+    """Draws a step for each champion: the gate's metric, as measured when it was registered.
 
     Raises:
         UsageError: The file cannot be written.
     """
+    import matplotlib
+    from matplotlib.figure import Figure
+
     from retrain.params import load_section
-    from retrain.registry import plot, versions
+    from retrain.plot_style import BLUE, STYLE
+    from retrain.registry import versions
     from retrain.workload import Gate
 
-    champions = [
-        (entry, version)
-        for entry in ledger.entries
-        if entry.appoints and (version := versions.get(project, name, entry.version))
-    ]
-    try:
-        plot.plot(champions, load_section(project.params, name, Gate).metric, file)
-    except OSError as error:
-        raise UsageError(f"{file} cannot be written: {error.strerror}.") from error
+    metric = load_section(project.params, name, Gate).metric
+    times: list[Any] = []
+    values: list[float] = []
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(7.0, 3.2), layout="constrained")
+        axes = figure.subplots()
+        for entry in ledger.entries:
+            version = versions.get(project, name, entry.version)
+            if entry.appoints and version and metric in version.metrics:
+                point = (datetime.fromisoformat(entry.time), version.metrics[metric])
+                label = str(entry.version)
+                axes.annotate(label, point, (4, 4), textcoords="offset points", fontsize=8)
+                times.append(point[0])
+                values.append(point[1])
+        axes.plot(times, values, drawstyle="steps-post", color=BLUE, marker="o")
+        axes.set_ylabel(f"{metric} on its test split")
+        axes.set_title("Champions, by version")
+        axes.tick_params("x", rotation=30)
+        try:
+            figure.savefig(file, format="png")
+        except OSError as error:
+            raise UsageError(f"{file} cannot be written: {error.strerror}.") from error
 
 
 @app.command(group=REGISTRY)
@@ -175,7 +193,7 @@ def _review(
 ) -> Answer:
     from flows.reports.approvals import review
 
-    result = review(project, workload, choice, reason, version)
+    result = review(project, workload, choice, reason, version=version)
     if result.run:
         _end_suspended(project, result.run, result.state, result.outcome)
     return Answer(result, lambda: print(f"{result.outcome}."))
@@ -207,8 +225,8 @@ def rollback(workload: Name, /, *, reason: Reason, to: int | None = None, projec
     Args:
         to: Go back to this earlier champion.
     """
-    from flows.rollback import go_back
+    from flows.rollback import roll_back
 
-    result = go_back(project, workload, reason, to)
+    result = roll_back(project, workload, reason, to)
     sentences = [f"{text}." for text in (result.outcome, result.says) if text]
     return Answer(result, lambda: print(*sentences, sep="\n"))

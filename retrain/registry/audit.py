@@ -5,13 +5,12 @@ taken out or put in does not fit those around it, and the last one not the tag o
 model that names it. The record of a lineage has its SHA-256 as a tag of the version.
 """
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from retrain import tracking
 from retrain.project import Project
-from retrain.registry import heads, ledger_run, lineage, snapshot, trust, versions
+from retrain.registry import decisions, lineage, snapshot, trust, versions
 from retrain.registry.ledger import Ledger
 
 
@@ -30,17 +29,19 @@ class Fault:
 
 def faults(project: Project) -> list[Fault]:
     """What is wrong in the ledgers of all models, of the registry or with a head in the project."""
-    names = sorted({*snapshot.names(project), *heads.names(project)})
+    names = sorted({*snapshot.names(project), *trust.names(project)})
     return [Fault(name, what) for name in names for what in _faults(project, name)]
 
 
 def lineage_faults(project: Project) -> list[Fault]:
     """What is wrong with the records of the lineage of all versions of the registry."""
-    return [
-        Fault(version.name, f"version {version.version}: {what}")
-        for version in versions.every(project)
-        if (what := lineage.fault(project, version))
-    ]
+    found = []
+    for version in versions.every(project):
+        try:
+            lineage.read(project, version)
+        except ValueError as error:
+            found.append(Fault(version.name, str(error)))
+    return found
 
 
 def _faults(project: Project, name: str) -> Iterator[str]:
@@ -65,26 +66,21 @@ def _faults(project: Project, name: str) -> Iterator[str]:
 def _lost(project: Project, model: snapshot.Model) -> str | None:
     """How the run of a ledger was lost; None if it is there, or if there never was one."""
     run = model.tags.get(snapshot.LEDGER_RUN)
-    if run is None:
-        decided = any("retrain.verdict" in version.tags for version in model.versions.values())
-        return f"its ledger is gone: the tag {snapshot.LEDGER_RUN} was removed" if decided else None
-    found = tracking.find_run(project, run)
-    if found is None:
-        return f"its ledger is gone: there is no MLflow run {run}"
-    return ledger_run.deleted(run) if found.info.lifecycle_stage == "deleted" else None
+    found = tracking.find_run(project, run) if run else None
+    if run and found:
+        return decisions.deleted(run) if found.info.lifecycle_stage == "deleted" else None
+    decided = any("retrain.verdict" in version.tags for version in model.versions.values())
+    lost = f"its ledger is gone: the tag {snapshot.LEDGER_RUN} of the model names no MLflow run"
+    return lost if run or decided else None
 
 
 def _documents(project: Project, written: Ledger) -> Iterator[str]:
     """The documents of decisions that are gone or were changed."""
     for entry in written.entries:
-        if not entry.document:
-            continue
-        place = f"the document of entry {entry.number}, {ledger_run.place(entry.document)},"
-        document = ledger_run.document(project, written, entry.document)
-        if document is None:
-            yield f"{place} is gone"
-        elif hashlib.sha256(document).hexdigest() != entry.document:
-            yield f"{place} was changed"
+        try:
+            decisions.document_of(project, written, entry)
+        except ValueError as error:
+            yield str(error)
 
 
 def _moved(model: snapshot.Model, written: Ledger) -> Iterator[str]:

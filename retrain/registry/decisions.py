@@ -5,14 +5,15 @@ several machines can take. The alias `champion` follows it. What a kill leaves u
 entry and the alias is done by the next run that looks.
 """
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from retrain import tracking
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
-from retrain.registry import heads, ledger, ledger_run, model_card, snapshot, trust, versions
-from retrain.registry.ledger import Decision, Entry, Ledger
+from retrain.registry import ledger, model_card, snapshot, trust, versions
+from retrain.registry.ledger import Decision, Entry, Ledger, compact
 from retrain.registry.trust import Standing
 from retrain.registry.versions import CHAMPION, REFERENCE, ModelVersion
 
@@ -46,26 +47,19 @@ def fault(project: Project, name: str) -> str | None:
     Its ledger cannot be trusted; or it says that there is a champion, and there is none.
     """
     standing = trust.look(project, name)
-    return standing.distrust or _missing(project, standing)
+    return standing.distrust or _missing(standing)
 
 
-def _missing(project: Project, standing: Standing) -> str | None:
+def _missing(standing: Standing) -> str | None:
     """What is said if no version is champion although the ledger says so."""
     name, last = standing.ledger.name, standing.ledger.appointment
     if CHAMPION in standing.aliases or last is None or last in standing.ledger.unfinished:
         return None
-    command = f"retrain rollback {name} --to"
-    if versions.get(project, name, last.version):
-        return (
-            f"{name} has no champion, but its ledger says version {last.version}: the alias was "
-            f"removed. Give it back: {command} {last.version} --reason WHY"
-        )
-    known = sorted({entry.version for entry in standing.ledger.entries if entry.appoints})
-    left = [str(number) for number in known if versions.get(project, name, number)]
-    gone = f"{name} version {last.version}, the champion by the ledger, was deleted"
-    if left:
-        return f"{gone}. Go back to another ({', '.join(left)}): {command} VERSION --reason WHY"
-    return f"{gone}, and so was every champion before it: restore MLflow's database from a backup."
+    return (
+        f"{name} has no champion, but its ledger says version {last.version}: its alias was "
+        "removed, or the version was deleted. Give the alias back, or go back to another version: "
+        f"retrain rollback {name} --to VERSION --reason WHY"
+    )
 
 
 def is_applied(project: Project, name: str, decision: Decision) -> bool:
@@ -101,14 +95,16 @@ def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelV
             ledger was deleted, cannot be trusted, or cannot be signed.
     """
     client, name = tracking.client(project), version.name
-    run = ledger_run.find_or_create(client, project, name)
+    run = snapshot.find_or_create(client, project, name)
     while not is_entered(project, name, decision):
         standing = trust.look(project, name)
         written, champion = standing.ledger, standing.aliases.get(CHAMPION)
-        _check_trust(project, standing, decision)
-        if (
-            written.unfinished and standing.unsigned is None
-        ):  # of a run that was killed, or is at it
+        # A rollback, by which a person decides whatever the ledger says, only needs a whole chain.
+        is_rollback = decision.action == "rolled back"
+        what = standing.distrust or _missing(standing)
+        if what and (standing.faults or not is_rollback):
+            raise ValueError(what)
+        if written.unfinished and not standing.unsigned:  # of a run that was killed, or is at it
             _carry_out(project, client, written)
             continue
         if champion != decision.previous:
@@ -119,27 +115,17 @@ def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelV
             )
         if decision.reviews and decision.reviews != (written.waiting and written.waiting.number):
             raise ValueError(no_longer_waits(name, version.version))
-        value = ledger.value_of(project, decision, written)
-        ledger_run.upload(client, run, decision.document)
-        heads.note(project, name, run)
-        if ledger_run.write(client, run, written.next, value):
+        value = trust.value_of(project, decision, written)
+        if decision.document is not None:
+            place = place_of(ledger.digest_of_document(decision.document))
+            client.log_text(run, compact(decision.document), place)
+        trust.note(project, name, run)
+        if write(client, run, written.next, value):
             break
     settle(project, name)
     after = versions.get(project, name, version.version)
     assert after is not None
     return after
-
-
-def _check_trust(project: Project, standing: Standing, decision: Decision) -> None:
-    """Refuses to build on a ledger that cannot be trusted, or whose champion is gone.
-
-    A rollback, by which a person decides whatever the ledger says, only needs a whole chain.
-    """
-    is_rollback = decision.action == "rolled back"
-    if standing.faults or not is_rollback:
-        what = standing.distrust or _missing(project, standing)
-        if what:
-            raise ValueError(what)
 
 
 def no_longer_waits(name: str, number: int) -> str:
@@ -160,12 +146,75 @@ def settle(project: Project, name: str) -> None:
         if not standing.ledger.unfinished:
             break
         _carry_out(project, tracking.client(project), standing.ledger)
-    heads.advance(project, standing.ledger)
+    trust.advance(project, standing.ledger)
 
 
-def rules(project: Project, written: Ledger, entry: Entry) -> list[Mapping[str, Any]]:
-    """The rules of the gate that an entry was decided by; none if its document is gone."""
-    return list((ledger_run.considered(project, written, entry) or {}).get("rules", ()))
+def write(client: "MlflowClient", run: str, number: int, value: str) -> bool:
+    """Enters a decision, unless the number is taken.
+
+    MLflow never gives a parameter another value, and its database has one row per run and
+    parameter, so of two machines that write the same number at once, one is refused.
+
+    Args:
+        client: A client of the registry.
+        run: The ledger's run.
+        number: One more than the number of the last entry.
+        value: As `trust.value_of` gives it.
+
+    Returns:
+        Whether the entry has this number now. If not, another machine was faster.
+
+    Raises:
+        ValueError: The run was deleted.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.log_param(run, ledger.key_of(number), value)
+    except MlflowException:
+        found = client.get_run(run)
+        if found.info.lifecycle_stage == "deleted":
+            raise ValueError(deleted(run)) from None
+        if ledger.key_of(number) not in found.data.params:
+            raise
+        return bool(found.data.params[ledger.key_of(number)] == value)
+    return True
+
+
+def deleted(run: str) -> str:
+    """What is said when the run of a ledger was deleted, but not for good."""
+    return f"the ledger was deleted; bring it back with: mlflow runs restore --run-id {run}"
+
+
+def place_of(digest: str | None) -> str:
+    """The path of a decision's document among the artifacts of the ledger's run."""
+    return f"decisions/{digest}.json"
+
+
+def document_of(project: Project, written: Ledger, entry: Entry) -> dict[str, Any]:
+    """All that was considered for an entry; empty if nothing was.
+
+    Raises:
+        ValueError: It is gone, or was changed.
+    """
+    if not entry.document:
+        return {}
+    assert written.run
+    place = place_of(entry.document)
+    content = tracking.read_artifact(project, written.run, place)
+    if content is None or ledger.sha256_of(content) != entry.document:
+        how = "is gone" if content is None else "was changed"
+        raise ValueError(f"the document of entry {entry.number}, {place}, {how}")
+    values: dict[str, Any] = json.loads(content)
+    return values
+
+
+def considered(project: Project, written: Ledger, entry: Entry) -> dict[str, Any]:
+    """The same; also empty if it is gone or was changed."""
+    try:
+        return document_of(project, written, entry)
+    except ValueError:
+        return {}
 
 
 def _carry_out(project: Project, client: "MlflowClient", written: Ledger) -> None:
@@ -178,7 +227,8 @@ def _carry_out(project: Project, client: "MlflowClient", written: Ledger) -> Non
     for entry in written.unfinished:
         if version := versions.get(project, name, entry.version):
             card = model_card.read(project, version)
-            text = model_card.description(version, entry, rules(project, written, entry), card)
+            rules = considered(project, written, entry).get("rules", ())
+            text = model_card.description(version, entry, rules, card)
             number = str(entry.version)
             client.update_model_version(name, number, text)
             _set(client.set_model_version_tag, name, number, "retrain.verdict", entry.verdict)

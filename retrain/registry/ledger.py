@@ -1,8 +1,8 @@
 """The ledger of a model: every decision about its versions, in order, where nothing is overwritten.
 
 MLflow keeps no history of its aliases. The entries of the ledger are the parameters of an MLflow
-run (`retrain.registry.ledger_run`): `000012` and compact JSON. Each entry has the SHA-256 of the
-one before it, and that of the document of its decision, an artifact of the run.
+run, which a tag of the registered model names: `000012` and compact JSON. Each entry has the
+SHA-256 of the one before it, and that of the document of its decision, an artifact of the run.
 """
 
 import getpass
@@ -10,17 +10,13 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from retrain.project import Project
-from retrain.registry import signatures
 from retrain.registry.snapshot import LEDGER_RUN, Model
 
 DONE = "retrain.ledger_done"  # a tag of the registered model: number and digest of the last entry
-LENGTH = 6000  # characters; the longest parameter that MLflow takes
 LONGEST_REASON = 500  # characters, each of which may take six in JSON
 
 Action = Literal["promoted", "rejected", "compared", "waiting", "rolled back", "set aside"]
@@ -169,11 +165,9 @@ class Ledger:
             entry = by_number.get(number)
             if entry is None:
                 yield f"entry {number} is gone"
-            elif before not in (None, entry.before) and number == 1:
-                yield "entry 1 was changed: it follows another one, and should be the first"
             elif before not in (None, entry.before):
                 yield (
-                    f"entry {number - 1} or {number} was changed: the one does not follow the other"
+                    f"entry {number} does not follow the one before it: one of the two was changed"
                 )
             if entry and number == sealed and entry.digest != digest:
                 yield f"entry {number} was changed since it was carried out"
@@ -274,43 +268,6 @@ def read(model: Model) -> Ledger:
     )
 
 
-def value_of(project: Project, decision: Decision, written: Ledger) -> str:
-    """The next entry of a ledger, as it is written.
-
-    Raises:
-        ValueError: It is too long; or it cannot be signed, and has to be.
-    """
-    fields = asdict(replace(decision, document=None)) | {
-        "document": digest_of_document(decision.document),
-        "before": written.head,
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "who": decision.who or who(),
-    }
-    text = signed_text(written.name, written.next, compact(fields))
-    if signature := signatures.sign(project, text, fields["time"]):
-        fields["signature"] = signature
-    value = compact(fields)
-    if len(decision.reason or "") > LONGEST_REASON or len(value) > LENGTH:
-        raise ValueError(
-            f"The decision on {written.name} is too long for its ledger: a reason may have "
-            f"{LONGEST_REASON} characters."
-        )
-    return value
-
-
-def signed_text(name: str, number: int, value: str) -> str:
-    """What the signature of an entry is over: all that it says, in which place of which ledger.
-
-    Args:
-        name: The name of the model.
-        number: Of the entry.
-        value: The entry as it is written, with its signature or without.
-    """
-    fields = json.loads(value) | {"model": name, "number": number}
-    fields.pop("signature", None)
-    return compact(fields)
-
-
 def key_of(number: int) -> str:
     """The name of an entry as a parameter of the ledger's run."""
     return f"{number:06d}"
@@ -327,9 +284,9 @@ def digest_of_document(document: Mapping[str, Any] | None) -> str | None:
     return None if document is None else sha256_of(compact(document))
 
 
-def sha256_of(text: str) -> str:
-    """SHA-256 (hex) of a text in UTF-8."""
-    return hashlib.sha256(text.encode()).hexdigest()
+def sha256_of(content: str | bytes) -> str:
+    """SHA-256 (hex) of bytes, or of a text in UTF-8."""
+    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()
 
 
 def who() -> str:

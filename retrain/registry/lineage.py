@@ -14,7 +14,6 @@ from typing import Any
 
 from retrain import tracking
 from retrain.errors import UsageError
-from retrain.outputs import Plan
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
 from retrain.store import Store
@@ -41,11 +40,6 @@ class Made:
     key: str | None = None
     plan: Mapping[str, Any] | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def depends_on(self) -> Plan | None:
-        """Its plan."""
-        return Plan(**self.plan) if self.plan else None
 
 
 @dataclass(frozen=True)
@@ -118,8 +112,8 @@ class Lineage:
     @property
     def libraries(self) -> dict[str, str]:
         """The version of each library that changed one of the outputs."""
-        plans = [made.depends_on for made in self.steps]
-        return {name: value for plan in plans if plan for name, value in plan.libraries.items()}
+        plans = [made.plan or {"libraries": {}} for made in self.steps]
+        return {name: value for plan in plans for name, value in plan["libraries"].items()}
 
 
 def write(project: Project, lineage: Lineage) -> str:
@@ -137,34 +131,19 @@ def read(project: Project, version: ModelVersion) -> Lineage | None:
     Raises:
         ValueError: It is gone, or was changed.
     """
-    content, fault = _fetch(project, version)
-    if fault:
-        raise ValueError(f"{version.name} version {version.version}: {fault}.")
-    if content is None:
+    if version.lineage is None:
         return None
+    path = f"{FOLDER}/{version.lineage}.json"
+    content = tracking.read_artifact(project, version.run_id, path)
+    if content is None or hashlib.sha256(content).hexdigest() != version.lineage:
+        raise ValueError(
+            f"version {version.version}: the record of its lineage, {path} of MLflow run "
+            f"{version.run_id}, {'is gone' if content is None else 'was changed'}"
+        )
     fields = json.loads(content)
     images = Images(**fields.pop("images"))
     steps = tuple(Made(**made) for made in fields.pop("steps"))
     return Lineage(images=images, steps=steps, **fields)
-
-
-def fault(project: Project, version: ModelVersion) -> str | None:
-    """What is wrong with the record of a version; None if nothing is."""
-    return _fetch(project, version)[1]
-
-
-def _fetch(project: Project, version: ModelVersion) -> tuple[bytes | None, str | None]:
-    """The content of a version's record, and what is wrong with it."""
-    if version.lineage is None:
-        return None, None
-    path = f"{FOLDER}/{version.lineage}.json"
-    name = f"the record of its lineage, {path} of MLflow run {version.run_id},"
-    content = tracking.read_artifact(project, version.run_id, path)
-    if content is None:
-        return None, f"{name} is gone"
-    if hashlib.sha256(content).hexdigest() != version.lineage:
-        return None, f"{name} was changed"
-    return content, None
 
 
 def digests_of_images(file: Path) -> dict[str, dict[str, Any]]:

@@ -1,22 +1,60 @@
-"""Trains a version again from its lineage, and compares the weights."""
+"""Trains a version again from its lineage, and compares the weights.
 
+The recorded commit is checked out beside the clone, with the recorded parameters and version of the
+data, and runs its own steps as DVC would call them. Its store is empty and its MLflow its own, so
+nothing is taken from the cache, and nothing of the clone changes.
+"""
+
+import json
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, fields
 from importlib.metadata import PackageNotFoundError, version as installed
+from pathlib import Path
 from typing import Any
 
-from retrain import hardware
+from retrain import hardware, tracking
 from retrain.errors import UsageError
+from retrain.outputs import MANIFEST
+from retrain.params import parse_yaml
 from retrain.project import PARAMS, Project
-from retrain.registry import lineage
+from retrain.registry import lineage, packages, versions
 from retrain.registry.lineage import Lineage
-from retrain.registry.rerun import PIN, run_again
-from retrain.registry.versions import ModelVersion
+from retrain.registry.versions import CHAMPION, Candidate, ModelVersion
+from retrain.worktree import checked_out
 
+Manifest = Mapping[str, Any]
+
+PIN = "data.dvc"
 RECORDED = (PARAMS, PIN)  # files whose content is in the record, committed or not
 # Of a machine, what may change how numbers are rounded.
 SURROUNDINGS = ("processor", "instructions", "cores", "accelerators", "system", "python")
+
+# Runs steps in one process, each as `retrain step STEP NAME` does. It ends when its standard input
+# is closed, which the system does when the process ends that has started it.
+PROGRAM = """
+import os, runpy, signal, sys
+from threading import Thread
+
+def end_with_input():
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+Thread(target=end_with_input, daemon=True).start()
+name, *steps = sys.argv[1:]
+for step in steps:
+    sys.argv = ["retrain.cli", "step", step, name]
+    try:
+        runpy.run_module("retrain.cli", run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        if ended.code:
+            raise
+"""
 
 
 @dataclass(frozen=True)
@@ -58,6 +96,21 @@ class Reproduction:
         return f"{name} is not reproduced: {other} gave another output; {why}."
 
 
+@dataclass(frozen=True)
+class Copy(Project):
+    """A copy of the clone's code with a store and a registry of its own, whatever is set here."""
+
+    @property
+    def store(self) -> Path:
+        """Empty at first."""
+        return self.state / "store"
+
+    @property
+    def tracking_uri(self) -> str:
+        """A new SQLite file."""
+        return f"sqlite:///{self.root / 'mlflow.db'}"
+
+
 def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None]) -> Reproduction:
     """Trains a version again and compares the weights with those that are registered.
 
@@ -70,28 +123,30 @@ def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None
         UsageError: The version cannot be reproduced, because something was not recorded.
         ValueError: The record, the commit or the data is gone or has changed; or a step failed.
     """
-    began, name = time.monotonic(), f"{version.name} version {version.version}"
+    began = time.monotonic()
     record = lineage.read(project, version)
-    if record is None or record.parameters is None:
-        raise UsageError(f"{name} was registered without its lineage, so it cannot be reproduced.")
-    commit, changes = _code_of(record)
-    if commit is None:
-        raise UsageError(f"{name} was trained outside git: the code that trained it was not kept.")
-    differs = [*_surroundings(record, changes)]
+    if record is None or record.parameters is None or record.commit is None:
+        raise UsageError(
+            f"{version.title} cannot be reproduced: it was registered without its lineage, or "
+            "trained outside git."
+        )
+    differs = [*_surroundings(record)]
     for line in differs:
         say(f"Not as it was: {line}.")
-    say(f"Trains {name} again, in a copy of commit {commit[:12]}.")
-    made = run_again(project, commit, record)
-    numerics = record.training.get("numerics"), made["train"]["facts"].get("numerics")
-    if numerics[0] != numerics[1]:
-        differs.append(f"numerics {numerics[0]} -> {numerics[1]}")
-    *_, last = record.steps
-    metrics = made[last.step]["facts"].get("metrics", {})
+    say(f"Trains {version.title} again, in a copy of commit {record.commit[:12]}.")
+    with checked_out(project, record.commit) as folder:
+        copy = Copy(folder.root)
+        _prepare(project, copy, record)
+        made = _make(project, copy, record)
+    before, after = record.training.get("numerics"), made["train"]["facts"].get("numerics")
+    if before != after:
+        differs.append(f"numerics {before} -> {after}")
+    metrics = made[record.steps[-1].step]["facts"].get("metrics", {})
     reproduced = str(made["train"]["facts"]["weights"])
     return Reproduction(
         model=version.name,
         version=version.version,
-        commit=commit,
+        commit=record.commit,
         identical=reproduced == record.weights,
         weights=record.weights,
         reproduced=reproduced,
@@ -107,37 +162,150 @@ def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None
     )
 
 
-def _code_of(record: Lineage) -> tuple[str | None, Mapping[str, Any] | None]:
-    """The commit to check out, and what was not committed then.
-
-    The code that registered the version gives all steps their keys. If it was not committed, that
-    of the training may have been.
-    """
-    known = record.trained.provenance
-    commit = known.get("commit")
-    clean = commit and not commit.endswith("+dirty") and known.get("uncommitted", "?") is None
-    if clean and _lost(record.uncommitted):
-        return commit, None
-    return record.commit, record.uncommitted
-
-
-def _lost(changes: Mapping[str, Any] | None) -> list[str]:
-    """The files that were not committed, and are not in the record either."""
-    return [file for file in (changes or {}).get("files", ()) if file not in RECORDED]
-
-
-def _surroundings(record: Lineage, changes: Mapping[str, Any] | None) -> Iterator[str]:
+def _surroundings(record: Lineage) -> Iterator[str]:
     """What is other than it was: uncommitted code, the libraries, and this machine."""
-    if lost := _lost(changes):
+    files = (record.uncommitted or {}).get("files", ())
+    if lost := [file for file in files if file not in RECORDED]:
         yield f"uncommitted changes were not kept, of {', '.join(lost)}"
     for name, before in record.libraries.items():
         try:
-            now = installed(name)
+            here = installed(name)
         except PackageNotFoundError:
-            now = "not installed"
-        if now != before:
-            yield f"{name} {before} -> {now}"
-    machine, here = record.trained.provenance.get("machine", {}), hardware.machine()
+            here = "not installed"
+        if here != before:
+            yield f"{name} {before} -> {here}"
+    then, now = record.trained.provenance.get("machine", {}), hardware.machine()
     for name in SURROUNDINGS:
-        if name in machine and machine[name] != here[name]:
-            yield f"{name} {machine[name]} -> {here[name]}"
+        if name in then and then[name] != now[name]:
+            yield f"{name} {then[name]} -> {now[name]}"
+
+
+def _prepare(project: Project, copy: Copy, record: Lineage) -> None:
+    """Gives a copy of the code the recorded parameters and version of the data."""
+    # The search has no part in a training, and with all its defaults it could not be read again.
+    parameters = deepcopy(dict(record.parameters or {}))
+    parameters.pop("tune", None)
+    model = parameters["model"]
+    places = [(model, "pretrained"), *((model["files"], name) for name in model.get("files", {}))]
+    if record.data["tracked"]:
+        # DVC's own file may be of another version at that commit.
+        pin = {"outs": [{"md5": record.data["version"], "hash": "md5", "path": "data"}]}
+        (copy.root / PIN).write_text(json.dumps(pin), encoding="utf-8")
+        _share_cache(project, copy)
+    else:
+        places.append((parameters["data"], "path"))
+    for values, name in places:
+        if value := values.get(name):
+            values[name] = _place(project, copy, value)
+    text = json.dumps({"workloads": {record.model: parameters}}, ensure_ascii=False, indent=1)
+    copy.params.write_text(text, encoding="utf-8")
+    if start := record.training.get("start"):
+        _register_start(project, copy, record.model, start)
+
+
+def _place(project: Project, copy: Copy, value: str) -> str:
+    """What a copy of the code has to call a file or folder of the clone that it does not have."""
+    place = Path(os.path.normpath(project.root / value))
+    return str(place) if place.exists() and not (copy.root / value).exists() else value
+
+
+def _share_cache(project: Project, copy: Copy) -> None:
+    """Lets DVC use the clone's cache and remotes in a copy of its code."""
+    from dvc.config import Config, merge
+    from dvc.repo import Repo
+
+    settings: dict[str, Any] = {}
+    with Repo(str(project.root)) as ours:
+        for level in ("repo", "local"):
+            merge(settings, ours.config.load_one(level))
+        settings.setdefault("cache", {})["dir"] = ours.cache.local_cache_dir
+    with Config(str(copy.root / ".dvc")).edit("local") as config:
+        merge(config, settings)
+
+
+def _register_start(project: Project, copy: Copy, name: str, weights: str) -> None:
+    """Makes the version that a training started from the champion of a copy.
+
+    Raises:
+        ValueError: It is not in the registry any more.
+    """
+    version = versions.find_by_weights(project, name, weights)
+    if version is None:
+        raise ValueError(f"The weights that it started from are not in the registry: {weights}.")
+    run = tracking.start_run(copy, name, "start", {}, "unknown")
+    known = {field.name: getattr(version, field.name) for field in fields(Candidate)}
+    # Without how it was trained: else a training that finds itself would start where it did.
+    alone = {"run_id": run.run_id, "start": None, "train_key": None, "lineage": None}
+    made = versions.register(copy, Candidate(**known | alone), packages.download(project, version))
+    tracking.client(copy).set_registered_model_alias(name, CHAMPION, str(made.version))
+
+
+def _make(project: Project, copy: Copy, record: Lineage) -> dict[str, Manifest]:
+    """Runs the steps in a copy of the code, up to the last that is recorded.
+
+    Returns:
+        The manifest of each output, by the step's name.
+
+    Raises:
+        ValueError: The data is not what it was; or a step failed.
+    """
+    stages = list(parse_yaml((copy.root / "dvc.yaml").read_text(encoding="utf-8"))["stages"])
+    first, *others = stages[: stages.index(record.steps[-1].step) + 1]
+    _run(project, copy, [first], record.model)
+    version = _manifests(copy)[first]["plan"]["inputs"]["data"]
+    if version != record.data["version"]:
+        raise ValueError(
+            f"The data at {record.data['path']} is not what it was: version "
+            f"{record.data['version']} then, and {version} now."
+        )
+    _run(project, copy, others, record.model)
+    return _manifests(copy)
+
+
+def _manifests(copy: Copy) -> dict[str, Manifest]:
+    """The manifests in a copy's own store, by the name of the step; each has made one output."""
+    files = copy.store.glob(f"*/*/{MANIFEST}")
+    return {file.parts[-3]: json.loads(file.read_text(encoding="utf-8")) for file in files}
+
+
+def _run(project: Project, copy: Copy, steps: Sequence[str], name: str) -> None:
+    """Runs steps in a copy of the code; they are ended with this process.
+
+    Raises:
+        ValueError: One has failed.
+    """
+    project.logs.mkdir(parents=True, exist_ok=True)
+    copy.state.mkdir(exist_ok=True)
+    if not copy.logs.exists():
+        copy.logs.symlink_to(project.logs)  # which stay when the copy goes
+    read, write = os.pipe()
+    with os.fdopen(read), os.fdopen(write, "wb"):
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, name, *steps],
+            cwd=copy.root,
+            env=_environment(copy),
+            stdin=read,
+            stdout=2,  # our standard output is for the result
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+        )
+    if done.returncode:
+        log = project.logs / f"{time.strftime('%Y%m%d-%H%M%S')}-reproduce-{name}.log"
+        log.write_text(done.stderr, encoding="utf-8")
+        lines = done.stderr.strip().splitlines()
+        last = lines[-1] if lines else f"its process ended with code {done.returncode}"
+        error = ValueError(f"{name} cannot be trained again: {last}")
+        error.add_note(f"More is in {log}")
+        raise error
+
+
+def _environment(copy: Copy) -> dict[str, str]:
+    """Ours, with the copy's code in front, a store and an MLflow of its own, and no other."""
+    ours = ("MLFLOW_", "PREFECT_", "RETRAIN_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    paths = [str(copy.root), kept.get("PYTHONPATH", "")]
+    return kept | {
+        "DVC_SITE_CACHE_DIR": str(copy.state / "dvc"),
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }

@@ -9,13 +9,19 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
 from retrain import atomic, tracking
 from retrain.project import Project
 
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import RegisteredModel
+
 LEDGER_RUN = "retrain.ledger_run"  # the tag of a registered model with the id of its ledger's run
+MODEL = "retrain.ledger"  # a tag of that run: the name of the model
 # https://www.sqlite.org/fileformat.html#the_database_header
 HEADER = 28  # bytes up to the end of the count of changes, which are the last four
 WRITES_IN_PLACE = b"\x01\x01"  # the versions of the format, if each change is counted
@@ -52,14 +58,6 @@ class Model:
     ledger: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Kept:
-    """What MLflow has answered, and the state of its file before it was asked."""
-
-    state: str
-    model: Model
-
-
 def read(project: Project, name: str) -> Model:
     """Reads a model; one that is not registered has neither versions nor tags."""
     file = tracking.database_of(project)
@@ -69,15 +67,15 @@ def read(project: Project, name: str) -> Model:
     if state is None:
         return ask(project, name)
     kept = project.state / "registry" / f"{name}.json"
-    adapter = TypeAdapter(Kept)
+    adapter = TypeAdapter(tuple[str, Model])  # the state of the file before it was asked
     with suppress(FileNotFoundError, ValueError):
-        answer = adapter.validate_json(kept.read_bytes())
-        if answer.state == state and answer.model.name == name:
-            return answer.model
+        then, model = adapter.validate_json(kept.read_bytes())
+        if then == state and model.name == name:
+            return model
     model = ask(project, name)
     kept.parent.mkdir(parents=True, exist_ok=True)
     with atomic.replacing(kept) as aside:
-        aside.write_bytes(adapter.dump_json(Kept(state, model)))
+        aside.write_bytes(adapter.dump_json((state, model)))
     return model
 
 
@@ -116,14 +114,9 @@ def ask(project: Project, name: str) -> Model:
     The ledger is read last. So what is newer in it than the aliases and the tags seems unfinished,
     and is looked at again.
     """
-    from mlflow.exceptions import MlflowException
-
     client = tracking.client(project)
-    try:
-        model = client.get_registered_model(name)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise
+    model = _find(client, name)
+    if model is None:
         return Model(name)
     listed = client.search_model_versions(f"name = '{name}'")
     run_id = model.tags.get(LEDGER_RUN)
@@ -140,3 +133,47 @@ def ask(project: Project, name: str) -> Model:
         },
         ledger=run.data.params if run else {},
     )
+
+
+def find_or_create(client: "MlflowClient", project: Project, name: str) -> str:
+    """Finds the run of a model's ledger; the first time, creates it and the registered model.
+
+    The registered model is created with the tag that names the run. Only one of several machines
+    can do that; the others take its run.
+
+    Returns:
+        The id of the run.
+    """
+    from mlflow.exceptions import MlflowException
+
+    model = _find(client, name)
+    if model and LEDGER_RUN in model.tags:
+        return str(model.tags[LEDGER_RUN])
+    experiment = tracking.experiment(client, project, name)
+    left = client.search_runs([experiment], f"tags.`{MODEL}` = '{name}'")
+    empty = [run for run in left if not run.data.params]  # of a process that was killed here
+    made = empty[0] if empty else client.create_run(experiment, None, {MODEL: name}, "ledger")
+    run = str(made.info.run_id)
+    client.update_run(run, "FINISHED")  # else it would seem to go on
+    if model:  # made by a person
+        client.set_registered_model_tag(name, LEDGER_RUN, run)
+        return run
+    try:
+        client.create_registered_model(name, {LEDGER_RUN: run})
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+        client.delete_run(run)
+        return str(client.get_registered_model(name).tags[LEDGER_RUN])
+    return run
+
+
+def _find(client: "MlflowClient", name: str) -> "RegisteredModel | None":
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return client.get_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None

@@ -1,11 +1,47 @@
-"""Whether a run may build on the ledger of a model, and carry out what it finds there."""
+"""Whether a run may build on the ledger of a model, and carry out what it finds there.
 
-from dataclasses import dataclass
+The chain of the entries has to be whole. The head, the number and the digest of the last entry, is
+a file of the project, `ledger/vit.json`, which is meant for git: a ledger that lacks that entry was
+cut off or replaced. And where the file `allowed_signers` exists, in the format of ssh-keygen (a
+name, the key's type, the key), entries have to be signed with SSH keys as git does it
+(`ssh-keygen -Y`). The environment variable RETRAIN_SIGNING_KEY names a private key, or a public one
+whose private one an agent holds.
+"""
 
-from retrain.project import Project
-from retrain.registry import heads, ledger, signatures, snapshot
-from retrain.registry.heads import Head
-from retrain.registry.ledger import Entry, Ledger
+import json
+import os
+import subprocess
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from retrain import atomic
+from retrain.project import LEDGERS, Project
+from retrain.registry import ledger, snapshot
+from retrain.registry.ledger import LONGEST_REASON, Decision, Entry, Ledger, compact
+
+KEY = "RETRAIN_SIGNING_KEY"
+SIGNERS = "allowed_signers"
+NAMESPACE = "retrain-ledger"  # a signature for another purpose, such as a commit's, does not count
+BEGIN, END = "-----BEGIN SSH SIGNATURE-----", "-----END SSH SIGNATURE-----"
+WIDTH = 70  # of the lines between them
+LENGTH = 6000  # characters; the longest parameter that MLflow takes
+
+
+@dataclass(frozen=True)
+class Head:
+    """The last entry of a ledger when this file of the project was written.
+
+    Attributes:
+        ledger: The id of the ledger's MLflow run.
+        number: Of the entry.
+        digest: SHA-256 (hex) of the entry.
+    """
+
+    ledger: str
+    number: int
+    digest: str
 
 
 @dataclass(frozen=True)
@@ -53,11 +89,11 @@ def look(project: Project, name: str) -> Standing:
     Raises:
         ValueError: It, or the file with its head, was changed so that it cannot be read.
     """
-    head = heads.read(project, name)
+    head = read_head(project, name)  # before the ledger, which may become longer meanwhile
     model = snapshot.read(project, name)
     written = ledger.read(model)
     faults = [*written.broken_chain()]
-    if fault := heads.fault(project, head, written):
+    if fault := _fault_of_head(project, head, written):
         faults.append(fault)
     unsigned = _unsigned(project, head, written)
     return Standing(written, dict(model.aliases), tuple(faults), unsigned)
@@ -69,17 +105,213 @@ def _unsigned(project: Project, head: Head | None, written: Ledger) -> Entry | N
     Each entry has the digest of the one before it. So a signature stands for all entries up to its
     own; and so does the head in the project, for those from before signatures were demanded.
     """
-    if not signatures.are_demanded(project):
+    if not (project.root / SIGNERS).is_file():
         return None
     known = head.number if head and head.ledger == written.run else 0
     unsigned = None
     for entry in reversed(written.entries):
         if entry.number <= known:
             break
-        text = ledger.signed_text(
-            written.name, entry.number, written.values[ledger.key_of(entry.number)]
-        )
-        if entry.signature and signatures.is_valid(project, text, entry.signature, entry.time):
+        value = written.values[ledger.key_of(entry.number)]
+        text = signed_text(written.name, entry.number, value)
+        if entry.signature and is_valid(project, text, entry.signature, entry.time):
             break
         unsigned = entry
     return unsigned
+
+
+def read_head(project: Project, name: str) -> Head | None:
+    """The head of a model's ledger, as the project has it; None if it has none.
+
+    Raises:
+        ValueError: The file was damaged, such as by a merge.
+    """
+    path = _head_file(project, name)
+    try:
+        return Head(**json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError):
+        raise ValueError(
+            f"{project.relative(path)} cannot be read. After a merge, keep the side with the "
+            "higher number."
+        ) from None
+
+
+def names(project: Project) -> list[str]:
+    """The models of whose ledgers the project has the head."""
+    return sorted(path.stem for path in (project.root / LEDGERS).glob("*.json"))
+
+
+def advance(project: Project, written: Ledger) -> None:
+    """Writes the head of a ledger, unless the project has it, or that of another ledger."""
+    if not written.entries or written.run is None:
+        return
+    last, before = written.entries[-1], read_head(project, written.name)
+    if before and (before.ledger != written.run or before.number >= last.number):
+        return
+    path = _head_file(project, written.name)
+    path.parent.mkdir(exist_ok=True)
+    head = Head(written.run, last.number, last.digest)
+    atomic.write_text(path, json.dumps(asdict(head), indent=1) + "\n")
+
+
+def _fault_of_head(project: Project, head: Head | None, written: Ledger) -> str | None:
+    """How a ledger disagrees with its head; None if it does not.
+
+    A clone may use an MLflow of its own beside the one that the head is of: one whose ledger it has
+    begun itself, or, if it has decided nothing yet, the file in its folder.
+    """
+    if head is None:
+        return None
+    file = project.relative(_head_file(project, written.name))
+    if head.ledger == written.run:
+        digests = {entry.number: entry.digest for entry in written.entries}
+        if digests.get(head.number) == head.digest:
+            return None
+        return f"entry {head.number}, which {file} names, was cut off or rewritten"
+    note = _note(project, written.name)
+    noted = note.read_text(encoding="utf-8") if note.exists() else None
+    is_fresh = noted is None and not written.entries and project.has_own_mlflow
+    if is_fresh or (noted and noted == written.run):
+        return None
+    return (
+        f"{file} names another one (MLflow run {head.ledger}, {head.number} entries) than this "
+        "MLflow has; if that was begun anew on purpose, remove the file"
+    )
+
+
+def note(project: Project, name: str, ledger_run: str) -> None:
+    """Notes the MLflow run of the ledger that this clone is about to write to."""
+    path = _note(project, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write_text(path, ledger_run)
+
+
+def _head_file(project: Project, name: str) -> Path:
+    return project.root / LEDGERS / f"{name}.json"
+
+
+def _note(project: Project, name: str) -> Path:
+    return project.state / LEDGERS / f"{name}.txt"
+
+
+def value_of(project: Project, decision: Decision, written: Ledger) -> str:
+    """The next entry of a ledger, as it is written.
+
+    Raises:
+        ValueError: It is too long; or it cannot be signed, and has to be.
+    """
+    fields = asdict(replace(decision, document=None)) | {
+        "document": ledger.digest_of_document(decision.document),
+        "before": written.head,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "who": decision.who or ledger.who(),
+    }
+    text = signed_text(written.name, written.next, compact(fields))
+    if signature := sign(project, text, fields["time"]):
+        fields["signature"] = signature
+    value = compact(fields)
+    if len(decision.reason or "") > LONGEST_REASON or len(value) > LENGTH:
+        raise ValueError(
+            f"The decision on {written.name} is too long for its ledger: a reason may have "
+            f"{LONGEST_REASON} characters."
+        )
+    return value
+
+
+def signed_text(name: str, number: int, value: str) -> str:
+    """What the signature of an entry is over: all that it says, in which place of which ledger.
+
+    Args:
+        name: The name of the model.
+        number: Of the entry.
+        value: The entry as it is written, with its signature or without.
+    """
+    fields = json.loads(value) | {"model": name, "number": number}
+    fields.pop("signature", None)
+    return compact(fields)
+
+
+def sign(project: Project, text: str, time: str) -> str | None:
+    """Signs a text.
+
+    Args:
+        project: The clone.
+        text: The text.
+        time: ISO 8601, UTC; when the key has to be an allowed one.
+
+    Returns:
+        The signature (base64); None if no key is configured and none is demanded.
+
+    Raises:
+        ValueError: A signature is demanded and there is no key, or its owner is no allowed signer;
+            or the key cannot be used.
+    """
+    key, is_demanded = os.environ.get(KEY), (project.root / SIGNERS).is_file()
+    if not key:
+        if is_demanded:
+            raise ValueError(
+                f"{SIGNERS} demands that entries of the ledger are signed: set {KEY} to the file "
+                "of an SSH key that it lists."
+            )
+        return None
+    done = _ssh_keygen("sign", "-q", "-n", NAMESPACE, "-f", key, text=text)
+    if done.returncode:
+        raise ValueError(f"{KEY}: {key} cannot sign the ledger: {done.stderr.strip()}")
+    signature = "".join(done.stdout.split("\n")[1:]).partition("-")[0]
+    if is_demanded and not is_valid(project, text, signature, time):
+        raise ValueError(f"{KEY}: {key} is no key of an allowed signer; {SIGNERS} lists them.")
+    return signature
+
+
+def check_signing(project: Project) -> None:
+    """Checks that a run can sign, before it has worked for hours.
+
+    Raises:
+        ValueError: As `sign` does.
+    """
+    sign(project, "", datetime.now(UTC).isoformat(timespec="seconds"))
+
+
+def is_valid(project: Project, text: str, signature: str, time: str) -> bool:
+    """Whether a text was signed by an allowed signer.
+
+    Args:
+        project: The clone.
+        text: The text.
+        signature: As `sign` gives it.
+        time: ISO 8601, UTC; when the key had to be an allowed one.
+
+    Raises:
+        ValueError: ssh-keygen is not installed.
+    """
+    lines = [signature[start : start + WIDTH] for start in range(0, len(signature), WIDTH)]
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "signature")
+        file.write_text("\n".join([BEGIN, *lines, END, ""]), encoding="utf-8")
+        when = f"-Overify-time={datetime.fromisoformat(time):%Y%m%d%H%M%S}"
+        given = ("-s", str(file), "-f", str(project.root / SIGNERS), when)
+        found = _ssh_keygen("find-principals", *given)
+        return found.returncode == 0 and any(
+            _ssh_keygen("verify", *given, "-n", NAMESPACE, "-I", name, text=text).returncode == 0
+            for name in found.stdout.splitlines()
+        )
+
+
+def _ssh_keygen(action: str, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            ["ssh-keygen", "-Y", action, *arguments],
+            input=text,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            env=os.environ | {"TZ": "UTC0"},  # of the times that it is given
+            start_new_session=True,  # so that it asks nobody for a passphrase
+        )
+    except FileNotFoundError:
+        raise ValueError(
+            f"ssh-keygen is not installed here, and {SIGNERS} or {KEY} demands signatures: install "
+            "OpenSSH's client."
+        ) from None

@@ -16,7 +16,7 @@ from retrain import tracking
 from retrain.errors import UsageError
 from retrain.locks import locked
 from retrain.project import Project
-from retrain.registry import ledger_run, snapshot
+from retrain.registry import snapshot
 from retrain.registry.ledger import LONGEST_REASON, compact
 
 CHAMPION = "champion"
@@ -248,7 +248,7 @@ def register(project: Project, candidate: Candidate, package: Path) -> ModelVers
     client = tracking.client(project)
     place = f"{PACKAGES}/{candidate.package_digest}"
     client.log_artifacts(candidate.run_id, str(package), place)
-    ledger_run.find_or_create(client, project, candidate.name)
+    snapshot.find_or_create(client, project, candidate.name)
     tags = {
         f"retrain.{name}": value if isinstance(value, str) else compact(value)
         for name, value in asdict(candidate).items()

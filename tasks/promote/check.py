@@ -119,14 +119,22 @@ def example_of(folder: Path, images: Iterable[AcceptedImage], evaluated: Path) -
         images: Some of the test split.
         evaluated: The output of `evaluate`.
     """
+    from pyarrow import parquet
+
     asked = tuple(images)
-    expected = _evaluated(evaluated, {image.sha256 for image in asked})
+    columns, within = ["sha256", "probabilities"], [("sha256", "in", [i.sha256 for i in asked])]
+    table = parquet.read_table(evaluated / predictions.FILE, columns=columns, filters=within)
+    labels = json.loads(table.schema.metadata[b"labels"])
+    known = {
+        row["sha256"]: dict(zip(labels, row["probabilities"], strict=True))
+        for row in table.to_pylist()
+    }
     files = {
         path.relative_to(folder).as_posix(): sha256_of(path)
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != MLMODEL
     }
-    return Example(asked, tuple(expected[image.sha256] for image in asked), files)
+    return Example(asked, tuple(known[image.sha256] for image in asked), files)
 
 
 def keep(project: Project, run_id: str, package_digest: str, example: Example) -> None:
@@ -202,9 +210,9 @@ def check_files(folder: Path, version: ModelVersion, example: Example | None) ->
     """
     for name, sha256 in known_files(version, example).items():
         if not is_file_with(folder / name, sha256):
-            if not (folder / name).is_file():
-                raise ValueError(f"{name} is gone from {folder}.")
-            raise ValueError(f"{name} in {folder} has changed since it was registered.")
+            is_there = (folder / name).is_file()
+            how = "has changed since it was registered" if is_there else "is gone"
+            raise ValueError(f"{name} in {folder} {how}.")
     if what := package.fault(folder, version.package_digest):
         raise ValueError(f"the package {what}.")
 
@@ -277,14 +285,3 @@ def _spread(values: list[Any], count: int) -> list[Any]:
     """`count` values, evenly spaced; all if there are fewer."""
     count = min(count, len(values))
     return [values[place * len(values) // count] for place in range(count)]
-
-
-def _evaluated(folder: Path, wanted: set[str]) -> Mapping[str, Mapping[str, float]]:
-    """The probabilities that the evaluation wrote for some images (by SHA-256), by class."""
-    from pyarrow import parquet
-
-    columns, within = ["sha256", "probabilities"], [("sha256", "in", wanted)]
-    table = parquet.read_table(folder / predictions.FILE, columns=columns, filters=within)
-    known = json.loads(table.schema.metadata[b"labels"])
-    rows = table.to_pylist()
-    return {row["sha256"]: dict(zip(known, row["probabilities"], strict=True)) for row in rows}

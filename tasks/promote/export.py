@@ -63,18 +63,6 @@ class Exported:
         )
 
 
-def check_folder(folder: Path) -> None:
-    """Refuses a folder that has something in it.
-
-    Raises:
-        UsageError: It has, or is a file.
-    """
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"--to {folder} is a file: name a folder.")
-    if folder.exists() and any(folder.iterdir()):
-        raise UsageError(f"--to {folder} is not empty: name a new folder.")
-
-
 def export(project: Project, version: ModelVersion, folder: Path, form: str) -> Exported:
     """Writes a version, and compares its answers with what the package answered for some images.
 
@@ -89,7 +77,8 @@ def export(project: Project, version: ModelVersion, folder: Path, form: str) -> 
         ValueError: The package has changed or has no such form; or what was written gives other
             answers. Then nothing is left of it.
     """
-    check_folder(folder)
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UsageError(f"--to {folder} is there already: name a new or empty folder.")
     module: Any = import_module(FORMATS[form])
     if hasattr(module, "check"):
         module.check()

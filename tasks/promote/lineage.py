@@ -1,7 +1,7 @@
 """Gathers how a model came about, for the record that its version carries."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from retrain.params import origin_of
@@ -12,7 +12,7 @@ from retrain.workload import Data
 from tasks.data import image_table
 
 REQUIREMENTS = "requirements.lock"
-NO_OUTPUT = ("data", "start")  # inputs that no step has made
+KNOWN = ("data", "start", "pull", "validate")  # what no step has made, and what comes in
 
 
 def lineage_of(
@@ -71,11 +71,10 @@ def _steps(
     store: Store, pulled: Artifact, validated: Artifact, trained: Artifact, scores: Artifact
 ) -> Iterator[Made]:
     """The outputs from the data to the evaluation, in order."""
-    known = {each.step: each.digest for each in (pulled, validated)}
     model = _made(store, trained)
     yield _made(store, pulled)
     yield _made(store, validated)
-    yield from _between(store, model, known)
+    yield from _between(store, model)
     yield model
     yield _made(store, scores)
 
@@ -89,24 +88,11 @@ def _made(store: Store, artifact: Artifact) -> Made:
     return Made(step, digest, artifact.key, manifest["plan"], manifest["provenance"])
 
 
-def _between(store: Store, made: Made, known: Mapping[str, str]) -> Iterator[Made]:
+def _between(store: Store, made: Made) -> Iterator[Made]:
     """The outputs that another was made of and that did not come in, first made first."""
-    inputs = made.plan["inputs"] if made.plan else {}
-    for step, digest in inputs.items():
-        if step not in NO_OUTPUT and step not in known:
-            found = _find(store, step, digest, known)
-            yield from _between(store, found, known)
+    for step, digest in (made.plan or {"inputs": {}})["inputs"].items():
+        if step not in KNOWN:
+            artifact = store.find_digest(step, digest)
+            found = _made(store, artifact) if artifact else Made(step, digest)
+            yield from _between(store, found)
             yield found
-
-
-def _find(store: Store, step: str, digest: str, known: Mapping[str, str]) -> Made:
-    """An output by its digest; of several, one that was made of the outputs that came in."""
-    for name, key in store.entries():
-        if name != step:
-            continue
-        manifest = store.inspect(step, key)[0]
-        if manifest.get("digest") == digest:
-            inputs = manifest["plan"]["inputs"]
-            if all(known.get(each, value) == value for each, value in inputs.items()):
-                return Made(step, digest, key, manifest["plan"], manifest["provenance"])
-    return Made(step, digest)

@@ -1,8 +1,32 @@
-"""What a person has decided about a model, as the ledger has it and as commands tell it."""
+"""What a person decides about a model: approves or rejects what waits, or goes back."""
 
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
 
-from retrain.registry.ledger import Action, Entry
+from pydantic import BaseModel, Field
+
+from retrain.errors import ChampionChangedError, UsageError
+from retrain.project import Project
+from retrain.registry import decisions, trust, versions
+from retrain.registry.ledger import LONGEST_REASON, Action, Decision, Entry, Ledger
+from retrain.registry.versions import ModelVersion
+from retrain.runs import records
+from tasks.promote.check import check_before_promotion, check_version
+from tasks.promote.latency import bound_of, exceeds
+from tasks.promote.outcome import how_to_review
+
+Choice = Literal["approve", "reject"]
+ACTIONS: dict[Choice, Action] = {"approve": "promoted", "reject": "rejected"}
+
+
+class Form(BaseModel):
+    """What a person fills in who resumes a flow run that waits for approval."""
+
+    decision: Choice
+    reason: str = Field(min_length=1, max_length=LONGEST_REASON, description="For the ledger.")
+    name: str = Field("", max_length=100, description="Who you are, for the ledger.")
 
 
 @dataclass(frozen=True)
@@ -67,3 +91,240 @@ def decided(name: str, entry: Entry, says: str | None = None) -> PersonalDecisio
         entry.run,
         says,
     )
+
+
+def review(
+    project: Project,
+    name: str,
+    choice: Choice,
+    reason: str,
+    *,
+    version: int | None = None,
+    who: str | None = None,
+) -> PersonalDecision:
+    """Promotes the version that waits for approval, or rejects it.
+
+    Before it becomes champion, it is checked again that it can be served. After a kill, the same
+    call does the rest.
+
+    Args:
+        project: The clone that the registry belongs to.
+        name: The name of the model.
+        choice: What the person says.
+        reason: Why, for the ledger.
+        version: Only if this version waits; whichever waits if None.
+        who: The person; the deployment or the user of this process if None.
+
+    Raises:
+        UsageError: There is no reason or no such workload; or another version waits.
+        ChampionChangedError: The version was compared with a champion of the past.
+        ValueError: Nothing waits; or the version was deleted, cannot be served, or is too slow.
+    """
+    reason = _checked(project, name, reason)
+    with versions.lock(project):
+        decisions.settle(project, name)
+        written = decisions.read(project, name)
+        if written.waiting is None:
+            last = written.entries[-1] if written.entries else None
+            if last and last.reviews and (last.action, last.reason) == (ACTIONS[choice], reason):
+                return decided(name, last)  # by a call that was killed
+            raise ValueError(f"No version of {name} waits for approval.")
+        if version not in (None, written.waiting.version):
+            raise UsageError(
+                f"{name} version {written.waiting.version} waits for approval, not {version}."
+            )
+        return _review(project, name, written, written.waiting, choice, reason, who)
+
+
+def _review(
+    project: Project,
+    name: str,
+    written: Ledger,
+    waiting: Entry,
+    choice: Choice,
+    reason: str,
+    who: str | None,
+) -> PersonalDecision:
+    version = versions.get(project, name, waiting.version)
+    if version is None:
+        raise ValueError(
+            f"{name} version {waiting.version} waits, but was deleted. Run again: "
+            f"retrain train {name}"
+        )
+    champion = versions.champion(project, name)
+    current = champion.version if champion else None
+    if choice == "approve":
+        _check(project, version, written, waiting, current)
+    document = decisions.considered(project, written, waiting)
+    decision = Decision(
+        action=ACTIONS[choice],
+        version=version.version,
+        previous=current,
+        verdict=waiting.verdict,
+        document=document,
+        reason=reason,
+        data=waiting.data,
+        commit=waiting.commit,
+        run=waiting.run,
+        reference=waiting.reference,
+        reviews=waiting.number,
+        who=who,
+        package=version.package_digest,
+        training=version.train_digest,
+    )
+    decisions.apply(project, version, decision)
+    entry = decisions.read(project, name).latest(decision)
+    assert entry is not None
+    return decided(name, entry)
+
+
+def _check(
+    project: Project, version: ModelVersion, written: Ledger, waiting: Entry, champion: int | None
+) -> None:
+    """Checks that a version may be approved as it is, and can be served.
+
+    Raises:
+        ChampionChangedError: The version was compared with a champion of the past.
+        ValueError: The comparison is gone, or the version cannot be served, or is too slow.
+    """
+    if champion != waiting.previous:
+        raise ChampionChangedError(standing(version.name, waiting, champion))
+    bound = bound_of(decisions.document_of(project, written, waiting))
+    project.state.mkdir(exist_ok=True)
+    with TemporaryDirectory(dir=project.state) as scratch:
+        latency = check_before_promotion(project, version, Path(scratch), bound)
+    if bound is not None and latency.p95 > bound:
+        raise ValueError(
+            f"{version.title} is not promoted and still waits: {exceeds(latency, bound)}. Approve "
+            "it again when this machine is less busy; or raise the bound, and then: retrain train "
+            f"{version.name}"
+        )
+
+
+def _checked(project: Project, name: str, reason: str) -> str:
+    """The reason for a decision, without spaces around it.
+
+    Raises:
+        UsageError: There is none; or there is no such workload.
+    """
+    if not decisions.read(project, name).entries:
+        records.check_name(project, name)
+    if not reason.strip():
+        raise UsageError("A decision needs a reason, for those who read the ledger later.")
+    return reason.strip()
+
+
+def standing(name: str, waiting: Entry, champion: int | None) -> str:
+    """What can be done about a version that waits.
+
+    Args:
+        name: The name of the model.
+        waiting: Its entry.
+        champion: The champion now; None if there is none.
+    """
+    waits = f"{name} version {waiting.version} waits for approval since {waiting.time}"
+    if champion == waiting.previous:
+        return f"{waits} ({waiting.verdict}): {how_to_review(name)}"
+    before = f"version {waiting.previous}" if waiting.previous else "no champion"
+    now = f"version {champion} is champion" if champion else "there is no champion"
+    return (
+        f"{waits}; it was compared with {before}, but {now} by now. Compare it again: "
+        f"retrain train {name}"
+    )
+
+
+def roll_back(project: Project, name: str, reason: str, to: int | None = None) -> PersonalDecision:
+    """Makes the champion before the current one champion again, or a certain earlier one.
+
+    The version is checked as before a promotion: its files, and what it answers when it is loaded
+    in a process of its own. How fast it is stops nothing. After a kill, the same call does the
+    rest.
+
+    Args:
+        project: The clone that the registry belongs to.
+        name: The name of the model.
+        reason: Why, for the ledger.
+        to: The version; if None, the champion before the current one. What was rolled back itself
+            does not count: two calls go back two promotions.
+
+    Raises:
+        UsageError: There is no reason or no such workload; or the version was never champion, or
+            is it now.
+        ChampionChangedError: Another run has changed the champion meanwhile.
+        ValueError: There is no champion before; or the version cannot be served.
+    """
+    reason = _checked(project, name, reason)
+    with versions.lock(project):
+        return _roll_back(project, name, reason, to)
+
+
+def _roll_back(project: Project, name: str, reason: str, to: int | None) -> PersonalDecision:
+    written = decisions.read(project, name)
+    champion = versions.champion(project, name)
+    disputed = trust.look(project, name).unsigned
+    if written.unfinished and not disputed:
+        decisions.settle(project, name)
+        entry = written.appointment
+        if entry in written.unfinished and entry.reason == reason:  # this was killed
+            return decided(name, entry)
+        return _roll_back(project, name, reason, to)
+    current = champion.version if champion else None
+    number = _target(name, written, current, to, disputed)
+    version = versions.get(project, name, number)
+    if version is None:
+        raise ValueError(f"{name} version {number} was deleted; choose another with --to.")
+    if version.broken:
+        raise ValueError(version.broken)
+    project.state.mkdir(exist_ok=True)
+    with TemporaryDirectory(dir=project.state) as scratch:
+        latency = check_version(project, version, Path(scratch))
+    left_out = _left_out(written, current, number)
+    best = versions.reference(project, name)
+    becomes = best is None or best.version in left_out
+    if disputed and disputed.version == number:  # it is accepted
+        becomes = becomes or disputed.reference
+    decision = Decision(
+        action="rolled back",
+        version=number,
+        previous=current,
+        verdict="rolled back",
+        reason=reason,
+        reference=becomes,
+        package=version.package_digest,
+        training=version.train_digest,
+    )
+    decisions.apply(project, version, decision)
+    entry = decisions.read(project, name).appointment
+    assert entry is not None
+    return decided(name, entry, str(latency))
+
+
+def _target(
+    name: str, written: Ledger, current: int | None, to: int | None, disputed: Entry | None
+) -> int:
+    """The version to go back to; the champion itself, if that settles what is disputed."""
+    if to is None:
+        line = written.line
+        if current in line:
+            line = line[: line.index(current)]
+        if not line:
+            before = f" before version {current}" if current else ""
+            raise ValueError(f"{name} has no champion{before} to go back to.")
+        return line[-1]
+    known = sorted({entry.version for entry in written.entries if entry.appoints})
+    if to == current and disputed is None:
+        raise UsageError(f"{name} version {to} is the champion already.")
+    if to not in known:
+        others = ", ".join(str(number) for number in known if number != current)
+        raise UsageError(
+            f"{name} version {to} was never champion." + (f" It was: {others}." if others else "")
+        )
+    return to
+
+
+def _left_out(written: Ledger, current: int | None, to: int) -> tuple[int | None, ...]:
+    """The versions that a rollback takes out of production."""
+    line = written.line
+    if current not in line or to not in line:
+        return (current,)
+    return line[line.index(to) + 1 :]

@@ -1,5 +1,6 @@
 """Finds registered packages that have changed, and makes them again from what the store has."""
 
+import json
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -86,24 +87,20 @@ def _repair(project: Project, version: ModelVersion, example: Example | None) ->
     if trained is None or trained.digest != version.train_digest:
         return "the store does not have its training any more"
     folder.mkdir(parents=True, exist_ok=True)
+    counts: dict[str, int] = {}
+    with suppress(OSError, ValueError):  # of the images of each class; without them if damaged
+        counts = json.loads((folder / package.CLASSES).read_text(encoding="utf-8"))
     try:
         Verifier(store).check([trained])
         with TemporaryDirectory(dir=folder.parent) as place:
             for precision in PRECISIONS:
                 written = Path(place, precision)
-                write_package(trained.folder / "model", precision, _counts(folder), written)
+                write_package(trained.folder / "model", precision, counts, written)
                 _replace_damaged(folder, written, known_files(version, example))
         check_files(folder, version, example)
     except (DamagedArtifactError, OSError, ValueError) as error:
         return str(error).rstrip(".")
     return None
-
-
-def _counts(folder: Path) -> dict[str, int]:
-    """The number of images of each class, as a package has them; none if that is damaged."""
-    with suppress(OSError, ValueError):
-        return {name: count or 0 for name, count in package.classes_of(folder).items()}
-    return {}
 
 
 def _replace_damaged(folder: Path, written: Path, files: Mapping[str, str]) -> None:

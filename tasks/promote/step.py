@@ -5,7 +5,6 @@ and one that a kill interrupted is completed.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ import models
 from retrain import tracking
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
-from retrain.registry import decisions, lineage, packages, versions
+from retrain.registry import decisions, lineage, versions
 from retrain.registry.ledger import LONGEST_REASON, Action, Decision
 from retrain.registry.versions import Candidate, ModelVersion
 from retrain.step import REPORT, DataVersion, Facts, Workspace, digest_of, step
@@ -132,8 +131,7 @@ def _check(
 
 def _unchanged(project: Project, name: str, decision: Artifact) -> ModelVersion:
     """The champion, which the model is itself; what a kill left undone is done first."""
-    if decisions.read(project, name).unfinished:
-        decisions.settle(project, name)
+    decisions.settle(project, name)
     champion = versions.champion(project, name)
     _check_still_holds(decision, champion)
     assert champion is not None
@@ -263,12 +261,21 @@ def _register(
     text: str,
     workspace: Workspace,
 ) -> ModelVersion:
-    """Packages a model and registers it, with its lineage, its card (Markdown), and an example."""
+    """Packages a model and registers it, with its lineage, its card (Markdown), and an example.
+
+    Raises:
+        ValueError: The package is not the one that was evaluated.
+    """
     project, classes = workspace.project, validated.facts["classes"]
     model = trained.folder / "model"
     with TemporaryDirectory(dir=workspace.folder) as folder:
         written = Path(folder) / "package"
-        _write_package(model, trained, scores, classes, written)
+        write_package(model, scores.facts["precision"], classes, written)
+        if package.digest_of_folder(written) != scores.facts["package"]:
+            raise ValueError(
+                "The weights, or models/, have changed since the model was evaluated; nothing is "
+                "registered. Run again."
+            )
         run_id = _run_of(trained, workspace)
         images = sample(open_raw_dataset(data, pulled), validated.folder)
         example = example_of(written, images, scores.folder)
@@ -292,27 +299,6 @@ def _register(
             lineage=lineage.write(project, history),
         )
         return versions.register(project, candidate, written)
-
-
-def _write_package(
-    model: Path, trained: Artifact, scores: Artifact, classes: Mapping[str, int], folder: Path
-) -> None:
-    """Writes the package of a model, which has to be the one that was evaluated.
-
-    Raises:
-        ValueError: The weights or the code have changed since.
-    """
-    weights = packages.digest_of_weights(model)
-    if not weights == trained.facts["weights"] == scores.facts["weights"]:
-        raise ValueError(
-            f"{model / packages.WEIGHTS} has changed since it was trained; it is not registered. "
-            "Run again with --refresh."
-        )
-    write_package(model, scores.facts["precision"], classes, folder)
-    if package.digest_of_folder(folder) != scores.facts["package"]:
-        raise ValueError(
-            "models/ has changed since the model was evaluated; nothing is registered. Run again."
-        )
 
 
 def _run_of(trained: Artifact, workspace: Workspace) -> str:

@@ -8,13 +8,10 @@ from retrain.project import Project
 from tests import templates
 
 PARAMS = {"train.lr": 0.001, "model.family": "vit", "model.pretrained": None}
-EPOCHS = [
-    {
-        "epoch": number, "train_loss": 1 / number, "val_loss": 2 / number, "val_accuracy": 0.5,
-        "lr": 0.001, "images_per_second": 100.0, "seconds": 1.0,
-    }
-    for number in range(1, 4)
-]  # fmt: skip
+EPOCH = {
+    "train_loss": 1.0, "val_loss": 2.0, "val_accuracy": 0.5,
+    "lr": 0.001, "images_per_second": 100.0, "seconds": 1.0,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -36,17 +33,6 @@ def test_a_run_is_found_again_by_its_key_in_any_state(project, status):
     assert start(project, key) == first
     run = tracking.client(project).get_run(first.run_id)
     assert run.info.status == "RUNNING"
-    assert len(run.inputs.dataset_inputs) == 1
-
-
-def test_a_run_that_was_killed_before_it_had_its_parameters_gets_them(project):
-    first = start(project, "one")
-    bare = tracking.client(project).create_run(
-        first.experiment_id, tags={tracking.KEY: "killed early"}
-    )
-    assert start(project, "killed early").run_id == bare.info.run_id
-    run = tracking.client(project).get_run(bare.info.run_id)
-    assert run.data.params["train.lr"] == "0.001"
     assert len(run.inputs.dataset_inputs) == 1
 
 
@@ -110,19 +96,12 @@ def test_an_artifact_is_read_if_it_is_there(project, tmp_path, monkeypatch, here
 def test_epochs_are_logged_once_at_their_numbers(project):
     run_id = start(project, "seven").run_id
     assert tracking.epochs_logged(project, run_id) == 0
-    tracking.log_epochs(project, run_id, EPOCHS[:2])
-    assert tracking.epochs_logged(project, run_id) == 2
-    tracking.log_epochs(project, run_id, EPOCHS)
-    tracking.log_epochs(project, run_id, EPOCHS)
+    many = [EPOCH | {"epoch": number} for number in range(1, 351)]  # MLflow takes 1,000 at once
+    for epochs in (many[:2], many, many):
+        tracking.log_epochs(project, run_id, epochs)
+        assert tracking.epochs_logged(project, run_id) == len(epochs)
     logged = tracking.client(project).get_metric_history(run_id, "val_loss")
-    assert [(metric.step, metric.value) for metric in logged] == [(1, 2.0), (2, 1.0), (3, 2 / 3)]
-
-
-def test_hundreds_of_epochs_can_be_logged_at_once(project):
-    run_id = start(project, "eight").run_id
-    epochs = [EPOCHS[0] | {"epoch": number} for number in range(1, 351)]
-    tracking.log_epochs(project, run_id, epochs)
-    assert tracking.epochs_logged(project, run_id) == 350
+    assert [metric.step for metric in logged] == list(range(1, 351))
 
 
 def test_metrics_are_logged_to_a_finished_run_too_and_once(project):

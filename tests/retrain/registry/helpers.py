@@ -7,7 +7,7 @@ from pathlib import Path
 
 from retrain import tracking
 from retrain.project import Project
-from retrain.registry import decisions, packages, signatures, versions
+from retrain.registry import decisions, packages, trust, versions
 from retrain.registry.ledger import Decision
 from retrain.registry.versions import Candidate
 
@@ -66,5 +66,5 @@ def key_of(folder: Path, name: str, *options: str) -> Path:
 
 def allow(project: Project, key: Path, options: str = "") -> None:
     public = key.with_suffix(".pub").read_text()
-    with (project.root / signatures.SIGNERS).open("a") as file:
+    with (project.root / trust.SIGNERS).open("a") as file:
         file.write(f"{key.name} {options} {public}")

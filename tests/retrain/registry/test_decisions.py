@@ -2,19 +2,19 @@
 
 import json
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
+from threading import Barrier
 
 import pytest
 
 from retrain import tracking
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
-from retrain.registry import decisions, ledger, ledger_run, versions
+from retrain.registry import decisions, ledger, versions
 from retrain.registry.ledger import Decision
 from retrain.registry.snapshot import Model
 from tests import templates
-from tests.flows.preloaded import forks
 from tests.retrain.registry.helpers import RULES, decision, history, register
 
 
@@ -28,26 +28,34 @@ def alias(project: Project, name: str) -> int:
     return versions.champion(project, name).version
 
 
-def test_the_ledger_keeps_every_decision_in_order(project, name, pair):
-    given = [decision(1), decision(2, "rejected", previous=1), decision(2, previous=1)]
+def test_the_ledger_keeps_every_decision_in_order_with_its_document(project, name, pair):
+    document = {"rules": [*RULES] * 1000, "slices": {"night": 0.5}}
+    given = [
+        decision(1, document=document),
+        decision(2, "rejected", previous=1),
+        decision(2, previous=1),
+    ]
     for version, each in zip((pair[0], pair[1], pair[1]), given, strict=True):
         decisions.apply(project, version, each)
-    written = history(project, name)
-    assert [entry.number for entry in written] == [1, 2, 3]
-    assert all(entry.is_of(each) for entry, each in zip(written, given, strict=True))
-    assert [entry.before for entry in written] == ["", written[0].digest, written[1].digest]
-
-
-def test_a_decision_of_any_size_is_kept_in_its_document(project, name, pair):
-    document = {"rules": [*RULES] * 1000, "slices": {"night": 0.5}}
-    decisions.apply(project, pair[0], decision(1, document=document))
     written = decisions.read(project, name)
-    [entry] = written.entries
-    assert json.loads(ledger_run.document(project, written, entry.document)) == document
-    assert decisions.rules(project, written, entry) == document["rules"]
+    entries = written.entries
+    assert [entry.number for entry in entries] == [1, 2, 3]
+    assert all(entry.is_of(each) for entry, each in zip(entries, given, strict=True))
+    assert [entry.before for entry in entries] == ["", entries[0].digest, entries[1].digest]
+    assert decisions.document_of(project, written, entries[0]) == document
     client = tracking.client(project)
-    assert not ledger_run.write(client, written.run, 1, "{}")  # MLflow refuses another value
-    assert ledger_run.write(client, written.run, 1, written.values["000001"])
+    assert not decisions.write(client, written.run, 1, "{}")  # MLflow refuses another value
+    assert decisions.write(client, written.run, 1, written.values["000001"])
+
+
+def test_a_rejection_is_the_verdict_and_the_description_of_its_version(project, name, pair):
+    failed = {"rule": "accuracy >= 0.99", "value": 0.95, "bound": 0.99, "passed": False}
+    rejected = decision(1, "rejected", document={"rules": [failed]})
+    assert decisions.apply(project, pair[0], rejected).verdict == "not better"
+    assert versions.champion(project, name) is None
+    description = tracking.client(project).get_model_version(name, "1").description
+    assert "**Rejected**" in description
+    assert "accuracy >= 0.99: is 0.9500, **failed**" in description
 
 
 def test_a_decision_is_applied_when_it_was_carried_out(project, name, pair):
@@ -76,25 +84,6 @@ def test_a_ledger_that_was_deleted_says_how_to_bring_it_back(project, name, pair
     tracking.client(project).restore_run(run)
     decisions.apply(project, pair[1], decision(2, previous=1))
     assert alias(project, name) == 2
-
-
-def test_what_a_kill_left_undone_is_done_before_the_next_decision(project, name, pair, monkeypatch):
-    from mlflow import MlflowClient
-
-    decisions.apply(project, pair[0], decision(1))
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(MlflowClient, "set_registered_model_alias", _killed)
-        decisions.apply(project, pair[1], decision(2, previous=1))
-    assert alias(project, name) == 1
-    assert [entry.number for entry in decisions.read(project, name).unfinished] == [2]
-    with pytest.raises(ChampionChangedError):
-        decisions.apply(project, pair[0], decision(1, "rejected", previous=1))
-    assert alias(project, name) == 2
-    assert not decisions.read(project, name).unfinished
-
-
-def _killed(*_):
-    raise KeyboardInterrupt
 
 
 def test_an_alias_that_a_person_has_moved_stays(project, name, pair):
@@ -232,78 +221,43 @@ def test_what_waits_is_decided_once_with_the_name_of_the_person(project, name, p
     assert alias(project, name) == 1
 
 
-def decide(root: Path, uri: str, number: int, action: str, barrier, results) -> None:
-    """Decides about a version from a clone of its own; waits between reading and writing.
-
-    Tells what came of each attempt to write, or that the champion has changed.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", uri)
-        write, project, told = ledger_run.write, Project(root), []
-
-        def late(*arguments):
-            if not told:
-                barrier.wait(timeout=120)
-            told.append(write(*arguments))
-            return told[-1]
-
-        patch.setattr(ledger_run, "write", late)
-        mine = versions.get(project, "toy", number)
-        try:
-            decisions.apply(project, mine, decision(number, action, previous=1))
-        except ChampionChangedError as error:
-            told.append(str(error))
-        results.put((number, told))
-
-
-@pytest.fixture
-def shared(tmp_path, monkeypatch):
-    """A database that two clones use, with a champion and two more versions."""
+@pytest.mark.parametrize("action", ["promoted", "rejected"])
+def test_of_two_machines_that_decide_at_once_one_is_first(tmp_path, monkeypatch, action):
     templates.place_mlflow_database(tmp_path)
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    project = Project(tmp_path / "here")
-    project.root.mkdir()
-    made = [register(project, "toy", model, tmp_path) for model in "abc"]
-    decisions.apply(project, made[0], decision(1))
-    return project, uri
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    here = Project(tmp_path / "here")
+    here.root.mkdir()
+    made = [register(here, "toy", model, tmp_path) for model in "abc"]
+    decisions.apply(here, made[0], decision(1))
+    barrier, write, told = Barrier(2), decisions.write, {2: [], 3: []}
 
+    def late(client, run, number, value):
+        """Waits until the other one has read the ledger, too, and tells who was refused."""
+        mine = told[json.loads(value)["version"]]
+        if not mine:
+            barrier.wait(timeout=120)
+        mine.append(write(client, run, number, value))
+        return mine[-1]
 
-def in_two_clones(action: str, tmp_path: Path, uri: str):
-    """Decides about versions 2 and 3 at once; gives what each told, by its number."""
-    barrier, results = forks.Barrier(2), forks.Queue()
-    processes = [
-        forks.Process(target=decide, args=(tmp_path / place, uri, number, action, barrier, results))
-        for place, number in (("here", 2), ("there", 3))
-    ]
-    for process in processes:
-        process.start()
-    told = dict(results.get(timeout=200) for _ in processes)
-    for process in processes:
-        process.join(timeout=60)
-        assert process.exitcode == 0
-    return told
+    def decide(root, number):
+        try:
+            decisions.apply(Project(root), made[number - 1], decision(number, action, previous=1))
+        except ChampionChangedError as error:
+            told[number].append(str(error))
 
-
-def test_of_two_machines_that_promote_at_once_one_has_to_compare_again(shared, tmp_path):
-    project, uri = shared
-    told = in_two_clones("promoted", tmp_path, uri)
+    monkeypatch.setattr(decisions, "write", late)
+    with ThreadPoolExecutor(2) as clones:
+        list(clones.map(decide, (here.root, tmp_path / "there"), told))
     [winner] = [number for number, said in told.items() if said == [True]]
     [loser] = set(told) - {winner}
-    lost, why = told[loser]
-    assert lost is False
-    assert f"champion is version {winner} by now" in why
-    assert alias(project, "toy") == winner
-    written = decisions.read(project, "toy")
-    assert [(each.number, each.version) for each in written.entries] == [(1, 1), (2, winner)]
+    written = decisions.read(here, "toy")
     assert not written.unfinished
-
-
-def test_of_two_machines_that_reject_at_once_one_takes_the_next_number(shared, tmp_path):
-    project, uri = shared
-    told = in_two_clones("rejected", tmp_path, uri)
-    assert sorted(told.values()) == [[False, True], [True]]
-    written = history(project, "toy")
-    assert [entry.number for entry in written] == [1, 2, 3]
-    assert {entry.version for entry in written[1:]} == {2, 3}
-    assert written[2].before == written[1].digest
+    if action == "promoted":  # the other has to compare again
+        assert told[loser][0] is False
+        assert f"champion is version {winner} by now" in told[loser][1]
+        assert [entry.version for entry in written.entries] == [1, winner]
+    else:  # the other takes the next number
+        assert told[loser] == [False, True]
+        assert [entry.version for entry in written.entries] == [1, winner, loser]
+        assert written.entries[2].before == written.entries[1].digest
+    assert alias(here, "toy") == written.appointment.version

@@ -3,14 +3,12 @@
 import hashlib
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlparse
 
 import pyarrow as pa
 import pyarrow.csv
 import pytest
 from pyarrow import parquet
 
-from retrain import tracking
 from retrain.atomic import write_json
 from retrain.errors import UsageError
 from retrain.outputs import MANIFEST, Plan, digest_of_output, list_files
@@ -66,30 +64,20 @@ def version(project):
     return versions.register(project, candidate, project.root / "package-a")
 
 
-def file_of(project: Project, version: versions.ModelVersion) -> Path:
-    place = tracking.client(project).get_run(version.run_id).info.artifact_uri
-    return Path(urlparse(place).path, "lineage", f"{version.lineage}.json")
-
-
-def test_the_record_is_read_as_it_was_written(project, version):
+def test_the_record_is_read_as_it_was_written_unless_it_was_edited_or_is_gone(project, version):
     assert versions.find(project, "vit", "2").lineage == version.lineage
     assert lineage.read(project, version) == record(version.run_id)
     assert audit.lineage_faults(project) == []
-
-
-def test_a_record_that_was_edited_or_is_gone_is_found_and_not_read(project, version):
-    file = file_of(project, version)
-    whole = file.read_text()
-    file.write_text(whole.replace("data-1", "data-2"))
-    with pytest.raises(ValueError, match=r"vit version 2: the record of its lineage, .* changed"):
-        lineage.read(project, version)
-    [fault] = audit.lineage_faults(project)
-    assert (fault.model, fault.what[:10]) == ("vit", "version 2:")
-    assert fault.what.endswith("was changed")
-    file.unlink()
-    with pytest.raises(ValueError, match=r"is gone"):
-        lineage.read(project, version)
-    assert [fault.what.endswith("is gone") for fault in audit.lineage_faults(project)] == [True]
+    [file] = project.root.glob(f"mlruns/**/lineage/{version.lineage}.json")
+    for harm, how in (
+        (lambda: file.write_text(file.read_text().replace("data-1", "data-2")), "was changed"),
+        (file.unlink, "is gone"),
+    ):
+        harm()
+        with pytest.raises(ValueError, match=rf"version 2: the record of its lineage, .* {how}"):
+            lineage.read(project, version)
+        [fault] = audit.lineage_faults(project)
+        assert (fault.model, fault.what[:10]) == ("vit", "version 2:")
 
 
 def test_the_digest_of_a_split_is_that_of_its_sorted_lines(tmp_path):
@@ -137,8 +125,6 @@ def test_a_list_that_is_lost_or_another_one_is_refused(project, listed, tmp_path
     target = tmp_path / "list.parquet"
     with pytest.raises(UsageError, match=r"name a file that ends in .parquet or .csv"):
         lineage.write_images(project, listed, tmp_path / "list.txt")
-    with pytest.raises(UsageError, match="cannot be written: No such file"):
-        lineage.write_images(project, listed, tmp_path / "none" / "list.csv")
     other = replace(listed.images, splits={"train": {"rows": 3, "sha256": sha256("other")}})
     with pytest.raises(ValueError, match="has changed since the version was registered"):
         lineage.write_images(project, replace(listed, images=other), target)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sqlite3
 from dataclasses import replace
 
 import pytest
@@ -9,17 +10,7 @@ import pytest
 from retrain import tracking
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
-from retrain.registry import (
-    audit,
-    decisions,
-    heads,
-    ledger,
-    ledger_run,
-    signatures,
-    snapshot,
-    trust,
-    versions,
-)
+from retrain.registry import audit, decisions, ledger, snapshot, trust, versions
 from tests import templates
 from tests.retrain.registry.helpers import allow, decision, history, key_of, register
 
@@ -41,7 +32,7 @@ def made(tmp_path_factory):
 @pytest.fixture
 def project(made, tmp_path, monkeypatch):
     """A copy of it."""
-    monkeypatch.delenv(signatures.KEY, raising=False)
+    monkeypatch.delenv(trust.KEY, raising=False)
     templates.copy_project(made.root, tmp_path / "clone")
     return Project(tmp_path / "clone")
 
@@ -61,8 +52,8 @@ def forge(project: Project, action: str = "promoted", version: int = 3, **more) 
     written = decisions.read(project, "vit")
     forged = replace(decision(version, action, previous=2), document=None, who="ada", **more)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(signatures, "sign", lambda *_: None)
-        value = ledger.value_of(project, forged, written)
+        patch.setattr(trust, "sign", lambda *_: None)
+        value = trust.value_of(project, forged, written)
     tracking.client(project).log_param(written.run, f"{written.next:06d}", value)
 
 
@@ -87,27 +78,14 @@ def faults(project: Project) -> list[str]:
     return [fault.what for fault in audit.faults(project)]
 
 
-def test_what_a_clone_left_undone_is_done_by_any(project, elsewhere, monkeypatch):
-    with monkeypatch.context() as patched:
-        patched.setattr(decisions, "settle", lambda *_: None)  # as if it were killed there
-        say(project, action="promoted")
-    assert [entry.number for entry in decisions.read(project, "vit").unfinished] == [3]
-    assert champion(project) == 2
-    assert trust.look(project, "vit").unsigned is None
-    with pytest.raises(ChampionChangedError, match="champion is version 3 by now"):
-        say(elsewhere, 1)
-    assert champion(elsewhere) == 3
-    assert not decisions.read(elsewhere, "vit").unfinished
-
-
 def test_the_head_of_the_ledger_is_a_file_of_the_project(project, elsewhere):
     last = history(project, "vit")[-1]
     text = (project.root / "ledger" / "vit.json").read_text()
     told = {"ledger": decisions.read(project, "vit").run, "number": 2, "digest": last.digest}
     assert json.loads(text) == told
     say(elsewhere)
-    assert heads.read(elsewhere, "vit").number == 3
-    assert heads.read(project, "vit").number == 2  # until git brings it
+    assert trust.read_head(elsewhere, "vit").number == 3
+    assert trust.read_head(project, "vit").number == 2  # until git brings it
     assert faults(project) == faults(elsewhere) == []
     (project.root / "ledger" / "vit.json").write_text("<<<<<<< HEAD")
     with pytest.raises(ValueError, match=r"ledger/vit.json cannot be read. After a merge, keep"):
@@ -116,11 +94,14 @@ def test_the_head_of_the_ledger_is_a_file_of_the_project(project, elsewhere):
 
 def test_a_ledger_that_was_cut_off_is_refused_and_found(project):
     client = tracking.client(project)
-    cut(project, 1)
+    with sqlite3.connect(project.root / "mlflow.db") as database:
+        of_ledger = [decisions.read(project, "vit").run]
+        database.execute("DELETE FROM params WHERE run_uuid = ? AND key > '000001'", of_ledger)
+    database.close()
     client.set_registered_model_tag("vit", ledger.DONE, f"1 {history(project, 'vit')[0].digest}")
     client.set_registered_model_alias("vit", "champion", "1")
     client.set_registered_model_alias("vit", "reference", "1")
-    said = "entry 2, which ledger/vit.json names, is gone: it was cut off"
+    said = "entry 2, which ledger/vit.json names, was cut off or rewritten"
     assert faults(project) == [said]
     with pytest.raises(ValueError, match=f"The ledger of vit: {said}. Nothing is decided"):
         say(project)
@@ -129,21 +110,10 @@ def test_a_ledger_that_was_cut_off_is_refused_and_found(project):
     assert decisions.fault(project, "vit").startswith(f"The ledger of vit: {said}")
 
 
-def cut(project: Project, after: int) -> None:
-    """Gives the model another ledger in the place of its own, with the first entries of that."""
-    from sqlite3 import connect
-
-    run = decisions.read(project, "vit").run
-    with connect(project.root / "mlflow.db") as database:
-        statement = "DELETE FROM params WHERE run_uuid = ? AND key > ?"
-        assert database.execute(statement, [run, f"{after:06d}"]).rowcount
-    database.close()
-
-
 def test_a_ledger_that_was_replaced_or_removed_is_refused_and_found(project, tmp_path):
     client, before = tracking.client(project), decisions.read(project, "vit")
     experiment = client.get_run(before.run).info.experiment_id
-    other = client.create_run(experiment, tags={ledger_run.MODEL: "vit"}).info.run_id
+    other = client.create_run(experiment, tags={snapshot.MODEL: "vit"}).info.run_id
     client.log_param(other, "000001", before.values["000001"])  # a true one, to begin with
     client.set_registered_model_tag("vit", snapshot.LEDGER_RUN, other)
     client.set_registered_model_tag("vit", ledger.DONE, f"1 {before.entries[0].digest}")
@@ -171,39 +141,26 @@ def test_a_new_clone_may_begin_a_ledger_of_its_own_beside_that_of_the_team(made,
     decisions.apply(clone, register(clone, "vit", "d", tmp_path), decision(1))
     assert audit.faults(clone) == []
     assert decisions.champion(clone, "vit").version == 1
-    assert heads.read(clone, "vit") == heads.read(made, "vit")
+    assert trust.read_head(clone, "vit") == trust.read_head(made, "vit")
 
 
 def test_a_champion_whose_alias_was_removed_is_named_and_no_run_is_the_first(project):
-    client = tracking.client(project)
-    client.delete_registered_model_alias("vit", "champion")
-    said = (
-        "vit has no champion, but its ledger says version 2: the alias was removed. Give it back: "
-        "retrain rollback vit --to 2 --reason WHY"
-    )
-    assert decisions.fault(project, "vit") == said
+    tracking.client(project).delete_registered_model_alias("vit", "champion")
+    said = "vit has no champion, but its ledger says version 2"
+    assert decisions.fault(project, "vit").startswith(said)
     assert faults(project)[0].startswith("no version has the alias champion, but the ledger says")
-    with pytest.raises(ValueError, match="retrain rollback vit --to 2"):
-        decisions.champion(project, "vit")
     first = replace(decision(3), verdict="first")
-    with pytest.raises(ValueError, match="retrain rollback vit --to 2"):
-        decisions.apply(project, versions.get(project, "vit", 3), first)
+    for decide in (
+        lambda: decisions.champion(project, "vit"),
+        lambda: decisions.apply(project, versions.get(project, "vit", 3), first),
+    ):
+        with pytest.raises(ValueError, match="retrain rollback vit --to VERSION"):
+            decide()
     roll_back(project, 2)
     assert (champion(project), faults(project)) == (2, [])
     assert decisions.read(project, "vit").line == (1, 2)
-
-
-def test_a_champion_that_was_deleted_is_named_with_those_that_are_left(project):
-    client = tracking.client(project)
-    client.delete_model_version("vit", "2")
-    said = (
-        "vit version 2, the champion by the ledger, was deleted. Go back to another (1): "
-        "retrain rollback vit --to VERSION --reason WHY"
-    )
-    assert decisions.fault(project, "vit") == said
-    client.delete_model_version("vit", "1")
-    with pytest.raises(ValueError, match="and so was every champion before it"):
-        decisions.champion(project, "vit")
+    tracking.client(project).delete_model_version("vit", "2")
+    assert decisions.fault(project, "vit").startswith(said)
 
 
 def test_a_moved_reference_and_another_package_are_found(project):
@@ -211,9 +168,6 @@ def test_a_moved_reference_and_another_package_are_found(project):
     client.set_registered_model_alias("vit", "reference", "1")
     [said] = faults(project)
     assert said.startswith("version 1 has the alias reference, but the ledger says version 2")
-    client.delete_registered_model_alias("vit", "reference")
-    [said] = faults(project)
-    assert said.startswith("no version has the alias reference, but the ledger says version 2")
     client.set_registered_model_alias("vit", "reference", "2")
     third = versions.get(project, "vit", 3)
     decisions.apply(project, third, decision(3, previous=2, package=third.package_digest))
@@ -226,22 +180,30 @@ def signed(project, tmp_path, monkeypatch):
     """The project, whose next entries ada has to sign, and does."""
     key = key_of(tmp_path, "ada")
     allow(project, key)
-    monkeypatch.setenv(signatures.KEY, str(key))
+    monkeypatch.setenv(trust.KEY, str(key))
     return project
 
 
 @needs_ssh
-def test_what_is_signed_is_carried_out_by_any_clone(signed, elsewhere, monkeypatch):
-    shutil.copy(signed.root / signatures.SIGNERS, elsewhere.root)
+@pytest.mark.parametrize("is_signed", [False, True])
+def test_what_a_clone_left_undone_is_done_by_any(
+    project, elsewhere, monkeypatch, request, is_signed
+):
+    if is_signed:
+        request.getfixturevalue("signed")
+        shutil.copy(project.root / trust.SIGNERS, elsewhere.root)
     with monkeypatch.context() as patched:
         patched.setattr(decisions, "settle", lambda *_: None)  # as if it were killed there
-        say(signed, action="promoted")
-    assert history(signed, "vit")[-1].signature
-    assert [each.number for each in decisions.read(signed, "vit").unfinished] == [3]
-    assert faults(elsewhere) == []
+        say(project, action="promoted")
+    assert bool(history(project, "vit")[-1].signature) == is_signed
+    assert [entry.number for entry in decisions.read(project, "vit").unfinished] == [3]
+    assert (champion(project), faults(elsewhere)) == (2, [])
+    with pytest.raises(ChampionChangedError, match="champion is version 3 by now"):
+        say(elsewhere, 1)
+    assert champion(project) == champion(elsewhere) == 3
+    assert not decisions.read(elsewhere, "vit").unfinished
     decisions.settle(elsewhere, "vit")
-    assert champion(signed) == 3
-    assert heads.read(elsewhere, "vit").number == 3
+    assert trust.read_head(elsewhere, "vit").number == 3
 
 
 @needs_ssh
@@ -260,58 +222,60 @@ def test_an_entry_without_a_signature_stops_runs_until_a_person_has_decided(sign
 
 
 @needs_ssh
-def test_a_signature_of_another_key_place_or_purpose_does_not_count(signed, tmp_path, monkeypatch):
+def test_a_signature_of_another_key_text_or_purpose_does_not_count(signed, tmp_path, monkeypatch):
     entry = history(signed, "vit")[-1]
-    mallory = key_of(tmp_path, "mallory")
-    text = ledger.signed_text("vit", 2, decisions.read(signed, "vit").values["000002"])
-    good = signatures.sign(signed, text, entry.time)
-    assert signatures.is_valid(signed, text, good, entry.time)
-    assert not signatures.is_valid(signed, text + " ", good, entry.time)
-    assert not signatures.is_valid(signed, text, "nonsense", entry.time)
-    assert text != ledger.signed_text("vit", 3, decisions.read(signed, "vit").values["000002"])
+    value = decisions.read(signed, "vit").values["000002"]
+    text = trust.signed_text("vit", 2, value)
+    good = trust.sign(signed, text, entry.time)
+    assert text != trust.signed_text("vit", 3, value)
     with monkeypatch.context() as patched:
-        patched.setattr(signatures, "NAMESPACE", "git")
-        of_a_commit = signatures.sign(replace(signed, root=tmp_path), text, entry.time)
-    assert not signatures.is_valid(signed, text, of_a_commit, entry.time)
-    monkeypatch.setenv(signatures.KEY, str(mallory))
-    theirs = signatures.sign(replace(signed, root=tmp_path), text, entry.time)
-    assert not signatures.is_valid(signed, text, theirs, entry.time)
-    with pytest.raises(ValueError, match=r"mallory is no key of an allowed signer"):
-        say(signed)
-    assert len(history(signed, "vit")) == 2
+        patched.setattr(trust, "NAMESPACE", "git")
+        of_a_commit = trust.sign(replace(signed, root=tmp_path), text, entry.time)
+    monkeypatch.setenv(trust.KEY, str(key_of(tmp_path, "mallory")))
+    theirs = trust.sign(replace(signed, root=tmp_path), text, entry.time)
+    assert trust.is_valid(signed, text, good, entry.time)
+    for other, signature in (
+        (text + " ", good), (text, "nonsense"), (text, of_a_commit), (text, theirs)
+    ):  # fmt: skip
+        assert not trust.is_valid(signed, other, signature, entry.time)
 
 
 @needs_ssh
-def test_a_key_that_is_retired_still_stands_for_what_it_signed(signed, tmp_path, monkeypatch):
+def test_a_key_that_is_retired_still_stands_for_what_it_signed(signed, tmp_path):
     say(signed)
-    assert faults(signed) == []
     (signed.root / "ledger" / "vit.json").unlink()  # else it would stand for the entries
-    (signed.root / signatures.SIGNERS).write_text("")
-    allow(signed, tmp_path / "ada", 'valid-before="20200101"')
-    assert "carries no signature" in faults(signed)[0]
-    (signed.root / signatures.SIGNERS).write_text("")
-    allow(signed, tmp_path / "ada", 'valid-before="22000101"')
-    assert faults(signed) == []
+    for until, said in (("22000101", []), ("20200101", ["carries no signature"])):
+        (signed.root / trust.SIGNERS).write_text("")
+        allow(signed, tmp_path / "ada", f'valid-before="{until}"')
+        found = faults(signed)
+        assert [text in fault for text, fault in zip(said, found, strict=True)] == [True] * len(
+            said
+        )
 
 
 @needs_ssh
-def test_a_signer_without_a_key_or_with_one_that_cannot_be_used_is_told(signed, monkeypatch):
-    monkeypatch.setenv(signatures.KEY, str(signed.root / "nowhere"))
-    with pytest.raises(ValueError, match="RETRAIN_SIGNING_KEY: the ledger cannot be signed with"):
-        signatures.check(signed)
-    monkeypatch.delenv(signatures.KEY)
-    with pytest.raises(
-        ValueError, match=r"allowed_signers demands that .* set RETRAIN_SIGNING_KEY"
-    ):
-        signatures.check(signed)
-    with pytest.raises(ValueError, match="allowed_signers demands"):
-        say(signed)
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        (None, r"allowed_signers demands that .* set RETRAIN_SIGNING_KEY"),
+        ("nowhere", r"RETRAIN_SIGNING_KEY: .*nowhere cannot sign the ledger: "),
+        ("mallory", r"mallory is no key of an allowed signer"),
+    ],
+)
+def test_who_cannot_sign_is_told_and_enters_nothing(signed, tmp_path, monkeypatch, key, message):
+    if key == "mallory":
+        key_of(tmp_path, key)
+    monkeypatch.delenv(trust.KEY)
+    if key:
+        monkeypatch.setenv(trust.KEY, str(tmp_path / key))
+    for attempt in (trust.check_signing, say):
+        with pytest.raises(ValueError, match=message):
+            attempt(signed)
     assert len(history(signed, "vit")) == 2
 
 
 def test_without_ssh_keygen_it_says_what_to_install(project, monkeypatch):
-    (project.root / signatures.SIGNERS).touch()
-    monkeypatch.setenv(signatures.KEY, "key")
+    monkeypatch.setenv(trust.KEY, "key")
     monkeypatch.setenv("PATH", str(project.root))
     with pytest.raises(ValueError, match=r"ssh-keygen is not installed here, .* OpenSSH's client"):
-        signatures.check(project)
+        trust.check_signing(project)

@@ -1,23 +1,25 @@
 """A registry, and what a promotion takes."""
 
+import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from mlflow.tracking._tracking_service import utils
 
+import models
+from retrain.code import source_of
 from retrain.project import Project
-from retrain.registry import decisions
+from retrain.registry import decisions, versions
 from retrain.registry.versions import Latency
 from retrain.step import DataVersion, Facts, Workspace
 from retrain.store import Artifact
 from retrain.workload import Data, Gate
-from tasks.compute import served
-from tasks.promote import check, step
+from tasks.data import package
+from tasks.promote import check, package as packaging, step
 from tasks.promote.step import Intent, promote, promoted
 from tests import templates
 from tests.tasks.toy_model import (
@@ -82,12 +84,6 @@ def run_on(
 
 
 @pytest.fixture
-def python(real_python, monkeypatch):
-    """Python as a user has it, also for the process of a package that is started ahead."""
-    monkeypatch.setattr(served, "_ahead", SimpleQueue())
-
-
-@pytest.fixture
 def not_loaded(monkeypatch):
     """Leaves out what takes 5 s: to load the version. See `test_check.py`."""
     _leave_out_loading(monkeypatch)
@@ -138,7 +134,12 @@ def _promoted(project: Project, name: str, *runs: dict[str, Any]) -> list[Artifa
 
     templates.copy_project(templates.once(f"promoted-{name}", make), project.root)
     utils._artifact_repos_cache.clear()  # MLflow remembers the folder of a run, by its id alone
-    return [_trained(model_in(_folder(project, seed), seed)) for seed in range(len(runs))]
+    return [trained_in(project, seed) for seed in range(len(runs))]
+
+
+def trained_in(project: Project, seed: int) -> Artifact:
+    """What `train` has left."""
+    return _trained(model_in(_folder(project, seed), seed))
 
 
 def train(project: Project, seed: int = 0) -> Artifact:
@@ -154,6 +155,25 @@ def _folder(project: Project, seed: int) -> Path:
 
 def _trained(model: Artifact) -> Artifact:
     return replace(model, provenance={"commit": "c0ffee"})
+
+
+@pytest.fixture
+def in_another_package(project, monkeypatch):
+    """Changes a module of what is packaged from now on; gives a model's evaluation in that."""
+
+    def changed(trained: Artifact, module: str, old: str, new: str) -> Artifact:
+        root, model = project.root / f"other-{module}", trained.folder / "model"
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(Path(models.__file__).parent, root / "models", ignore=ignored)
+        file = root / "models" / module
+        assert old in file.read_text()
+        file.write_text(file.read_text().replace(old, new, 1))
+        monkeypatch.setattr(packaging, "source_of", lambda name: source_of(name, root))
+        digest = package.package_digest(model, "fp32", package.code_of(model, root))
+        scores = write_scores(root / "scores", trained, ROWS)
+        return replace(scores, facts=scores.facts | {"package": digest})
+
+    return changed
 
 
 @pytest.fixture
@@ -189,3 +209,17 @@ def decide(verdict: str, champion: int | None, run_id: str = "run-1") -> Artifac
 
 def history(project: Project):
     return decisions.read(project, "toy").entries
+
+
+def champion(project: Project) -> int | None:
+    """The number of the version in production."""
+    found = versions.champion(project, "toy")
+    return found and found.version
+
+
+@pytest.fixture
+def place_of_commands(project, monkeypatch):
+    """Makes the project the place where commands run."""
+    text = "workloads: {toy: {data: {path: data/toy}, model: {family: vit}}}\n"
+    (project.root / "params.yaml").write_text(text)
+    monkeypatch.chdir(project.root)

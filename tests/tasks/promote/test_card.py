@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -94,13 +95,6 @@ def test_the_card_says_what_is_known(trained, tmp_path):
     assert "bf16, a probability" not in text
 
 
-def test_of_a_function_it_says_what_that_was_told(trained, tmp_path):
-    numerics = {"told_precision": "bf16", "threads": 1}
-    told = replace(trained, facts=trained.facts | {"numerics": numerics})
-    text = described(told, scores(tmp_path / "scores", ("ant", 80, 0.9)))
-    assert "batches of 64, by a function that was told to train in bf16." in text
-
-
 def test_the_worst_classes_come_first_and_a_name_breaks_no_table(trained, tmp_path):
     rows = [(f"c{n}", 50, n / 10) for n in range(9, 1, -1)]
     rows += [("none", 0, 0.0), ("a|b\n`c`", 50, 0.1)]
@@ -114,18 +108,26 @@ def test_the_worst_classes_come_first_and_a_name_breaks_no_table(trained, tmp_pa
 
 def test_limits_follow_from_the_facts(trained, tmp_path):
     evaluation = scores(tmp_path / "scores", ("ant", 80, 0.9), precision="bf16")
-    text = described(trained, evaluation, near_duplicates=12)
+    numerics = {"told_precision": "bf16", "threads": 1}
+    told = replace(trained, facts=trained.facts | {"numerics": numerics})
+    text = described(told, evaluation, near_duplicates=12)
+    assert "batches of 64, by a function that was told to train in bf16." in text
     assert "Classes with fewer" not in text
     assert "- In bf16, a probability differs from that in fp32 by up to 0.02." in text
     assert "12 images look almost like one of a later split." in text
 
 
-def test_it_is_kept_with_the_run_and_is_the_description_of_the_version(project, run, tmp_path):
-    run(train(project), "first", intent=COMPARE)
+def test_it_is_kept_with_the_run_and_has_the_last_decision_of_the_gate(project, run):
+    trained = train(project)
+    run(trained, "cannot tell")
     version = versions.get(project, "toy", 1)
+    assert "Cannot tell." in model_card.read(project, version)
+    run(trained, "first", intent=COMPARE)
     text = model_card.read(project, version)
     assert text.startswith("# toy\n")
     assert f"4 classes: {', '.join(LABELS)}." in text
+    assert "First." in text
+    assert "Cannot tell." not in text
     shown = tracking.client(project).get_model_version("toy", "1").description
     assert shown.startswith("**Compared** on ")
     assert shown.endswith(text)
@@ -133,25 +135,8 @@ def test_it_is_kept_with_the_run_and_is_the_description_of_the_version(project, 
     assert model_card.read(project, replace(version, package_digest="older")) is None
 
 
-def test_it_has_the_last_decision_of_the_gate(project, run, tmp_path):
-    trained = train(project)
-    run(trained, "cannot tell")
-    version = versions.get(project, "toy", 1)
-    assert "Cannot tell." in model_card.read(project, version)
-    run(trained, "first", intent=COMPARE)
-    text = model_card.read(project, version)
-    assert "First." in text
-    assert "Cannot tell." not in text
-    shown = tracking.client(project).get_model_version("toy", "1").description
-    assert shown.endswith(text)
-
-
-def test_the_description_is_as_long_as_mlflow_s_column(project):
-    version = versions.ModelVersion(
-        name="toy", weights="w", package_digest="mine", train_digest="t", train_key=None,
-        start=None, family="vit", images={}, classes=None, metrics={"accuracy": 0.5}, data=None,
-        commit=None, run_id="r", version=1, aliases=(), verdict=None, created="",
-    )  # fmt: skip
+def test_the_description_is_as_long_as_mlflow_s_column():
+    version = SimpleNamespace(package_digest="mine")
     lines = "\n".join(f"line {number}" for number in range(1000))
     text = model_card.description(version, ENTRY, (), lines)
     assert model_card.LONGEST_DESCRIPTION - 20 < len(text) <= model_card.LONGEST_DESCRIPTION

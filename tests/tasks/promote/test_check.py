@@ -10,7 +10,7 @@ from retrain import tracking
 from retrain.registry import packages, versions
 from tasks.data.raw_dataset import open_raw_dataset
 from tasks.promote import check, package as packaging
-from tasks.promote.rollback import roll_back
+from tasks.promote.personal import roll_back
 from tests.tasks.promote.conftest import COLUMNS, COMPARE, ROWS, history, train
 from tests.tasks.toy_model import IMAGES, LABELS, pixels, png, write_data, write_model, write_scores
 
@@ -75,16 +75,19 @@ def test_a_tie_within_the_tolerance_is_no_difference():
     assert check.difference(before, now | {"cat": 0.2002}, "bee", 1e-4) is not None
 
 
-def test_the_sample_is_from_all_over_the_split_and_from_few_parts_of_large_data(tmp_path):
+@pytest.mark.parametrize(("most", "count"), [(None, 64), (3, 3), (0, 1)])
+def test_the_sample_is_from_all_over_the_split_and_short_of_large_images(
+    tmp_path, monkeypatch, most, count
+):
     pulled, validated = write_data(tmp_path, 200)
+    if most is not None:
+        monkeypatch.setattr(check, "MAX_BYTES", most * (len(png(pixels(1)[0])) + 9) + 1)
     source = open_raw_dataset(COLUMNS, pulled)
     paths = [image.path for image in check.sample(source, validated.folder)]
-    assert paths == [f"{place * 200 // 64}.png" for place in range(64)]
+    assert paths == [f"{place * 200 // 64}.png" for place in range(count)]
 
 
-def test_the_check_runs_the_code_of_the_package_and_not_the_projects(
-    project, images, tmp_path, python
-):
+def test_the_check_runs_the_code_of_the_package_and_not_the_projects(project, images, tmp_path):
     trained = train(project)
     scores = write_scores(project.root / "scores", trained, ROWS)
     folder = project.root / "package"
@@ -119,15 +122,6 @@ def test_the_requirements_of_a_package_are_what_its_modules_import(tmp_path):
             "torch"}  # fmt: skip
     assert write_custom(tmp_path / "1", "examples.network:build_model").keys() == ours
     assert write_custom(tmp_path / "2", NETWORK).keys() == ours | {"scipy"}
-
-
-def test_an_example_of_large_images_is_short(tmp_path, monkeypatch):
-    pulled, validated = write_data(tmp_path, 20)
-    source = open_raw_dataset(COLUMNS, pulled)
-    monkeypatch.setattr(check, "MAX_BYTES", 3 * len(png(pixels(1)[0])))
-    assert 1 <= len(list(check.sample(source, validated.folder))) <= 3
-    monkeypatch.setattr(check, "MAX_BYTES", 1)
-    assert len(list(check.sample(source, validated.folder))) == 1
 
 
 def test_before_a_rollback_a_version_is_loaded_and_asked_without_the_data(project, three):

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +97,12 @@ def test_the_auto_classes_load_it_in_a_process_without_the_project(project, vers
     done = export(project, version, tmp_path / "new" / "toy", "huggingface")
     assert (done.compared, done.same) == (ROWS, ROWS)
     assert done.difference < 1e-5
+    text = (tmp_path / "new" / "toy" / "README.md").read_text()
+    assert text.startswith("---\nlibrary_name: transformers\npipeline_tag: image-classification\n")
+    assert model_card.read(project, version) in text
+    assert done.comparison in text
+    [program] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    compile(program, "README.md", "exec")
     images = tmp_path / "images"
     images.mkdir()
     for number, side in enumerate((8, 20, 64)):
@@ -117,68 +122,43 @@ def test_the_auto_classes_load_it_in_a_process_without_the_project(project, vers
     assert np.abs(np.array(list(found.values())) - right).max() < 1e-5
 
 
-def test_the_readme_has_the_card_and_how_it_is_used(project, version, tmp_path):
-    done = export(project, version, tmp_path / "toy", "huggingface")
-    assert sorted(path.name for path in (tmp_path / "toy").iterdir()) == [
-        "README.md", "config.json", "model.safetensors", "preprocessor_config.json",
-    ]  # fmt: skip
-    text = (tmp_path / "toy" / "README.md").read_text()
-    assert text.startswith("---\nlibrary_name: transformers\npipeline_tag: image-classification\n")
-    assert model_card.read(project, version) in text
-    assert done.comparison in text
-    [program] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    compile(program, "README.md", "exec")
-    assert '.convert("L")' in program
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".export")] == []
-
-
 def test_what_is_there_is_not_overwritten(project, version, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "a").touch()
-    with pytest.raises(UsageError, match="full is not empty: name a new folder"):
-        export(project, version, tmp_path / "full", "huggingface")
-    with pytest.raises(UsageError, match="a is a file"):
-        export(project, version, tmp_path / "full" / "a", "huggingface")
-    (tmp_path / "empty").mkdir()
-    export(project, version, tmp_path / "empty", "huggingface")
+    for place in ("full", "full/a"):
+        with pytest.raises(UsageError, match=f"{place} is there already: name a new or empty"):
+            export(project, version, tmp_path / place, "huggingface")
 
 
-def answers_of(monkeypatch, turned: int, answer):
-    """Has the package have given other answers for as many images."""
-    given = check.Example.read
-
-    def changed(file):
-        example = given(file)
-        others = (dict(zip(each, answer(each), strict=True)) for each in example.probabilities)
-        probabilities = (*islice(others, turned), *example.probabilities[turned:])
-        return check.Example(example.images, probabilities, example.files)
-
-    monkeypatch.setattr(check.Example, "read", changed)
-
-
-def certain(known):
-    """All of the probability for the label that was the least probable."""
-    return [float(name == min(known, key=known.get)) for name in known]
-
-
-@pytest.mark.parametrize(("turned", "is_exported"), [(1, True), (2, False), (ROWS, False)])
+@pytest.mark.parametrize(("turned", "is_exported"), [(1, True), (2, False)])
 def test_few_images_may_be_decoded_otherwise(
     project, version, tmp_path, monkeypatch, turned, is_exported
 ):
-    answers_of(monkeypatch, turned, certain)
-    if not is_exported:
-        with pytest.raises(ValueError, match="toy version 1 is not exported") as refused:
-            export(project, version, tmp_path / "toy", "huggingface")
-        same = ROWS - turned
-        said = f"Of {ROWS} test images it gives {same} the label that the package gives"
-        assert said in str(refused.value)
-        assert f"For {same} they differ by 0.1 at most" in str(refused.value)
-        assert [path.name for path in tmp_path.iterdir() if "export" in path.name] == []
-        assert not (tmp_path / "toy").exists()
+    given = check.Example.read
+
+    def changed(file):
+        """What the package has answered, with the least probable label for a few images."""
+        example = given(file)
+        others = [
+            {name: float(name == min(known, key=known.get)) for name in known}
+            for known in example.probabilities[:turned]
+        ]
+        probabilities = (*others, *example.probabilities[turned:])
+        return check.Example(example.images, probabilities, example.files)
+
+    monkeypatch.setattr(check.Example, "read", changed)
+    same = ROWS - turned
+    if is_exported:
+        done = export(project, version, tmp_path / "toy", "huggingface")
+        assert (done.compared, done.same) == (ROWS, same)
         return
-    done = export(project, version, tmp_path / "toy", "huggingface")
-    assert (done.compared, done.same) == (ROWS, ROWS - turned)
-    assert done.comparison in (tmp_path / "toy" / "README.md").read_text()
+    said = (
+        f"Of {ROWS} test images it gives {same} the label .* For {same} they differ by 0.1 at most"
+    )
+    with pytest.raises(ValueError, match=said):
+        export(project, version, tmp_path / "toy", "huggingface")
+    assert [path.name for path in tmp_path.iterdir() if "export" in path.name] == []
+    assert not (tmp_path / "toy").exists()
 
 
 def test_a_network_of_ones_own_is_exported_with_the_module_of_its_package(
@@ -213,8 +193,7 @@ def test_a_package_that_has_changed_is_not_exported(project, version, tmp_path):
     assert not (tmp_path / "toy").exists()
 
 
-@pytest.mark.parametrize("resize", ["crop", "stretch"])
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("resize", "channels"), [("crop", 3), ("stretch", 1), ("stretch", 3)])
 def test_the_processor_makes_the_pixels_of_the_training(tmp_path, resize, channels):
     from transformers import AutoImageProcessor
 
@@ -239,22 +218,36 @@ def test_the_processor_makes_the_pixels_of_the_training(tmp_path, resize, channe
                 assert difference.max() < 1e-5, (width, height, mode)
 
 
+CUSTOM = {"factory": "examples.network:build_model", "arguments": {"channels": 3}}
+
+
 @pytest.mark.parametrize(
-    ("family", "settings"),
-    [("vit", VIT), ("auto", {"config": RESNET}), ("auto", {"config": CONVNEXT})],
-    ids=["vit", "resnet", "convnext"],
+    ("form", "family", "settings", "channels"),
+    [
+        (huggingface, "vit", VIT, 3),
+        (huggingface, "auto", {"config": RESNET}, 3),
+        (huggingface, "auto", {"config": CONVNEXT}, 3),
+        (onnx_file, "vit", VIT, 1),
+        (onnx_file, "auto", {"config": RESNET}, 3),
+        (onnx_file, "custom", CUSTOM, 3),
+    ],
 )
-def test_each_architecture_of_transformers_answers_as_it_was_saved(tmp_path, family, settings):
-    model = saved(tmp_path / "model", family, settings)
+def test_what_is_written_answers_as_the_network_that_was_saved(
+    tmp_path, form, family, settings, channels
+):
+    if form is onnx_file:
+        pytest.importorskip("onnxscript")
+        pytest.importorskip("onnxruntime")
+    model = saved(tmp_path / "model", family, settings, channels)
     folder = tmp_path / "folder"
     folder.mkdir()
-    huggingface.write(model, folder)
+    form.write(model, folder)
     images = [encoded(side, side, seed=side) for side in (32, 40, 64)]
+    images = images if channels == 3 else [encoded(side, 40, "L", side) for side in (32, 40, 64)]
     right = expected(model, images)
     assert np.ptp(right, axis=0).max() > 1e-3  # each image has another answer
-    assert np.abs(huggingface.answer(folder, images) - right).max() < 1e-5
-    config = json.loads((folder / "config.json").read_text())
-    assert config["id2label"] == {"0": "ant", "1": "bee", "2": "cat"}
+    assert np.abs(form.answer(folder, images) - right).max() < 1e-5
+    assert form.answer(folder, images[:1]).shape == (1, 3)
 
 
 def test_without_the_libraries_onnx_is_one_sentence(project, version, tmp_path, monkeypatch):
@@ -266,35 +259,9 @@ def test_without_the_libraries_onnx_is_one_sentence(project, version, tmp_path, 
     assert not (tmp_path / "toy").exists()
 
 
-@pytest.mark.parametrize(
-    ("family", "settings", "channels"),
-    [
-        ("vit", VIT, 1),
-        ("auto", {"config": RESNET}, 3),
-        ("custom", {"factory": "examples.network:build_model", "arguments": {"channels": 3}}, 3),
-    ],
-    ids=["vit", "resnet", "custom"],
-)
-def test_the_onnx_file_answers_as_the_network(tmp_path, family, settings, channels):
-    pytest.importorskip("onnxscript")
-    pytest.importorskip("onnxruntime")
-    model = saved(tmp_path / "model", family, settings, channels, "crop")
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    onnx_file.write(model, folder)
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "images.json", "labels.json", "model.onnx",
-    ]  # fmt: skip
-    images = [encoded(side, 40, seed=side) for side in (32, 40, 64)]
-    assert np.abs(onnx_file.answer(folder, images) - expected(model, images)).max() < 1e-5
-    one = onnx_file.answer(folder, images[:1])
-    assert one.shape == (1, 3)
-
-
-@pytest.mark.parametrize("resize", ["crop", "stretch"])
-def test_the_readme_of_an_onnx_file_makes_the_same_pixels(tmp_path, resize):
+def test_the_readme_of_an_onnx_file_makes_the_same_pixels(tmp_path):
     """The lines of its program between opening an image and asking the file."""
-    model = saved(tmp_path / "model", resize=resize)
+    model = saved(tmp_path / "model", resize="crop")
     [program] = re.findall(r"```python\n(.*?)```", onnx_file.usage(images_of(model)), re.DOTALL)
     compile(program, "README.md", "exec")
     data = encoded(70, 50)
@@ -305,4 +272,4 @@ def test_the_readme_of_an_onnx_file_makes_the_same_pixels(tmp_path, resize):
     known = {"Image": Image, "np": np}
     body = "\n".join(lines[first : last + 1]).replace("photo.jpg", str(tmp_path / "photo.jpg"))
     exec("from PIL import ImageOps\n" + body, known)
-    assert (known["pixels"][0] == to_array(data, 32, 3, resize)).all()
+    assert (known["pixels"][0] == to_array(data, 32, 3, "crop")).all()

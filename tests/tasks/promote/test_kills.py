@@ -1,67 +1,142 @@
-"""Processes that SIGKILL ends between every two calls to the registry, and the next ones.
+"""Promotions, approvals and rollbacks that SIGKILL ends at each of their calls to the registry."""
 
-`kills.py` runs them; here is what must have come of it.
-"""
-
-import json
-import subprocess
-import sys
+import os
+import shutil
+import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
+from mlflow.tracking._tracking_service import utils
 
-pytestmark = pytest.mark.slow
+from retrain import tracking
+from retrain.project import Project
+from retrain.registry import audit, decisions, model_card, packages, versions
+from tasks.promote import check
+from tasks.promote.personal import review, roll_back
+from tests import templates
+from tests.tasks.promote.conftest import run_on, train, trained_in
 
-MOVES = "set_registered_model_alias champion"
-NAMES = ("first", "better", "approved", "rolled back")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("not_loaded")]
 
-
-@pytest.fixture(scope="module")
-def told(tmp_path_factory):
-    """What came of all of them."""
-    folder = tmp_path_factory.mktemp("kills")
-    command = [sys.executable, "-m", "tests.tasks.promote.kills", str(folder)]
-    root = Path(__file__).parents[3]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads((folder / "told.json").read_text())
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_next_process_ends_where_one_that_was_not_killed_does(told, name):
-    one = told[name]
-    assert {"log_param", MOVES, "set_registered_model_tag"} <= {*one["calls"]}
-    assert one["last"]["faults"] == []
-    assert one["last"]["unfinished"] == 0
-    for number, (_, last) in one["points"].items():
-        assert last == one["last"], (number, one["calls"])
+# How the names of calls begin that change nothing.
+READS = ("download", "get", "list", "load", "search", "tracking")
+REASON = "the night images look right"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_until_the_alias_moves_the_champion_is_served_and_nothing_is_wrong(told, name):
-    one = told[name]
-    before = one["points"][min(one["points"], key=int)][0]
-    moved = one["calls"].index(MOVES)
-    assert before["champion"] != one["end"]["champion"]
-    for number, (between, _) in one["points"].items():
-        expected = one["end"] if int(number) > moved else before
-        assert between["champion"] == expected["champion"], (number, one["calls"])
-        assert between["faults"] == [], (number, one["calls"])
-        assert len(between["versions"]) <= len(one["end"]["versions"])
+def promote(images, project, seed, before):
+    """Promotes a model, as a run does that finds the champion before, or what a kill has left."""
+    champion = versions.champion(project, "toy")
+    number = champion and champion.version
+    verdict = "first" if before is None else "better"
+    if number != before:
+        verdict = "champion already"
+    run_on(images, project, trained_in(project, seed), verdict, number)
 
 
-def test_each_decision_is_in_the_ledger_once(told):
-    actions = {name: [entry["action"] for entry in told[name]["last"]["ledger"]] for name in NAMES}
-    assert actions == {
-        "first": ["promoted"],
-        "better": ["promoted", "promoted"],
-        "approved": ["promoted", "waiting", "promoted"],
-        "rolled back": ["promoted", "promoted", "rolled back"],
+def roll_back_once(images, project):
+    """As a person who gives the command again only if it was not carried out."""
+    if versions.champion(project, "toy").version == 3 or decisions.read(project, "toy").unfinished:
+        roll_back(project, "toy", REASON)
+
+
+ACTIONS = {  # what there is before, what is done, and the champion before and after
+    "first": (None, lambda images, clone: promote(images, clone, 0, None), None, 1),
+    "better": ("one", lambda images, clone: promote(images, clone, 1, 1), 1, 2),
+    "approved": ("pair", lambda _, clone: review(clone, "toy", "approve", REASON), 1, 2),
+    "rolled back": ("three", roll_back_once, 3, 2),
+}
+
+
+def is_killed(number: int, act) -> bool:
+    """Has a fork act, and kills it at its call of that number; False if it makes fewer."""
+    if pid := os.fork():
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        assert code in (0, -signal.SIGKILL), code
+        return code != 0
+    made: list[str] = []
+
+    def reach(name):
+        if len(made) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        made.append(name)
+
+    def counted(name, call):
+        def wrapper(*args, **kwargs):
+            reach(name)
+            return call(*args, **kwargs)
+
+        return wrapper
+
+    def copy(source, target, copyfile=shutil.copyfile, **kwargs):
+        if made[-1:] != ["copy"]:  # one file of an upload, which is half there then
+            content = Path(source).read_bytes()
+            Path(target).write_bytes(content[: len(content) // 2])
+            reach("copy")
+        return copyfile(source, target, **kwargs)
+
+    try:
+        for name, call in list(vars(MlflowClient).items()):
+            if callable(call) and not name.startswith(("_", *READS)):
+                setattr(MlflowClient, name, counted(name, call))
+        shutil.copyfile = copy
+        act()
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def state(project):
+    """What the registry says, without what is another in each process: ids and times."""
+    found = tracking.client(project).search_model_versions("name = 'toy'")
+    written = decisions.read(project, "toy")
+    numbers = sorted(int(version.version) for version in found)
+    for number in numbers:  # each version is whole
+        version = versions.get(project, "toy", number)
+        folder = packages.fetch(project, version, project.root)
+        check.check_files(folder, version, check.example_for(project, version))
+        assert model_card.read(project, version)
+    return {
+        "versions": numbers,
+        "tags": [sorted(version.tags) for version in found],
+        "aliases": tracking.client(project).get_registered_model("toy").aliases,
+        "ledger": [
+            (e.action, e.version, e.previous, e.reason, e.document) for e in written.entries
+        ],
+        "unfinished": written.unfinished,
+        "waiting": written.waiting,
+        "withdrawn": list(written.withdrawn),
     }
-    served = {name: told[name]["last"]["aliases"] for name in NAMES}
-    assert {name: int(each["champion"]) for name, each in served.items()} == {
-        "first": 1,
-        "better": 2,
-        "approved": 2,
-        "rolled back": 1,
-    }
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_the_next_process_ends_where_one_that_was_not_killed_does(
+    project, images, tmp_path_factory, request, name
+):
+    made, act, before, after = ACTIONS[name]
+    if made:
+        request.getfixturevalue(made)
+    if before in (None, 1) and made != "pair":
+        train(project, seed=before or 0)
+    folder = tmp_path_factory.mktemp("clones")
+
+    def clone(name) -> Project:
+        utils._artifact_repos_cache.clear()  # it knows the folder of a run by the id alone
+        templates.copy_project(project.root, folder / str(name))
+        return Project(folder / str(name))
+
+    undisturbed = clone("undisturbed")
+    act(images, undisturbed)
+    expected, number = state(undisturbed), 0
+    assert versions.champion(undisturbed, "toy").version == after
+    while is_killed(number, partial(act, images, clone(number))):
+        killed = Project(folder / str(number))
+        champion = versions.champion(killed, "toy")
+        assert (champion and champion.version) in (before, after)
+        assert audit.faults(killed) == []
+        act(images, killed)
+        assert state(killed) == expected, number
+        assert audit.faults(killed) == audit.lineage_faults(killed) == []
+        number += 1
+    assert number > 5
