@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tasks.data import image_table
 from tasks.data.raw_dataset import unit_of
 
@@ -42,8 +44,6 @@ def read_images(
         split: `train`, `val` or `test`.
         rows: The numbers of those wanted in the split, from 0; all if None.
     """
-    import numpy as np
-
     names = ["file", "row", "path", "label", "sha256", "pixels"]
     first = 0
     for table in image_table.read_split(validated, split, names):

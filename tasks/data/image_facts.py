@@ -5,12 +5,10 @@ model.
 """
 
 import hashlib
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from models.image import inspect
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 FACTS = ("side", "aspect", "brightness", "contrast")
 SAMPLE = 1000  # images, about; a sample shows a shift of 0.1 between two distributions
@@ -63,15 +61,13 @@ def measure(data: bytes) -> dict[str, float] | None:
     }
 
 
-def schema() -> "pa.Schema":
+def schema() -> pa.Schema:
     """The columns of a sample: the label and the confidence of a model's answer, and the facts.
 
     And the digest of the image, which an old reference does not have, so that it is null there. And
     `features`, what the last layer of the model takes: of `WITH_FEATURES` images, null for the
     others, and for a model that cannot tell them.
     """
-    import pyarrow as pa
-
     facts = dict.fromkeys(FACTS, pa.float64())
     features = {"features": pa.list_(pa.float32())}
     answer = {"label": pa.string(), "confidence": pa.float32()}

@@ -13,12 +13,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, get_type_hints
+from typing import get_type_hints
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from models.image import ImageProperties
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 FILE_NAME = "images.parquet"
 SET_ASIDE = "quarantined.parquet"  # the bad images, in the same columns
@@ -44,10 +45,8 @@ def property_types() -> dict[str, type]:
     return get_type_hints(ImageProperties)
 
 
-def schema() -> "pa.Schema":
+def schema() -> pa.Schema:
     """The columns."""
-    import pyarrow as pa
-
     types = {int: pa.int32(), float: pa.float64(), str: pa.string()}
     properties = {name: types[kind] for name, kind in property_types().items()}
     return pa.schema(
@@ -72,8 +71,6 @@ def row_groups(folder: Path) -> list[RowGroup]:
     Args:
         folder: The output of `validate`.
     """
-    import pyarrow.parquet as pq
-
     listed = []
     with pq.ParquetFile(folder / FILE_NAME) as parquet:
         for number in range(parquet.num_row_groups):
@@ -104,8 +101,6 @@ def images_per_class(folder: Path, file: str = FILE_NAME) -> dict[str, int]:
         folder: The output of `validate`.
         file: The accepted images, or those that were `SET_ASIDE`.
     """
-    import pyarrow.parquet as pq
-
     counts: Counter[str] = Counter()
     with pq.ParquetFile(folder / file) as parquet:
         for batch in parquet.iter_batches(columns=["label"]):
@@ -132,7 +127,7 @@ def digest_of_split(folder: Path, split: str) -> str:
     return digest.hexdigest()
 
 
-def read_split(folder: Path, split: str, columns: Sequence[str]) -> "Iterator[pa.Table]":
+def read_split(folder: Path, split: str, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Columns of the images of a split, a unit that has any at a time.
 
     Args:
@@ -140,9 +135,6 @@ def read_split(folder: Path, split: str, columns: Sequence[str]) -> "Iterator[pa
         split: `train`, `val` or `test`.
         columns: Those wanted.
     """
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
     with pq.ParquetFile(folder / FILE_NAME) as parquet:
         for number in range(parquet.num_row_groups):
             table = parquet.read_row_group(number, columns=["split", *columns])
@@ -151,7 +143,7 @@ def read_split(folder: Path, split: str, columns: Sequence[str]) -> "Iterator[pa
                 yield rows
 
 
-def read(folder: Path, row_group: int, columns: Sequence[str] | None = None) -> "pa.Table":
+def read(folder: Path, row_group: int, columns: Sequence[str] | None = None) -> pa.Table:
     """Reads one row group.
 
     Args:
@@ -159,7 +151,5 @@ def read(folder: Path, row_group: int, columns: Sequence[str] | None = None) -> 
         row_group: Its number.
         columns: Those wanted, all if None.
     """
-    import pyarrow.parquet as pq
-
     with pq.ParquetFile(folder / FILE_NAME) as parquet:
         return parquet.read_row_group(row_group, columns=columns)

@@ -9,12 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import csv
 
 from tasks.data.listing import METADATA, list_files
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 NAME = "file_name"  # the column of a metadata file
 
@@ -37,7 +39,7 @@ class OwnColumns:
     setting: str
     otherwise: str
 
-    def read(self, images: "pa.Table") -> dict[str, list[Any]]:
+    def read(self, images: pa.Table) -> dict[str, list[Any]]:
         """The values of images, by column; None where an image has none.
 
         Args:
@@ -48,8 +50,7 @@ class OwnColumns:
         """
         return self._from_rows(images) if self.kind == "parquet" else self._from_metadata(images)
 
-    def _from_rows(self, images: "pa.Table") -> dict[str, list[Any]]:
-        import pyarrow.compute as pc
+    def _from_rows(self, images: pa.Table) -> dict[str, list[Any]]:
 
         values_of: dict[str, list[Any]] = {name: [] for name in self.names}
         for file in images["file"].unique().to_pylist():
@@ -60,29 +61,25 @@ class OwnColumns:
         return values_of
 
     @cached_property
-    def _of_file(self) -> Callable[[str], "pa.Table"]:
+    def _of_file(self) -> Callable[[str], pa.Table]:
         """The columns of a Parquet file with images; of the last one they are kept."""
 
-        def read(file: str) -> "pa.Table":
-            from pyarrow import parquet
+        def read(file: str) -> pa.Table:
 
-            self._check(self.names, parquet.read_schema(self.root / file).names, file)
-            return parquet.read_table(self.root / file, columns=self.names)
+            self._check(self.names, pq.read_schema(self.root / file).names, file)
+            return pq.read_table(self.root / file, columns=self.names)
 
         return lru_cache(maxsize=1)(read)
 
-    def _from_metadata(self, images: "pa.Table") -> dict[str, list[Any]]:
-        import pyarrow.compute as pc
+    def _from_metadata(self, images: pa.Table) -> dict[str, list[Any]]:
 
         listed = self._metadata
         places = pc.index_in(images["path"], value_set=listed[NAME].combine_chunks())
         return {name: listed[name].take(places).to_pylist() for name in self.names}
 
     @cached_property
-    def _metadata(self) -> "pa.Table":
+    def _metadata(self) -> pa.Table:
         """The rows of all metadata files, with the files' names from the root of the data."""
-        import pyarrow as pa
-
         files = [name for name, _ in list_files(self.root) if name.rpartition("/")[2] in METADATA]
         if not files:
             raise ValueError(
@@ -91,19 +88,15 @@ class OwnColumns:
             )
         return pa.concat_tables(map(self._rows, files), promote_options="permissive")
 
-    def _rows(self, file: str) -> "pa.Table":
+    def _rows(self, file: str) -> pa.Table:
         """The rows of a metadata file.
 
         Raises:
             ValueError: It lacks a column, or it cannot be read.
         """
-        import pyarrow as pa
-        import pyarrow.compute as pc
-        from pyarrow import csv, parquet
-
         path = self.root / file
         read: Callable[[Path], pa.Table]
-        read = csv.read_csv if path.suffix == ".csv" else parquet.read_table
+        read = csv.read_csv if path.suffix == ".csv" else pq.read_table
         try:
             table = read(path)
         except (pa.ArrowInvalid, OSError) as error:

@@ -9,7 +9,9 @@ predictions of the evaluation are those of the package; the images are read agai
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from retrain import atomic, tracking
 from retrain.project import Project
@@ -21,19 +23,14 @@ from tasks.data.image_facts import is_sampled, measure, schema
 from tasks.data.predictions import FEATURES, FILE
 from tasks.data.raw_dataset import RawDataset
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 FOLDER = "reference"  # of the run's artifacts
 
 
-def find_reference(project: Project, version: ModelVersion) -> "pa.Table | None":
+def find_reference(project: Project, version: ModelVersion) -> pa.Table | None:
     """The reference of a version; None if MLflow has none, and the store has lost what it is of.
 
     It is kept on this machine.
     """
-    import pyarrow.parquet as pq
-
     name = f"reference-{version.package_digest[:16]}.parquet"
     file = project.state / "drift" / version.name / name
     if not file.exists():
@@ -46,16 +43,14 @@ def find_reference(project: Project, version: ModelVersion) -> "pa.Table | None"
     return pq.read_table(file, schema=schema())  # an old one has no features: they are null
 
 
-def keep_reference(project: Project, version: ModelVersion, table: "pa.Table") -> None:
+def keep_reference(project: Project, version: ModelVersion, table: pa.Table) -> None:
     """Keeps a reference with the MLflow run of the training."""
-    import pyarrow.parquet as pq
-
     with TemporaryDirectory() as folder:
         pq.write_table(table, Path(folder, f"{version.package_digest}.parquet"))
         tracking.log_artifacts(project, version.run_id, Path(folder), FOLDER)
 
 
-def make_reference(source: RawDataset, validated: Path, evaluated: Path) -> "pa.Table":
+def make_reference(source: RawDataset, validated: Path, evaluated: Path) -> pa.Table:
     """A sample of the test split of an evaluation, with its predictions.
 
     Args:
@@ -66,9 +61,6 @@ def make_reference(source: RawDataset, validated: Path, evaluated: Path) -> "pa.
     Returns:
         The columns of `tasks.data.image_facts.schema`.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     columns = ["sha256", "prediction", "confidence"]
     given = pq.read_table(evaluated / FILE, columns=columns)
     rows = [
@@ -91,15 +83,14 @@ def make_reference(source: RawDataset, validated: Path, evaluated: Path) -> "pa.
     return pa.Table.from_pylist(measured, schema())
 
 
-def _registered(project: Project, version: ModelVersion) -> "pa.Table | None":
-    import pyarrow.parquet as pq
+def _registered(project: Project, version: ModelVersion) -> pa.Table | None:
 
     path = f"{FOLDER}/{version.package_digest}.parquet"
     content = tracking.read_artifact(project, version.run_id, path)
     return pq.read_table(BytesIO(content), schema=schema()) if content else None
 
 
-def _of_store(project: Project, version: ModelVersion) -> "pa.Table | None":
+def _of_store(project: Project, version: ModelVersion) -> pa.Table | None:
     evaluated = find_evaluated(Store(project.store), version)
     return evaluated and make_reference(
         evaluated.source, evaluated.validated, evaluated.predictions

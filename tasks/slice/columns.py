@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+from PIL import Image
+
 from tasks.compute.prefetch import prefetch
 from tasks.data import image_facts, image_table
 from tasks.data.accepted_images import AcceptedImage, read_images
 from tasks.data.own_columns import OwnColumns
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from tasks.data.raw_dataset import RawDataset
 
 SPLIT = "test"
@@ -40,10 +41,8 @@ class TestSplit:
     root: Path
     validated: Path
 
-    def table(self, columns: Sequence[str]) -> "pa.Table":
+    def table(self, columns: Sequence[str]) -> pa.Table:
         """Columns of the image table, in the order of the prepared rows."""
-        import pyarrow as pa
-
         return pa.concat_tables(image_table.read_split(self.validated, SPLIT, columns))
 
 
@@ -79,7 +78,6 @@ def _measured(split: TestSplit, names: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def _measure(image: AcceptedImage) -> dict[str, Any]:
-    from PIL import Image
 
     with Image.open(io.BytesIO(image.data)) as opened:
         exif, kind = opened.getexif(), opened.format

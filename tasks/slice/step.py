@@ -8,6 +8,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from retrain.atomic import write_json
 from retrain.step import Chosen, Facts, Input, Workspace, current_run, step
 from retrain.store import Artifact
@@ -65,9 +69,6 @@ def slice_(
     Raises:
         ValueError: There is no column of a name.
     """
-    import pyarrow as pa
-    from pyarrow import parquet
-
     split = TestSplit(open_raw_dataset(data, pulled), pulled.folder / "data", validated.folder)
     table, limits = split.table(["sha256"]), {}
     for name, values in read_columns(split, rules.slices).items():
@@ -75,7 +76,7 @@ def slice_(
         table = table.append_column(name, pa.array(named, pa.string()))
         if of_thirds:
             limits[name] = of_thirds
-    parquet.write_table(table, workspace.folder / FILE)
+    pq.write_table(table, workspace.folder / FILE)
     return {"limits": limits}
 
 
@@ -94,13 +95,11 @@ def score(scores: Artifact, divided: Artifact, workspace: Workspace) -> Facts:
         `slices`, for each its `column`, `value`, `images`, `correct`, `accuracy`, and `low` and
         `high`, the 95 % interval of Wilson (1927); and for a third of numbers `from` and `to`.
     """
-    from pyarrow import parquet
-
     file, names = scores.folder / predictions.FILE, ["sha256", "label", "prediction"]
     images, labels, predicted = (
-        column.to_pylist() for column in parquet.read_table(file, columns=names)
+        column.to_pylist() for column in pq.read_table(file, columns=names)
     )
-    table = parquet.read_table(divided.folder / FILE)
+    table = pq.read_table(divided.folder / FILE)
     assert table["sha256"].to_pylist() == images
     correct = [label == answer for label, answer in zip(labels, predicted, strict=True)]
     slices = []
@@ -117,8 +116,6 @@ def score(scores: Artifact, divided: Artifact, workspace: Workspace) -> Facts:
 
 def _name(values: Sequence[Any]) -> tuple[list[str], dict[str, tuple[float, float]]]:
     """The name of each image's value; and what the names of thirds stand for."""
-    import numpy as np
-
     values = [None if value != value else value for value in values]  # NaN
     given = [value for value in values if value is not None]
     if len({*given}) > MAX_NUMBERS and all(isinstance(value, int | float) for value in given):

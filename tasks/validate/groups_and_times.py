@@ -8,18 +8,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from retrain.workload import is_pattern
 from tasks.data.own_columns import OwnColumns
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from tasks.data.raw_dataset import RawDataset
 
 NEAR_DUPLICATES = "near_duplicates"  # as `data.group`
 EXIF = "exif"  # as `data.time`
 
-Reader = Callable[["pa.Table"], Sequence[Any]]
+Reader = Callable[[pa.Table], Sequence[Any]]
 
 
 def read_groups(group: str | None, source: "RawDataset", root: Path) -> Reader:

@@ -13,6 +13,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
 from tasks.data import image_table
 from tasks.data.splits import SPLITS
 from tasks.validate.fingerprint import THUMBNAIL, look_alikes, near_duplicates
@@ -21,10 +25,6 @@ from tasks.validate.tables import FAULTS, tables
 from tasks.validate.ties import code, connect, equal
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
     from retrain.workload import Checks, Split
     from tasks.validate.fingerprint import Thumbnails
 
@@ -73,7 +73,7 @@ class ImageDatabase:
 
     def add(
         self,
-        images: "pa.Table",
+        images: pa.Table,
         groups: Iterable[str | None] = repeat(None),
         times: Iterable[str | float | None] = repeat(None),
     ) -> None:
@@ -102,10 +102,8 @@ class ImageDatabase:
         for batch in images["thumbnail"].chunks:
             self._thumbnails.writelines(thumbnail or nothing for thumbnail in batch.to_pylist())
 
-    def _thumbnails_of(self, numbers: "NDArray[np.int64]") -> "Thumbnails":
+    def _thumbnails_of(self, numbers: NDArray[np.int64]) -> "Thumbnails":
         """What gives the thumbnails of images, by their places among the numbers of all."""
-        import numpy as np
-
         self._thumbnails.flush()
         every = np.memmap(self._thumbnails.name, np.uint8, "r").reshape(-1, THUMBNAIL)
         return lambda places: every[numbers[places]]
@@ -118,8 +116,6 @@ class ImageDatabase:
         Args:
             near_duplicates: Whether images that look the same are tied, too.
         """
-        import numpy as np
-
         self._change("UPDATE images SET tie = code(pixels) WHERE pixels IS NOT NULL")
         if not (near_duplicates or self.number("SELECT COUNT(member) FROM images")):
             return
@@ -165,8 +161,6 @@ class ImageDatabase:
         Sets `near_duplicate`, the number of that image, and `near_duplicate_in`, its split. The
         images that `find_shared` has found are left out.
         """
-        import numpy as np
-
         found = self._database.execute(
             "SELECT image, fingerprint, rank FROM images WHERE error IS NULL AND also_in IS NULL"
         )

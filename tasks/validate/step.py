@@ -14,6 +14,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from retrain.errors import RejectedDataError
 from retrain.step import Chosen, step
 from tasks.data import image_table
@@ -84,8 +87,6 @@ def _fill(
     times: groups_and_times.Reader,
 ) -> None:
     """Fills the database with all images, from the files of the scan."""
-    import pyarrow.parquet as pq
-
     for file in files:
         # Threads or reading in advance would take more memory and save no time.
         with pq.ParquetFile(file, pre_buffer=False) as parquet:
@@ -172,9 +173,6 @@ def _write(bad: "Sequence[Finding]", database: ImageDatabase, folder: Path) -> l
     Returns:
         A line for each finding, with the first of its images.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     reasons = {finding.number: finding.rule.reason for finding in bad}
     examples: dict[int, list[str]] = defaultdict(list)
     good_columns = image_table.schema()

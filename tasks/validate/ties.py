@@ -1,11 +1,9 @@
 """Finds out which images are tied: connected by equal pixels, groups or looks."""
 
 import hashlib
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
 
 
 def code(text: str) -> int:
@@ -13,22 +11,19 @@ def code(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
 
 
-def equal(values: "NDArray[np.int64]") -> "NDArray[np.int64]":
+def equal(values: NDArray[np.int64]) -> NDArray[np.int64]:
     """Pairs (2, P) of the indices of equal values, enough of them to connect all that are equal."""
-    import numpy as np
-
     _, first, which = np.unique(values, return_index=True, return_inverse=True)
     return np.stack([np.arange(len(values)), first[which]])
 
 
-def connect(pairs: "NDArray[np.int64]", names: "NDArray[np.int64]") -> "NDArray[np.int64]":
+def connect(pairs: NDArray[np.int64], names: NDArray[np.int64]) -> NDArray[np.int64]:
     """The smallest name among all that each is connected with.
 
     Args:
         pairs: int64 (2, P), indices of those that are connected.
         names: int64 (N,).
     """
-    import numpy as np
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
