@@ -10,7 +10,7 @@ from retrain.caching import is_transient
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.workload import Data
-from tasks.pull.step import data_version, outdated
+from tasks.pull.step import data_version
 from tests.tasks.pull.pulling import dvc, git, make_files, pulled, read_files
 
 REMOTE = ".dvc/remote/files/md5"
@@ -183,7 +183,7 @@ def working_tree(template, tmp_path):
 
 
 def remark(project, revision=None):
-    return outdated(Data(path="data/digits"), project, revision)
+    return data_version(Data(path="data/digits"), project, revision).warning
 
 
 @pytest.mark.parametrize(
