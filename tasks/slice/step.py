@@ -19,7 +19,7 @@ from retrain.workload import Data, Gate, Workload
 from tasks.data import predictions
 from tasks.data.raw_dataset import READERS, open_raw_dataset
 from tasks.data.slices import FILE, Slice, Slices
-from tasks.slice.columns import TestSplit, read_columns
+from tasks.slice.columns import read_columns, read_table
 
 UNKNOWN = "unknown"  # the value where there is none
 OTHERS = "others"  # the value of all that come after the most frequent ones
@@ -69,9 +69,9 @@ def slice_(
     Raises:
         ValueError: There is no column of a name.
     """
-    split = TestSplit(open_raw_dataset(data, pulled), pulled.folder / "data", validated.folder)
-    table, limits = split.table(["sha256"]), {}
-    for name, values in read_columns(split, rules.slices).items():
+    source = open_raw_dataset(data, pulled)
+    table, limits = read_table(validated.folder, ["sha256"]), {}
+    for name, values in read_columns(source, validated.folder, rules.slices).items():
         named, of_thirds = _name(values)
         table = table.append_column(name, pa.array(named, pa.string()))
         if of_thirds:

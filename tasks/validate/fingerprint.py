@@ -16,15 +16,13 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-if TYPE_CHECKING:
-    # Gives uint8 (n, THUMBNAIL) for the indices of images, int64 (n,).
-    Thumbnails = Callable[[NDArray[np.int64]], NDArray[np.uint8]]
+# Gives uint8 (n, THUMBNAIL) for the indices of images, int64 (n,).
+Thumbnails = Callable[[NDArray[np.int64]], NDArray[np.uint8]]
 
 THUMBNAIL = 16 * 16  # grey pixels
 LARGEST = 32  # difference of two thumbnails of images that look the same, of 255
@@ -85,7 +83,7 @@ def fingerprints(
 
 
 def near_duplicates(
-    prints: NDArray[np.int64], ranks: NDArray[np.int64], thumbnails: "Thumbnails"
+    prints: NDArray[np.int64], ranks: NDArray[np.int64], thumbnails: Thumbnails
 ) -> NDArray[np.int64]:
     """For each image, one of a higher rank that looks the same.
 
@@ -109,7 +107,7 @@ def near_duplicates(
     return others
 
 
-def look_alikes(prints: NDArray[np.int64], thumbnails: "Thumbnails") -> NDArray[np.int64]:
+def look_alikes(prints: NDArray[np.int64], thumbnails: Thumbnails) -> NDArray[np.int64]:
     """Pairs of images that look the same, enough of them to connect all that do.
 
     Args:
@@ -128,7 +126,7 @@ def look_alikes(prints: NDArray[np.int64], thumbnails: "Thumbnails") -> NDArray[
 
 
 def _look_the_same(
-    one: NDArray[np.int64], other: NDArray[np.int64], thumbnails: "Thumbnails"
+    one: NDArray[np.int64], other: NDArray[np.int64], thumbnails: Thumbnails
 ) -> NDArray[np.bool_]:
     """Whether the thumbnails of pairs agree, but for their brightness and contrast."""
     same = np.empty(len(one), bool)

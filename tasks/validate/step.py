@@ -7,29 +7,29 @@ unit of the data and a database of all images, so memory does not grow with the 
 
 import shutil
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from retrain.errors import RejectedDataError
-from retrain.step import Chosen, step
+from retrain.runs import console
+from retrain.step import Chosen, Facts, Workspace, step
+from retrain.store import Artifact
+from retrain.workload import Checks, Data, Workload
 from tasks.data import image_table
 from tasks.data.raw_dataset import READERS, open_raw_dataset
 from tasks.data.splits import SPLITS
-from tasks.validate import groups_and_times, suite
+from tasks.validate import groups_and_times
 from tasks.validate.image_database import ImageDatabase
 from tasks.validate.scan import scan_units
 
 if TYPE_CHECKING:
-    from retrain.step import Facts, Workspace
-    from retrain.store import Artifact
-    from retrain.workload import Checks, Data, Workload
     from tasks.validate.suite import Finding
 
 QUARANTINED = "quarantined.parquet"
@@ -47,7 +47,7 @@ EXAMPLES = 5
     libraries=("great-expectations", "pillow", "pyarrow"),
     imports=("great_expectations",),
 )
-def validate(data: "Data", checks: "Checks", pulled: "Artifact", workspace: "Workspace") -> "Facts":
+def validate(data: Data, checks: Checks, pulled: Artifact, workspace: Workspace) -> Facts:
     """Checks every image, every class and every split.
 
     Writes `images.parquet`, the accepted images, as `tasks/data/image_table.py` defines it;
@@ -69,9 +69,8 @@ def validate(data: "Data", checks: "Checks", pulled: "Artifact", workspace: "Wor
         exif = data.time == groups_and_times.EXIF
         files = scan_units(source, workspace.scratch / "inspected", with_times=exif)
         with closing(ImageDatabase(workspace.scratch / "images.sqlite")) as database:
-            root = pulled.folder / "data"
-            groups = groups_and_times.read_groups(data.group, source, root)
-            times = groups_and_times.read_times(data.time, source, root)
+            groups = groups_and_times.read_groups(data.group, source)
+            times = groups_and_times.read_times(data.time, source)
             _fill(database, files, groups, times)
             _divide(database, data, checks)
             return _judge(database, checks, workspace)
@@ -94,7 +93,7 @@ def _fill(
         database.add(images, groups(images), times(images))
 
 
-def _divide(database: ImageDatabase, data: "Data", checks: "Checks") -> None:
+def _divide(database: ImageDatabase, data: Data, checks: Checks) -> None:
     """Assigns the images to the splits that the data lacks, and finds those with a fault."""
     members = database.number("SELECT COUNT(member) FROM images")
     if data.group not in (None, groups_and_times.NEAR_DUPLICATES) and not members:
@@ -112,7 +111,9 @@ def _divide(database: ImageDatabase, data: "Data", checks: "Checks") -> None:
     database.find_near_duplicates()
 
 
-def _judge(database: ImageDatabase, checks: "Checks", workspace: "Workspace") -> "Facts":
+def _judge(database: ImageDatabase, checks: Checks, workspace: Workspace) -> Facts:
+    from tasks.validate import suite
+
     suites = suite.SuiteRunner(database.path, workspace.report / "data_docs")
     bad = suites.check("images", "image", suite.image_rules(checks))
     for finding in bad:
@@ -213,7 +214,7 @@ def _line(finding: "Finding", examples: Sequence[str]) -> str:
     )
 
 
-def _reject(lines: Sequence[str], workspace: "Workspace") -> str:
+def _reject(lines: Sequence[str], workspace: Workspace) -> str:
     """Saves the report and makes the message: a line for each expectation that failed."""
     saved = workspace.project.state / "rejected" / workspace.workload
     shutil.rmtree(saved, ignore_errors=True)
@@ -224,5 +225,14 @@ def _reject(lines: Sequence[str], workspace: "Workspace") -> str:
 
 
 @validate.chooses
-def _chosen(workload: "Workload", pulled: "Artifact") -> Chosen:
+def _chosen(workload: Workload, pulled: Artifact) -> Chosen:
     return Chosen(modules=(READERS[pulled.facts["format"]],))
+
+
+def say_near_duplicates(document: Mapping[str, Any]) -> None:
+    """Shows how many images look like one that is held out from them, if there are any."""
+    if count := document["data"]["near_duplicates"]:
+        console.say(
+            f"{count:,} images look like one of a split held out from theirs: {NEAR_DUPLICATES} "
+            "beside the Data Docs lists them."
+        )

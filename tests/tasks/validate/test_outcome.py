@@ -2,7 +2,7 @@ import logging
 
 import pytest
 
-from tasks.validate.outcome import say_near_duplicates
+from tasks.validate.step import say_near_duplicates
 
 
 @pytest.mark.parametrize(
