@@ -1,4 +1,4 @@
-"""Reads the table of accepted images that `validate` writes, a part at a time.
+"""Reads the table of accepted images that `validate` writes, and the images, a part at a time.
 
 `images.parquet` has a row per image, in the order of the data's units (by file and row), and a row
 group for each unit that has accepted images. Its columns: unit (number of the unit), split, path,
@@ -10,17 +10,20 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_type_hints
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from models.image import ImageProperties
+from tasks.data.raw_dataset import RawDataset, unit_of
 
+SPLITS = ("train", "val", "test")  # in the order in which they are told
 FILE_NAME = "images.parquet"
 SET_ASIDE = "quarantined.parquet"  # the bad images, in the same columns
 
@@ -40,15 +43,10 @@ class RowGroup:
     rows: Mapping[str, int]
 
 
-def property_types() -> dict[str, type]:
-    """The Python type of each column that is a property of the image itself, by name."""
-    return get_type_hints(ImageProperties)
-
-
 def schema() -> pa.Schema:
     """The columns."""
     types = {int: pa.int32(), float: pa.float64(), str: pa.string()}
-    properties = {name: types[kind] for name, kind in property_types().items()}
+    properties = {name: types[kind] for name, kind in get_type_hints(ImageProperties).items()}
     return pa.schema(
         {
             "unit": pa.int32(),
@@ -153,3 +151,46 @@ def read(folder: Path, row_group: int, columns: Sequence[str] | None = None) -> 
     """
     with pq.ParquetFile(folder / FILE_NAME) as parquet:
         return parquet.read_row_group(row_group, columns=columns)
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedImage:
+    """An image that `validate` accepted.
+
+    Attributes:
+        path: Its name in reports.
+        label: The name of its class.
+        sha256: Of the encoded image.
+        data: The encoded image.
+        pixels: Its identity, as `tasks.data.pixels.digest` gives it; empty where it is not needed.
+    """
+
+    path: str
+    label: str
+    sha256: str
+    data: bytes
+    pixels: str = field(default="", compare=False)  # it follows from the data
+
+
+def read_images(
+    source: RawDataset, validated: Path, split: str, rows: Collection[int] | None = None
+) -> Iterator[AcceptedImage]:
+    """Reads the images of a split, in the order of its prepared rows; few are in memory at a time.
+
+    Args:
+        source: The data.
+        validated: The output of `validate`.
+        split: `train`, `val` or `test`.
+        rows: The numbers of those wanted in the split, from 0; all if None.
+    """
+    names = ["file", "row", "path", "label", "sha256", "pixels"]
+    first = 0
+    for table in read_split(validated, split, names):
+        inside = np.arange(first, first + len(table))
+        first += len(table)
+        if rows is not None:
+            table = table.take(np.flatnonzero(np.isin(inside, list(rows))))
+        files, numbers, *columns = table.to_pydict().values()
+        raws = source.read(unit_of(zip(files, numbers, strict=True)))
+        for raw, path, label, sha256, pixels in zip(raws, *columns, strict=True):
+            yield AcceptedImage(path, label, sha256, raw.data, pixels)

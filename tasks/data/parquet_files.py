@@ -75,13 +75,12 @@ class Images(RawDataset):
         with self._open(name) as parquet:
             columns = self._columns(name, parquet.schema_arrow)
             names = _class_names(parquet.schema_arrow, columns[1]) if self.labelled else None
-            for first, numbers, batch in _batches(parquet, rows, columns):
+            for numbers, batch in _batches(parquet, rows, columns):
                 images = _paths_and_bytes(batch[columns[0]])
                 labels = batch[columns[1]].to_pylist() if self.labelled else [None] * len(batch)
-                for row in numbers:
-                    path, data = images[row - first]
-                    label = _label(labels[row - first], names)
-                    yield RawImage(name, row, path or f"{name}:{row}", label, split, data or b"")
+                for row, (path, data), value in zip(numbers, images, labels, strict=True):
+                    label, path = _label(value, names), path or f"{name}:{row}"
+                    yield RawImage(name, row, path, label, split, data or b"")
 
     def _open(self, name: str) -> pq.ParquetFile:
 
@@ -119,7 +118,7 @@ class Images(RawDataset):
 
 def _batches(
     parquet: pq.ParquetFile, rows: Sequence[int], columns: list[str]
-) -> Iterator[tuple[int, Sequence[int], pa.RecordBatch]]:
+) -> Iterator[tuple[list[int], pa.RecordBatch]]:
     """Reads some rows of a file, a few at a time, from the row groups that have one of them.
 
     Args:
@@ -128,7 +127,7 @@ def _batches(
         columns: The columns that are read.
 
     Yields:
-        The number of the first row that was read, the numbers of those wanted, and all of them.
+        The numbers of some of the rows, and these rows.
     """
     wanted = np.asarray(rows)
     end = 0
@@ -139,7 +138,7 @@ def _batches(
         for batch in parquet.iter_batches(BATCH, [number], columns, use_threads=False):
             numbers = wanted[(wanted >= first) & (wanted < first + len(batch))]
             if len(numbers):
-                yield first, numbers.tolist(), batch
+                yield numbers.tolist(), batch.take(numbers - first)
             first += len(batch)
             if first > wanted[-1]:
                 return

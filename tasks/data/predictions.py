@@ -1,7 +1,8 @@
 """Reads the predictions of a split that `evaluate` wrote, for comparing two models.
 
 `predictions.parquet` has path, sha256, pixels, label, prediction, confidence, and probabilities in
-the order of the model's classes, which are in the schema's metadata.
+the order of the model's classes, which are in the schema's metadata. The images that a version was
+trained or validated on, which no test of it may be, are in the MLflow run of its training.
 """
 
 import json
@@ -15,12 +16,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from retrain import atomic, tracking
+from retrain.project import Project
+from retrain.registry.versions import ModelVersion
 from tasks.data.metrics import Predictions, Tally
 
 FILE = "predictions.parquet"
 # sha256, and features (float32, a list): what the last layer takes of some of the images; it has no
 # rows if the last layer of the network is not known.
 FEATURES = "features.parquet"
+# uint64, ascending, each image once, as `image_id` numbers them: what a version has learnt.
+LEARNT = "learnt_pixels.npy"
 ROWS = 4096  # read at a time
 
 
@@ -134,3 +140,20 @@ def likelihoods(
     place = pc.index_in(labels, pa.array(known, pa.string())).fill_null(-1).to_numpy()
     of_true = probabilities[np.arange(len(place)), place]
     return np.where(place < 0, np.float32(0), of_true)
+
+
+def learnt_images(project: Project, version: ModelVersion) -> Path | None:
+    """The file with the images that a version was trained or validated on; kept on this machine.
+
+    Those of the versions that its training started from are among them. None if that was not
+    recorded: it says nothing about what the version has learnt.
+    """
+    folder = project.state / "learnt_pixels"
+    kept = folder / f"{version.run_id}.npy"
+    if not kept.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        content = tracking.read_artifact(project, version.run_id, f"evaluate/{LEARNT}")
+        with atomic.replacing(kept) as partial:
+            # Nothing was recorded by an older version of this project; an empty file says so.
+            partial.write_bytes(content or b"")
+    return kept if kept.stat().st_size else None

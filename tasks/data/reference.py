@@ -13,13 +13,13 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from retrain import atomic, tracking
+from retrain import tracking
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
 from retrain.store import Store
-from tasks.data.accepted_images import read_images
 from tasks.data.evaluated import SPLIT, find_evaluated
 from tasks.data.image_facts import is_sampled, measure, schema
+from tasks.data.image_table import read_images
 from tasks.data.predictions import FEATURES, FILE
 from tasks.data.raw_dataset import RawDataset
 
@@ -27,20 +27,15 @@ FOLDER = "reference"  # of the run's artifacts
 
 
 def find_reference(project: Project, version: ModelVersion) -> pa.Table | None:
-    """The reference of a version; None if MLflow has none, and the store has lost what it is of.
-
-    It is kept on this machine.
-    """
-    name = f"reference-{version.package_digest[:16]}.parquet"
-    file = project.state / "drift" / version.name / name
-    if not file.exists():
-        table = _registered(project, version) or _of_store(project, version)
-        if table is None:
-            return None
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with atomic.replacing(file) as aside:
-            pq.write_table(table, aside)
-    return pq.read_table(file, schema=schema())  # an old one has no features: they are null
+    """The reference of a version; None if MLflow has none, and the store has lost what it is of."""
+    path = f"{FOLDER}/{version.package_digest}.parquet"
+    content = tracking.read_artifact(project, version.run_id, path)
+    if content:
+        return pq.read_table(BytesIO(content), schema=schema())  # an old one lacks features: null
+    evaluated = find_evaluated(Store(project.store), version)
+    return evaluated and make_reference(
+        evaluated.source, evaluated.validated, evaluated.predictions
+    )
 
 
 def keep_reference(project: Project, version: ModelVersion, table: pa.Table) -> None:
@@ -69,9 +64,8 @@ def make_reference(source: RawDataset, validated: Path, evaluated: Path) -> pa.T
         if is_sampled(sha256, len(given))
     ]
     answers = given.take(rows).to_pylist()
-    features, kept = {}, evaluated / FEATURES
-    if kept.exists():  # not in an old evaluation
-        features = {row["sha256"]: row["features"] for row in pq.read_table(kept).to_pylist()}
+    kept = pq.read_table(evaluated / FEATURES).to_pylist()
+    features = {row["sha256"]: row["features"] for row in kept}
     measured = []
     images = read_images(source, validated, SPLIT, rows)
     for answer, image in zip(answers, images, strict=True):
@@ -81,17 +75,3 @@ def make_reference(source: RawDataset, validated: Path, evaluated: Path) -> pa.T
             of_image = {"sha256": image.sha256, "features": features.get(image.sha256)}
             measured.append(of_image | answered | facts)
     return pa.Table.from_pylist(measured, schema())
-
-
-def _registered(project: Project, version: ModelVersion) -> pa.Table | None:
-
-    path = f"{FOLDER}/{version.package_digest}.parquet"
-    content = tracking.read_artifact(project, version.run_id, path)
-    return pq.read_table(BytesIO(content), schema=schema()) if content else None
-
-
-def _of_store(project: Project, version: ModelVersion) -> pa.Table | None:
-    evaluated = find_evaluated(Store(project.store), version)
-    return evaluated and make_reference(
-        evaluated.source, evaluated.validated, evaluated.predictions
-    )

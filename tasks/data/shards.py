@@ -72,8 +72,6 @@ class Shards:
     up to all of it.
     """
 
-    decodes = False
-
     def __init__(self, paths: Sequence[Path]) -> None:
         """Opens the shards.
 

@@ -24,6 +24,7 @@ from retrain.step import REPORT, step
 from retrain.workload import Train
 from tasks.compute.ray_data import THREADS, map_with_workers
 from tasks.data.embeddings import has_embeddings
+from tasks.data.image_table import SPLITS
 from tasks.data.listing import link_file
 from tasks.data.shards import (
     IMAGES,
@@ -32,7 +33,6 @@ from tasks.data.shards import (
     open_prepared,
     shard_name,
 )
-from tasks.data.splits import SPLITS
 
 if TYPE_CHECKING:
     from models.backbone import EmbeddingNetwork

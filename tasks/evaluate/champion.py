@@ -26,8 +26,8 @@ from retrain.verify import Verifier
 from retrain.workload import Data, Workload
 from tasks.compute.served import Served, ask, other_versions
 from tasks.data import image_table
-from tasks.data.accepted_images import AcceptedImage, read_images
 from tasks.data.champion import Registered, Scored, TestSplit
+from tasks.data.image_table import AcceptedImage, read_images
 from tasks.data.metrics import summarise
 from tasks.data.predictions import read
 from tasks.data.raw_dataset import READERS, open_raw_dataset

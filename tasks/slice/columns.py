@@ -14,7 +14,7 @@ from PIL import Image
 
 from tasks.compute.prefetch import prefetch
 from tasks.data import image_facts, image_table, own_columns
-from tasks.data.accepted_images import AcceptedImage, read_images
+from tasks.data.image_table import AcceptedImage, read_images
 from tasks.data.raw_dataset import RawDataset
 
 SPLIT = "test"

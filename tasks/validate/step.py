@@ -23,8 +23,8 @@ from retrain.step import Chosen, Facts, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Checks, Data, Workload
 from tasks.data import image_table
+from tasks.data.image_table import SPLITS
 from tasks.data.raw_dataset import READERS, open_raw_dataset
-from tasks.data.splits import SPLITS
 from tasks.validate import groups_and_times
 from tasks.validate.image_database import ImageDatabase
 from tasks.validate.scan import scan_units

@@ -44,7 +44,7 @@ def _try(file: Path, into: Path) -> dict[str, object]:
 
 
 def _try_data(file: Path, into: Path) -> dict[str, object]:
-    from tasks.data.accepted_images import read_images
+    from tasks.data.image_table import read_images
     from tasks.data.raw_dataset import open_raw_dataset
 
     project = find_project()

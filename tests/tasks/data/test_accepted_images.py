@@ -2,7 +2,7 @@ import pytest
 
 from retrain.workload import Checks, Data
 from tasks.data import raw_dataset
-from tasks.data.accepted_images import read_images
+from tasks.data.image_table import read_images
 from tasks.data.raw_dataset import open_raw_dataset
 from tasks.validate.step import validate
 from tests.tasks.toy_data import png, pulled, workspace, write_files, write_parquet

@@ -11,8 +11,8 @@ from retrain.registry.versions import ModelVersion
 from retrain.store import Store
 from retrain.workload import Data
 from tasks.data import image_table
-from tasks.data.accepted_images import read_images
 from tasks.data.evaluated import EvaluatedImages, find_evaluated
+from tasks.data.image_table import read_images
 from tasks.data.raw_dataset import open_raw_dataset
 from tasks.predict.inputs import Source, read
 from tests.tasks.toy_data import write_files

@@ -7,7 +7,7 @@ import pytest
 from retrain import tracking
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
-from tasks.data.learnt_images import LEARNT, learnt_images
+from tasks.data.predictions import LEARNT, learnt_images
 from tests import templates
 
 

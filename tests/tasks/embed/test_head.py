@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 import models
 from retrain.store import Artifact
 from retrain.workload import Best, Evaluate, Plateau, Scale, Train
-from tasks.data.accepted_images import AcceptedImage
+from tasks.data.image_table import AcceptedImage
 from tasks.data.shards import open_prepared
 from tasks.evaluate.step import evaluate
 from tasks.promote.check import check_answers, example_of
