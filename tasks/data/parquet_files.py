@@ -75,12 +75,13 @@ class Images(RawDataset):
         with self._open(name) as parquet:
             columns = self._columns(name, parquet.schema_arrow)
             names = _class_names(parquet.schema_arrow, columns[1]) if self.labelled else None
-            for numbers, batch in _batches(parquet, rows, columns):
+            for first, numbers, batch in _batches(parquet, rows, columns):
                 images = _paths_and_bytes(batch[columns[0]])
                 labels = batch[columns[1]].to_pylist() if self.labelled else [None] * len(batch)
-                for row, (path, data), value in zip(numbers, images, labels, strict=True):
-                    label, path = _label(value, names), path or f"{name}:{row}"
-                    yield RawImage(name, row, path, label, split, data or b"")
+                for row in numbers:
+                    path, data = images[row - first]
+                    label = _label(labels[row - first], names)
+                    yield RawImage(name, row, path or f"{name}:{row}", label, split, data or b"")
 
     def _open(self, name: str) -> pq.ParquetFile:
 
@@ -118,7 +119,7 @@ class Images(RawDataset):
 
 def _batches(
     parquet: pq.ParquetFile, rows: Sequence[int], columns: list[str]
-) -> Iterator[tuple[list[int], pa.RecordBatch]]:
+) -> Iterator[tuple[int, list[int], pa.RecordBatch]]:
     """Reads some rows of a file, a few at a time, from the row groups that have one of them.
 
     Args:
@@ -127,7 +128,7 @@ def _batches(
         columns: The columns that are read.
 
     Yields:
-        The numbers of some of the rows, and these rows.
+        The number of the first row that was read, the numbers of those wanted, and all of them.
     """
     wanted = np.asarray(rows)
     end = 0
@@ -138,7 +139,7 @@ def _batches(
         for batch in parquet.iter_batches(BATCH, [number], columns, use_threads=False):
             numbers = wanted[(wanted >= first) & (wanted < first + len(batch))]
             if len(numbers):
-                yield numbers.tolist(), batch.take(numbers - first)
+                yield first, numbers.tolist(), batch
             first += len(batch)
             if first > wanted[-1]:
                 return

@@ -14,6 +14,7 @@ from PIL import Image
 
 from retrain import tracking
 from retrain.project import Project
+from retrain.registry.versions import ModelVersion
 from retrain.step import Workspace
 from retrain.store import Artifact
 from tasks.data import image_table, package
@@ -30,6 +31,11 @@ LABELS = ("ant", "bee", "cat", "dog")
 SETTINGS = {"patch_size": 4, "hidden_size": 16, "layers": 1, "heads": 2}
 
 
+VERSION = ModelVersion(
+    name="toy", weights="w", package_digest="0" * 64, train_digest="t", train_key=None, start=None,
+    family="vit", images={}, classes=None, metrics={}, data=None, commit=None, run_id="r",
+    version=1, aliases=(), verdict=None, created="",
+)  # fmt: skip
 HISTORY = [
     {
         "epoch": epoch,

@@ -7,7 +7,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from retrain.outputs import Plan, digest_of_output, list_files
-from retrain.registry.versions import ModelVersion
 from retrain.store import Store
 from retrain.workload import Data
 from tasks.data import image_table
@@ -16,15 +15,10 @@ from tasks.data.image_table import read_images
 from tasks.data.raw_dataset import open_raw_dataset
 from tasks.predict.inputs import Source, read
 from tests.tasks.toy_data import write_files
-from tests.tasks.toy_model import write_data
+from tests.tasks.toy_model import VERSION, write_data
 
 COLUMNS = Data(path="data")
 ROWS = 40
-VERSION = ModelVersion(
-    name="toy", weights="w", package_digest="mine", train_digest="t", train_key=None, start=None,
-    family="vit", images={}, classes=None, metrics={}, data=None, commit=None, run_id="r",
-    version=1, aliases=(), verdict=None, created="",
-)  # fmt: skip
 
 
 def put(store, step, inputs=None, config=None, **facts) -> str:
@@ -52,7 +46,7 @@ def evaluate(store, embedded: bool) -> None:
     if embedded:
         prepared = {"embed": put(store, "embed", prepared)}
     put(store, "evaluate", prepared | {"train": "other"}, package="other")
-    put(store, "evaluate", prepared | {"train": "t"}, package="mine")
+    put(store, "evaluate", prepared | {"train": "t"}, package=VERSION.package_digest)
 
 
 @pytest.mark.parametrize("embedded", [False, True])
@@ -62,10 +56,9 @@ def test_the_data_of_an_evaluation_is_found_in_the_store(tmp_path, embedded):
     evaluate(store, embedded)
     found = find_evaluated(store, VERSION)
     manifest = json.loads((found.predictions / "manifest.json").read_text())
-    assert manifest["facts"]["package"] == "mine"
-    assert found.validated.parent.name == "validate"
-    assert found.source.format == "folders"
-    assert found.source.root.parent.parent.name == "pull"
+    assert manifest["facts"]["package"] == VERSION.package_digest
+    places = (found.validated.parent.name, found.source.format, found.source.root.parts[-3])
+    assert places == ("validate", "folders", "pull")
     (found.validated / "data" / "a.txt").unlink()
     assert find_evaluated(store, VERSION) is None
 
