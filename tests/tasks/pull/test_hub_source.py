@@ -2,18 +2,14 @@
 
 import hashlib
 import json
-import os
-import re
-import subprocess
 from http.server import BaseHTTPRequestHandler
-from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
-from tests import warm_python
-from tests.tasks.pull.pulling import serving
-
-ROOT = Path(__file__).parents[3]
+from retrain.errors import UsageError
+from retrain.project import Project
+from tests.tasks.pull.pulling import pulled, serving
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 HUB_FILES = {"README.md": b"# Pets", "data/train-00000-of-00001.parquet": b"PAR1 train"}
@@ -66,63 +62,50 @@ class HubServer(BaseHTTPRequestHandler):
         pass
 
 
-def pull_from_hub(tmp_path, url, path):
-    """Pulls in another process, because the hub's address is read when its client is imported."""
-    program = (
-        "import json, sys; from pathlib import Path; from retrain.project import Project;"
-        "from tests.tasks.pull.pulling import pulled;"
-        "version, files, facts = pulled(Project(Path.cwd()), sys.argv[1], format='hub');"
-        "print(json.dumps([version.digest, files, facts]))"
-    )
-    environment = os.environ | {
-        "HF_ENDPOINT": url,
-        "HF_HOME": str(tmp_path / "home"),
-        "PYTHONPATH": str(ROOT),
-    }
-    environment.pop("HF_HUB_OFFLINE", None)
-    return subprocess.run(
-        [warm_python.REAL, "-c", program, path],
-        cwd=tmp_path, env=environment, capture_output=True, text=True,
-    )  # fmt: skip
+@pytest.fixture
+def pull(tmp_path, monkeypatch):
+    """Pulls from a hub, which is given by its handler, or is away if that is None."""
+
+    def call(path, handler=HubServer):
+        with serving(handler or HubServer) as served:
+            url = served if handler else "http://127.0.0.1:9"
+            resolve = f"{url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+            monkeypatch.setattr(constants, "ENDPOINT", url)
+            monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", resolve)
+            monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+            return pulled(Project(tmp_path), path, format="hub")
+
+    return call
 
 
-def test_the_parquet_files_of_a_hub_data_set_are_pulled_at_its_commit(tmp_path):
-    with serving(HubServer) as url:
-        done = pull_from_hub(tmp_path, url, "me/pets")
-        again = pull_from_hub(tmp_path, url, f"me/pets@{SHA}")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [
-        SHA,
+def test_the_parquet_files_of_a_hub_data_set_are_pulled_at_its_commit(pull):
+    version, files, facts = pull("me/pets")
+    assert version.digest == SHA
+    assert (files, facts) == (
         {"data/train-00000-of-00001.parquet": "PAR1 train"},
         {"format": "parquet"},
-    ]
-    assert again.stdout == done.stdout
+    )
+    assert pull(f"me/pets@{SHA}") == (version, files, facts)
 
 
 @pytest.mark.parametrize("path", ["me/nothing", "me/pets@nothing", "not a name"])
-def test_a_data_set_that_the_hub_has_not_is_named(tmp_path, path):
-    with serving(HubServer) as url:
-        done = pull_from_hub(tmp_path, url, path)
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("retrain.errors.UsageError: data.path: the Hugging Face hub gives no")
+def test_a_data_set_that_the_hub_has_not_is_named(pull, path):
+    with pytest.raises(UsageError, match=r"data\.path: the Hugging Face hub gives no"):
+        pull(path)
 
 
 @pytest.mark.parametrize(
     ("files", "fault"),
     [
-        ({"README.md": b"# Pets"}, "UsageError: data.path: me/pets.*me/pets@refs/convert/parquet"),
-        (HUB_FILES | {"data/../../../out.parquet": b"PAR1"}, "ValueError: Invalid filename 'data"),
+        ({"README.md": b"# Pets"}, "me/pets.*me/pets@refs/convert/parquet"),
+        (HUB_FILES | {"data/../../../out.parquet": b"PAR1"}, "Invalid filename 'data"),
     ],
 )
-def test_a_data_set_without_parquet_files_or_with_a_name_outside_is_refused(tmp_path, files, fault):
-    handler = type("Handler", (HubServer,), {"files": files})
-    with serving(handler) as url:
-        done = pull_from_hub(tmp_path, url, "me/pets")
-    assert re.search(fault, done.stderr.strip().splitlines()[-1])
+def test_a_data_set_without_parquet_files_or_with_a_name_outside_is_refused(pull, files, fault):
+    with pytest.raises(ValueError, match=fault):
+        pull("me/pets", type("Handler", (HubServer,), {"files": files}))
 
 
-def test_a_hub_that_is_away_is_an_error_that_is_tried_again(tmp_path):
-    with serving(HubServer) as url:
-        pass
-    done = pull_from_hub(tmp_path, url, "me/pets")
-    assert "ConnectionError: The data set me/pets on the Hugging Face hub" in done.stderr
+def test_a_hub_that_is_away_is_an_error_that_is_tried_again(pull):
+    with pytest.raises(ConnectionError, match="The data set me/pets on the Hugging Face hub"):
+        pull("me/pets", None)
