@@ -1,7 +1,6 @@
 """Prepared images and a small network, as `preprocess` and `train` leave them."""
 
 import hashlib
-import io
 import json
 from collections import Counter
 from pathlib import Path
@@ -23,7 +22,7 @@ from tasks.data.pixels import digest, digest_of
 from tasks.data.predictions import read
 from tasks.data.shards import shard_name
 from tasks.evaluate import predictions
-from tests.tasks.toy_data import write_parquet
+from tests.tasks.toy_data import encoded, write_parquet
 
 SIZE = 8
 IMAGES = {"size": SIZE, "channels": 1, "resize": "crop"}
@@ -55,9 +54,7 @@ def pixels(rows: int, seed: int = 0) -> np.ndarray:
 
 
 def png(image: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(image[..., 0]).save(buffer, "PNG")
-    return buffer.getvalue()
+    return encoded(Image.fromarray(image[..., 0]), "PNG")
 
 
 def write_prepared(folder: Path, rows: int, labels=LABELS, shard: int = 17) -> Artifact:

@@ -5,11 +5,11 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from tests.tasks.toy_data import encoded
 from tests.tasks.validate.validating import (
     CHECKS,
     NAMES,
     again,
-    encoded,
     rejection,
     run,
     run_parquet,

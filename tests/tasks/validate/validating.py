@@ -10,7 +10,7 @@ from retrain.errors import RejectedDataError
 from retrain.workload import Checks, Data
 from tasks.validate import suite
 from tasks.validate.step import validate
-from tests.tasks.toy_data import png, pulled, workspace, write_files, write_parquet
+from tests.tasks.toy_data import encoded, png, pulled, workspace, write_files, write_parquet
 
 DATA = Data(path="data")
 CHECKS = Checks(min_images_per_class=3)
@@ -23,12 +23,6 @@ NAMES = [
     for number in range(count)
 ]
 FILES = {name: png(number) for number, name in enumerate(NAMES)}
-
-
-def encoded(image, kind, **options):
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
 
 
 def again(data, kind):
