@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -225,29 +226,32 @@ def test_a_new_version_of_great_expectations_checks_the_data_again(monkeypatch):
 
 
 def test_dvc_knows_the_modules_of_each_stage():
-    workload = load_workload(ROOT / "params.yaml", "vit")
-    data = workload.data
-    elsewhere = ({"path": "/x"}, {"path": "s3://x"}, {"path": "me/x", "format": "hub"})
-    workloads = [workload] + [
-        workload.model_copy(update={"data": data.model_copy(update=each)}) for each in elsewhere
-    ]
-    names = ("mnist", "custom", "doggos")
-    workloads += [load_workload(ROOT / "params.yaml", name) for name in names]
-    changes = workload.train.model_copy(
-        update={"augment": Augment(crop=0.5, erasing=0.1, mixup=0.2)}
+    def with_part(part, **changes):
+        return vit.model_copy(update={part: getattr(vit, part).model_copy(update=changes)})
+
+    vit, *others = (
+        load_workload(ROOT / "params.yaml", name) for name in ("vit", "mnist", "custom", "doggos")
     )
-    workloads.append(workload.model_copy(update={"train": changes}))
-    loader = workload.scale.model_copy(update={"ingest": "dataloader"})
-    workloads.append(workload.model_copy(update={"scale": loader}))
+    workloads = [
+        *(vit, *others),
+        with_part("data", path="/x"),
+        with_part("data", path="s3://x"),
+        with_part("data", path="me/x", format="hub"),
+        with_part("train", augment=Augment(crop=0.5, erasing=0.1, mixup=0.2)),
+        with_part("scale", ingest="dataloader"),
+    ]
     stages = YAML(typ="safe", pure=True).load((ROOT / "dvc.yaml").read_text())["stages"]
+    data = [
+        {"format": kind, "storage": storage}
+        for kind in ("parquet", "folders", "webdataset")
+        for storage in ("pixels", "source")
+    ]
     for name in (*CACHED, "embed"):
-        modules = set()
-        for each in workloads:
-            for kind in ("parquet", "folders", "webdataset"):
-                for storage in ("pixels", "source"):
-                    facts = {"format": kind, "storage": storage}
-                    tracked = each.data == data
-                    modules |= set(step_plan(name, each, facts, tracked).code)
+        modules = {
+            module
+            for each, facts in product(workloads, data)
+            for module in step_plan(name, each, facts, tracked=each.data == vit.data).code
+        }
         folders = [each for each in stages[name]["do"]["deps"] if not each.endswith(".json")]
         assert all((ROOT / each).exists() for each in folders)
         files = {Path(module.replace(".", "/")) for module in modules}
