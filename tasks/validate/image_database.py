@@ -8,7 +8,7 @@ The tables that Great Expectations checks are `images` (a row per image), `class
 
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator
-from itertools import count, groupby, repeat
+from itertools import count, groupby
 from operator import itemgetter
 from pathlib import Path
 
@@ -68,8 +68,8 @@ class ImageDatabase:
     def add(
         self,
         images: pa.Table,
-        groups: Iterable[str | None] = repeat(None),
-        times: Iterable[str | float | None] = repeat(None),
+        groups: Iterable[str | None],
+        times: Iterable[str | float | None],
     ) -> None:
         """Adds images, which are numbered in the order in which they are added.
 

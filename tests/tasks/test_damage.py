@@ -27,6 +27,8 @@ from tests.tasks.embed.conftest import head_on, write_backbone
 from tests.tasks.toy_data import encoded, png, write_parquet
 from tests.tasks.train.helpers import SMALL
 
+pytestmark = pytest.mark.slow  # each step runs several times, a training too
+
 STEPS = {step.name: step for step in (validate, preprocess, embed, train)}
 CLASSES = ("cat", "dog", "fox")
 NEW = Start(None)

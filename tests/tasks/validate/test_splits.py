@@ -67,7 +67,7 @@ def test_large_classes_are_divided_in_the_given_fractions_and_always_alike(divid
 @pytest.mark.parametrize("least", [1, 2, 5])
 def test_a_class_has_enough_images_in_each_split_where_it_has_three_times_as_many(divide, least):
     rng = np.random.default_rng(least)
-    for _ in range(20):
+    for _ in range(7):
         labels, pixels = drawn(rng, 20, 20)
         counts = Counter(zip(labels, divide(labels, pixels, least=least), strict=True))
         for label, images in Counter(labels).items():
@@ -88,7 +88,7 @@ def test_no_training_image_is_ever_held_out_because_others_come(divide):
     """But for classes so small that all their images would have been held out."""
     rng = np.random.default_rng(0)
     moved = Counter()
-    for _ in range(30):
+    for _ in range(10):
         labels, pixels = drawn(rng, 30, 60)
         kept = np.flatnonzero(rng.random(len(labels)) < 0.9)
         before = divide([labels[n] for n in kept], [pixels[n] for n in kept])
@@ -97,7 +97,7 @@ def test_no_training_image_is_ever_held_out_because_others_come(divide):
         for place, n in enumerate(kept):
             if sizes[labels[n]] >= 10:
                 moved[before[place], after[n]] += 1
-    assert moved["train", "train"] > 10_000
+    assert moved["train", "train"] > 3_000
     assert not moved["train", "val"] + moved["train", "test"] + moved["val", "test"]
     assert (
         moved["test", "val"] + moved["test", "train"] + moved["val", "train"]
@@ -138,7 +138,7 @@ def test_a_group_keeps_its_split_when_its_images_and_others_come(divide):
 
 
 def test_groups_that_share_an_image_are_one(divide):
-    for trial in range(20):
+    for trial in range(8):
         groups = [f"{trial} {n // 10}" for n in range(100)]
         pixels = [*range(99), 0]  # the last one is the first of another patient
         splits = divide(["a"] * 100, pixels, groups=groups)
