@@ -23,7 +23,7 @@ from retrain.step import Chosen, Facts, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Checks, Data, Workload
 from tasks.data import image_table
-from tasks.data.image_table import SPLITS
+from tasks.data.image_table import SET_ASIDE, SPLITS
 from tasks.data.raw_dataset import READERS, open_raw_dataset
 from tasks.validate import groups_and_times
 from tasks.validate.image_database import ImageDatabase
@@ -32,7 +32,6 @@ from tasks.validate.scan import scan_units
 if TYPE_CHECKING:
     from tasks.validate.suite import Finding
 
-QUARANTINED = "quarantined.parquet"
 NEAR_DUPLICATES = "near_duplicates.csv"
 MAX_LISTED = 10_000
 EXAMPLES = 5
@@ -180,7 +179,7 @@ def _write(bad: "Sequence[Finding]", database: ImageDatabase, folder: Path) -> l
     bad_columns = good_columns.append(pa.field("reason", pa.string()))
     with (
         pq.ParquetWriter(folder / image_table.FILE_NAME, good_columns) as good_writer,
-        pq.ParquetWriter(folder / QUARANTINED, bad_columns) as bad_writer,
+        pq.ParquetWriter(folder / SET_ASIDE, bad_columns) as bad_writer,
     ):
         for images in database.accepted():
             columns = [*map(pa.array, zip(*images, strict=True), good_columns.types)]
@@ -219,8 +218,8 @@ def _reject(lines: Sequence[str], workspace: Workspace) -> str:
     saved = workspace.project.state / "rejected" / workspace.workload
     shutil.rmtree(saved, ignore_errors=True)
     shutil.copytree(workspace.report / "data_docs", saved / "data_docs")
-    shutil.copy(workspace.folder / QUARANTINED, saved)
-    everything = f"All of them: {saved / QUARANTINED} and {saved / 'data_docs/index.html'}"
+    shutil.copy(workspace.folder / SET_ASIDE, saved)
+    everything = f"All of them: {saved / SET_ASIDE} and {saved / 'data_docs/index.html'}"
     return "\n".join(["The data is rejected:", *lines, everything])
 
 
