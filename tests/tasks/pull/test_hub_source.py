@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from http.server import BaseHTTPRequestHandler
 
 import pytest
 from huggingface_hub import constants
@@ -10,56 +9,41 @@ from huggingface_hub import constants
 from retrain.errors import UsageError
 from retrain.project import Project
 from tests.tasks.pull.pulling import pulled, serving
+from tests.tasks.pull.test_url_source import Answer
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 HUB_FILES = {"README.md": b"# Pets", "data/train-00000-of-00001.parquet": b"PAR1 train"}
 
 
-def _oid(body):
-    return hashlib.sha1(body).hexdigest()
-
-
-class HubServer(BaseHTTPRequestHandler):
+class HubServer(Answer):
     """The few requests of the Hugging Face hub that a data set takes."""
 
     files = HUB_FILES
 
-    def do_GET(self):
+    def do_GET(self):  # noqa: N802
+        oids = {name: hashlib.sha1(body).hexdigest() for name, body in self.files.items()}
+        tree = [
+            {"type": "file", "path": name, "size": len(body), "oid": oids[name]}
+            for name, body in self.files.items()
+        ]
+        description = {"id": "me/pets", "sha": SHA, "siblings": []}
+        answers = {
+            "/api/datasets/me/pets/revision/main": (json.dumps(description).encode(), "main"),
+            f"/api/datasets/me/pets/tree/{SHA}": (json.dumps(tree).encode(), "tree"),
+        }
+        for name, body in self.files.items():
+            answers[f"/datasets/me/pets/resolve/{SHA}/{name}"] = (body, oids[name])
         path = self.path.partition("?")[0]
-        resolve = f"/datasets/me/pets/resolve/{SHA}/"
-        if path == "/api/datasets/me/pets/revision/main":
-            self.answer(json.dumps({"id": "me/pets", "sha": SHA, "siblings": []}).encode())
-        elif path == f"/api/datasets/me/pets/tree/{SHA}":
-            tree = [
-                {"type": "file", "path": name, "size": len(body), "oid": _oid(body)}
-                for name, body in self.files.items()
-            ]
-            self.answer(json.dumps(tree).encode())
-        elif path.startswith(resolve):
-            name = path.removeprefix(resolve)
-            self.answer(
-                self.files[name], {"X-Repo-Commit": SHA, "ETag": f'"{_oid(self.files[name])}"'}
-            )
+        if path in answers:
+            self.body, tag = answers[path]
+            self.headers_sent = {"X-Repo-Commit": SHA, "ETag": f'"{tag}"'}
         else:
-            self.send_response(404)
+            self.status, self.body = 404, b""
             missing = "RevisionNotFound" if "/me/pets/" in path else "RepoNotFound"
-            self.send_header("X-Error-Code", missing)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.headers_sent = {"X-Error-Code": missing}
+        super().do_GET()
 
     do_HEAD = do_GET  # noqa: N815
-
-    def answer(self, body, headers=None):
-        self.send_response(200)
-        for key, value in {"Content-Type": "application/json", **(headers or {})}.items():
-            self.send_header(key, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
 
 
 @pytest.fixture
