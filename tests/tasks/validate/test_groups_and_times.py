@@ -9,21 +9,17 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from retrain.errors import RejectedDataError
-from retrain.workload import Data, Split
-from tasks.validate.step import validate
-from tests.tasks.toy_data import encoded, png, pulled, workspace, write_files
-from tests.tasks.validate.validating import CHECKS, FILES, TOLERANT, quarantine
+from retrain.workload import Split
+from tests.tasks.toy_data import encoded, png
+from tests.tasks.validate.validating import FILES, TOLERANT, quarantine, rejection, run
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 
 def divided(tmp_path, files, kind="folders", **data):
     """The accepted images, by path, of data without splits."""
-    write_files(tmp_path / "data", files)
-    space = workspace(tmp_path, "validate")
-    validate(Data(path="data", **data), TOLERANT, pulled(tmp_path, kind), space)
-    return pd.read_parquet(space.folder / "images.parquet").set_index("path")
+    _, folder = run(tmp_path, files, TOLERANT, kind, **data)
+    return pd.read_parquet(folder / "images.parquet").set_index("path")
 
 
 def photos(count=60):
@@ -96,11 +92,8 @@ def test_exif_says_times_and_images_without_one_are_set_aside(tmp_path):
 
 def test_a_group_that_the_datas_own_splits_divide_is_named_in_the_error(tmp_path):
     files = FILES | {"train/cat/p1/1.png": png(98), "test/dog/p1/2.png": png(99)}
-    write_files(tmp_path / "data", files)
-    data = Data(path="data", group="^[^/]+/([^/]+)/")
-    with pytest.raises(RejectedDataError) as caught:
-        validate(data, CHECKS, pulled(tmp_path, "folders"), workspace(tmp_path, "validate"))
-    assert str(caught.value).split("\n")[1] == (
+    line, _ = rejection(tmp_path, files, group="^[^/]+/([^/]+)/")
+    assert line == (
         "- images of a group that a split held out from theirs has too: 1 of 20: "
         "train train/cat/p1/1.png (one of its data.group is in test)"
     )

@@ -14,7 +14,7 @@ from models.image import inspect
 from tasks.data.image_table import SET_ASIDE, digest_of_split, images_per_class
 from tasks.data.pixels import digest
 from tasks.validate.step import say_near_duplicates
-from tests.tasks.toy_data import png
+from tests.tasks.toy_data import png, write_parquet
 from tests.tasks.validate.validating import (
     CHECKS,
     FILES,
@@ -24,7 +24,6 @@ from tests.tasks.validate.validating import (
     quarantine,
     rejection,
     run,
-    run_parquet,
 )  # fmt: skip
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -78,7 +77,12 @@ def test_the_same_data_gives_the_same_bytes(tmp_path):
 def test_the_same_pixels_are_described_alike_in_parquet_and_in_another_encoding(tmp_path):
     (tmp_path / "folders").mkdir()
     _, folders = run(tmp_path / "folders", FILES)
-    parquet = run_parquet(tmp_path, {name: again(data, "BMP") for name, data in FILES.items()})
+    for split in ("train", "val", "test"):
+        names = sorted(name for name in NAMES if name.startswith(split))
+        rows = [{"bytes": again(FILES[name], "BMP"), "path": name} for name in names]
+        labels = [name.split("/")[1] for name in names]
+        write_parquet(tmp_path / f"data/{split}.parquet", rows, labels)
+    _, parquet = run(tmp_path, {}, kind="parquet")
     ours, theirs = (
         pd.read_parquet(folder / "images.parquet").sort_values("path", ignore_index=True)
         for folder in (parquet, folders)
