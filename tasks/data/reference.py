@@ -70,8 +70,9 @@ def make_reference(source: RawDataset, validated: Path, evaluated: Path) -> pa.T
         if is_sampled(sha256, len(given))
     ]
     answers = given.take(rows).to_pylist()
-    kept = pq.read_table(evaluated / FEATURES).to_pylist()
-    features = {row["sha256"]: row["features"] for row in kept}
+    features, kept = {}, evaluated / FEATURES
+    if kept.exists():  # not in an old evaluation
+        features = {row["sha256"]: row["features"] for row in pq.read_table(kept).to_pylist()}
     measured = []
     images = read_images(source, validated, SPLIT, rows)
     for answer, image in zip(answers, images, strict=True):
