@@ -59,7 +59,7 @@ EDITS = {
     "retrain/params.py": [],
     "retrain/runs/console.py": [],
     "retrain/workload/__init__.py": [],
-    "tasks/compute/workers.py": ["evaluate"],
+    "tasks/compute/inference.py": ["evaluate"],
     "tasks/data/class_folders.py": ["validate", "preprocess"],
     "tasks/data/parquet_files.py": [],
     "tasks/data/metrics.py": ["evaluate"],
