@@ -37,8 +37,8 @@ from retrain.servers import ray_cluster
 from retrain.step import Workspace
 from retrain.store import Artifact
 from retrain.workload import Workload
+from tasks.data.image_table import SPLITS
 from tasks.data.shards import open_prepared
-from tasks.data.splits import SPLITS
 from tasks.embed import step
 
 HALF = (0.5, 0.5, 0.5)

@@ -26,9 +26,9 @@ from retrain.runs import console
 from retrain.runs.records import Document, FlowRun, begun, publish_table
 from retrain.workload import Gate
 from tasks.data.champion import Registered
-from tasks.data.evaluated import SPLIT, EvaluatedImages, find_evaluated
-from tasks.data.learnt_images import learnt_images
 from tasks.data.pixels import digest_of
+from tasks.data.predictions import learnt_images
+from tasks.data.reference import SPLIT, EvaluatedImages, find_evaluated
 from tasks.gate import any_two
 from tasks.predict.inputs import Source, open_labelled, read
 from tasks.predict.predict import predict as classify

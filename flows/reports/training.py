@@ -15,7 +15,7 @@ from retrain.runs.state import RunState
 from retrain.step import REPORT
 from retrain.workload import Workload
 from tasks.promote import outcome
-from tasks.validate.outcome import say_near_duplicates
+from tasks.validate.step import say_near_duplicates
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from tasks.data.accepted_images import AcceptedImage
+    from tasks.data.image_table import AcceptedImage
 
 logger = logging.getLogger(__name__)
 

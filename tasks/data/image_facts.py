@@ -5,12 +5,10 @@ model.
 """
 
 import hashlib
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from models.image import inspect
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 FACTS = ("side", "aspect", "brightness", "contrast")
 SAMPLE = 1000  # images, about; a sample shows a shift of 0.1 between two distributions
@@ -25,21 +23,17 @@ def lot(path: str, sha256: str | None) -> str:
     return hashlib.sha256(f"{path}\0{sha256}".encode()).hexdigest()
 
 
-def is_sampled(digest: str, total: int) -> bool:
+def is_sampled(digest: str, total: int, size: int = SAMPLE) -> bool:
     """Whether an image belongs to the sample of a number of images.
 
     The end of its digest decides, or of its lot where there may be copies of it.
     """
-    return _is_among(SAMPLE, digest, total)
+    return int(digest[-8:], 16) * total < size << 32
 
 
 def has_features(digest: str, total: int) -> bool:
     """Whether the features of an image are kept; it is one of the sample then."""
-    return _is_among(WITH_FEATURES, digest, total)
-
-
-def _is_among(size: int, digest: str, total: int) -> bool:
-    return int(digest[-8:], 16) * total < size << 32
+    return is_sampled(digest, total, WITH_FEATURES)
 
 
 def measure(data: bytes) -> dict[str, float] | None:
@@ -63,15 +57,13 @@ def measure(data: bytes) -> dict[str, float] | None:
     }
 
 
-def schema() -> "pa.Schema":
+def schema() -> pa.Schema:
     """The columns of a sample: the label and the confidence of a model's answer, and the facts.
 
     And the digest of the image, which an old reference does not have, so that it is null there. And
     `features`, what the last layer of the model takes: of `WITH_FEATURES` images, null for the
     others, and for a model that cannot tell them.
     """
-    import pyarrow as pa
-
     facts = dict.fromkeys(FACTS, pa.float64())
     features = {"features": pa.list_(pa.float32())}
     answer = {"label": pa.string(), "confidence": pa.float32()}

@@ -1,4 +1,4 @@
-"""Reads the table of accepted images that `validate` writes, a part at a time.
+"""Reads the table of accepted images that `validate` writes, and the images, a part at a time.
 
 `images.parquet` has a row per image, in the order of the data's units (by file and row), and a row
 group for each unit that has accepted images. Its columns: unit (number of the unit), split, path,
@@ -10,16 +10,20 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, get_type_hints
+from typing import get_type_hints
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from models.image import ImageProperties
+from tasks.data.raw_dataset import RawDataset, unit_of
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
+SPLITS = ("train", "val", "test")  # in the order in which they are told
 FILE_NAME = "images.parquet"
 SET_ASIDE = "quarantined.parquet"  # the bad images, in the same columns
 
@@ -39,17 +43,10 @@ class RowGroup:
     rows: Mapping[str, int]
 
 
-def property_types() -> dict[str, type]:
-    """The Python type of each column that is a property of the image itself, by name."""
-    return get_type_hints(ImageProperties)
-
-
-def schema() -> "pa.Schema":
+def schema() -> pa.Schema:
     """The columns."""
-    import pyarrow as pa
-
     types = {int: pa.int32(), float: pa.float64(), str: pa.string()}
-    properties = {name: types[kind] for name, kind in property_types().items()}
+    properties = {name: types[kind] for name, kind in get_type_hints(ImageProperties).items()}
     return pa.schema(
         {
             "unit": pa.int32(),
@@ -72,8 +69,6 @@ def row_groups(folder: Path) -> list[RowGroup]:
     Args:
         folder: The output of `validate`.
     """
-    import pyarrow.parquet as pq
-
     listed = []
     with pq.ParquetFile(folder / FILE_NAME) as parquet:
         for number in range(parquet.num_row_groups):
@@ -104,8 +99,6 @@ def images_per_class(folder: Path, file: str = FILE_NAME) -> dict[str, int]:
         folder: The output of `validate`.
         file: The accepted images, or those that were `SET_ASIDE`.
     """
-    import pyarrow.parquet as pq
-
     counts: Counter[str] = Counter()
     with pq.ParquetFile(folder / file) as parquet:
         for batch in parquet.iter_batches(columns=["label"]):
@@ -132,7 +125,7 @@ def digest_of_split(folder: Path, split: str) -> str:
     return digest.hexdigest()
 
 
-def read_split(folder: Path, split: str, columns: Sequence[str]) -> "Iterator[pa.Table]":
+def read_split(folder: Path, split: str, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Columns of the images of a split, a unit that has any at a time.
 
     Args:
@@ -140,9 +133,6 @@ def read_split(folder: Path, split: str, columns: Sequence[str]) -> "Iterator[pa
         split: `train`, `val` or `test`.
         columns: Those wanted.
     """
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
     with pq.ParquetFile(folder / FILE_NAME) as parquet:
         for number in range(parquet.num_row_groups):
             table = parquet.read_row_group(number, columns=["split", *columns])
@@ -151,7 +141,7 @@ def read_split(folder: Path, split: str, columns: Sequence[str]) -> "Iterator[pa
                 yield rows
 
 
-def read(folder: Path, row_group: int, columns: Sequence[str] | None = None) -> "pa.Table":
+def read(folder: Path, row_group: int, columns: Sequence[str] | None = None) -> pa.Table:
     """Reads one row group.
 
     Args:
@@ -159,7 +149,48 @@ def read(folder: Path, row_group: int, columns: Sequence[str] | None = None) -> 
         row_group: Its number.
         columns: Those wanted, all if None.
     """
-    import pyarrow.parquet as pq
-
     with pq.ParquetFile(folder / FILE_NAME) as parquet:
         return parquet.read_row_group(row_group, columns=columns)
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedImage:
+    """An image that `validate` accepted.
+
+    Attributes:
+        path: Its name in reports.
+        label: The name of its class.
+        sha256: Of the encoded image.
+        data: The encoded image.
+        pixels: Its identity, as `tasks.data.pixels.digest` gives it; empty where it is not needed.
+    """
+
+    path: str
+    label: str
+    sha256: str
+    data: bytes
+    pixels: str = field(default="", compare=False)  # it follows from the data
+
+
+def read_images(
+    source: RawDataset, validated: Path, split: str, rows: Collection[int] | None = None
+) -> Iterator[AcceptedImage]:
+    """Reads the images of a split, in the order of its prepared rows; few are in memory at a time.
+
+    Args:
+        source: The data.
+        validated: The output of `validate`.
+        split: `train`, `val` or `test`.
+        rows: The numbers of those wanted in the split, from 0; all if None.
+    """
+    names = ["file", "row", "path", "label", "sha256", "pixels"]
+    first = 0
+    for table in read_split(validated, split, names):
+        inside = np.arange(first, first + len(table))
+        first += len(table)
+        if rows is not None:
+            table = table.take(np.flatnonzero(np.isin(inside, list(rows))))
+        files, numbers, *columns = table.to_pydict().values()
+        raws = source.read(unit_of(zip(files, numbers, strict=True)))
+        for raw, path, label, sha256, pixels in zip(raws, *columns, strict=True):
+            yield AcceptedImage(path, label, sha256, raw.data, pixels)

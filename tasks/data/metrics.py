@@ -3,11 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
 
 CALIBRATION_BINS = 15  # as Guo et al. (2017) use
 MAX_CELLS = 1000  # of a side of the confusion matrix, as many as can be seen
@@ -25,19 +24,19 @@ class Predictions:
             model does not know.
     """
 
-    labels: "NDArray[np.int64]"
-    predicted: "NDArray[np.int64]"
-    confidence: "NDArray[np.float32]"
-    likelihood: "NDArray[np.float32]"
+    labels: NDArray[np.int64]
+    predicted: NDArray[np.int64]
+    confidence: NDArray[np.float32]
+    likelihood: NDArray[np.float32]
 
-    def take(self, rows: "NDArray[np.int64]") -> "Predictions":
+    def take(self, rows: NDArray[np.int64]) -> "Predictions":
         """Those for some rows, by their indices; an index may come more than once."""
         return Predictions(
             self.labels[rows], self.predicted[rows], self.confidence[rows], self.likelihood[rows]
         )
 
 
-def losses(likelihood: "NDArray[np.float32]") -> "NDArray[np.float64]":
+def losses(likelihood: NDArray[np.float32]) -> NDArray[np.float64]:
     """The log loss of each row, in nats: float64 (rows,).
 
     The probability is clipped to the smallest step of float32 above 0 and below 1, as that of
@@ -46,8 +45,6 @@ def losses(likelihood: "NDArray[np.float32]") -> "NDArray[np.float64]":
     Args:
         likelihood: float32 (rows,), the probabilities of the true classes.
     """
-    import numpy as np
-
     step = np.finfo(np.float32).eps
     return -np.log(np.clip(likelihood.astype(np.float64), step, 1 - step))
 
@@ -62,15 +59,13 @@ class CalibrationBins:
         share: float64 (bins,), the fraction of all rows.
     """
 
-    confidence: "NDArray[np.float64]"
-    accuracy: "NDArray[np.float64]"
-    share: "NDArray[np.float64]"
+    confidence: NDArray[np.float64]
+    accuracy: NDArray[np.float64]
+    share: NDArray[np.float64]
 
     @property
     def error(self) -> float:
         """The expected calibration error, 0 to 1."""
-        import numpy as np
-
         return float(np.sum(self.share * np.abs(self.accuracy - self.confidence)))
 
 
@@ -94,7 +89,7 @@ class Tally:
         return len(self.predictions.labels)
 
     @property
-    def correct(self) -> "NDArray[np.bool_]":
+    def correct(self) -> NDArray[np.bool_]:
         """Bool (rows,): whether each prediction is correct."""
         correct: NDArray[np.bool_] = self.predictions.labels == self.predictions.predicted
         return correct
@@ -102,8 +97,6 @@ class Tally:
     @cached_property
     def of_classes(self) -> "ClassCounts":
         """The counts of the classes of the data."""
-        import numpy as np
-
         labels, predicted = self.predictions.labels, self.predictions.predicted
         columns = (labels, predicted, labels[self.correct])
         return ClassCounts(
@@ -127,8 +120,6 @@ class Tally:
         Source: Guo et al., On Calibration of Modern Neural Networks (2017), equations 2 and 3: bin
         m of M holds the confidences in ((m-1)/M, m/M].
         """
-        import numpy as np
-
         confidence = self.predictions.confidence.astype(np.float64)
         bins = np.ceil(confidence * CALIBRATION_BINS).astype(np.int64) - 1
         rows, hits, sums = (
@@ -141,13 +132,11 @@ class Tally:
         )
 
     @property
-    def confusion(self) -> "NDArray[np.int64]":
+    def confusion(self) -> NDArray[np.int64]:
         """The rows by true class, in rows, and by predicted class, in columns.
 
         Above `MAX_CELLS` classes, a cell counts several neighbouring classes.
         """
-        import numpy as np
-
         size = len(self.names)
         cells = min(size, MAX_CELLS)
         counts = np.zeros((cells, cells), np.int64)
@@ -168,28 +157,27 @@ class ClassCounts:
         correct: (..., classes), those of each class that it was predicted for.
     """
 
-    actual: "NDArray[Any]"
-    predicted: "NDArray[Any]"
-    correct: "NDArray[Any]"
+    actual: NDArray[Any]
+    predicted: NDArray[Any]
+    correct: NDArray[Any]
 
     @property
-    def precision(self) -> "NDArray[np.float64]":
+    def precision(self) -> NDArray[np.float64]:
         """The fraction of the predictions of each class that is correct, (..., classes)."""
         return _ratio(self.correct, self.predicted)
 
     @property
-    def recall(self) -> "NDArray[np.float64]":
+    def recall(self) -> NDArray[np.float64]:
         """The fraction of the images of each class that is predicted correctly, (..., classes)."""
         return _ratio(self.correct, self.actual)
 
     @property
-    def f1(self) -> "NDArray[np.float64]":
+    def f1(self) -> NDArray[np.float64]:
         """The harmonic mean of precision and recall of each class, (..., classes)."""
         return _ratio(2 * self.correct, self.predicted + self.actual)
 
 
-def _ratio(part: "NDArray[Any]", whole: "NDArray[Any]") -> "NDArray[np.float64]":
-    import numpy as np
+def _ratio(part: NDArray[Any], whole: NDArray[Any]) -> NDArray[np.float64]:
 
     return np.asarray(part / np.where(whole > 0, whole, 1), np.float64)
 

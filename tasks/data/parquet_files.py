@@ -8,15 +8,15 @@ import json
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as is_type
 
 from tasks.data import raw_dataset
 from tasks.data.listing import split_of_parquet
 from tasks.data.raw_dataset import Piece, RawDataset, RawImage, Unit
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
 BATCH = 64  # rows that are read at a time
 # The types of a column, as pyarrow names them.
@@ -62,8 +62,6 @@ class Images(RawDataset):
 
     def read(self, unit: Unit) -> Iterator[RawImage]:
         """The images of a unit; see `tasks.data.raw_dataset.Reader`."""
-        import pyarrow as pa
-
         for name, pieces in groupby(unit.pieces, key=attrgetter("file")):
             ranges = (range(piece.first, piece.first + piece.rows) for piece in pieces)
             try:
@@ -85,9 +83,7 @@ class Images(RawDataset):
                     label = _label(labels[row - first], names)
                     yield RawImage(name, row, path or f"{name}:{row}", label, split, data or b"")
 
-    def _open(self, name: str) -> "pq.ParquetFile":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+    def _open(self, name: str) -> pq.ParquetFile:
 
         try:
             # Mapped, because a row group may be larger than the memory.
@@ -95,7 +91,7 @@ class Images(RawDataset):
         except (pa.ArrowInvalid, OSError) as error:
             raise _fault(f"{name} is no Parquet file", error) from None
 
-    def _columns(self, name: str, schema: "pa.Schema") -> list[str]:
+    def _columns(self, name: str, schema: pa.Schema) -> list[str]:
         """The column with the images and, if they have classes, that with these.
 
         Raises:
@@ -103,7 +99,7 @@ class Images(RawDataset):
         """
         return [self._column(name, schema, key) for key in list(USUAL)[: 1 + self.labelled]]
 
-    def _column(self, name: str, schema: "pa.Schema", key: str) -> str:
+    def _column(self, name: str, schema: pa.Schema, key: str) -> str:
         wanted = getattr(self, key)
         setting = f"data.{key}" if self.labelled else f"--{key.replace('_', '-')}"
         names = (wanted,) if wanted else USUAL[key]
@@ -122,8 +118,8 @@ class Images(RawDataset):
 
 
 def _batches(
-    parquet: "pq.ParquetFile", rows: Sequence[int], columns: list[str]
-) -> Iterator[tuple[int, Sequence[int], "pa.RecordBatch"]]:
+    parquet: pq.ParquetFile, rows: Sequence[int], columns: list[str]
+) -> Iterator[tuple[int, list[int], pa.RecordBatch]]:
     """Reads some rows of a file, a few at a time, from the row groups that have one of them.
 
     Args:
@@ -134,8 +130,6 @@ def _batches(
     Yields:
         The number of the first row that was read, the numbers of those wanted, and all of them.
     """
-    import numpy as np
-
     wanted = np.asarray(rows)
     end = 0
     for number in range(parquet.num_row_groups):
@@ -156,7 +150,7 @@ def _fault(what: str, error: Exception) -> ValueError:
     return ValueError(f"{what}: {' '.join(str(error).split())}")
 
 
-def _class_names(schema: "pa.Schema", column: str) -> Sequence[str] | None:
+def _class_names(schema: pa.Schema, column: str) -> Sequence[str] | None:
     """The names of a column's numbers, where the Hugging Face `datasets` library wrote them."""
     written = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     names: Sequence[str] | None
@@ -172,10 +166,8 @@ def _label(value: str | int | None, names: Sequence[str] | None) -> str | None:
     return names[value] if 0 <= value < len(names) else str(value)
 
 
-def _paths_and_bytes(images: "pa.Array") -> list[tuple[str | None, bytes | None]]:
+def _paths_and_bytes(images: pa.Array) -> list[tuple[str | None, bytes | None]]:
     """The path and the encoded bytes of each image in a column, where there are any."""
-    import pyarrow.types as is_type
-
     nothing = [None] * len(images)
     if not is_type.is_struct(images.type):
         return list(zip(nothing, images.to_pylist(), strict=True))
@@ -186,16 +178,14 @@ def _paths_and_bytes(images: "pa.Array") -> list[tuple[str | None, bytes | None]
     return list(zip(paths, fields["bytes"].to_pylist(), strict=True))
 
 
-def _holds_images(kind: "pa.DataType") -> bool:
-    import pyarrow.types as is_type
+def _holds_images(kind: pa.DataType) -> bool:
 
     if is_type.is_struct(kind):
         return any(field.name == "bytes" and str(field.type) in BYTES for field in kind)
     return str(kind) in BYTES
 
 
-def _holds_labels(kind: "pa.DataType") -> bool:
-    import pyarrow.types as is_type
+def _holds_labels(kind: pa.DataType) -> bool:
 
     if is_type.is_dictionary(kind):
         kind = kind.value_type

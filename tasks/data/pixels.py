@@ -6,16 +6,14 @@ BMP or in a Parquet file, keeps it. One that was saved again as JPEG does not; t
 """
 
 import hashlib
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from models.image import inspect
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
-
-def digest(pixels: "NDArray[np.uint8]") -> str:
+def digest(pixels: NDArray[np.uint8]) -> str:
     """SHA-256 (hex) over an image's height, width, channels and pixels.
 
     Colours that are all grey count as one channel, because formats store a grey image in both ways.
@@ -23,8 +21,6 @@ def digest(pixels: "NDArray[np.uint8]") -> str:
     Args:
         pixels: uint8 (H, W, C), the right way up, C being 1 or 3; see `models.image.inspect`.
     """
-    import numpy as np
-
     if pixels.shape[2] == 3 and _is_grey(pixels[:1]) and _is_grey(pixels):
         pixels = pixels[..., :1]
     height, width, channels = pixels.shape
@@ -41,5 +37,5 @@ def digest_of(data: bytes) -> str | None:
         return None
 
 
-def _is_grey(pixels: "NDArray[np.uint8]") -> bool:
+def _is_grey(pixels: NDArray[np.uint8]) -> bool:
     return bool((pixels == pixels[..., :1]).all())

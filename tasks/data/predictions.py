@@ -1,27 +1,32 @@
 """Reads the predictions of a split that `evaluate` wrote, for comparing two models.
 
 `predictions.parquet` has path, sha256, pixels, label, prediction, confidence, and probabilities in
-the order of the model's classes, which are in the schema's metadata.
+the order of the model's classes, which are in the schema's metadata. The images that a version was
+trained or validated on, which no test of it may be, are in the MLflow run of its training.
 """
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from retrain import atomic, tracking
+from retrain.project import Project
+from retrain.registry.versions import ModelVersion
 from tasks.data.metrics import Predictions, Tally
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
-    from pyarrow.parquet import ParquetFile
 
 FILE = "predictions.parquet"
 # sha256, and features (float32, a list): what the last layer takes of some of the images; it has no
 # rows if the last layer of the network is not known.
 FEATURES = "features.parquet"
+# uint64, ascending, each image once, as `image_id` numbers them: what a version has learnt.
+LEARNT = "learnt_pixels.npy"
 ROWS = 4096  # read at a time
 
 
@@ -37,24 +42,20 @@ class NamedPredictions:
     """
 
     known: tuple[str, ...]
-    rows: "pa.Table"
+    rows: pa.Table
 
     @property
-    def images(self) -> "NDArray[np.uint64]":
+    def images(self) -> NDArray[np.uint64]:
         """Which image each row is of."""
         images: NDArray[np.uint64] = self.rows["image"].to_numpy()
         return images
 
-    def take(self, rows: "NDArray[np.bool_]") -> "NamedPredictions":
+    def take(self, rows: NDArray[np.bool_]) -> "NamedPredictions":
         """The predictions for some of the images."""
         return NamedPredictions(self.known, self.rows.filter(rows))
 
     def indexed(self, names: Sequence[str]) -> Predictions:
         """The same, with indices of names instead of the names."""
-        import numpy as np
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         place = pa.array(names, pa.string())
         labels, predicted = (
             pc.index_in(self.rows[column], place).to_numpy().astype(np.int64)
@@ -84,12 +85,8 @@ def image_id(pixels: str) -> int:
 
 def read(folder: Path) -> NamedPredictions:
     """Reads the predictions in a folder."""
-    import numpy as np
-    import pyarrow as pa
-    from pyarrow import parquet
-
     parts = []
-    with parquet.ParquetFile(folder / FILE) as file:
+    with pq.ParquetFile(folder / FILE) as file:
         known = known_classes(file)
         for batch, probabilities in batches(file, known):
             images = [image_id(pixels) for pixels in batch["pixels"].to_pylist()]
@@ -103,14 +100,14 @@ def read(folder: Path) -> NamedPredictions:
     return NamedPredictions(known, pa.concat_tables(parts))
 
 
-def known_classes(file: "ParquetFile") -> tuple[str, ...]:
+def known_classes(file: pq.ParquetFile) -> tuple[str, ...]:
     """The classes of the model whose answers are in a file."""
     return tuple(json.loads(file.schema_arrow.metadata[b"labels"]))
 
 
 def batches(
-    file: "ParquetFile", known: Sequence[str]
-) -> "Iterator[tuple[pa.RecordBatch, NDArray[np.float32]]]":
+    file: pq.ParquetFile, known: Sequence[str]
+) -> Iterator[tuple[pa.RecordBatch, NDArray[np.float32]]]:
     """Reads a file with answers.
 
     Args:
@@ -121,8 +118,6 @@ def batches(
         Some rows, and the probabilities of the classes, float32 (rows, classes); zeros in a row
         without an answer.
     """
-    import numpy as np
-
     for batch in file.iter_batches(ROWS):
         given = batch["probabilities"]
         probabilities = np.zeros((len(batch), len(known)), np.float32)
@@ -133,8 +128,8 @@ def batches(
 
 
 def likelihoods(
-    probabilities: "NDArray[np.float32]", labels: "pa.Array", known: Sequence[str]
-) -> "NDArray[np.float32]":
+    probabilities: NDArray[np.float32], labels: pa.Array, known: Sequence[str]
+) -> NDArray[np.float32]:
     """The probabilities of the true classes; 0 for a class that the model does not know.
 
     Args:
@@ -142,10 +137,23 @@ def likelihoods(
         labels: The names of the true classes, null where there is none.
         known: The names of the model's classes.
     """
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     place = pc.index_in(labels, pa.array(known, pa.string())).fill_null(-1).to_numpy()
     of_true = probabilities[np.arange(len(place)), place]
     return np.where(place < 0, np.float32(0), of_true)
+
+
+def learnt_images(project: Project, version: ModelVersion) -> Path | None:
+    """The file with the images that a version was trained or validated on; kept on this machine.
+
+    Those of the versions that its training started from are among them. None if that was not
+    recorded: it says nothing about what the version has learnt.
+    """
+    folder = project.state / "learnt_pixels"
+    kept = folder / f"{version.run_id}.npy"
+    if not kept.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        content = tracking.read_artifact(project, version.run_id, f"evaluate/{LEARNT}")
+        with atomic.replacing(kept) as partial:
+            # Nothing was recorded by an older version of this project; an empty file says so.
+            partial.write_bytes(content or b"")
+    return kept if kept.stat().st_size else None

@@ -7,15 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import Protocol
 
+from retrain.store import Artifact
+from retrain.workload import Data
 from tasks.data.listing import list_files
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from retrain.store import Artifact
-    from retrain.workload import Data
 
 # The module of each format, whose class `Images` reads it. One is imported, by its name, so that
 # the code of the others does not belong to a step's.
@@ -131,7 +128,7 @@ class RawDataset(Reader, ABC):
     """
 
     format: str
-    root: "Path"
+    root: Path
     image_column: str | None = None
     label_column: str | None = None
     labelled: bool = True
@@ -177,7 +174,7 @@ class RawDataset(Reader, ABC):
         return list(group(parts, max(1.0, sum(part.tasks for part in parts) / UNITS)))
 
 
-def open_raw_dataset(data: "Data", pulled: "Artifact") -> RawDataset:
+def open_raw_dataset(data: Data, pulled: Artifact) -> RawDataset:
     """The images in the output of `pull`."""
     return open_format(
         pulled.facts["format"], pulled.folder / "data", data.image_column, data.label_column
@@ -186,7 +183,7 @@ def open_raw_dataset(data: "Data", pulled: "Artifact") -> RawDataset:
 
 def open_format(
     name: str,
-    root: "Path",
+    root: Path,
     image_column: str | None = None,
     label_column: str | None = None,
     labelled: bool = True,

@@ -4,58 +4,54 @@ It is what drift is found against. It is made when the version is about to be pr
 with the MLflow run of its training, so that it is there without the store and the data. For a
 version that was not, it is made from what the store has of its evaluation when somebody asks. The
 predictions of the evaluation are those of the package; the images are read again for their facts.
+
+What the store has of an evaluation is also what two versions are compared on, by default.
 """
 
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import Any
 
-from retrain import atomic, tracking
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from retrain import tracking
 from retrain.project import Project
 from retrain.registry.versions import ModelVersion
 from retrain.store import Store
-from tasks.data.accepted_images import read_images
-from tasks.data.evaluated import SPLIT, find_evaluated
+from tasks.data import image_table
 from tasks.data.image_facts import is_sampled, measure, schema
+from tasks.data.image_table import read_images
 from tasks.data.predictions import FEATURES, FILE
-from tasks.data.raw_dataset import RawDataset
+from tasks.data.raw_dataset import RawDataset, RawImage, Reader, Unit, open_format, unit_of
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
+SPLIT = "test"
 FOLDER = "reference"  # of the run's artifacts
 
 
-def find_reference(project: Project, version: ModelVersion) -> "pa.Table | None":
-    """The reference of a version; None if MLflow has none, and the store has lost what it is of.
-
-    It is kept on this machine.
-    """
-    import pyarrow.parquet as pq
-
-    name = f"reference-{version.package_digest[:16]}.parquet"
-    file = project.state / "drift" / version.name / name
-    if not file.exists():
-        table = _registered(project, version) or _of_store(project, version)
-        if table is None:
-            return None
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with atomic.replacing(file) as aside:
-            pq.write_table(table, aside)
-    return pq.read_table(file, schema=schema())  # an old one has no features: they are null
+def find_reference(project: Project, version: ModelVersion) -> pa.Table | None:
+    """The reference of a version; None if MLflow has none, and the store has lost what it is of."""
+    path = f"{FOLDER}/{version.package_digest}.parquet"
+    content = tracking.read_artifact(project, version.run_id, path)
+    if content:
+        return pq.read_table(BytesIO(content), schema=schema())  # an old one lacks features: null
+    evaluated = find_evaluated(Store(project.store), version)
+    return evaluated and make_reference(
+        evaluated.source, evaluated.validated, evaluated.predictions
+    )
 
 
-def keep_reference(project: Project, version: ModelVersion, table: "pa.Table") -> None:
+def keep_reference(project: Project, version: ModelVersion, table: pa.Table) -> None:
     """Keeps a reference with the MLflow run of the training."""
-    import pyarrow.parquet as pq
-
     with TemporaryDirectory() as folder:
         pq.write_table(table, Path(folder, f"{version.package_digest}.parquet"))
         tracking.log_artifacts(project, version.run_id, Path(folder), FOLDER)
 
 
-def make_reference(source: RawDataset, validated: Path, evaluated: Path) -> "pa.Table":
+def make_reference(source: RawDataset, validated: Path, evaluated: Path) -> pa.Table:
     """A sample of the test split of an evaluation, with its predictions.
 
     Args:
@@ -66,9 +62,6 @@ def make_reference(source: RawDataset, validated: Path, evaluated: Path) -> "pa.
     Returns:
         The columns of `tasks.data.image_facts.schema`.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     columns = ["sha256", "prediction", "confidence"]
     given = pq.read_table(evaluated / FILE, columns=columns)
     rows = [
@@ -91,16 +84,73 @@ def make_reference(source: RawDataset, validated: Path, evaluated: Path) -> "pa.
     return pa.Table.from_pylist(measured, schema())
 
 
-def _registered(project: Project, version: ModelVersion) -> "pa.Table | None":
-    import pyarrow.parquet as pq
+@dataclass(frozen=True)
+class Evaluated:
+    """What a version was evaluated on.
 
-    path = f"{FOLDER}/{version.package_digest}.parquet"
-    content = tracking.read_artifact(project, version.run_id, path)
-    return pq.read_table(BytesIO(content), schema=schema()) if content else None
+    Attributes:
+        predictions: The output of `evaluate`.
+        validated: The output of `validate`: which images are in the test split.
+        source: The data.
+    """
+
+    predictions: Path
+    validated: Path
+    source: RawDataset
 
 
-def _of_store(project: Project, version: ModelVersion) -> "pa.Table | None":
-    evaluated = find_evaluated(Store(project.store), version)
-    return evaluated and make_reference(
-        evaluated.source, evaluated.validated, evaluated.predictions
+def find_evaluated(store: Store, version: ModelVersion) -> Evaluated | None:
+    """What a version was evaluated on; None if the store has lost a part of it."""
+    evaluated = _find(
+        store, "evaluate", lambda each: each["facts"].get("package") == version.package_digest
     )
+    embedded = _input_of(store, evaluated, "embed")
+    prepared = _input_of(store, embedded or evaluated, "preprocess")
+    pulled, validated = (_input_of(store, prepared, name) for name in ("pull", "validate"))
+    if not (evaluated and prepared and pulled and validated):
+        return None
+    config = prepared[1]["plan"]["config"]
+    names = {name: config[f"data.{name}"] for name in ("image_column", "label_column")}
+    source = open_format(pulled[1]["facts"]["format"], pulled[0] / "data", **names)
+    return Evaluated(evaluated[0], validated[0], source)
+
+
+Found = tuple[Path, Mapping[str, Any]]  # the folder of an artifact, and its manifest
+
+
+def _find(store: Store, step: str, matches: Callable[[Mapping[str, Any]], bool]) -> Found | None:
+    """An artifact of a step whose manifest matches."""
+    for name, key in store.entries():
+        if name == step:
+            manifest, damage = store.inspect(step, key)
+            if not damage and matches(manifest):
+                return store.folder(step, key), manifest
+    return None
+
+
+def _input_of(store: Store, found: Found | None, step: str) -> Found | None:
+    """The output of a step that an artifact was made of."""
+    digest = found and found[1]["plan"]["inputs"].get(step)
+    return _find(store, step, lambda each: each["digest"] == digest) if digest else None
+
+
+@dataclass(frozen=True)
+class EvaluatedImages:
+    """Reads the images of a test split, and no others; cheap to send to a worker of Ray.
+
+    Attributes:
+        data: Reads all of the data.
+        validated: The output of `validate`.
+    """
+
+    data: Reader
+    validated: Path
+
+    def parts(self) -> Iterator[Unit]:
+        """The images, in units of those of the data; see `tasks.data.raw_dataset.Reader`."""
+        for table in image_table.read_split(self.validated, SPLIT, ["file", "row"]):
+            yield unit_of(zip(*table.to_pydict().values(), strict=True))
+
+    def read(self, unit: Unit) -> Iterator[RawImage]:
+        """The images of a unit; see `tasks.data.raw_dataset.Reader`."""
+        return self.data.read(unit)

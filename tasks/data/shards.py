@@ -27,12 +27,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from retrain.step import REPORT
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
-    from numpy.typing import NDArray
 
 LABELS = "labels.json"
 IMAGES = "images.json"
@@ -61,7 +62,7 @@ class StoredImages(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, rows: "NDArray[np.int64]") -> "NDArray[Any]": ...
+    def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[Any]: ...
 
 
 class Shards:
@@ -71,16 +72,12 @@ class Shards:
     up to all of it.
     """
 
-    decodes = False
-
     def __init__(self, paths: Sequence[Path]) -> None:
         """Opens the shards.
 
         Args:
             paths: `.npy` files of one dtype, (N, …), at least one, in row order.
         """
-        import numpy as np
-
         shards = [np.load(path, mmap_mode="r") for path in paths]
         self._paths = paths
         self._ends = np.cumsum([len(shard) for shard in shards])
@@ -96,7 +93,7 @@ class Shards:
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def __getitem__(self, rows: "NDArray[np.int64]") -> "NDArray[Any]":
+    def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Reads images into memory; fastest for rows that follow each other on disk.
 
         Args:
@@ -105,8 +102,6 @@ class Shards:
         Returns:
             (n, …), in the order of `rows`.
         """
-        import numpy as np
-
         images = np.empty((len(rows), *self.shape), self._dtype)
         if not len(rows):
             return images
@@ -135,7 +130,7 @@ class PreparedSplit:
     """
 
     images: StoredImages
-    labels: "NDArray[np.int64]"
+    labels: NDArray[np.int64]
     folder: Path
 
     def __len__(self) -> int:
@@ -175,8 +170,6 @@ class Prepared:
 
     def split(self, name: str) -> PreparedSplit:
         """Opens `train`, `val` or `test`."""
-        import numpy as np
-
         folder = self.folder / name
         return PreparedSplit(self._open(folder), np.load(folder / "labels.npy"), folder)
 

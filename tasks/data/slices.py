@@ -7,13 +7,14 @@ column, `accuracy[camera]`.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from retrain.store import Artifact
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 FILE = "slices.parquet"  # a row per test image: `sha256`, and a text for each column asked for
 
@@ -60,13 +61,11 @@ class Slices:
             )
         return named
 
-    def contains(self, one: Slice) -> "NDArray[np.bool_]":
+    def contains(self, one: Slice) -> NDArray[np.bool_]:
         """Bool (images of the test split,): whether each is in a slice."""
-        from pyarrow import compute, parquet
-
         assert self.divided
-        column = parquet.read_table(self.divided.folder / FILE, columns=[one["column"]])[0]
-        mask: NDArray[np.bool_] = compute.equal(column, one["value"]).to_numpy()
+        column = pq.read_table(self.divided.folder / FILE, columns=[one["column"]])[0]
+        mask: NDArray[np.bool_] = pc.equal(column, one["value"]).to_numpy()
         return mask
 
 

@@ -11,7 +11,11 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import islice, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from models.image import Part, cut_array, to_array
 from tasks.data.raw_dataset import (
@@ -23,10 +27,6 @@ from tasks.data.raw_dataset import (
     unit_of,
 )
 from tasks.data.shards import ROWS, SOURCE
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 class SourceImages:
@@ -46,11 +46,8 @@ class SourceImages:
         self.bytes_per_image: float = form["size"] ** 2 * form["channels"]
 
     @cached_property
-    def _ends(self) -> "NDArray[np.int64]":
+    def _ends(self) -> NDArray[np.int64]:
         """Where the rows of each row group of `rows.parquet` end."""
-        import numpy as np
-        import pyarrow.parquet as pq
-
         metadata = pq.read_metadata(self._folder / ROWS)
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         return np.cumsum([group.num_rows for group in groups])
@@ -72,8 +69,8 @@ class SourceImages:
         return SECONDS_PER_IMAGE + SECONDS_PER_BYTE * encoded / len(self)
 
     def decode(
-        self, rows: "NDArray[np.int64]", parts: "NDArray[np.float64] | None" = None
-    ) -> "Iterator[NDArray[np.uint8]]":
+        self, rows: NDArray[np.int64], parts: NDArray[np.float64] | None = None
+    ) -> Iterator[NDArray[np.uint8]]:
         """Reads and decodes images, one at a time.
 
         Args:
@@ -87,8 +84,6 @@ class SourceImages:
         Raises:
             ValueError: An image is no longer what was checked.
         """
-        import numpy as np
-
         size, channels, resize = (self._form[name] for name in ("size", "channels", "resize"))
         unique, counts = np.unique(rows, return_counts=True)
         left = None if parts is None else iter(parts.tolist())
@@ -99,11 +94,8 @@ class SourceImages:
                 for part in islice(left, count):
                     yield cut_array(data, size, channels, Part(*part))
 
-    def _read(self, rows: "NDArray[np.int64]") -> Iterator[bytes]:
+    def _read(self, rows: NDArray[np.int64]) -> Iterator[bytes]:
         """The encoded images, a unit of the data at a time."""
-        import numpy as np
-        import pyarrow.parquet as pq
-
         groups = np.searchsorted(self._ends, rows, side="right")
         with pq.ParquetFile(self._folder / ROWS) as parquet:
             for group in np.unique(groups).tolist():

@@ -41,14 +41,14 @@ class Images(RawDataset):
         for name, _ in list(self.files()):
             samples = (
                 Unit(1, sample.image.size if sample.image else 0, (Piece(name, row, 1),))
-                for row, sample in enumerate(self._samples(name))
+                for row, sample in enumerate(_samples(self.root, name))
             )
             yield from group(samples, tasks=1)
 
     def read(self, unit: Unit) -> Iterator[RawImage]:
         """The images of a unit; see `tasks.data.raw_dataset.Reader`."""
         for name, pieces in groupby(unit.pieces, key=attrgetter("file")):
-            samples, split = self._samples(name), self.split_of(name)
+            samples, split = _samples(self.root, name), self.split_of(name)
             with (self.root / name).open("rb") as file:
                 for row in (row for p in pieces for row in range(p.first, p.first + p.rows)):
                     key, image, label = samples[row]
@@ -57,25 +57,16 @@ class Images(RawDataset):
                     value = _label(name, label, file) if label and self.labelled else None
                     yield RawImage(name, row, path, value, split, data)
 
-    def _samples(self, name: str) -> list[_Sample]:
-        path = self.root / name
-        return _samples_of(path, name, path.stat().st_mtime_ns)
-
 
 @lru_cache(maxsize=2)
-def _samples_of(path: Path, name: str, changed: int) -> list[_Sample]:
+def _samples(root: Path, name: str) -> list[_Sample]:
     """The samples of a tar file, by the headers in it.
-
-    Args:
-        path: Where it is.
-        name: Its name for the user.
-        changed: When it was; part of what the result is kept under.
 
     Raises:
         ValueError: It is broken.
     """
     try:
-        with tarfile.open(path, "r:") as tar:
+        with tarfile.open(root / name, "r:") as tar:
             files = [member for member in tar if member.isfile()]
     except (tarfile.TarError, EOFError) as error:
         raise ValueError(f"{name} is no tar file, or a compressed or broken one: {error}") from None

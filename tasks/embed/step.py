@@ -23,6 +23,7 @@ from retrain.runs import console
 from retrain.step import REPORT, step
 from tasks.compute.ray_data import THREADS, map_with_workers
 from tasks.data.embeddings import has_embeddings
+from tasks.data.image_table import SPLITS
 from tasks.data.listing import link_file
 from tasks.data.shards import (
     IMAGES,
@@ -31,7 +32,6 @@ from tasks.data.shards import (
     open_prepared,
     shard_name,
 )
-from tasks.data.splits import SPLITS
 
 if TYPE_CHECKING:
     from models.backbone import EmbeddingNetwork

@@ -32,8 +32,8 @@ from retrain.verify import Verifier
 from retrain.workload import Data, Gate, Workload
 from tasks.compute.served import Served, ask, other_versions
 from tasks.data import image_table, package as packaged
-from tasks.data.accepted_images import AcceptedImage, read_images
 from tasks.data.champion import Registered, Scored, TestSplit
+from tasks.data.image_table import AcceptedImage, read_images
 from tasks.data.metrics import summarise
 from tasks.data.predictions import read
 from tasks.data.raw_dataset import READERS, open_raw_dataset

@@ -22,9 +22,8 @@ from tasks.compute.served import start_ahead
 from tasks.data import package
 from tasks.data.embeddings import prepared_by
 from tasks.data.image_facts import has_features
-from tasks.data.learnt_images import LEARNT, learnt_images
 from tasks.data.metrics import LOWER_IS_BETTER, outcomes, per_class, summarise
-from tasks.data.predictions import image_id, read
+from tasks.data.predictions import LEARNT, image_id, learnt_images, read
 from tasks.data.shards import ROWS, Prepared, PreparedSplit, open_prepared
 from tasks.evaluate import plots, predictions
 from tasks.evaluate.predictions import Answers
@@ -51,7 +50,7 @@ def evaluate(
     Writes `metrics.json`, `per_class.json`, `predictions.parquet`, `confusion.csv` (actual and
     predicted class of each row), and `features.parquet`, of a sample of the rows; and
     `report/classes.json`, as `metrics.outcomes` gives it, and the images that the model has learnt
-    (`tasks/data/learnt_images.py`), for later comparisons with it.
+    (`tasks/data/predictions.py`), for later comparisons with it.
 
     Returns:
         `metrics`, by name; `lower_is_better`, the names of those where lower is better; `weights`,

@@ -11,8 +11,8 @@ from retrain.store import Artifact
 from retrain.workload import Gate
 from tasks.data import predictions
 from tasks.data.champion import Opponent, Opponents, Scored
-from tasks.data.learnt_images import LEARNT, learnt_images
 from tasks.data.metrics import split_name
+from tasks.data.predictions import LEARNT, learnt_images
 from tasks.data.slices import NO_SLICES, Slice, Slices, metric_of, parse
 from tasks.gate import paired
 from tasks.gate.pairs import Comparable, Pairs, pair

@@ -20,10 +20,10 @@ from retrain.runs import console
 from retrain.step import Chosen, step
 from tasks.compute.ray_data import map_units
 from tasks.data import image_table
+from tasks.data.image_table import SPLITS
 from tasks.data.listing import link_file
 from tasks.data.raw_dataset import READERS, RawDataset, Unit, open_raw_dataset
 from tasks.data.shards import IMAGES, LABELS, ROWS, SOURCE, shard_name
-from tasks.data.splits import SPLITS
 
 if TYPE_CHECKING:
     from retrain.step import Facts, Workspace

@@ -16,9 +16,9 @@ from retrain.runs import console
 from retrain.runs.records import cell
 from retrain.step import DataVersion
 from retrain.store import Artifact
+from tasks.data.image_table import SPLITS
 from tasks.data.metrics import METRICS
 from tasks.data.package import images_of
-from tasks.data.splits import SPLITS
 from tasks.promote.outcome import slice_row
 
 CONFIDENCE = 0.95

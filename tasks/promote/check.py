@@ -23,7 +23,7 @@ from retrain.registry import packages, versions
 from retrain.registry.versions import Latency, ModelVersion
 from tasks.compute.served import PackageProcess, serve
 from tasks.data import image_table, package, predictions
-from tasks.data.accepted_images import AcceptedImage, read_images
+from tasks.data.image_table import AcceptedImage, read_images
 from tasks.promote.latency import measure
 from tasks.promote.package import gradient
 

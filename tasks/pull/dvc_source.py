@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath
 from typing import Any
 
 from retrain.errors import UsageError
@@ -14,7 +14,7 @@ from retrain.project import Project
 from tasks.data.listing import link_file, list_files
 from tasks.pull.transfer import each, inside, reaching
 
-MD5 = "[0-9a-f]{32}"
+_FILE, _FOLDER = re.compile(r"[0-9a-f]{32}\Z"), re.compile(r"[0-9a-f]{32}\.dir\Z")  # MD5
 MAX_COUNTED = 100_000  # files, which takes a second
 
 
@@ -26,60 +26,63 @@ class DvcSource:
 
     Attributes:
         project: The clone.
-        part: Relative to `data/`; empty for all of it.
+        part: Relative to `data/`; `.` for all of it.
         revision: The git revision whose `data.dvc` is used; None is the working tree.
     """
 
     project: Project
-    part: str
+    part: PurePath
     revision: str | None
 
     def digest(self) -> str:
         """DVC's hash of `data/`: the MD5 (hex) of its listing, with the suffix `.dir`."""
         return str(self._pinned()["md5"])
 
-    def is_outdated(self) -> bool:
-        """Whether the working tree's `data/` visibly differs from the pinned version.
+    def warning(self) -> str | None:
+        """A sentence if the working tree's `data/` visibly differs from the pinned version.
 
         It compares the number of files and their total size, which takes milliseconds; a change
         that keeps both is not seen. A missing folder, one with too many files, and data at another
         revision count as equal.
         """
         pinned, folder = self._pinned(), self.project.root / "data"
-        files, size = pinned.get("nfiles"), pinned.get("size")
-        if self.revision is not None or files is None or size is None or files > MAX_COUNTED:
-            return False
-        if not folder.is_dir():
-            return False
+        files = pinned.get("nfiles", MAX_COUNTED)
+        if self.revision is not None or files >= MAX_COUNTED or not folder.is_dir():
+            return None
         sizes = [size for _, size in list_files(folder, hidden=True)]
-        return bool(sizes) and (len(sizes), sum(sizes)) != (files, size)
+        if not sizes or (len(sizes), sum(sizes)) == (files, pinned["size"]):
+            return None
+        return (
+            "data/ differs from data.dvc, and the run uses the version of data.dvc: "
+            "dvc add data to use what is there."
+        )
 
     def _pinned(self) -> dict[str, Any]:
         """The entry of the folder `data/` in `data.dvc`."""
         from ruamel.yaml import YAML
         from ruamel.yaml.error import YAMLError
 
+        text = self._pin()
         try:
-            outs = YAML(typ="safe", pure=True).load(self._pin())["outs"]
-            pinned = [dict(out) for out in outs if out["path"] == "data"]
-            whole = len(pinned) == 1 and re.fullmatch(rf"{MD5}\.dir", str(pinned[0]["md5"]))
-        except (YAMLError, KeyError, TypeError):
-            whole = None
-        if not whole:
-            raise UsageError("data.dvc does not pin the folder data/. Write it with: dvc add data")
-        return pinned[0]
+            outs = YAML(typ="safe", pure=True).load(text)["outs"]
+            [pinned] = [out for out in outs if out["path"] == "data" and _FOLDER.match(out["md5"])]
+        except (YAMLError, KeyError, TypeError, ValueError):
+            raise UsageError(
+                "data.dvc does not pin the folder data/. Write it with: dvc add data"
+            ) from None
+        return dict(pinned)
 
     def _pin(self) -> str:
-        if self.revision is None:
-            try:
-                return (self.project.root / "data.dvc").read_text(encoding="utf-8")
-            except FileNotFoundError:
-                raise UsageError(
-                    "There is no data.dvc, so data/ has no version. Put it under DVC (dvc add "
-                    "data), or set data.path to a place outside data/."
-                ) from None
+        """The text of `data.dvc`."""
         try:
+            if self.revision is None:
+                return (self.project.root / "data.dvc").read_text(encoding="utf-8")
             return self.project.git("show", f"{self.revision}:./data.dvc")
+        except FileNotFoundError:
+            raise UsageError(
+                "There is no data.dvc, so data/ has no version. Put it under DVC (dvc add "
+                "data), or set data.path to a place outside data/."
+            ) from None
         except ValueError:
             raise UsageError(
                 f"There is no data.dvc in git revision {self.revision!r}, or no such revision "
@@ -97,7 +100,7 @@ class DvcSource:
             self._download(repo, [listing])
             _check([listing], [digest])
             md5s = _read_listing(listing)
-            wanted = _below(self.part, md5s)
+            wanted = self._below(md5s)
             if not wanted:
                 tops = sorted({name.split("/")[0] for name in md5s})
                 raise UsageError(
@@ -109,6 +112,16 @@ class DvcSource:
             self._download(repo, objects)
             _check(objects, list(wanted.values()))
             each(lambda pair: link_file(*pair), zip(objects, targets, strict=True))
+
+    def _below(self, md5s: Mapping[str, str]) -> dict[str, str]:
+        """Those of the files that are wanted, by their names below the part; or the one file."""
+        part = self.part.as_posix()
+        if part in md5s:
+            return {self.part.name: md5s[part]}
+        prefix = "" if part == "." else f"{part}/"
+        return {
+            name.removeprefix(prefix): md5 for name, md5 in md5s.items() if name.startswith(prefix)
+        }
 
     def _download(self, repo: Any, objects: Sequence[Path]) -> None:
         """Runs `dvc fetch` for the part, unless the objects that it takes are in the cache."""
@@ -158,28 +171,11 @@ def _object(cache: Path, md5: str) -> Path:
 
 def _read_listing(path: Path) -> dict[str, str]:
     """The MD5 (hex) of each file of a version of `data/`, by the file's name in it."""
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-        md5s = {str(entry["relpath"]): str(entry["md5"]) for entry in entries}
-        whole = all(re.fullmatch(MD5, md5) for md5 in md5s.values())
-    except (ValueError, KeyError, TypeError):
-        whole = False
-    if not whole:
-        raise ValueError(
-            f"DVC's listing of data/ in version {path.parent.name}{path.name[:6]} is damaged. "
-            "Write it anew: dvc add data, dvc push"
-        )
+    entries = json.loads(path.read_text(encoding="utf-8"))
+    md5s = {entry["relpath"]: entry["md5"] for entry in entries}
+    if not all(map(_FILE.match, md5s.values())):
+        raise ValueError("DVC's listing of data/ is damaged. Write it anew: dvc add data, dvc push")
     return md5s
-
-
-def _below(part: str, files: Mapping[str, str]) -> dict[str, str]:
-    """The files below a folder, by their names in it; or the one file."""
-    if part in files:
-        return {PurePosixPath(part).name: files[part]}
-    prefix = f"{part}/" if part else ""
-    return {
-        name.removeprefix(prefix): md5 for name, md5 in files.items() if name.startswith(prefix)
-    }
 
 
 def _check(objects: Sequence[Path], md5s: Sequence[str]) -> None:

@@ -60,11 +60,7 @@ class HubSource:
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
-        from huggingface_hub.errors import (
-            HFValidationError,
-            RepositoryNotFoundError,
-            RevisionNotFoundError,
-        )
+        from huggingface_hub import errors
 
         with reaching(
             f"The data set {self.name} on the Hugging Face hub cannot be read. Set HF_ENDPOINT to "
@@ -72,7 +68,11 @@ class HubSource:
         ):
             try:
                 yield
-            except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError) as error:
+            except (
+                errors.HFValidationError,
+                errors.RepositoryNotFoundError,
+                errors.RevisionNotFoundError,
+            ) as error:
                 raise UsageError(
                     f"data.path: the Hugging Face hub gives no data set {self.name} at revision "
                     f"{self.revision}. If it is private or gated, log in first: hf auth login"

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,11 +56,9 @@ class LocalSource:
 
     def _files(self) -> dict[str, Path]:
         """The regular files, by their names in the folder; or the one file."""
-        if self.path.is_file():
-            return {self.path.name: self.path}
-        if not self.path.is_dir():
-            return {}
-        return {name: self.path / name for name, _ in list_files(self.path)}
+        if self.path.is_dir():
+            return {name: self.path / name for name, _ in list_files(self.path)}
+        return {self.path.name: self.path} if self.path.is_file() else {}
 
 
 def _read_all(files: dict[str, Path], target: Path | None) -> str:
@@ -76,18 +73,14 @@ def _read_all(files: dict[str, Path], target: Path | None) -> str:
             update(done / size, f"{done / 1e9:,.2f}/{size / 1e9:,.2f} GB")
 
         def read(name: str) -> str:
-            return _read(files[name], target / name if target else Path(os.devnull), show)
+            copy = target / name if target else Path(os.devnull)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            digest = hashlib.sha256()
+            with files[name].open("rb", buffering=0) as file, copy.open("wb") as copied:
+                while piece := file.read(PIECE):
+                    digest.update(piece)
+                    copied.write(piece)
+                    show(len(piece))
+            return digest.hexdigest()
 
         return digest_of(dict(zip(files, each(read, files), strict=True)))
-
-
-def _read(path: Path, copy: Path, show: Callable[[int], None]) -> str:
-    """SHA-256 (hex) of a file, which is also written to a copy; tells of each piece's bytes."""
-    digest = hashlib.sha256()
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("rb", buffering=0) as file, copy.open("wb") as target:
-        while piece := file.read(PIECE):
-            digest.update(piece)
-            target.write(piece)
-            show(len(piece))
-    return digest.hexdigest()

@@ -3,20 +3,18 @@
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.step import Chosen, DataVersion, Facts, Workspace, step
+from retrain.workload import Data, Workload
 from tasks.data.listing import IMAGE_SUFFIXES, list_files
 from tasks.pull.archives import unpack
-
-if TYPE_CHECKING:
-    from retrain.workload import Data, Workload
 
 # The module of each kind of source. One is imported, by its name, so that the code of the others
 # does not belong to the step's.
@@ -53,7 +51,7 @@ class DataSource(Protocol):
         """
 
 
-def data_version(data: "Data", project: Project, revision: str | None = None) -> DataVersion:
+def data_version(data: Data, project: Project, revision: str | None = None) -> DataVersion:
     """The version of the data that a run uses.
 
     For data under DVC it reads one line of `data.dvc`; the modules of the other sources describe
@@ -68,33 +66,14 @@ def data_version(data: "Data", project: Project, revision: str | None = None) ->
         UsageError: There is no such data, revision or `data.dvc`.
         OSError: The data is elsewhere and cannot be reached.
     """
-    source = find_source(data, project, revision)
-    tracked = _kind_in(data, project) == "dvc"
-    return DataVersion(source.digest(), tracked, revision, outdated(data, project, revision))
-
-
-def outdated(data: "Data", project: Project, revision: str | None = None) -> str | None:
-    """Warns if the working tree's data visibly differs from the version that a run uses.
-
-    Args:
-        data: Where the data is.
-        project: The clone that a relative path starts from.
-        revision: As for `data_version`.
-
-    Returns:
-        A sentence, or None.
-    """
     source: Any = find_source(data, project, revision)
-    if _kind_in(data, project) != "dvc" or not source.is_outdated():
-        return None
-    return (
-        "data/ differs from data.dvc, and the run uses the version of data.dvc: "
-        "dvc add data to use what is there."
-    )
+    tracked = _is_under_dvc(data, project)
+    warning = source.warning() if tracked else None
+    return DataVersion(source.digest(), tracked, revision, warning)
 
 
 @step(inputs=("data",), reads=("data.path", "data.format"), hours=12, imports=("dvc.repo",))
-def pull(data: "Data", version: DataVersion, workspace: Workspace) -> Facts:
+def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
     """Fetches a version of the data into `data/` of the workspace.
 
     A single archive (zip, or tar in any compression) is unpacked, and folders that only wrap all
@@ -123,7 +102,7 @@ def pull(data: "Data", version: DataVersion, workspace: Workspace) -> Facts:
     return {"format": form}
 
 
-def find_source(data: "Data", project: Project, revision: str | None) -> DataSource:
+def find_source(data: Data, project: Project, revision: str | None) -> DataSource:
     """The source that `data.path` names.
 
     Args:
@@ -134,74 +113,71 @@ def find_source(data: "Data", project: Project, revision: str | None) -> DataSou
     Raises:
         UsageError: A revision is asked of data that is not under DVC.
     """
-    kind = _kind_in(data, project)
+    kind = _kind(data, _is_under_dvc(data, project))
     if revision is not None and kind != "dvc":
         raise UsageError(
             f"data.path {data.path} is not under DVC, so git knows no version {revision!r} of it."
         )
-    module = import_module(SOURCES[kind])
+    module, place = import_module(SOURCES[kind]), _place(data, project)
     source: DataSource
     if kind == "hub":
-        name, _, hub_revision = data.path.partition("@")
-        source = module.HubSource(name, hub_revision or "main")
+        name, _, commit = data.path.partition("@")
+        source = module.HubSource(name, commit or "main")
     elif kind == "url":
         source = module.UrlSource(data.path)
     elif kind == "dvc":
-        part = _place(data, project).relative_to(project.root / "data").as_posix()
-        source = module.DvcSource(project, "" if part == "." else part, revision)
+        source = module.DvcSource(project, place.relative_to(project.root / "data"), revision)
     else:
-        source = module.LocalSource(_place(data, project))
+        source = module.LocalSource(place)
     return source
 
 
-def _kind(data: "Data", tracked: bool) -> str:
-    """Which of `SOURCES` data comes from; `tracked` is whether it is under DVC."""
+def _kind(data: Data, is_under_dvc: bool) -> str:
+    """Which of `SOURCES` data comes from."""
     if data.format == "hub":
         return "hub"
     if "://" in data.path:
         return "url"
-    return "dvc" if tracked else "local"
+    return "dvc" if is_under_dvc else "local"
 
 
-def _kind_in(data: "Data", project: Project) -> str:
-    return _kind(data, _place(data, project).is_relative_to(project.root / "data"))
+def _is_under_dvc(data: Data, project: Project) -> bool:
+    is_path = data.format != "hub" and "://" not in data.path
+    return is_path and _place(data, project).is_relative_to(project.root / "data")
 
 
-def _place(data: "Data", project: Project) -> Path:
+def _place(data: Data, project: Project) -> Path:
     # Leaves the name of an unknown user as it is.
     path = os.path.expanduser(data.path)  # noqa: PTH111
     return Path(os.path.normpath(project.root / path))
 
 
-def _recognise(names: Iterable[str]) -> str:
+def _recognise(names: Sequence[str]) -> str:
     """The format of the data, by the names of its files."""
-    at_top: Counter[str] = Counter()
-    in_folders: Counter[str] = Counter()
-    for name in names:
-        suffix = Path(name).suffix.lower() or "no suffix"
-        (in_folders if "/" in name else at_top)[suffix] += 1
-    if at_top[".parquet"] or in_folders[".parquet"]:
+    suffixes = Counter(Path(name).suffix.lower() for name in names)
+    in_folders = {Path(name).suffix.lower() for name in names if "/" in name}
+    if suffixes[".parquet"]:
         return "parquet"
-    if IMAGE_SUFFIXES & in_folders.keys():
+    if IMAGE_SUFFIXES & in_folders:
         return "folders"
-    if at_top[".tar"] or in_folders[".tar"]:
+    if suffixes[".tar"]:
         return "webdataset"
-    kinds = (at_top + in_folders).most_common(5)
-    listed = ", ".join(f"{count} files with {kind}" for kind, count in kinds) or "no files"
-    where = " in no folder" if at_top and not in_folders else ""
+    kinds = suffixes.most_common(5)
+    listed = ", ".join(f"{count} files with {kind or 'no suffix'}" for kind, count in kinds)
+    where = "" if in_folders else " in no folder"
     raise ValueError(
-        f"data.path holds {listed}{where}. It should hold Parquet files, or a folder of images per "
-        "class (below train, val and test or not), or be one archive of either."
+        f"data.path holds {listed or 'no files'}{where}. It should hold Parquet files, or a folder "
+        "of images per class (below train, val and test or not), or be one archive of either."
     )
 
 
 @pull.chooses
-def _chosen(workload: "Workload", version: DataVersion) -> Chosen:
+def _chosen(workload: Workload, version: DataVersion) -> Chosen:
     return Chosen(modules=(SOURCES[_kind(workload.data, version.tracked)],))
 
 
 @pull.checks
-def check(workload: "Workload", project: Project) -> Iterator[str]:
+def check(workload: Workload, project: Project) -> Iterator[str]:
     """Finds a `data.path` that contains the project itself, with all its outputs."""
     data = workload.data
     url = urlsplit(data.path)

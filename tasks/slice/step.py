@@ -1,21 +1,31 @@
 """Divides the test split into slices, and counts how often the model is right in each.
 
-A slice is the images with the same value in a column. Numbers of which there are many are cut into
-thirds: `lowest`, `middle`, `highest`. A slice with few images is shown, but not judged by the gate.
+A slice is the images with the same value in a column, which is one of the image table, of the image
+itself, or of the user's own (`tasks/data/own_columns.py`). Numbers of which there are many are cut
+into thirds: `lowest`, `middle`, `highest`. A slice with few images is shown, but not judged by the
+gate.
 """
 
+import io
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
 
 from retrain.atomic import write_json
 from retrain.step import Chosen, Facts, Input, Workspace, current_run, step
 from retrain.store import Artifact
 from retrain.workload import Data, Gate, Workload
-from tasks.data import predictions
-from tasks.data.raw_dataset import READERS, open_raw_dataset
+from tasks.compute.prefetch import prefetch
+from tasks.data import image_facts, image_table, own_columns, predictions
+from tasks.data.image_table import AcceptedImage, read_images
+from tasks.data.raw_dataset import READERS, RawDataset, open_raw_dataset
 from tasks.data.slices import FILE, Slice, Slices
-from tasks.slice.columns import TestSplit, read_columns
 
 UNKNOWN = "unknown"  # the value where there is none
 OTHERS = "others"  # the value of all that come after the most frequent ones
@@ -23,6 +33,10 @@ MAX_VALUES = 100
 MAX_NUMBERS = 10  # more different numbers in a column are cut into thirds
 THIRDS = ("lowest", "middle", "highest")
 CONFIDENCE = 0.95  # of the intervals
+SPLIT = "test"
+FROM_TABLE = ("width", "height", "mode", "bytes", "file")
+FROM_IMAGE = (*image_facts.FACTS, "camera", "format")
+_MAKE, _MODEL = 271, 272  # tags of EXIF
 
 
 def has_slices(workload: Workload) -> bool:
@@ -65,17 +79,14 @@ def slice_(
     Raises:
         ValueError: There is no column of a name.
     """
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    split = TestSplit(open_raw_dataset(data, pulled), pulled.folder / "data", validated.folder)
-    table, limits = split.table(["sha256"]), {}
-    for name, values in read_columns(split, rules.slices).items():
+    source = open_raw_dataset(data, pulled)
+    table, limits = _read_table(validated.folder, ["sha256"]), {}
+    for name, values in _read_columns(source, validated.folder, rules.slices).items():
         named, of_thirds = _name(values)
         table = table.append_column(name, pa.array(named, pa.string()))
         if of_thirds:
             limits[name] = of_thirds
-    parquet.write_table(table, workspace.folder / FILE)
+    pq.write_table(table, workspace.folder / FILE)
     return {"limits": limits}
 
 
@@ -94,13 +105,11 @@ def score(scores: Artifact, divided: Artifact, workspace: Workspace) -> Facts:
         `slices`, for each its `column`, `value`, `images`, `correct`, `accuracy`, and `low` and
         `high`, the 95 % interval of Wilson (1927); and for a third of numbers `from` and `to`.
     """
-    from pyarrow import parquet
-
     file, names = scores.folder / predictions.FILE, ["sha256", "label", "prediction"]
     images, labels, predicted = (
-        column.to_pylist() for column in parquet.read_table(file, columns=names)
+        column.to_pylist() for column in pq.read_table(file, columns=names)
     )
-    table = parquet.read_table(divided.folder / FILE)
+    table = pq.read_table(divided.folder / FILE)
     assert table["sha256"].to_pylist() == images
     correct = [label == answer for label, answer in zip(labels, predicted, strict=True)]
     slices = []
@@ -115,10 +124,53 @@ def score(scores: Artifact, divided: Artifact, workspace: Workspace) -> Facts:
     return {"slices": slices}
 
 
+def _read_table(validated: Path, columns: Sequence[str]) -> pa.Table:
+    """Columns of the image table of the test images, in the order of the prepared rows."""
+    return pa.concat_tables(image_table.read_split(validated, SPLIT, columns))
+
+
+def _read_columns(
+    source: RawDataset, validated: Path, names: Sequence[str]
+) -> dict[str, list[Any]]:
+    """What is known of each test image, by column; None where nothing is.
+
+    Args:
+        source: The data.
+        validated: The output of `validate`.
+        names: The columns.
+
+    Raises:
+        ValueError: There is no such column, or a file with it cannot be read.
+    """
+    own = [name for name in names if name not in (*FROM_TABLE, *FROM_IMAGE)]
+    found = _read_table(validated, [name for name in FROM_TABLE if name in names]).to_pydict()
+    measured = [name for name in FROM_IMAGE if name in names]
+    if measured:
+        from joblib import cpu_count
+
+        cores = cpu_count()
+        images = read_images(source, validated, SPLIT)
+        facts = list(prefetch(_measure, images, 2 * cores, cores))
+        found |= {name: [of_image.get(name) for of_image in facts] for name in measured}
+    if own:
+        known = ", ".join((*FROM_TABLE, *FROM_IMAGE))
+        otherwise = f"nothing that is known of every image ({known})"
+        rows = _read_table(validated, ["file", "row", "path"])
+        found |= own_columns.read_columns(source, own, rows, "gate.slices", otherwise)
+    return {name: found[name] for name in names}
+
+
+def _measure(image: AcceptedImage) -> dict[str, Any]:
+
+    with Image.open(io.BytesIO(image.data)) as opened:
+        exif, kind = opened.getexif(), opened.format
+    camera = " ".join(str(exif[tag]).strip("\0 ") for tag in (_MAKE, _MODEL) if tag in exif)
+    facts = image_facts.measure(image.data) or {}
+    return {**facts, "camera": camera or None, "format": kind}
+
+
 def _name(values: Sequence[Any]) -> tuple[list[str], dict[str, tuple[float, float]]]:
     """The name of each image's value; and what the names of thirds stand for."""
-    import numpy as np
-
     values = [None if value != value else value for value in values]  # NaN
     given = [value for value in values if value is not None]
     if len({*given}) > MAX_NUMBERS and all(isinstance(value, int | float) for value in given):

@@ -16,14 +16,13 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 
-    # Gives uint8 (n, THUMBNAIL) for the indices of images, int64 (n,).
-    Thumbnails = Callable[[NDArray[np.int64]], NDArray[np.uint8]]
+# Gives uint8 (n, THUMBNAIL) for the indices of images, int64 (n,).
+Thumbnails = Callable[[NDArray[np.int64]], NDArray[np.uint8]]
 
 THUMBNAIL = 16 * 16  # grey pixels
 LARGEST = 32  # difference of two thumbnails of images that look the same, of 255
@@ -40,15 +39,12 @@ _LUMA = (0.299, 0.587, 0.114)  # of red, green and blue in a grey image: ITU-R 6
 _FLAT = 0.01  # grey levels; what is smaller is rounding
 
 
-def shrink(pixels: "NDArray[np.uint8]") -> "NDArray[np.uint8]":
+def shrink(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """An image in as few pixels as its fingerprint needs; a small one is not changed.
 
     Args:
         pixels: uint8 (H, W, C), C being 1 or 3.
     """
-    import numpy as np
-    from PIL import Image
-
     height, width, channels = pixels.shape
     if max(height, width) < 2 * _PIXELS:
         return pixels
@@ -61,8 +57,8 @@ def shrink(pixels: "NDArray[np.uint8]") -> "NDArray[np.uint8]":
 
 
 def fingerprints(
-    images: "Sequence[NDArray[np.uint8]]",
-) -> "tuple[NDArray[np.int64], NDArray[np.uint8]]":
+    images: Sequence[NDArray[np.uint8]],
+) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """The fingerprint of each image, 0 for one in a single colour; and its thumbnail.
 
     Images of one shape are computed together, which takes a tenth of the time.
@@ -73,8 +69,6 @@ def fingerprints(
     Returns:
         int64 (N,), not negative; and uint8 (N, THUMBNAIL).
     """
-    import numpy as np
-
     prints, thumbnails = (
         np.empty(len(images), np.int64),
         np.empty((len(images), THUMBNAIL), np.uint8),
@@ -89,8 +83,8 @@ def fingerprints(
 
 
 def near_duplicates(
-    prints: "NDArray[np.int64]", ranks: "NDArray[np.int64]", thumbnails: "Thumbnails"
-) -> "NDArray[np.int64]":
+    prints: NDArray[np.int64], ranks: NDArray[np.int64], thumbnails: Thumbnails
+) -> NDArray[np.int64]:
     """For each image, one of a higher rank that looks the same.
 
     Args:
@@ -101,8 +95,6 @@ def near_duplicates(
     Returns:
         int64 (N,), the index of the image found, or -1.
     """
-    import numpy as np
-
     others = np.full(len(prints), -1)
     known = np.flatnonzero(prints)
     for rank in np.unique(ranks)[:-1]:
@@ -115,7 +107,7 @@ def near_duplicates(
     return others
 
 
-def look_alikes(prints: "NDArray[np.int64]", thumbnails: "Thumbnails") -> "NDArray[np.int64]":
+def look_alikes(prints: NDArray[np.int64], thumbnails: Thumbnails) -> NDArray[np.int64]:
     """Pairs of images that look the same, enough of them to connect all that do.
 
     Args:
@@ -125,8 +117,6 @@ def look_alikes(prints: "NDArray[np.int64]", thumbnails: "Thumbnails") -> "NDArr
     Returns:
         int64 (2, P), the indices of the images.
     """
-    import numpy as np
-
     known = np.flatnonzero(prints)
     pairs = [np.empty((2, 0), np.int64)]
     for one, other in _near(prints, known, known):
@@ -136,11 +126,9 @@ def look_alikes(prints: "NDArray[np.int64]", thumbnails: "Thumbnails") -> "NDArr
 
 
 def _look_the_same(
-    one: "NDArray[np.int64]", other: "NDArray[np.int64]", thumbnails: "Thumbnails"
-) -> "NDArray[np.bool_]":
+    one: NDArray[np.int64], other: NDArray[np.int64], thumbnails: Thumbnails
+) -> NDArray[np.bool_]:
     """Whether the thumbnails of pairs agree, but for their brightness and contrast."""
-    import numpy as np
-
     same = np.empty(len(one), bool)
     for first in range(0, len(one), _PAIRS):
         part = slice(first, first + _PAIRS)
@@ -153,8 +141,8 @@ def _look_the_same(
 
 
 def _near(
-    prints: "NDArray[np.int64]", of: "NDArray[np.int64]", among: "NDArray[np.int64]"
-) -> "Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]":
+    prints: NDArray[np.int64], of: NDArray[np.int64], among: NDArray[np.int64]
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Pairs of images whose fingerprints differ in a few bits, of a part of the pairs at a time.
 
     Fingerprints are put in order four times, each time by other bits first, and each is compared
@@ -167,8 +155,6 @@ def _near(
         of: int64, the indices of the first images of the pairs.
         among: int64, those of the second images.
     """
-    import numpy as np
-
     bits = prints.view(np.uint64)
     for turn in range(0, 64, 16):
         turned = (bits << np.uint64(turn)) | (bits >> np.uint64(-turn % 64))
@@ -182,50 +168,39 @@ def _near(
             yield one[near], other[near]
 
 
-def _grey(images: "NDArray[np.uint8]") -> "NDArray[np.float32]":
+def _grey(images: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Images (N, H, W, C) as grey ones (N, H, W)."""
-    import numpy as np
-
     grey = np.zeros(images.shape[:3], np.float32)
     for channel, share in enumerate(_LUMA if images.shape[3] == 3 else (1,)):
         grey += images[..., channel] * np.float32(share)
     return grey
 
 
-def _fingerprints(grey: "NDArray[np.float32]") -> "NDArray[np.int64]":
+def _fingerprints(grey: NDArray[np.float32]) -> NDArray[np.int64]:
     """The fingerprints of images (N, H, W)."""
-    import numpy as np
-
     waves = _waves(grey.shape[1]) @ grey @ _waves(grey.shape[2]).T
     bits = waves.reshape(-1, SIDE * SIDE) > _FLAT
     bits[:, 0] = False  # the mean
     return np.packbits(bits, axis=1).view(">i8")[:, 0].astype(np.int64)
 
 
-def _thumbnails(grey: "NDArray[np.float32]") -> "NDArray[np.uint8]":
+def _thumbnails(grey: NDArray[np.float32]) -> NDArray[np.uint8]:
     """The thumbnails of images (N, H, W)."""
-    import numpy as np
-
     small = _scaling(grey.shape[1]) @ grey @ _scaling(grey.shape[2]).T
     return (small + 0.5).clip(0, 255).astype(np.uint8).reshape(-1, THUMBNAIL)
 
 
 @lru_cache
-def _scaling(length: int) -> "NDArray[np.float32]":
+def _scaling(length: int) -> NDArray[np.float32]:
     """The weights of an axis's pixels in each of a thumbnail, float32 (16, length)."""
-    import numpy as np
-    from PIL import Image
-
     one = Image.fromarray(np.eye(length, dtype=np.float32))
     side = math.isqrt(THUMBNAIL)
     return np.asarray(one.resize((length, side), Image.Resampling.BICUBIC))
 
 
 @lru_cache
-def _waves(length: int) -> "NDArray[np.float32]":
+def _waves(length: int) -> NDArray[np.float32]:
     """The cosines of the lowest frequencies over an axis, float32 (SIDE, length)."""
-    import numpy as np
-
     place = (np.arange(length) + 0.5) / length
     waves = np.cos(np.pi * np.arange(SIDE)[:, None] * place) / length
     waves[length:] = 0  # pixels so few do not show these

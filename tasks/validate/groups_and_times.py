@@ -5,32 +5,29 @@ Each is a column of the user's own, or is found in the image's name by a regular
 
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from retrain.workload import is_pattern
-from tasks.data.own_columns import OwnColumns
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from tasks.data.raw_dataset import RawDataset
+from tasks.data.own_columns import read_columns
+from tasks.data.raw_dataset import RawDataset
 
 NEAR_DUPLICATES = "near_duplicates"  # as `data.group`
 EXIF = "exif"  # as `data.time`
 
-Reader = Callable[["pa.Table"], Sequence[Any]]
+Reader = Callable[[pa.Table], Sequence[Any]]
 
 
-def read_groups(group: str | None, source: "RawDataset", root: Path) -> Reader:
+def read_groups(group: str | None, source: RawDataset) -> Reader:
     """A function that gives the group of each image of a table, and None to one without."""
     if group in (None, NEAR_DUPLICATES):
         return lambda images: [None] * len(images)
-    read = _reader("data.group", group, f"neither {NEAR_DUPLICATES} nor {_A_PATTERN}", source, root)
+    read = _reader("data.group", group, f"neither {NEAR_DUPLICATES} nor {_A_PATTERN}", source)
     return lambda images: [_text(value) for value in read(images)]
 
 
-def read_times(time: str | None, source: "RawDataset", root: Path) -> Reader:
+def read_times(time: str | None, source: RawDataset) -> Reader:
     """A function that gives the time of each image of a table, and None where there is none.
 
     Times are numbers, or texts in the order of time.
@@ -39,14 +36,14 @@ def read_times(time: str | None, source: "RawDataset", root: Path) -> Reader:
         return lambda images: [None] * len(images)
     if time == EXIF:
         return lambda images: images["taken"].to_pylist()
-    read = _reader("data.time", time, f"neither {EXIF} nor {_A_PATTERN}", source, root)
+    read = _reader("data.time", time, f"neither {EXIF} nor {_A_PATTERN}", source)
     return lambda images: [_moment(value) for value in read(images)]
 
 
 _A_PATTERN = "a regular expression with a group in parentheses"
 
 
-def _reader(key: str, value: str, otherwise: str, source: "RawDataset", root: Path) -> Reader:
+def _reader(key: str, value: str, otherwise: str, source: RawDataset) -> Reader:
     if is_pattern(value):
         pattern = re.compile(value)
         has_folders = source.format == "folders"
@@ -56,8 +53,7 @@ def _reader(key: str, value: str, otherwise: str, source: "RawDataset", root: Pa
                 images["path"].to_pylist(), images["split"].to_pylist(), strict=True
             )
         ]
-    columns = OwnColumns(source.format, root, [value], key, otherwise)
-    return lambda images: columns.read(images)[value]
+    return lambda images: read_columns(source, [value], images, key, otherwise)[value]
 
 
 def _found(pattern: re.Pattern[str], name: str) -> str | None:

@@ -8,25 +8,19 @@ The tables that Great Expectations checks are `images` (a row per image), `class
 
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator
-from itertools import count, groupby, repeat
+from itertools import count, groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from retrain.workload import Checks, Split
 from tasks.data import image_table
-from tasks.data.splits import SPLITS
-from tasks.validate.fingerprint import THUMBNAIL, look_alikes, near_duplicates
-from tasks.validate.splits import assign_splits
-from tasks.validate.tables import FAULTS, tables
-from tasks.validate.ties import code, connect, equal
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
-    from retrain.workload import Checks, Split
-    from tasks.validate.fingerprint import Thumbnails
+from tasks.data.image_table import SPLITS
+from tasks.validate.fingerprint import THUMBNAIL, Thumbnails, look_alikes, near_duplicates
+from tasks.validate.splits import assign_splits, code, connect, equal
 
 BATCH = 1024  # rows that are Python objects at a time
 
@@ -48,7 +42,7 @@ class ImageDatabase:
         # No run reads the database of a killed one, so nothing has to be safe on disk.
         self._database.execute("PRAGMA journal_mode = OFF")
         self._database.execute("PRAGMA synchronous = OFF")
-        self._database.executescript(tables())
+        self._database.executescript(_tables())
         self._thumbnails = path.with_suffix(".thumbnails").open("wb")
         self._columns = (*image_table.schema().names, "error", "fingerprint")
         self._images = 0
@@ -73,9 +67,9 @@ class ImageDatabase:
 
     def add(
         self,
-        images: "pa.Table",
-        groups: Iterable[str | None] = repeat(None),
-        times: Iterable[str | float | None] = repeat(None),
+        images: pa.Table,
+        groups: Iterable[str | None],
+        times: Iterable[str | float | None],
     ) -> None:
         """Adds images, which are numbered in the order in which they are added.
 
@@ -102,10 +96,8 @@ class ImageDatabase:
         for batch in images["thumbnail"].chunks:
             self._thumbnails.writelines(thumbnail or nothing for thumbnail in batch.to_pylist())
 
-    def _thumbnails_of(self, numbers: "NDArray[np.int64]") -> "Thumbnails":
+    def _thumbnails_of(self, numbers: NDArray[np.int64]) -> Thumbnails:
         """What gives the thumbnails of images, by their places among the numbers of all."""
-        import numpy as np
-
         self._thumbnails.flush()
         every = np.memmap(self._thumbnails.name, np.uint8, "r").reshape(-1, THUMBNAIL)
         return lambda places: every[numbers[places]]
@@ -118,8 +110,6 @@ class ImageDatabase:
         Args:
             near_duplicates: Whether images that look the same are tied, too.
         """
-        import numpy as np
-
         self._change("UPDATE images SET tie = code(pixels) WHERE pixels IS NOT NULL")
         if not (near_duplicates or self.number("SELECT COUNT(member) FROM images")):
             return
@@ -139,11 +129,9 @@ class ImageDatabase:
                 zip(names.tolist(), numbers.tolist(), strict=True),
             )
 
-    def assign_splits(self, fractions: "Split", checks: "Checks", by_time: bool) -> None:
+    def assign_splits(self, fractions: Split, checks: Checks, by_time: bool) -> None:
         """Sets `split` where the data's names define none; see `tasks.validate.splits`."""
-        found = self.select("SELECT DISTINCT split FROM images WHERE split IS NOT NULL")
-        present = {row["split"] for row in found}
-        assign_splits(self._database, present, fractions, checks, by_time)
+        assign_splits(self._database, fractions, checks, by_time)
 
     def learn_labels(self, listed: Collection[str] | None) -> None:
         """Takes the known classes from a list; those of the training split if there is none."""
@@ -156,7 +144,7 @@ class ImageDatabase:
             self._change("INSERT OR IGNORE INTO known VALUES (?)", (label,))
 
     def find(self, column: str) -> None:
-        """Finds the images with a fault, and fills the column about it; see `tables.FAULTS`."""
+        """Finds the images with a fault, and fills the column about it; see `FAULTS`."""
         self._change(FAULTS[column])
 
     def find_near_duplicates(self) -> None:
@@ -165,8 +153,6 @@ class ImageDatabase:
         Sets `near_duplicate`, the number of that image, and `near_duplicate_in`, its split. The
         images that `find_shared` has found are left out.
         """
-        import numpy as np
-
         found = self._database.execute(
             "SELECT image, fingerprint, rank FROM images WHERE error IS NULL AND also_in IS NULL"
         )
@@ -191,7 +177,7 @@ class ImageDatabase:
         """
         self._change(f"INSERT INTO bad SELECT image, ? FROM ({query})", (rule,))
 
-    def count_accepted(self, checks: "Checks") -> None:
+    def count_accepted(self, checks: Checks) -> None:
         """Fills `classes` and `splits`; `classes` has listed classes without an image too."""
         counts = ", ".join(f"SUM(split = '{split}')" for split in SPLITS)
         self._change(
@@ -221,3 +207,73 @@ class ImageDatabase:
     def _units(self, query: str) -> Iterator[list[sqlite3.Row]]:
         for _, rows in groupby(self._database.execute(query), key=itemgetter("unit")):
             yield list(rows)
+
+
+def _html(column: str) -> str:
+    """SQL for a column's text as HTML: Data Docs show the values of a checked column unescaped."""
+    for mark, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        column = f"replace({column}, '{mark}', '{entity}')"
+    return column
+
+
+def _tables() -> str:
+    """SQL that makes the tables, empty."""
+    schema = image_table.schema()
+    types = ["TEXT" if str(field.type) == "string" else "INTEGER" for field in schema]
+    columns = ", ".join(map(" ".join, zip(schema.names, types, strict=True)))
+    return f"""
+CREATE TABLE images (
+    image INTEGER PRIMARY KEY, {columns}, error TEXT, fingerprint INTEGER,
+    member INTEGER, time, tie INTEGER, has_no_time INTEGER,
+    rank INTEGER GENERATED ALWAYS AS (CASE split WHEN 'test' THEN 2 WHEN 'val' THEN 1 ELSE 0 END),
+    unknown_label TEXT, other_label TEXT, also_in TEXT, group_in TEXT,
+    near_duplicate INTEGER, near_duplicate_in TEXT,
+    shorter_side INTEGER GENERATED ALWAYS AS (min(width, height)),
+    longer_side INTEGER GENERATED ALWAYS AS (max(width, height)),
+    error_html TEXT GENERATED ALWAYS AS ({_html("error")}),
+    unknown_label_html TEXT GENERATED ALWAYS AS ({_html("unknown_label")}),
+    other_label_html TEXT GENERATED ALWAYS AS ({_html("other_label")})
+);
+CREATE TABLE known (label TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE bad (image INTEGER, rule INTEGER, PRIMARY KEY (image, rule)) WITHOUT ROWID;
+CREATE TABLE classes (
+    label TEXT PRIMARY KEY, train INTEGER, val INTEGER, test INTEGER, images INTEGER
+) WITHOUT ROWID;
+CREATE TABLE splits (split TEXT, images INTEGER);
+CREATE VIEW near_duplicates AS
+    SELECT one.split, one.path, other.split AS other_split, other.path AS other_path
+    FROM images AS one JOIN images AS other ON one.near_duplicate = other.image
+    WHERE one.image NOT IN (SELECT image FROM bad) ORDER BY one.image;
+"""
+
+
+def _in_later_split(column: str, shared: str, others: str = "TRUE") -> str:
+    """SQL that sets a column to the last split (train, val, test) that shares a value."""
+    return (
+        f"UPDATE images SET {column} = iif(last = 2, 'test', 'val')"
+        f" FROM (SELECT {shared} AS value, MAX(rank) AS last FROM images"
+        f"  WHERE {shared} IS NOT NULL GROUP BY {shared} HAVING last > MIN(rank))"
+        f" WHERE {shared} = value AND rank < last AND {others}"
+    )
+
+
+# The statements that fill the columns about the faults of an image.
+FAULTS = {
+    "has_no_time": "UPDATE images SET has_no_time = 1 WHERE time IS NULL AND error IS NULL",
+    "unknown_label": (
+        "UPDATE images SET unknown_label = label WHERE label NOT IN (SELECT label FROM known)"
+    ),
+    # Another class of an image with the same pixels.
+    "other_label": (
+        "UPDATE images SET other_label = iif(label = first, last, first)"
+        " FROM (SELECT pixels AS shared, MIN(label) AS first, MAX(label) AS last"
+        "  FROM images WHERE pixels IS NOT NULL GROUP BY pixels HAVING first <> last)"
+        " WHERE pixels = shared AND label IS NOT NULL"
+    ),
+    # The same pixels in a later split. The copy in the earlier one is set aside: training loses one
+    # example of many that way, while `test` would lose a row that this model and the one in
+    # production are compared on.
+    "also_in": _in_later_split("also_in", "pixels"),
+    # One of the same tie in a later split, which can be where the data's names define splits.
+    "group_in": _in_later_split("group_in", "tie", "also_in IS NULL"),
+}

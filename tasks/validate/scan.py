@@ -12,7 +12,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
 
 from models.image import inspect
 from retrain import atomic
@@ -22,9 +25,6 @@ from tasks.data import image_table
 from tasks.data.pixels import digest
 from tasks.data.raw_dataset import RawDataset, RawImage, Unit
 from tasks.validate.fingerprint import THUMBNAIL, fingerprints, shrink
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _DATE_TIME, _EXIF, _DATE_TIME_ORIGINAL = 306, 0x8769, 36867  # tags of EXIF
 _TIME = re.compile(r"[1-9]\d{3}:\d\d:\d\d \d\d:\d\d:\d\d")  # a camera without a clock writes zeros
@@ -80,10 +80,8 @@ def scan_units(source: RawDataset, folder: Path, with_times: bool = False) -> li
     return [task.path for task in tasks]
 
 
-def schema() -> "pa.Schema":
+def schema() -> pa.Schema:
     """The columns of a unit's file."""
-    import pyarrow as pa
-
     return pa.schema(
         [
             *image_table.schema(),
@@ -96,8 +94,6 @@ def schema() -> "pa.Schema":
 
 
 def _inspect(source: RawDataset, with_times: bool, task: ScanTask) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     with atomic.replacing(task.path) as aside, pq.ParquetWriter(aside, schema()) as writer:
         images = source.read(task.unit)
@@ -137,8 +133,6 @@ def _rows(unit: int, images: Iterable[RawImage], with_times: bool) -> list[dict[
 
 def _taken(data: bytes) -> str | None:
     """When an image that decodes was taken, from its EXIF data: `2026:11:23 14:55:02`."""
-    from PIL import Image
-
     with Image.open(io.BytesIO(data)) as opened:
         exif = opened.getexif()
     tags = (exif.get_ifd(_EXIF).get(_DATE_TIME_ORIGINAL), exif.get(_DATE_TIME))

@@ -17,11 +17,11 @@ With `data.time`, the newest images are test and those before them val, whatever
 
 import hashlib
 import sqlite3
-from collections.abc import Collection
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from retrain.workload import Checks, Split
+import numpy as np
+from numpy.typing import NDArray
+
+from retrain.workload import Checks, Split
 
 # The images that are divided: the others of a class are set aside as bad ones.
 _DIVIDED = (
@@ -76,21 +76,20 @@ UPDATE images SET split = iif(is_test, 'test', 'val') FROM (
 
 def assign_splits(
     database: sqlite3.Connection,
-    present: Collection[str],
-    fractions: "Split",
-    checks: "Checks",
+    fractions: Split,
+    checks: Checks,
     by_time: bool,
 ) -> None:
     """Sets `split` of the images where the data's names define none.
 
     Args:
         database: With the table `images`.
-        present: The splits that the data has.
         fractions: How much of these images `val` and `test` get.
         checks: How many images of a class a split should have, where there are three times as many.
         by_time: Whether their times decide.
     """
     database.create_function("place", 1, _place, deterministic=True)
+    present = {split for (split,) in database.execute("SELECT DISTINCT split FROM images")}
     values = {
         "val": 0 if "val" in present else fractions.val,
         "test": 0 if "test" in present else fractions.test,
@@ -110,3 +109,32 @@ def _place(tie: int) -> float:
     """A number from 0 to 1, with 52 bits, so that it is a float64 without rounding."""
     digest = hashlib.sha256(tie.to_bytes(8, "big", signed=True)).digest()
     return (int.from_bytes(digest[:8], "big") >> 12) / 2**52
+
+
+def code(text: str) -> int:
+    """A number of 64 bits for a text."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
+
+
+def equal(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Pairs (2, P) of the indices of equal values, enough of them to connect all that are equal."""
+    _, first, which = np.unique(values, return_index=True, return_inverse=True)
+    return np.stack([np.arange(len(values)), first[which]])
+
+
+def connect(pairs: NDArray[np.int64], names: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The smallest name among all that each is connected with.
+
+    Args:
+        pairs: int64 (2, P), indices of those that are connected.
+        names: int64 (N,).
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    links = coo_array((np.ones(pairs.shape[1], bool), tuple(pairs)), shape=(len(names),) * 2)
+    parts, part = connected_components(links, directed=False)
+    smallest = np.full(parts, np.iinfo(np.int64).max)
+    np.minimum.at(smallest, part, names)
+    connected: NDArray[np.int64] = smallest[part]
+    return connected

@@ -7,29 +7,31 @@ unit of the data and a database of all images, so memory does not grow with the 
 
 import shutil
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from retrain.errors import RejectedDataError
-from retrain.step import Chosen, step
+from retrain.runs import console
+from retrain.step import Chosen, Facts, Workspace, step
+from retrain.store import Artifact
+from retrain.workload import Checks, Data, Workload
 from tasks.data import image_table
+from tasks.data.image_table import SET_ASIDE, SPLITS
 from tasks.data.raw_dataset import READERS, open_raw_dataset
-from tasks.data.splits import SPLITS
-from tasks.validate import groups_and_times, suite
+from tasks.validate import groups_and_times
 from tasks.validate.image_database import ImageDatabase
 from tasks.validate.scan import scan_units
 
 if TYPE_CHECKING:
-    from retrain.step import Facts, Workspace
-    from retrain.store import Artifact
-    from retrain.workload import Checks, Data, Workload
     from tasks.validate.suite import Finding
 
-QUARANTINED = "quarantined.parquet"
 NEAR_DUPLICATES = "near_duplicates.csv"
 MAX_LISTED = 10_000
 EXAMPLES = 5
@@ -44,7 +46,7 @@ EXAMPLES = 5
     libraries=("great-expectations", "pillow", "pyarrow"),
     imports=("great_expectations",),
 )
-def validate(data: "Data", checks: "Checks", pulled: "Artifact", workspace: "Workspace") -> "Facts":
+def validate(data: Data, checks: Checks, pulled: Artifact, workspace: Workspace) -> Facts:
     """Checks every image, every class and every split.
 
     Writes `images.parquet`, the accepted images, as `tasks/data/image_table.py` defines it;
@@ -66,9 +68,8 @@ def validate(data: "Data", checks: "Checks", pulled: "Artifact", workspace: "Wor
         exif = data.time == groups_and_times.EXIF
         files = scan_units(source, workspace.scratch / "inspected", with_times=exif)
         with closing(ImageDatabase(workspace.scratch / "images.sqlite")) as database:
-            root = pulled.folder / "data"
-            groups = groups_and_times.read_groups(data.group, source, root)
-            times = groups_and_times.read_times(data.time, source, root)
+            groups = groups_and_times.read_groups(data.group, source)
+            times = groups_and_times.read_times(data.time, source)
             _fill(database, files, groups, times)
             _divide(database, data, checks)
             return _judge(database, checks, workspace)
@@ -84,8 +85,6 @@ def _fill(
     times: groups_and_times.Reader,
 ) -> None:
     """Fills the database with all images, from the files of the scan."""
-    import pyarrow.parquet as pq
-
     for file in files:
         # Threads or reading in advance would take more memory and save no time.
         with pq.ParquetFile(file, pre_buffer=False) as parquet:
@@ -93,7 +92,7 @@ def _fill(
         database.add(images, groups(images), times(images))
 
 
-def _divide(database: ImageDatabase, data: "Data", checks: "Checks") -> None:
+def _divide(database: ImageDatabase, data: Data, checks: Checks) -> None:
     """Assigns the images to the splits that the data lacks, and finds those with a fault."""
     members = database.number("SELECT COUNT(member) FROM images")
     if data.group not in (None, groups_and_times.NEAR_DUPLICATES) and not members:
@@ -111,7 +110,9 @@ def _divide(database: ImageDatabase, data: "Data", checks: "Checks") -> None:
     database.find_near_duplicates()
 
 
-def _judge(database: ImageDatabase, checks: "Checks", workspace: "Workspace") -> "Facts":
+def _judge(database: ImageDatabase, checks: Checks, workspace: Workspace) -> Facts:
+    from tasks.validate import suite
+
     suites = suite.SuiteRunner(database.path, workspace.report / "data_docs")
     bad = suites.check("images", "image", suite.image_rules(checks))
     for finding in bad:
@@ -172,16 +173,13 @@ def _write(bad: "Sequence[Finding]", database: ImageDatabase, folder: Path) -> l
     Returns:
         A line for each finding, with the first of its images.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     reasons = {finding.number: finding.rule.reason for finding in bad}
     examples: dict[int, list[str]] = defaultdict(list)
     good_columns = image_table.schema()
     bad_columns = good_columns.append(pa.field("reason", pa.string()))
     with (
         pq.ParquetWriter(folder / image_table.FILE_NAME, good_columns) as good_writer,
-        pq.ParquetWriter(folder / QUARANTINED, bad_columns) as bad_writer,
+        pq.ParquetWriter(folder / SET_ASIDE, bad_columns) as bad_writer,
     ):
         for images in database.accepted():
             columns = [*map(pa.array, zip(*images, strict=True), good_columns.types)]
@@ -215,16 +213,25 @@ def _line(finding: "Finding", examples: Sequence[str]) -> str:
     )
 
 
-def _reject(lines: Sequence[str], workspace: "Workspace") -> str:
+def _reject(lines: Sequence[str], workspace: Workspace) -> str:
     """Saves the report and makes the message: a line for each expectation that failed."""
     saved = workspace.project.state / "rejected" / workspace.workload
     shutil.rmtree(saved, ignore_errors=True)
     shutil.copytree(workspace.report / "data_docs", saved / "data_docs")
-    shutil.copy(workspace.folder / QUARANTINED, saved)
-    everything = f"All of them: {saved / QUARANTINED} and {saved / 'data_docs/index.html'}"
+    shutil.copy(workspace.folder / SET_ASIDE, saved)
+    everything = f"All of them: {saved / SET_ASIDE} and {saved / 'data_docs/index.html'}"
     return "\n".join(["The data is rejected:", *lines, everything])
 
 
 @validate.chooses
-def _chosen(workload: "Workload", pulled: "Artifact") -> Chosen:
+def _chosen(workload: Workload, pulled: Artifact) -> Chosen:
     return Chosen(modules=(READERS[pulled.facts["format"]],))
+
+
+def say_near_duplicates(document: Mapping[str, Any]) -> None:
+    """Shows how many images look like one that is held out from them, if there are any."""
+    if count := document["data"]["near_duplicates"]:
+        console.say(
+            f"{count:,} images look like one of a split held out from theirs: {NEAR_DUPLICATES} "
+            "beside the Data Docs lists them."
+        )

@@ -10,16 +10,13 @@ NULL, and what is wrong with a string has a separate column.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from sqlite3 import Row
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import great_expectations as gx
+import great_expectations as gx
+from great_expectations import expectations as gxe
 
-    from retrain.workload import Checks
-
+from retrain.workload import Checks
 
 # What can be done about classes and splits with too few images.
 REMEDY = (
@@ -40,7 +37,7 @@ class Rule:
     """
 
     fault: str
-    expectation: "gx.expectations.Expectation"
+    expectation: gx.expectations.Expectation
     reason: Callable[[Row], str]
 
 
@@ -63,10 +60,8 @@ class Finding:
     query: str
 
 
-def image_rules(checks: "Checks") -> list[Rule]:
+def image_rules(checks: Checks) -> list[Rule]:
     """What is expected of each image."""
-    from great_expectations import expectations as gxe
-
     return [
         Rule(
             "images that do not decode",
@@ -97,10 +92,8 @@ def image_rules(checks: "Checks") -> list[Rule]:
     ]
 
 
-def _shared_rules(checks: "Checks") -> list[Rule]:
+def _shared_rules(checks: Checks) -> list[Rule]:
     """What is expected of each image beside the others."""
-    from great_expectations import expectations as gxe
-
     return [
         Rule(
             "images that a split held out from theirs has too",
@@ -133,45 +126,31 @@ def _shared_rules(checks: "Checks") -> list[Rule]:
     ]
 
 
-def class_rules(checks: "Checks") -> list[Rule]:
+def class_rules(checks: Checks) -> list[Rule]:
     """What is expected of each class: how many images it has in all, and in each split."""
-    from great_expectations import expectations as gxe
-
     fewest = checks.min_images_per_class_and_split
+    # A class that a model is not trained on, or not tested on, is never fit to be served.
+    of_split = {"train": max(fewest, 1), "val": fewest, "test": max(fewest, 1)}
     return [
-        Rule(
-            f"classes with fewer images than checks.min_images_per_class "
-            f"{checks.min_images_per_class}",
-            gxe.ExpectColumnValuesToBeBetween(
-                column="images", min_value=checks.min_images_per_class
-            ),
-            lambda row: f"{row['label']} has {row['images']}",
-        ),
+        _fewest("images", "checks.min_images_per_class", checks.min_images_per_class),
         *(
-            Rule(
-                f"classes with fewer images in {split} than "
-                f"checks.min_images_per_class_and_split {least}",
-                gxe.ExpectColumnValuesToBeBetween(column=split, min_value=least),
-                partial(_images_in, split),
-            )
-            # A class that a model is not trained on, or not tested on, is never fit to be served.
-            for split, least in (
-                ("train", max(fewest, 1)),
-                ("val", fewest),
-                ("test", max(fewest, 1)),
-            )
+            _fewest(split, "checks.min_images_per_class_and_split", least, f" in {split}")
+            for split, least in of_split.items()
         ),
     ]
 
 
-def _images_in(split: str, row: Row) -> str:
-    return f"{row['label']} has {row[split]}"
+def _fewest(column: str, parameter: str, least: int, where: str = "") -> Rule:
+    """The rule about the least number in a column of the table of classes."""
+    return Rule(
+        f"classes with fewer images{where} than {parameter} {least}",
+        gxe.ExpectColumnValuesToBeBetween(column=column, min_value=least),
+        lambda row: f"{row['label']} has {row[column]}",
+    )
 
 
 def split_rules() -> list[Rule]:
     """What is expected of each split."""
-    from great_expectations import expectations as gxe
-
     return [
         Rule(
             "splits without an image",
@@ -191,8 +170,6 @@ class SuiteRunner:
             database: The SQLite file with the tables.
             docs: The folder of the Data Docs: HTML to open at `index.html`.
         """
-        import great_expectations as gx
-
         self._context = gx.get_context(mode="ephemeral")
         self._context.variables.progress_bars = {"globally": False}
         for site in self._context.get_site_names():  # the default site, in a temporary folder
@@ -224,8 +201,6 @@ class SuiteRunner:
         Returns:
             The rules that failed, in their order.
         """
-        import great_expectations as gx
-
         asset = self._source.add_table_asset(table, table_name=table)
         for rule in rules:
             rule.expectation.notes = rule.fault
@@ -242,25 +217,16 @@ class SuiteRunner:
                 "return_unexpected_index_query": True,
             }
         )
+        results = {result.expectation_config.notes: result for result in outcome.results}
         findings = []
         for number, rule in enumerate(rules):
-            [result] = [
-                result
-                for result in outcome.results
-                if result.expectation_config.notes == rule.fault
-            ]
-            if not result.success:
+            found = results[rule.fault]
+            if not found.success:
                 # Absent if the expectation itself raised; the result then has its traceback.
-                assert "unexpected_index_query" in result.result, result.exception_info
-                findings.append(
-                    Finding(
-                        rule,
-                        number,
-                        result.result["element_count"],
-                        result.result["unexpected_count"],
-                        result.result["unexpected_index_query"].rstrip(";"),
-                    )
-                )
+                assert "unexpected_index_query" in found.result, found.exception_info
+                query = found.result["unexpected_index_query"].rstrip(";")
+                counts = (found.result["element_count"], found.result["unexpected_count"])
+                findings.append(Finding(rule, number, *counts, query))
         return findings
 
     def write_docs(self) -> None:

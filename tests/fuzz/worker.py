@@ -21,7 +21,7 @@ from retrain.params import load_workload
 from retrain.project import find_project
 from retrain.runs.one_step import run_one
 from retrain.store import Store
-from tasks.data.accepted_images import read_images
+from tasks.data.image_table import read_images
 from tasks.data.raw_dataset import open_raw_dataset
 
 LENIENT = {"max_bad_fraction": 0.99, "min_images_per_class": 1, "min_side": 1}

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ FACTS = {"format": "folders", "storage": "pixels"}
 PROGRAM = """
 import json, sys
 from pathlib import Path
-from tests.tasks.test_keys import plans
+from tests.tasks.test_keys import differing, plans
 
 root = Path.cwd()
 before = plans(root)
@@ -35,8 +36,7 @@ changed = {}
 for name in json.loads(sys.argv[1]):
     text = (root / name).read_text()
     (root / name).write_text(text + "EDITED = True\\n")
-    after = plans(root)
-    changed[name] = [step for step in after if after[step].key != before[step].key]
+    changed[name] = differing(before, plans(root))
     (root / name).write_text(text)
 print(json.dumps(changed))
 """
@@ -96,6 +96,11 @@ def step_plan(name: str, workload: Workload, facts: dict, tracked: bool = True) 
     return plan(STEPS[name], workload, inputs)
 
 
+def differing(one: dict[str, Plan], other: dict[str, Plan]) -> list[str]:
+    """The steps whose keys differ."""
+    return [name for name in CACHED if one[name].key != other[name].key]
+
+
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory):
     """The steps whose key an edit of a file changes, by the file's name."""
@@ -120,15 +125,17 @@ def test_an_edit_runs_again_what_it_changes_and_nothing_else(changed, file):
     assert changed[file] == EDITS[file]
 
 
-def test_another_number_of_threads_is_another_training():
-    one, two = (plans(ROOT, **{"scale.threads": threads}) for threads in (1, 2))
-    assert [name for name in CACHED if one[name].key != two[name].key] == ["train"]
-    assert two["train"].config["scale.threads"] == 2
-
-
-def test_how_checkpoints_are_written_and_kept_is_in_no_key():
-    others = {"scale.checkpoint_seconds": 1.0, "scale.keep_checkpoints": 5}
-    assert plans(ROOT, **others) == plans(ROOT)
+@pytest.mark.parametrize(
+    ("parameters", "steps"),
+    [
+        ({"scale.threads": 2}, ["train"]),
+        ({"scale.checkpoint_seconds": 1.0, "scale.keep_checkpoints": 5}, []),
+        ({"gate.approval": "manual"}, []),
+    ],
+)
+def test_a_parameter_changes_the_keys_of_the_steps_whose_output_it_changes(parameters, steps):
+    one = {"scale.threads": 1}
+    assert differing(plans(ROOT, **one), plans(ROOT, **one | parameters)) == steps
 
 
 def test_other_pretrained_weights_in_the_same_folder_are_another_training(tmp_path):
@@ -139,7 +146,7 @@ def test_other_pretrained_weights_in_the_same_folder_are_another_training(tmp_pa
         (tmp_path / "model.safetensors").write_bytes(weights)
         found.append(plans(ROOT, **start))
     one, two, again = found
-    assert [name for name in CACHED if one[name].key != two[name].key] == ["train"]
+    assert differing(one, two) == ["train"]
     assert "model.pretrained_version" in difference(one["train"], two["train"])
     assert again == one
 
@@ -154,49 +161,40 @@ def test_a_family_counts_only_where_it_is_trained():
 
 
 def test_another_head_and_another_training_embed_nothing_again():
-    def key(**overrides):
+    def embed(**overrides):
         workload = load_workload(ROOT / "params.yaml", "doggos", overrides)
-        return step_plan("embed", workload, FACTS).key
+        return step_plan("embed", workload, FACTS)
 
     same = {"model.hidden": 64, "model.dropout": 0.1, "train.lr": 0.1, "train.seed": 3}
-    assert key(**same) == key()
+    assert embed(**same) == embed()
     commit = "0" * 40
     for name, value in (
         ("model.pretrained", f"openai/clip-vit-base-patch32@{commit}"),
         ("evaluate.precision", "fp32" if has_bf16() else "bf16"),
     ):
-        assert key(**{name: value}) != key(), name
-
-
-def test_the_head_on_embeddings_does_not_belong_to_the_step_that_embeds():
-    doggos = load_workload(ROOT / "params.yaml", "doggos")
-    embed, train = (step_plan(name, doggos, FACTS) for name in ("embed", "train"))
-    assert "models.backbone" in embed.code
-    assert "models.embedding_head" in train.code.keys() - embed.code.keys()
+        assert embed(**{name: value}).key != embed().key, name
+    train = step_plan("train", load_workload(ROOT / "params.yaml", "doggos"), FACTS)
+    assert "models.backbone" in embed().code
+    assert "models.embedding_head" in train.code.keys() - embed().code.keys()
     assert [*train.inputs] == ["embed", "start"]
 
 
-def test_a_function_of_the_user_s_counts_and_so_does_that_of_its_network():
+def test_a_function_of_the_user_s_counts_with_its_network_and_their_libraries():
     custom = load_workload(ROOT / "params.yaml", "custom")
     other = {"function": "examples.accelerate_loop:train"}
     other = custom.model_copy(update={"train": custom.train.model_copy(update=other)})
-    train, other_train = (step_plan("train", each, FACTS).code.keys() for each in (custom, other))
-    assert {"examples.network", "examples.ported", "models.custom"} <= train
-    assert "tasks.train.loops.torch" not in train
-    assert other_train - train == {"examples.accelerate_loop"}
-    code = step_plan("evaluate", custom, FACTS).code
-    assert "examples.network" in code
-    assert "examples.ported" not in code
-
-
-def test_the_libraries_that_only_a_user_s_code_imports_count():
-    custom = load_workload(ROOT / "params.yaml", "custom")
-    other = {"function": "examples.accelerate_loop:train"}
-    other = custom.model_copy(update={"train": custom.train.model_copy(update=other)})
+    train, other_train = (step_plan("train", each, FACTS) for each in (custom, other))
+    code = train.code.keys()
+    assert {"examples.network", "examples.ported", "models.custom"} <= code
+    assert "tasks.train.loops.torch" not in code
+    assert other_train.code.keys() - code == {"examples.accelerate_loop"}
     own = {"numpy", "safetensors", "torch", "transformers"}
-    assert step_plan("train", custom, FACTS).libraries.keys() == own | {"ray"}
-    assert step_plan("train", other, FACTS).libraries.keys() == own | {"accelerate", "ray"}
-    assert "ray" not in step_plan("evaluate", custom, FACTS).libraries  # nor the network's module
+    assert train.libraries.keys() == own | {"ray"}
+    assert other_train.libraries.keys() == own | {"accelerate", "ray"}
+    evaluate = step_plan("evaluate", custom, FACTS)  # which takes the network alone
+    assert "examples.network" in evaluate.code
+    assert "examples.ported" not in evaluate.code
+    assert "ray" not in evaluate.libraries
     vit = load_workload(ROOT / "params.yaml", "vit")
     assert step_plan("train", vit, FACTS).libraries.keys() == own
 
@@ -208,12 +206,8 @@ def test_the_decoder_of_raw_images_counts_only_where_a_training_streams_them():
     }
     assert "tasks.data.parquet_files" not in source["train"].code
     assert source["evaluate"] == pixels["evaluate"]
-
-
-def test_a_training_depends_on_the_raw_data_only_through_what_was_prepared():
-    for storage in ("pixels", "source"):
-        planned = plans(ROOT, FACTS | {"storage": storage})["train"]
-        assert planned.inputs.keys() == {"preprocess", "start"}
+    for planned in (pixels, source):  # of the raw data only what was prepared
+        assert planned["train"].inputs.keys() == {"preprocess", "start"}
 
 
 def test_a_new_version_of_great_expectations_checks_the_data_again(monkeypatch):
@@ -224,41 +218,36 @@ def test_a_new_version_of_great_expectations_checks_the_data_again(monkeypatch):
     before = plans(ROOT)
     newer = {"great-expectations": "9.9"}
     monkeypatch.setattr(outputs, "version", lambda name: newer.get(name) or version(name))
-    after = plans(ROOT)
-    assert [name for name in CACHED if before[name].key != after[name].key] == ["validate"]
-
-
-def test_whether_a_person_approves_changes_no_key_of_a_cached_step():
-    vit = load_workload(ROOT / "params.yaml", "vit")
-    manual = vit.model_copy(update={"gate": vit.gate.model_copy(update={"approval": "manual"})})
-    for name in CACHED:
-        assert step_plan(name, manual, FACTS).key == step_plan(name, vit, FACTS).key
+    assert differing(before, plans(ROOT)) == ["validate"]
 
 
 def test_dvc_knows_the_modules_of_each_stage():
-    workload = load_workload(ROOT / "params.yaml", "vit")
-    data = workload.data
-    elsewhere = ({"path": "/x"}, {"path": "s3://x"}, {"path": "me/x", "format": "hub"})
-    workloads = [workload] + [
-        workload.model_copy(update={"data": data.model_copy(update=each)}) for each in elsewhere
-    ]
-    names = ("mnist", "custom", "doggos")
-    workloads += [load_workload(ROOT / "params.yaml", name) for name in names]
-    changes = workload.train.model_copy(
-        update={"augment": Augment(crop=0.5, erasing=0.1, mixup=0.2)}
+    def with_part(part, **changes):
+        return vit.model_copy(update={part: getattr(vit, part).model_copy(update=changes)})
+
+    vit, *others = (
+        load_workload(ROOT / "params.yaml", name) for name in ("vit", "mnist", "custom", "doggos")
     )
-    workloads.append(workload.model_copy(update={"train": changes}))
-    loader = workload.scale.model_copy(update={"ingest": "dataloader"})
-    workloads.append(workload.model_copy(update={"scale": loader}))
+    workloads = [
+        *(vit, *others),
+        with_part("data", path="/x"),
+        with_part("data", path="s3://x"),
+        with_part("data", path="me/x", format="hub"),
+        with_part("train", augment=Augment(crop=0.5, erasing=0.1, mixup=0.2)),
+        with_part("scale", ingest="dataloader"),
+    ]
     stages = YAML(typ="safe", pure=True).load((ROOT / "dvc.yaml").read_text())["stages"]
+    data = [
+        {"format": kind, "storage": storage}
+        for kind in ("parquet", "folders", "webdataset")
+        for storage in ("pixels", "source")
+    ]
     for name in (*CACHED, "embed"):
-        modules = set()
-        for each in workloads:
-            for kind in ("parquet", "folders", "webdataset"):
-                for storage in ("pixels", "source"):
-                    facts = {"format": kind, "storage": storage}
-                    tracked = each.data == data
-                    modules |= set(step_plan(name, each, facts, tracked).code)
+        modules = {
+            module
+            for each, facts in product(workloads, data)
+            for module in step_plan(name, each, facts, tracked=each.data == vit.data).code
+        }
         folders = [each for each in stages[name]["do"]["deps"] if not each.endswith(".json")]
         assert all((ROOT / each).exists() for each in folders)
         files = {Path(module.replace(".", "/")) for module in modules}

@@ -17,8 +17,12 @@ from retrain.store import Artifact
 def png(number: int, width: int = 8, height: int = 8) -> bytes:
     """A grey image of its own for each number."""
     pixels = np.random.default_rng(number).integers(0, 256, (height, width), np.uint8)
+    return encoded(Image.fromarray(pixels), "PNG")
+
+
+def encoded(image: Image.Image, kind: str, **options) -> bytes:
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
+    image.save(buffer, kind, **options)
     return buffer.getvalue()
 
 

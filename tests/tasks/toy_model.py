@@ -1,7 +1,6 @@
 """Prepared images and a small network, as `preprocess` and `train` leave them."""
 
 import hashlib
-import io
 import json
 from collections import Counter
 from pathlib import Path
@@ -14,6 +13,7 @@ from PIL import Image
 
 from retrain import tracking
 from retrain.project import Project
+from retrain.registry.versions import ModelVersion
 from retrain.step import Workspace
 from retrain.store import Artifact
 from tasks.data import image_table, package
@@ -22,7 +22,7 @@ from tasks.data.pixels import digest, digest_of
 from tasks.data.predictions import read
 from tasks.data.shards import shard_name
 from tasks.evaluate import predictions
-from tests.tasks.toy_data import write_parquet
+from tests.tasks.toy_data import encoded, write_parquet
 
 SIZE = 8
 IMAGES = {"size": SIZE, "channels": 1, "resize": "crop"}
@@ -30,6 +30,11 @@ LABELS = ("ant", "bee", "cat", "dog")
 SETTINGS = {"patch_size": 4, "hidden_size": 16, "layers": 1, "heads": 2}
 
 
+VERSION = ModelVersion(
+    name="toy", weights="w", package_digest="0" * 64, train_digest="t", train_key=None, start=None,
+    family="vit", images={}, classes=None, metrics={}, data=None, commit=None, run_id="r",
+    version=1, aliases=(), verdict=None, created="",
+)  # fmt: skip
 HISTORY = [
     {
         "epoch": epoch,
@@ -49,9 +54,7 @@ def pixels(rows: int, seed: int = 0) -> np.ndarray:
 
 
 def png(image: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(image[..., 0]).save(buffer, "PNG")
-    return buffer.getvalue()
+    return encoded(Image.fromarray(image[..., 0]), "PNG")
 
 
 def write_prepared(folder: Path, rows: int, labels=LABELS, shard: int = 17) -> Artifact:

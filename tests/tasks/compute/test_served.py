@@ -5,7 +5,7 @@ from importlib.metadata import version
 import pytest
 
 from tasks.compute import served
-from tasks.data.accepted_images import AcceptedImage
+from tasks.data.image_table import AcceptedImage
 
 
 @pytest.mark.slow

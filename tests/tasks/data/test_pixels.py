@@ -4,22 +4,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.image import inspect
-from tasks.data.pixels import digest
+from tasks.data.pixels import digest, digest_of as identity
+from tests.tasks.toy_data import encoded
 
 PHOTO = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8)).resize(
     (600, 400), Image.Resampling.BICUBIC
 )
-
-
-def encoded(image: Image.Image, kind: str, **options) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
-
-
-def identity(data: bytes) -> str:
-    return digest(inspect(data)[1])
 
 
 def jpeg(mode, **options):

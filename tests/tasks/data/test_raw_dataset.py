@@ -6,16 +6,23 @@ import pyarrow.parquet as pq
 import pytest
 
 from retrain.workload import Data
-from tasks.data import raw_dataset as source_module
-from tasks.data.raw_dataset import open_raw_dataset
+from tasks.data import raw_dataset
+from tasks.data.raw_dataset import open_raw_dataset, unit_of
 from tests.tasks.toy_data import png, pulled, write_files, write_parquet
 
-DATA = Data(path="data")
+
+def opened(folder, format, **columns):
+    return open_raw_dataset(Data(path="data", **columns), pulled(folder, format))
 
 
-def read(folder, format, data=DATA):
-    source = open_raw_dataset(data, pulled(folder, format))
+def read(folder, format, **columns):
+    source = opened(folder, format, **columns)
     return [image for unit in source.units() for image in source.read(unit)]
+
+
+def write_table(folder, columns, **options):
+    (folder / "data").mkdir(exist_ok=True)
+    pq.write_table(pa.table(columns), folder / "data/a.parquet", **options)
 
 
 @pytest.mark.parametrize(
@@ -55,25 +62,29 @@ def test_parquet_rows_come_in_order_of_the_files_and_rows(tmp_path):
     ]
 
 
-def test_units_are_whole_row_groups_of_a_thousand_images_and_few_in_number(tmp_path, monkeypatch):
-    count = 2_500
-    write_parquet(tmp_path / "data/a.parquet", [b"x"] * count, ["c"] * count, row_group_size=100)
-    source = open_raw_dataset(DATA, pulled(tmp_path, "parquet"))
+@pytest.mark.parametrize("row_group_size", [230, 100])
+def test_units_are_row_groups_or_parts_of_long_ones(tmp_path, monkeypatch, row_group_size):
+    images = [png(number) for number in range(230)]
+    labels = [str(number) for number in range(230)]
+    write_parquet(tmp_path / "data/a.parquet", images, labels, row_group_size=row_group_size)
+    monkeypatch.setattr(raw_dataset, "WORTH_ROWS", 10)
+    monkeypatch.setattr(raw_dataset, "MAX_UNIT_ROWS", 90)
+    source = opened(tmp_path, "parquet")
     units = source.units()
-    assert [unit.rows for unit in units] == [1000, 1000, 500]
-    assert [image.row for unit in units for image in source.read(unit)] == list(range(count))
-    monkeypatch.setattr(source_module, "WORTH_ROWS", 1)
-    monkeypatch.setattr(source_module, "UNITS", 4)
-    assert [unit.rows for unit in source.units()] == [700, 700, 700, 400]
+    assert len(units) > 2
+    assert max(unit.rows for unit in units) <= 90
+    found = [image for unit in units for image in source.read(unit)]
+    assert [(image.row, image.label, image.data) for image in found] == [
+        (row, labels[row], images[row]) for row in range(230)
+    ]
+    some = [("a.parquet", row) for row in (3, 99, 100, 229)]
+    assert [image.row for image in source.read(unit_of(some))] == [3, 99, 100, 229]
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view()])
 def test_a_plain_column_of_bytes_is_read(tmp_path, kind):
-    (tmp_path / "data").mkdir()
-    table = pa.table({"png": pa.array([png(1), None], kind), "class": ["a", "b"]})
-    pq.write_table(table, tmp_path / "data/a.parquet")
-    data = Data(path="data", image_column="png", label_column="class")
-    found = read(tmp_path, "parquet", data)
+    write_table(tmp_path, {"png": pa.array([png(1), None], kind), "class": ["a", "b"]})
+    found = read(tmp_path, "parquet", image_column="png", label_column="class")
     assert [(image.data, image.label) for image in found] == [(png(1), "a"), (b"", "b")]
 
 
@@ -99,10 +110,8 @@ def test_labels_become_names(tmp_path, labels, names, expected):
     [(("image", "label"), "a"), (("img", "label"), "a"), (("image", "labels", "label"), "b")],
 )
 def test_the_usual_names_of_columns_are_understood(tmp_path, columns, label):
-    (tmp_path / "data").mkdir()
     images, *labels = columns
-    table = {images: [png(1)]} | dict(zip(labels, (["a"], ["b"]), strict=False))
-    pq.write_table(pa.table(table), tmp_path / "data/a.parquet")
+    write_table(tmp_path, {images: [png(1)]} | dict(zip(labels, (["a"], ["b"]), strict=False)))
     [image] = read(tmp_path, "parquet")
     assert (image.data, image.label) == (png(1), label)
 
@@ -130,60 +139,44 @@ IMAGES, LABELS = pa.array([png(1), png(2)]), pa.array(["cat", "dog"])
 def test_a_column_that_is_missing_or_of_another_type_is_named(
     tmp_path, image, label, columns, fault
 ):
-    write_table(tmp_path, pa.table({"image": image, "label": label}))
+    write_table(tmp_path, {"image": image, "label": label})
     with pytest.raises(ValueError, match=f"^a.parquet.*{fault}"):
-        read(tmp_path, "parquet", Data(path="data", **columns))
+        read(tmp_path, "parquet", **columns)
 
 
-def no_utf8() -> pa.Array:
-    """Two strings, which are checked by nobody when they are made."""
-    offsets = pa.array([0, 1, 2], pa.int32()).buffers()[1]
-    return pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"\xff\xfe")])
+def table_bytes(label, **options) -> bytes:
+    """A Parquet file with two images."""
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"image": IMAGES, "label": label}), buffer, **options)
+    return buffer.getvalue()
+
+
+def overwritten(content: bytes, begin: int, count: int) -> bytes:
+    return content[:begin] + bytes([255] * count) + content[begin + count :]
+
+
+WHOLE = table_bytes(LABELS)
+FOOTER = len(WHOLE) - 8 - int.from_bytes(WHOLE[-8:-4], "little")
+NO_UTF8 = pa.Array.from_buffers(
+    pa.string(), 2, [None, LABELS.slice(0, 2).buffers()[1], pa.py_buffer(b"\xff" * 6)]
+)
 
 
 @pytest.mark.parametrize(
-    ("image", "label"),
+    ("content", "fault"),
     [
-        (pa.StructArray.from_arrays([IMAGES, no_utf8()], ["bytes", "path"]), LABELS),
-        (IMAGES, no_utf8()),
+        (b"PAR1 and nothing more", "no Parquet file"),
+        (b"", "no Parquet file"),
+        (overwritten(WHOLE, FOOTER + 10, 30), "no Parquet file"),
+        (overwritten(table_bytes(LABELS, compression="zstd"), 20, 60), "broken"),
+        (table_bytes(NO_UTF8), "broken: 'utf-8'"),
     ],
 )
-def test_text_that_is_not_utf8_is_named(tmp_path, image, label):
-    write_table(tmp_path, pa.table({"image": image, "label": label}))
-    with pytest.raises(ValueError, match=r"^a.parquet is broken: 'utf-8' .*$"):
-        read(tmp_path, "parquet")
-
-
-def write_table(tmp_path, table, **options):
-    (tmp_path / "data").mkdir(exist_ok=True)
-    pq.write_table(table, tmp_path / "data/a.parquet", **options)
-
-
-def broken_footer() -> bytes:
-    buffer = io.BytesIO()
-    pq.write_table(pa.table({"image": [png(1)], "label": ["cat"]}), buffer)
-    whole = bytearray(buffer.getvalue())
-    begin = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
-    whole[begin + 10 : begin + 40] = bytes([255] * 30)
-    return bytes(whole)
-
-
-@pytest.mark.parametrize("content", [b"PAR1 and nothing more", b"", broken_footer()])
-def test_a_broken_parquet_file_is_named(tmp_path, content):
+def test_a_broken_parquet_file_is_named(tmp_path, content, fault):
     write_files(tmp_path / "data", {"a.parquet": content})
-    with pytest.raises(ValueError, match=r"^a.parquet is no Parquet file: .*$") as error:
+    with pytest.raises(ValueError, match=f"^a.parquet is {fault}.*$") as error:
         read(tmp_path, "parquet")
     assert "\n" not in str(error.value)
-
-
-def test_a_parquet_file_with_a_broken_page_is_named(tmp_path):
-    path = tmp_path / "data/a.parquet"
-    write_parquet(path, [png(number) for number in range(50)], ["cat"] * 50, compression="zstd")
-    damaged = bytearray(path.read_bytes())
-    damaged[200:2000] = bytes(1800)
-    path.write_bytes(damaged)
-    with pytest.raises(ValueError, match=r"a.parquet is broken"):
-        read(tmp_path, "parquet")
 
 
 @pytest.mark.parametrize(
@@ -243,33 +236,14 @@ def test_a_file_before_a_folder_of_nearly_its_name_comes_first(tmp_path):
 
 def test_units_of_files_are_as_many_as_spread_well_and_know_their_size(tmp_path, monkeypatch):
     write_files(tmp_path / "data", {f"a/{number:02}": bytes(number + 1) for number in range(25)})
-    monkeypatch.setattr(source_module, "WORTH_ROWS", 3)
-    source = open_raw_dataset(DATA, pulled(tmp_path, "folders"))
+    monkeypatch.setattr(raw_dataset, "WORTH_ROWS", 3)
+    source = opened(tmp_path, "folders")
     units = source.units()
     assert [unit.rows for unit in units] == [3] * 8 + [1]
     assert sum(unit.bytes for unit in units) == sum(range(1, 26))
-    assert [image.file for unit in units for image in source.read(unit)] == [
-        f"a/{number:02}" for number in range(25)
-    ]
-    monkeypatch.setattr(source_module, "UNITS", 4)
+    assert [len(image.data) for unit in units for image in source.read(unit)] == [*range(1, 26)]
+    monkeypatch.setattr(raw_dataset, "UNITS", 4)
     assert [unit.rows for unit in source.units()] == [9, 9, 7]
-
-
-@pytest.mark.parametrize("row_group_size", [230, 100])
-def test_a_long_row_group_is_read_in_parts(tmp_path, monkeypatch, row_group_size):
-    images = [png(number) for number in range(230)]
-    labels = [str(number) for number in range(230)]
-    write_parquet(tmp_path / "data/a.parquet", images, labels, row_group_size=row_group_size)
-    monkeypatch.setattr(source_module, "WORTH_ROWS", 10)
-    monkeypatch.setattr(source_module, "MAX_UNIT_ROWS", 90)
-    source = open_raw_dataset(DATA, pulled(tmp_path, "parquet"))
-    units = source.units()
-    assert len(units) > 2
-    assert max(unit.rows for unit in units) <= 90
-    found = [image for unit in units for image in source.read(unit)]
-    assert [image.data for image in found] == images
-    assert [image.label for image in found] == labels
-    assert [image.row for image in found] == list(range(230))
 
 
 def test_only_regular_files_are_read(tmp_path):

@@ -1,54 +1,129 @@
-"""Where the reference of a version comes from."""
+"""Where the reference of a version comes from, and what a version has learnt."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
+import numpy as np
 import pyarrow.parquet as pq
+import pytest
 from pyarrow import Table
 
 from retrain import tracking
+from retrain.outputs import Plan, digest_of_output, list_files
 from retrain.project import Project
-from retrain.registry.versions import ModelVersion
+from retrain.store import Store
+from retrain.workload import Data
+from tasks.data import image_table
 from tasks.data.image_facts import FACTS, schema
-from tasks.data.reference import find_reference, keep_reference
-from tasks.evaluate.predictions import write_features
+from tasks.data.image_table import read_images
+from tasks.data.predictions import LEARNT, learnt_images
+from tasks.data.raw_dataset import open_raw_dataset
+from tasks.data.reference import EvaluatedImages, find_evaluated, find_reference, keep_reference
+from tasks.predict.inputs import Source, read
 from tests import templates
-
-VERSION = ModelVersion(
-    name="toy", weights="w", package_digest="0" * 64, train_digest="t", train_key=None, start=None,
-    family="vit", images={}, classes=None, metrics={}, data=None, commit=None, run_id="r",
-    version=1, aliases=(), verdict=None, created="",
-)  # fmt: skip
+from tests.tasks.toy_data import write_files
+from tests.tasks.toy_model import VERSION, write_data
 
 
-def test_without_the_evaluation_in_the_store_there_is_no_reference(tmp_path):
+@pytest.fixture
+def project(tmp_path):
     templates.place_mlflow_database(tmp_path)
-    assert find_reference(Project(tmp_path), VERSION) is None
-    assert not list(tmp_path.rglob("*.parquet"))
+    return Project(tmp_path)
 
 
-def test_one_that_was_kept_before_there_were_features_has_none(tmp_path):
-    kept = tmp_path / ".retrain" / "drift" / "toy" / f"reference-{'0' * 16}.parquet"
-    kept.parent.mkdir(parents=True)
+@pytest.fixture
+def version(project):
+    """A version with a run in MLflow."""
+    return replace(VERSION, run_id=tracking.start_run(project, "toy", "key", {}, "digest").run_id)
+
+
+def test_a_reference_is_kept_with_the_run_of_the_training(project, version):
+    assert find_reference(project, version) is None
+    row = {"sha256": "0" * 64, "label": "ant", "confidence": 0.5, **dict.fromkeys(FACTS, 1.0)}
+    row["features"] = [1.0, 2.0]
+    keep_reference(project, version, Table.from_pylist([row], schema()))
+    assert find_reference(project, version).to_pylist() == [row]
+
+
+def test_one_of_the_time_before_there_were_features_has_none(project, version):
     row = {"label": "ant", "confidence": 0.5, **dict.fromkeys(FACTS, 1.0)}
-    pq.write_table(Table.from_pylist([row]), kept)
-    found = find_reference(Project(tmp_path), VERSION)
+    keep_reference(project, version, Table.from_pylist([row]))
+    found = find_reference(project, version)
     assert found.schema == schema()
     assert found.to_pylist() == [{"sha256": None} | row | {"features": None}]
 
 
-def test_the_features_of_a_network_whose_last_layer_is_not_known_are_none(tmp_path):
-    write_features(["ab", "cd"], [], tmp_path)
-    assert pq.read_table(tmp_path / "features.parquet").num_rows == 0
-
-
-def test_one_in_mlflow_is_found_and_kept_here(tmp_path, monkeypatch):
-    templates.place_mlflow_database(tmp_path)
-    project = Project(tmp_path)
-    run_id = tracking.start_run(project, "toy", "key", {}, "digest").run_id
-    row = {"sha256": "0" * 64, "label": "ant", "confidence": 0.5, **dict.fromkeys(FACTS, 1.0)}
-    row["features"] = [1.0, 2.0]
-    version = replace(VERSION, run_id=run_id)
-    keep_reference(project, version, Table.from_pylist([row], schema()))
-    assert find_reference(project, version).to_pylist() == [row]
+def test_what_a_version_has_learnt_comes_from_its_run_and_is_kept(
+    project, version, tmp_path, monkeypatch
+):
+    (tmp_path / "report").mkdir()
+    np.save(tmp_path / "report" / LEARNT, np.array([1, 2], np.uint64))
+    tracking.log_artifacts(project, version.run_id, tmp_path / "report", "evaluate")
+    gone = replace(version, run_id="0" * 32)
+    assert np.load(learnt_images(project, version)).tolist() == [1, 2]
+    assert learnt_images(project, gone) is None
     monkeypatch.delattr(tracking, "read_artifact")
-    assert find_reference(project, version).to_pylist() == [row]
+    assert np.load(learnt_images(project, version)).tolist() == [1, 2]
+    assert learnt_images(project, gone) is None  # known by now not to be known
+
+
+COLUMNS = Data(path="data")
+ROWS = 40
+
+
+def put(store, step, inputs=None, config=None, **facts) -> str:
+    """Writes an artifact with the files that lie in `step`; returns its digest."""
+    plan = Plan(step, config or {}, inputs or {}, {}, {})
+    folder = store.folder(step, plan.key)
+    folder.mkdir(parents=True)
+    write_files(folder, {"data/a.txt": step.encode()})
+    files = list_files(folder)
+    manifest = {
+        "digest": digest_of_output(facts, files), "facts": facts, "files": files,
+        "plan": asdict(plan), "provenance": {"run": "r"},
+    }  # fmt: skip
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return str(manifest["digest"])
+
+
+def evaluate(store, embedded: bool) -> None:
+    """The outputs of a run up to `evaluate`, and of another package."""
+    pulled = put(store, "pull", format="folders")
+    validated = put(store, "validate", {"pull": pulled})
+    config = {"data.image_column": None, "data.label_column": None}
+    images = {"pull": pulled, "validate": validated}
+    prepared = {"preprocess": put(store, "preprocess", images, config)}
+    if embedded:
+        prepared = {"embed": put(store, "embed", prepared)}
+    put(store, "evaluate", prepared | {"train": "other"}, package="other")
+    put(store, "evaluate", prepared | {"train": "t"}, package=VERSION.package_digest)
+
+
+@pytest.mark.parametrize("embedded", [False, True])
+def test_the_data_of_an_evaluation_is_found_in_the_store(tmp_path, embedded):
+    store = Store(tmp_path)
+    assert find_evaluated(store, VERSION) is None
+    evaluate(store, embedded)
+    found = find_evaluated(store, VERSION)
+    manifest = json.loads((found.predictions / "manifest.json").read_text())
+    assert manifest["facts"]["package"] == VERSION.package_digest
+    places = (found.validated.parent.name, found.source.format, found.source.root.parts[-3])
+    assert places == ("validate", "folders", "pull")
+    (found.validated / "data" / "a.txt").unlink()
+    assert find_evaluated(store, VERSION) is None
+
+
+def test_the_test_images_are_read_in_order_and_no_others(tmp_path):
+    pulled, validated = write_data(tmp_path, ROWS)
+    file = validated.folder / image_table.FILE_NAME
+    table = pq.read_table(file)
+    kept = [row for row, place in enumerate(table["row"].to_pylist()) if place % 3 != 1]
+    pq.write_table(table.take(kept), file)  # the others were set aside
+    data = open_raw_dataset(COLUMNS, pulled)
+    source = Source("parquet", EvaluatedImages(data, validated.folder))
+    images = [image for unit in source.units() for image in read(source, unit)]
+    expected = list(read_images(data, validated.folder, "test"))
+    assert len(expected) == 27
+    assert [(each.sha256, each.label) for each in images] == [
+        (each.sha256, each.label) for each in expected
+    ]

@@ -34,8 +34,3 @@ def test_rows_come_in_the_order_that_was_asked_for(shards, pixels, rows):
 def test_a_row_that_is_not_there_is_no_other_row(shards, row):
     with pytest.raises((AssertionError, IndexError)):
         shards[np.array([0, row])]
-
-
-def test_shards_sort_in_row_order():
-    names = [shard_name(number) for number in (0, 9, 10, 255)]
-    assert names == sorted(names)

@@ -27,7 +27,7 @@ from retrain.verify import Verifier
 from retrain.workload import Data, Evaluate, Model, Workload
 from tasks.compute import served
 from tasks.data import image_table, package
-from tasks.data.accepted_images import read_images
+from tasks.data.image_table import read_images
 from tasks.data.raw_dataset import open_raw_dataset
 from tasks.evaluate.champion import SPLIT, score_ahead, score_opponents
 from tasks.evaluate.step import evaluate

@@ -22,9 +22,8 @@ from retrain.registry import versions
 from retrain.registry.versions import Candidate, ModelVersion
 from retrain.store import Artifact
 from retrain.workload import Evaluate
-from tasks.data.learnt_images import LEARNT, learnt_images
 from tasks.data.pixels import digest
-from tasks.data.predictions import image_id
+from tasks.data.predictions import LEARNT, image_id, learnt_images
 from tasks.evaluate.step import evaluate
 from tasks.promote.package import write_package
 from tests import templates

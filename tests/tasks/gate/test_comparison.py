@@ -12,8 +12,7 @@ import pytest
 from retrain.step import REPORT, following
 from retrain.store import Artifact
 from retrain.workload import Gate
-from tasks.data.learnt_images import LEARNT
-from tasks.data.predictions import image_id
+from tasks.data.predictions import LEARNT, image_id
 from tasks.data.slices import FILE, NO_SLICES, Slices
 from tasks.evaluate import predictions
 from tasks.gate import comparison

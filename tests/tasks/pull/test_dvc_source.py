@@ -10,7 +10,7 @@ from retrain.caching import is_transient
 from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.workload import Data
-from tasks.pull.step import data_version, outdated
+from tasks.pull.step import data_version
 from tests.tasks.pull.pulling import dvc, git, make_files, pulled, read_files
 
 REMOTE = ".dvc/remote/files/md5"
@@ -57,13 +57,13 @@ def commit(root, tag):
 
 
 def objects(root, below):
-    """The objects of DVC in a remote or a cache, by their hashes."""
-    return {path.parent.name + path.name: path for path in (root / below).glob("*/*")}
+    """The objects of DVC in a remote or a cache."""
+    return list((root / below).glob("*/*"))
 
 
 def object_of(project, content, below=REMOTE):
     """The file in a remote or a cache that holds some content."""
-    (path,) = [p for p in objects(project.root, below).values() if p.read_text() == content]
+    [path] = [path for path in objects(project.root, below) if path.read_text() == content]
     return path
 
 
@@ -75,7 +75,7 @@ def overwrite(path, content):
 def test_what_is_wanted_of_the_pinned_version_is_fetched_from_the_remote(project):
     _, files, _ = pulled(project, "data/digits/cat", format="folders")
     assert files == {"1.png": "digits/cat/1.png"}
-    fetched = {path.read_text() for path in objects(project.root, CACHE).values()}
+    fetched = {path.read_text() for path in objects(project.root, CACHE)}
     assert not fetched & {"digits/dog/1.png", "other/a.png"}
     version, files, facts = pulled(project, "data/digits")
     assert (files, facts, version.tracked) == (NEW, {"format": "folders"}, True)
@@ -85,12 +85,11 @@ def test_what_is_wanted_of_the_pinned_version_is_fetched_from_the_remote(project
 
 
 def test_all_of_it_or_a_single_file_can_be_named(project):
-    _, files, _ = pulled(project, "data")
-    assert files == {f"digits/{name}": text for name, text in NEW.items()} | {
-        "other/a.png": "other/a.png"
-    }
-    _, files, _ = pulled(project, project.root / "data" / "other" / "a.png", format="folders")
-    assert files == {"a.png": "other/a.png"}
+    all_of_it = {f"digits/{name}": text for name, text in NEW.items()}
+    all_of_it["other/a.png"] = "other/a.png"
+    assert pulled(project, "data")[1] == all_of_it
+    single = project.root / "data" / "other" / "a.png"
+    assert pulled(project, single, format="folders")[1] == {"a.png": "other/a.png"}
 
 
 def test_another_version_is_that_of_a_git_revision(project):
@@ -160,10 +159,7 @@ def test_a_git_revision_that_there_is_not_or_without_data_is_named(project):
 )
 def test_a_pin_that_is_missing_or_broken_is_an_error(project, text, fault):
     pin = project.root / "data.dvc"
-    if text is None:
-        pin.unlink()
-    else:
-        pin.write_text(text)
+    pin.write_text(text) if text else pin.unlink()
     with pytest.raises(UsageError, match=fault):
         pulled(project, "data/digits")
 
@@ -172,18 +168,6 @@ def test_without_a_remote_dvc_says_how_to_add_one(project):
     dvc(project.root, "remote", "remove", "here")
     with pytest.raises(UsageError, match="dvc remote add"):
         pulled(project, "data/digits")
-
-
-@pytest.fixture
-def working_tree(template, tmp_path):
-    """A project whose `data/` is as pinned."""
-    root = tmp_path / "working"
-    shutil.copytree(template, root)
-    return Project(root)
-
-
-def remark(project, revision=None):
-    return outdated(Data(path="data/digits"), project, revision)
 
 
 @pytest.mark.parametrize(
@@ -195,12 +179,17 @@ def remark(project, revision=None):
     ],
     ids=["added", "deleted", "overwritten"],
 )
-def test_data_that_was_changed_without_dvc_add_is_said(working_tree, change):
-    assert remark(working_tree) is None
-    change(working_tree.root / "data")
-    assert "dvc add data" in remark(working_tree)
-    shutil.rmtree(working_tree.root / "data")
-    assert remark(working_tree) is None
+def test_data_that_was_changed_without_dvc_add_is_said(template, tmp_path, change):
+    def warning():
+        return data_version(Data(path="data/digits"), Project(root)).warning
+
+    root = tmp_path / "working"
+    shutil.copytree(template, root)
+    assert warning() is None
+    change(root / "data")
+    assert "dvc add data" in warning()
+    shutil.rmtree(root / "data")
+    assert warning() is None
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,15 @@
 """Images that are others saved again: as the same pixels, or looking the same."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from PIL import Image
 
+from tests.tasks.toy_data import encoded
 from tests.tasks.validate.validating import (
     CHECKS,
     NAMES,
-    again,
-    encoded,
     rejection,
     run,
-    run_parquet,
 )  # fmt: skip
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -50,16 +47,3 @@ def test_near_duplicates_across_splits_are_listed_or_bad(tmp_path, near_duplicat
     ]
     docs = "".join(path.read_text() for path in (folder / "report").rglob("images.html"))
     assert "images that look like one of a split held out from theirs" in docs
-
-
-def test_data_that_were_encoded_again_are_the_same_images(tmp_path):
-    before = {name: encoded(picture, "JPEG") for name, picture in photos().items()}
-    after = {name: again(data, "PNG") for name, data in before.items()}
-    (tmp_path / "before").mkdir()
-    folders = run(tmp_path / "before", before)[1], run_parquet(tmp_path, after)
-    ours, theirs = (
-        pd.read_parquet(folder / "images.parquet").set_index("path").sort_index()
-        for folder in folders
-    )
-    assert ours["pixels"].tolist() == theirs["pixels"].tolist()
-    assert not set(ours["sha256"]) & set(theirs["sha256"])

@@ -1,5 +1,3 @@
-import io
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -14,18 +12,13 @@ from tasks.validate.fingerprint import (
     near_duplicates,
     shrink,
 )
+from tests.tasks.toy_data import encoded
 
 
 def photo(number: int) -> Image.Image:
     """A smooth picture of its own for each number."""
     pixels = np.random.default_rng(number).integers(0, 256, (6, 8, 3), np.uint8)
     return Image.fromarray(pixels).resize((128, 96), Image.Resampling.BICUBIC)
-
-
-def encoded(image: Image.Image, kind: str, **options) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
 
 
 def same(places: np.ndarray) -> np.ndarray:
@@ -72,13 +65,6 @@ def test_handwritten_digits_with_near_fingerprints_are_no_copies():
     assert np.array_equal(one, other)
 
 
-def test_other_images_have_other_fingerprints():
-    prints, _ = fingerprints([shrink(inspect(encoded(image, "PNG"))[1]) for image in PHOTOS])
-    apart = distances(prints[:, None], prints)[~np.eye(len(prints), dtype=bool)]
-    assert apart.min() > BITS
-    assert (prints > 0).all()
-
-
 def test_an_image_of_one_colour_looks_like_nothing():
     plain = [np.full((height, 20, 3), 200, np.uint8) for height in (1, 8, 40)]
     assert fingerprints(plain)[0].tolist() == [0, 0, 0]
@@ -109,8 +95,7 @@ def test_near_duplicates_are_those_of_a_comparison_of_all_pairs():
     assert all(close[place, other] for place, other in enumerate(found) if other >= 0)
 
 
-def test_nothing_and_many_equal_images_are_compared_too():
-    assert near_duplicates(np.empty(0, np.int64), np.empty(0, np.int64), same).tolist() == []
+def test_many_equal_images_are_compared_too():
     prints, ranks = np.full(100_000, 5), np.arange(100_000) % 3
     found = near_duplicates(prints, ranks, same)
     assert (found >= 0).tolist() == (ranks < 2).tolist()

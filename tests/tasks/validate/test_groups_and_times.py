@@ -1,7 +1,6 @@
 """What the user tells of images for their splits: groups and times."""
 
 import datetime
-import shutil
 
 import numpy as np
 import pandas as pd
@@ -10,29 +9,17 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from retrain.errors import RejectedDataError
-from retrain.workload import Data, Split
-from tasks.validate.step import validate
-from tests.tasks.toy_data import png, pulled, workspace, write_files
-from tests.tasks.validate.validating import CHECKS, FILES, TOLERANT, encoded, quarantine
+from retrain.workload import Split
+from tests.tasks.toy_data import encoded, png
+from tests.tasks.validate.validating import FILES, TOLERANT, quarantine, rejection, run
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 
-def test_an_empty_split_is_named_in_the_error(tmp_path):
-    files = {f"{label}/{n}.png": png(100 * n + ord(label)) for label in "ab" for n in range(5)}
-    write_files(tmp_path / "data", files)
-    data = Data(path="data", split=Split(val=0.0, test=0.0))
-    with pytest.raises(RejectedDataError, match="splits without an image: 2 of 3: val, test"):
-        validate(data, CHECKS, pulled(tmp_path, "folders"), workspace(tmp_path, "validate"))
-
-
 def divided(tmp_path, files, kind="folders", **data):
     """The accepted images, by path, of data without splits."""
-    write_files(tmp_path / "data", files)
-    space = workspace(tmp_path, "validate")
-    validate(Data(path="data", **data), TOLERANT, pulled(tmp_path, kind), space)
-    return pd.read_parquet(space.folder / "images.parquet").set_index("path")
+    _, folder = run(tmp_path, files, TOLERANT, kind, **data)
+    return pd.read_parquet(folder / "images.parquet").set_index("path")
 
 
 def photos(count=60):
@@ -64,11 +51,9 @@ def test_a_column_of_the_parquet_files_says_groups_and_times(tmp_path):
             "day": [datetime.date(2026, 1, 1) + datetime.timedelta(n) for n in numbers],
         }
         pq.write_table(pa.table(table), tmp_path / f"data/{part}.parquet", row_group_size=7)
-    (tmp_path / "time").mkdir()
     by_group = divided(tmp_path, {}, "parquet", group="patient")
     assert (by_group.groupby(np.arange(60) % 12)["split"].nunique() == 1).all()
-    shutil.rmtree(tmp_path / "validate")
-    shutil.rmtree(tmp_path / "validate-scratch")
+    (tmp_path / "validate").rename(tmp_path / "by group")
     by_time = divided(tmp_path, {}, "parquet", time="day")
     assert list(by_time["split"]) == ["train"] * 42 + ["val"] * 6 + ["test"] * 12
 
@@ -107,24 +92,22 @@ def test_exif_says_times_and_images_without_one_are_set_aside(tmp_path):
 
 def test_a_group_that_the_datas_own_splits_divide_is_named_in_the_error(tmp_path):
     files = FILES | {"train/cat/p1/1.png": png(98), "test/dog/p1/2.png": png(99)}
-    write_files(tmp_path / "data", files)
-    data = Data(path="data", group="^[^/]+/([^/]+)/")
-    with pytest.raises(RejectedDataError) as caught:
-        validate(data, CHECKS, pulled(tmp_path, "folders"), workspace(tmp_path, "validate"))
-    assert str(caught.value).split("\n")[1] == (
+    line, _ = rejection(tmp_path, files, group="^[^/]+/([^/]+)/")
+    assert line == (
         "- images of a group that a split held out from theirs has too: 1 of 20: "
         "train train/cat/p1/1.png (one of its data.group is in test)"
     )
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "reason"),
+    ("data", "reason"),
     [
-        ("group", r"(nothing)\.tif", r"data.group: no image has a \(nothing\)"),
-        ("group", "patient", "data.group: patient is neither near_duplicates nor a regular expr"),
-        ("time", "day", "data.time: day is neither exif nor a regular expression with a group in"),
+        ({"group": r"(nothing)\.tif"}, r"data.group: no image has a \(nothing\)"),
+        ({"group": "patient"}, "data.group: patient is neither near_duplicates nor a regular exp"),
+        ({"time": "day"}, "data.time: day is neither exif nor a regular expression with a group"),
+        ({"split": Split(val=0.0, test=0.0)}, "splits without an image: 2 of 3: val, test"),
     ],
 )
-def test_groups_and_times_that_there_are_not_are_refused(tmp_path, key, value, reason):
+def test_groups_times_and_splits_that_there_are_not_are_refused(tmp_path, data, reason):
     with pytest.raises(ValueError, match=reason):
-        divided(tmp_path, photos(), **{key: value})
+        divided(tmp_path, photos(), **data)

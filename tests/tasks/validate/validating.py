@@ -10,9 +10,8 @@ from retrain.errors import RejectedDataError
 from retrain.workload import Checks, Data
 from tasks.validate import suite
 from tasks.validate.step import validate
-from tests.tasks.toy_data import png, pulled, workspace, write_files, write_parquet
+from tests.tasks.toy_data import encoded, png, pulled, workspace, write_files
 
-DATA = Data(path="data")
 CHECKS = Checks(min_images_per_class=3)
 TOLERANT = Checks(min_images_per_class=3, max_bad_fraction=0.5)
 # Two classes in three splits: 4, 2 and 3 of each.
@@ -25,40 +24,23 @@ NAMES = [
 FILES = {name: png(number) for number, name in enumerate(NAMES)}
 
 
-def encoded(image, kind, **options):
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
-
-
 def again(data, kind):
     """The same pixels in other bytes."""
     return encoded(Image.open(io.BytesIO(data)), kind)
 
 
-def run(tmp_path, files, checks=CHECKS):
+def run(tmp_path, files, checks=CHECKS, kind="folders", **data):
+    """The facts and the folder of a validation; `data` is what the user says of it."""
     write_files(tmp_path / "data", files)
     space = workspace(tmp_path, "validate")
-    return validate(DATA, checks, pulled(tmp_path, "folders"), space), space.folder
+    data = Data(path="data", **data)
+    return validate(data, checks, pulled(tmp_path, kind), space), space.folder
 
 
-def run_parquet(tmp_path, files, **options):
-    """The same of Parquet files, whose rows name these files."""
-    for split in ("train", "val", "test"):
-        names = sorted(name for name in files if name.startswith(split))
-        rows = [{"bytes": files[name], "path": name} for name in names]
-        labels = [["cat", "dog"].index(name.split("/")[1]) for name in names]
-        path = tmp_path / f"data/{split}.parquet"
-        write_parquet(path, rows, labels, names=["cat", "dog"], **options)
-    space = workspace(tmp_path, "validate")
-    validate(DATA, CHECKS, pulled(tmp_path, "parquet"), space)
-    return space.folder
-
-
-def rejection(tmp_path, files, checks=CHECKS):
+def rejection(tmp_path, files, checks=CHECKS, **data):
     """The lines of the error, without the first and the last."""
     with pytest.raises(RejectedDataError) as caught:
-        run(tmp_path, files, checks)
+        run(tmp_path, files, checks, **data)
     first, *lines, last = str(caught.value).split("\n")
     assert first == "The data is rejected:"
     if any(line.startswith("- classes with fewer") for line in lines):
