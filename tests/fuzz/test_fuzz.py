@@ -20,7 +20,7 @@ from tests.fuzz.limits import Limited
         ("print()", ""),
     ],
 )
-def test_a_process_that_breaks_a_limit_is_ended(real_python, program, broken):
+def test_a_process_that_breaks_a_limit_is_ended(program, broken):
     limited = Limited(["-c", program], Path.cwd(), os.environ, memory=200_000_000)
     limited.deadline = time.monotonic() + (3 if broken == "hangs" else 30)
     limited.process.wait(40)

@@ -10,8 +10,6 @@ begins again. Half of the trials start from nothing, the others with a champion,
 challenges. In half of each, runs start a Prefect server of their own; in the others they use one
 that is up, as after `make up`. The exit code is 1 if a trial failed; the folders of those are
 kept.
-
-A run is a fork of a process that has the libraries imported, as in the tests of the flows.
 """
 
 import argparse
@@ -30,7 +28,6 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
-from tests.flows import preloaded
 from tests.flows.conftest import Clone, copy_clone, make_clone
 from tests.soak.outcome import Outcome, damage_a_file, faults, going_on, outcome_of, own_database
 from tests.soak.processes import Run, end_all, forget, left_over, start, stop
@@ -146,6 +143,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="trials at the same time (2)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    # A shell lets its background jobs ignore Ctrl-C, and the runs would, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     root = Path(tempfile.mkdtemp(prefix="retrain-soak-"))
     empty = make_clone(root / "empty", "")
     compileall.compile_dir(empty.root, quiet=1)  # once, not in each copy
@@ -174,7 +173,6 @@ def _references(
     empty: Clone, root: Path, up: Sequence[Server], pool: ThreadPoolExecutor
 ) -> list[Reference]:
     """Makes the states to start from, and measures runs from them, at the trials' load."""
-    preloaded.run(["--help"], empty.root, empty.environment)  # imports the libraries
     references = []
     for server in SERVERS:
         begin = empty

@@ -7,6 +7,7 @@ another program may have a session of their own; a variable of their environment
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -16,9 +17,6 @@ from pathlib import Path
 from threading import Event, Lock
 
 import psutil
-
-from tests.flows import preloaded
-from tests.flows.preloaded import Fork
 
 MARK = "RETRAIN_SOAK"  # its value is the folder of the run
 GONE_SECONDS = 20.0  # for a server to notice that its run has ended
@@ -37,7 +35,7 @@ class Run:
         folder: The folder that it runs in.
     """
 
-    process: Fork
+    process: "subprocess.Popen[bytes]"
     folder: Path
 
     @property
@@ -70,11 +68,15 @@ class Run:
 def start(arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Run:
     """Starts `retrain` in a folder, in a session of its own."""
     log = _log(folder)
-    log.unlink(missing_ok=True)
-    with _starting:
+    with _starting, log.open("wb") as output:
         assert not _over.is_set(), "Ctrl-C was pressed."
-        process = preloaded.start(
-            arguments, folder, {**environment, MARK: str(folder)}, output=log, errors=log
+        process = subprocess.Popen(
+            [sys.executable, "-m", "retrain.cli", *arguments],
+            cwd=folder,
+            env={**environment, MARK: str(folder)},
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
         _sessions[folder].add(process.pid)
     return Run(process, folder)

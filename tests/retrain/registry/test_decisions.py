@@ -1,7 +1,9 @@
 """The ledger: entries that nothing overwrites, and the alias that follows them."""
 
 import json
+import threading
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +16,6 @@ from retrain.registry import decisions, ledger, ledger_run, versions
 from retrain.registry.ledger import Decision
 from retrain.registry.snapshot import Model
 from tests import templates
-from tests.flows.preloaded import forks
 from tests.retrain.registry.helpers import RULES, decision, history, register
 
 
@@ -232,62 +233,55 @@ def test_what_waits_is_decided_once_with_the_name_of_the_person(project, name, p
     assert alias(project, name) == 1
 
 
-def decide(root: Path, uri: str, number: int, action: str, barrier, results) -> None:
-    """Decides about a version from a clone of its own; waits between reading and writing.
-
-    Tells what came of each attempt to write, or that the champion has changed.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", uri)
-        write, project, told = ledger_run.write, Project(root), []
-
-        def late(*arguments):
-            if not told:
-                barrier.wait(timeout=120)
-            told.append(write(*arguments))
-            return told[-1]
-
-        patch.setattr(ledger_run, "write", late)
-        mine = versions.get(project, "toy", number)
-        try:
-            decisions.apply(project, mine, decision(number, action, previous=1))
-        except ChampionChangedError as error:
-            told.append(str(error))
-        results.put((number, told))
-
-
 @pytest.fixture
 def shared(tmp_path, monkeypatch):
     """A database that two clones use, with a champion and two more versions."""
     templates.place_mlflow_database(tmp_path)
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     project = Project(tmp_path / "here")
     project.root.mkdir()
     made = [register(project, "toy", model, tmp_path) for model in "abc"]
     decisions.apply(project, made[0], decision(1))
-    return project, uri
+    return project
 
 
-def in_two_clones(action: str, tmp_path: Path, uri: str):
-    """Decides about versions 2 and 3 at once; gives what each told, by its number."""
-    barrier, results = forks.Barrier(2), forks.Queue()
-    processes = [
-        forks.Process(target=decide, args=(tmp_path / place, uri, number, action, barrier, results))
-        for place, number in (("here", 2), ("there", 3))
-    ]
-    for process in processes:
-        process.start()
-    told = dict(results.get(timeout=200) for _ in processes)
-    for process in processes:
-        process.join(timeout=60)
-        assert process.exitcode == 0
-    return told
+def in_two_clones(action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Decides about versions 2 and 3 at once, each in a clone and a thread of its own.
+
+    Both have read the ledger before either writes to it.
+
+    Returns:
+        By the version, what came of each attempt to write, or that the champion has changed.
+    """
+    barrier, write, mine = threading.Barrier(2), ledger_run.write, threading.local()
+
+    def late(*arguments):
+        if not mine.attempts:
+            barrier.wait(timeout=120)
+        mine.attempts.append(write(*arguments))
+        return mine.attempts[-1]
+
+    def decide(place: str, number: int):
+        mine.attempts = []
+        project = Project(tmp_path / place)
+        version = versions.get(project, "toy", number)
+        try:
+            decisions.apply(project, version, decision(number, action, previous=1))
+        except ChampionChangedError as error:
+            mine.attempts.append(str(error))
+        return mine.attempts
+
+    monkeypatch.setattr(ledger_run, "write", late)
+    with ThreadPoolExecutor(2) as pool:
+        both = pool.map(decide, ("here", "there"), (2, 3))
+        return dict(zip((2, 3), both, strict=True))
 
 
-def test_of_two_machines_that_promote_at_once_one_has_to_compare_again(shared, tmp_path):
-    project, uri = shared
-    told = in_two_clones("promoted", tmp_path, uri)
+def test_of_two_machines_that_promote_at_once_one_has_to_compare_again(
+    shared, tmp_path, monkeypatch
+):
+    project = shared
+    told = in_two_clones("promoted", tmp_path, monkeypatch)
     [winner] = [number for number, said in told.items() if said == [True]]
     [loser] = set(told) - {winner}
     lost, why = told[loser]
@@ -299,9 +293,11 @@ def test_of_two_machines_that_promote_at_once_one_has_to_compare_again(shared, t
     assert not written.unfinished
 
 
-def test_of_two_machines_that_reject_at_once_one_takes_the_next_number(shared, tmp_path):
-    project, uri = shared
-    told = in_two_clones("rejected", tmp_path, uri)
+def test_of_two_machines_that_reject_at_once_one_takes_the_next_number(
+    shared, tmp_path, monkeypatch
+):
+    project = shared
+    told = in_two_clones("rejected", tmp_path, monkeypatch)
     assert sorted(told.values()) == [[False, True], [True]]
     written = history(project, "toy")
     assert [entry.number for entry in written] == [1, 2, 3]

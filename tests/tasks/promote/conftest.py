@@ -3,12 +3,10 @@
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from mlflow.tracking._tracking_service import utils
 
 from retrain.project import Project
 from retrain.registry import decisions
@@ -16,7 +14,6 @@ from retrain.registry.versions import Latency
 from retrain.step import DataVersion, Facts, Workspace
 from retrain.store import Artifact
 from retrain.workload import Data, Gate
-from tasks.compute import served
 from tasks.promote import check, step
 from tasks.promote.step import Intent, promote, promoted
 from tests import templates
@@ -82,12 +79,6 @@ def run_on(
 
 
 @pytest.fixture
-def python(real_python, monkeypatch):
-    """Python as a user has it, also for the process of a package that is started ahead."""
-    monkeypatch.setattr(served, "_ahead", SimpleQueue())
-
-
-@pytest.fixture
 def not_loaded(monkeypatch):
     """Leaves out what takes 5 s: to load the version. See `test_check.py`."""
     _leave_out_loading(monkeypatch)
@@ -137,7 +128,6 @@ def _promoted(project: Project, name: str, *runs: dict[str, Any]) -> list[Artifa
                 run_on(images, Project(root), train(Project(root), seed), **arguments)
 
     templates.copy_project(templates.once(f"promoted-{name}", make), project.root)
-    utils._artifact_repos_cache.clear()  # MLflow remembers the folder of a run, by its id alone
     return [_trained(model_in(_folder(project, seed), seed)) for seed in range(len(runs))]
 
 

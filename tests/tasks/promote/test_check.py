@@ -82,9 +82,7 @@ def test_the_sample_is_from_all_over_the_split_and_from_few_parts_of_large_data(
     assert paths == [f"{place * 200 // 64}.png" for place in range(64)]
 
 
-def test_the_check_runs_the_code_of_the_package_and_not_the_projects(
-    project, images, tmp_path, python
-):
+def test_the_check_runs_the_code_of_the_package_and_not_the_projects(project, images, tmp_path):
     trained = train(project)
     scores = write_scores(project.root / "scores", trained, ROWS)
     folder = project.root / "package"

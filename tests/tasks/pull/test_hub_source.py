@@ -5,12 +5,12 @@ import json
 import os
 import re
 import subprocess
+import sys
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
-from tests import warm_python
 from tests.tasks.pull.pulling import serving
 
 ROOT = Path(__file__).parents[3]
@@ -81,7 +81,7 @@ def pull_from_hub(tmp_path, url, path):
     }
     environment.pop("HF_HUB_OFFLINE", None)
     return subprocess.run(
-        [warm_python.REAL, "-c", program, path],
+        [sys.executable, "-c", program, path],
         cwd=tmp_path, env=environment, capture_output=True, text=True,
     )  # fmt: skip
 

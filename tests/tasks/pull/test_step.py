@@ -3,6 +3,7 @@
 import io
 import shutil
 import subprocess
+import sys
 import tarfile
 import zipfile
 from contextlib import nullcontext
@@ -20,7 +21,6 @@ from retrain.step import DataVersion
 from retrain.store import RunContext, Store
 from retrain.workload import Data, Model, Workload
 from tasks.pull.step import data_version, find_source, pull
-from tests import warm_python
 from tests.tasks.pull.pulling import make_files, pulled
 
 ROOT = Path(__file__).parents[3]
@@ -214,8 +214,6 @@ def test_the_version_of_tracked_data_is_known_without_heavy_libraries():
         "assert data_version(Data(path='data/digits'), find_project()).tracked;"
         "print(*sorted({name.split('.')[0] for name in sys.modules}))"
     )
-    done = subprocess.run(
-        [warm_python.REAL, "-c", program], cwd=ROOT, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert not set(done.stdout.split()) & {"dvc", "fsspec", "huggingface_hub", "pyarrow", "numpy"}
