@@ -80,7 +80,8 @@ class Clone:
         """Calls the command line in this process, whose code is the same as the clone's."""
         with ExitStack() as stack:
             stack.enter_context(patch.dict(os.environ, self.environment | more, clear=True))
-            stack.enter_context(patch.object(sys, "path", [*sys.path]))
+            # At the end, so that a workload names the code in front of it, which is ours.
+            stack.enter_context(patch.object(sys, "path", [*sys.path, str(self.root)]))
             stack.enter_context(patch.object(project, "CODE", self.root / "retrain"))
             stack.enter_context(chdir(self.root))
             stack.callback(signal.signal, signal.SIGTERM, signal.getsignal(signal.SIGTERM))
