@@ -10,9 +10,6 @@ export DVC_NO_ANALYTICS = 1
 export RAY_USAGE_STATS_ENABLED = 0
 export MLFLOW_DISABLE_TELEMETRY = true
 export HF_HUB_DISABLE_TELEMETRY = 1
-# The hundreds of processes of a test run share what one of them has compiled.
-unexport PYTHONDONTWRITEBYTECODE
-
 .PHONY: help setup train test test-all fuzz mutants lint format bench soak up down lock upgrade
 .DEFAULT_GOAL := help
 
@@ -41,11 +38,14 @@ lock:  ## Lock the newest versions that pyproject.toml allows (UPGRADE=NAME for 
 train: setup  ## Pull, check, prepare, train, evaluate, gate and promote the starter workload.
 	@$(BIN)/retrain train vit
 
+# A file's tests share what takes long to make. Those of whole flows take longest, and come first.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 test: setup  ## Run the tests, but for the slow ones.
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-all: test  ## Run the slow tests, too.
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow
+	$(PYTEST) -m slow
 
 fuzz: setup  ## Try thousands of broken images, data sets and configurations (ARGS="--images 200").
 	$(BIN)/python -m tests.fuzz $(ARGS)

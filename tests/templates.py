@@ -61,9 +61,12 @@ def copy_project(original: Path, root: Path) -> None:
         original: The root of the project.
         root: That of the copy.
     """
+    from mlflow.tracking._tracking_service import utils
+
     shutil.copytree(original, root, symlinks=True, dirs_exist_ok=True)
     if (database := root / "mlflow.db").exists():
         _replace_in_database(database, str(original), str(root))
+    utils._artifact_repos_cache.clear()  # MLflow remembers the folder of a run, by its id alone
 
 
 def _replace_in_database(path: Path, old: str, new: str) -> None:

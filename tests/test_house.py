@@ -3,14 +3,13 @@
 import ast
 import graphlib
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from importlib.util import resolve_name
 from pathlib import Path
 
 import pytest
-
-from tests import warm_python
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("flows", "models", "retrain", "tasks")
@@ -113,8 +112,6 @@ def test_the_flows_are_imported_without_heavy_libraries():
         "[importlib.import_module(f'flows.{name}') for name in flows.flow_names()];"
         "print(*sorted({name.split('.')[0] for name in sys.modules}))"
     )
-    done = subprocess.run(
-        [warm_python.REAL, "-c", program], cwd=ROOT, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.split()) & (HEAVY | {"prefect"}) == set()

@@ -46,6 +46,7 @@ def git(clone: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_a_newer_version_is_merged_without_conflicts_and_plans_the_teams_workload(tmp_path):
     known = subprocess.run(["git", "cat-file", "-e", f"{OLDER}^{{commit}}"], cwd=ROOT, check=False)
     if known.returncode:

@@ -1,15 +1,20 @@
 """A clone of the project, as a user has it, with everything it leaves behind in a folder."""
 
+import gc
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from time import monotonic, sleep
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,10 +22,13 @@ from PIL import Image
 from ruamel.yaml import YAML
 
 from benchmarks.flow import copy_project
-from tests import templates, warm_python
-from tests.flows import preloaded
+from retrain import project
+from retrain.cli.main import main
+from retrain.streams import open_output
+from tests import templates
 
 ROOT = Path(__file__).parents[2]
+RETRAIN = (sys.executable, "-m", "retrain.cli")
 
 DOCUMENT = ".retrain/first.json"  # of a clone's first run; outside git
 
@@ -44,37 +52,55 @@ class Clone:
     def environment(self) -> dict[str, str]:
         """Ours, with the clone's own code in front, and none of our places."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "MLFLOW_"))}
-        programs = (Path(each).parent for each in (sys.executable, warm_python.REAL))
         return kept | {
             "PREFECT_API_URL": self.api,
             "PYTHONPATH": str(self.root),
-            "PATH": os.pathsep.join([*map(str, programs), os.environ["PATH"]]),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         }
 
     def run(self, *command: str, code: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
-        """Runs a command in the clone and checks its exit code."""
+        """Runs a program in the clone and checks its exit code."""
         done = subprocess.run(
             command, cwd=self.root, env=self.environment | more, capture_output=True, text=True
         )
-        return self._checked(done, code)
+        assert done.returncode == code, f"{command}: {done.stdout}\n{done.stderr}"
+        return done
+
+    def start(self, *arguments: str, output: Path, **more: str) -> "subprocess.Popen[bytes]":
+        """Starts the command line in a process and a session of its own."""
+        with output.open("wb") as stream:
+            return subprocess.Popen(
+                [*RETRAIN, *arguments], cwd=self.root, env=self.environment | more,
+                start_new_session=True, stdout=stream, stderr=stream,
+            )  # fmt: skip
 
     def retrain(
         self, *arguments: str, code: int = 0, **more: str
     ) -> subprocess.CompletedProcess[str]:
-        """Runs the project's command line."""
-        return self._checked(preloaded.run(arguments, self.root, self.environment | more), code)
-
-    def _checked(
-        self, done: subprocess.CompletedProcess[str], code: int
-    ) -> subprocess.CompletedProcess[str]:
-        assert done.returncode == code, f"{done.args}: {done.stdout}\n{done.stderr}"
-        return done
+        """Calls the command line in this process, whose code is the same as the clone's."""
+        with ExitStack() as stack:
+            stack.enter_context(patch.dict(os.environ, self.environment | more, clear=True))
+            # At the end, so that a workload names the code in front of it, which is ours.
+            stack.enter_context(patch.object(sys, "path", [*sys.path, str(self.root)]))
+            stack.enter_context(patch.object(project, "CODE", self.root / "retrain"))
+            stack.enter_context(chdir(self.root))
+            stack.callback(signal.signal, signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+            files = [stack.enter_context(TemporaryFile("w+", encoding="utf-8")) for _ in range(2)]
+            with redirected(*(file.fileno() for file in files)):
+                ended = main(arguments)
+            gc.unfreeze()
+            said = [file.seek(0) or file.read() for file in files]
+        assert ended == code, f"{arguments}: {said}"
+        return subprocess.CompletedProcess(arguments, ended, *said)
 
     def train(self, *arguments: str, workload: str = "vit") -> dict[str, Any]:
         """Runs the flow; returns its document."""
-        done = self.retrain("train", workload, "--json", *arguments)
-        document: dict[str, Any] = json.loads(done.stdout)
+        document: dict[str, Any] = self.json("train", workload, *arguments)
         return document
+
+    def json(self, *arguments: str, code: int = 0, **more: str) -> Any:
+        """Calls the command line; returns its document."""
+        return json.loads(self.retrain(*arguments, "--json", code=code, **more).stdout)
 
     def edit(self, file: str, old: str, new: str) -> None:
         """Replaces a piece of a file, which must be there."""
@@ -82,6 +108,21 @@ class Clone:
         text = path.read_text()
         assert old in text
         path.write_text(text.replace(old, new))
+
+
+@contextmanager
+def redirected(*files: int) -> Iterator[None]:
+    """Lets the standard output and the standard error lead to files, for C libraries too."""
+    kept = [os.dup(1), os.dup(2)]
+    with ExitStack() as stack:
+        for fd, file in enumerate(files, 1):
+            os.dup2(file, fd)
+            stack.callback(os.dup2, kept[fd - 1], fd)
+        stack.enter_context(redirect_stdout(stack.enter_context(open_output(1, close=False))))
+        stack.enter_context(redirect_stderr(stack.enter_context(open_output(2, close=False))))
+        yield
+    for fd in kept:
+        os.close(fd)
 
 
 def make_clone(root: Path, api: str) -> Clone:

@@ -1,12 +1,10 @@
 """Two runs that decide at the same moment, in two clones on one real registry."""
 
-import json
-import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import BrokenBarrierError
-from typing import Any
 
 from flows.train import decide
 from retrain.execute import get_or_run, run_uncached
@@ -18,8 +16,9 @@ from retrain.runs.state import RunState, StateRunner
 from retrain.step import DataVersion, following
 from retrain.store import RunContext, Store
 from retrain.workload import Data, Gate, Model, Workload
+from tasks.promote import check, step
 from tests import templates
-from tests.flows.preloaded import forks
+from tests.tasks.promote.conftest import FAST
 from tests.tasks.toy_model import write_data, write_model, write_report, write_scores
 
 ROWS = 20
@@ -32,14 +31,14 @@ WORKLOAD._origin = Origin(Path(), "toy", "toy", {})  # as `load_workload` has it
 
 @dataclass
 class Runner(StateRunner):
-    """Runs steps without Prefect, and waits for the other process after the first decision."""
+    """Runs steps without Prefect, and waits for the other run after the first decision."""
 
-    barrier: Any
+    barrier: threading.Barrier
     steps: list[str] = field(default_factory=list)
 
     def __call__(self, step, *inputs):
-        now = plan(step, WORKLOAD, inputs)
-        common = step, now, WORKLOAD, inputs, self.state.context, lambda _: nullcontext()
+        planned = plan(step, WORKLOAD, inputs)
+        common = step, planned, WORKLOAD, inputs, self.state.context, lambda _: nullcontext()
         self.steps.append(step.name)
         if step.cached:
             return get_or_run(self.state.store, *common)[0]
@@ -49,47 +48,37 @@ class Runner(StateRunner):
         return made
 
 
-def promote(shared: Path, seed: int, barrier: Any) -> list[str]:
+def promote(root: Path, seed: int, barrier: threading.Barrier) -> list[str]:
     """Trains nothing, and takes a model through comparison, gate and promotion in its clone."""
-    root = shared / f"clone-{seed}"
     project = Project(root)
     trained = write_model(root / f"trained-{seed}" / "train", seed=seed)
     write_report(trained, project)
     scores = write_scores(root / f"scores-{seed}", trained, ROWS)
     data = write_data(root / f"data-{seed}", ROWS)
-    store = Store(project.store)
-    state = RunState("train", WORKLOAD, DATA, store, RunContext(f"run-{seed}", project))
+    state = RunState(
+        "train", WORKLOAD, DATA, Store(root / "store"), RunContext(f"run-{seed}", project)
+    )
     runner = Runner(state, barrier)
-    try:
-        with following(runner):
-            decide(DATA, *data, replace(trained, provenance={"commit": None}), scores)
-    except BrokenBarrierError:
-        raise AssertionError("the other process has not decided") from None
+    with following(runner):
+        decide(DATA, *data, replace(trained, provenance={"commit": None}), scores)
     return runner.steps
-
-
-def promote_and_tell(shared: Path, seed: int, barrier: Any) -> None:
-    os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{shared}/mlflow.db"
-    steps = promote(shared, seed, barrier)
-    (shared / "steps.json").write_text(json.dumps(steps))
 
 
 def test_the_one_that_comes_second_compares_again_with_the_one_that_came_first(
     tmp_path, monkeypatch
 ):
-    project = Project(tmp_path)
-    barrier = forks.Barrier(2)
     templates.place_mlflow_database(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    other = forks.Process(target=promote_and_tell, args=(tmp_path, 1, barrier))
-    other.start()
-    mine = promote(tmp_path, 2, barrier)
-    other.join(timeout=120)
-    assert other.exitcode == 0
-    theirs = json.loads((tmp_path / "steps.json").read_text())
+    # To load what is promoted takes two processes; see `tests/tasks/promote/test_check.py`.
+    monkeypatch.setattr(step, "start_ahead", lambda: None)
+    monkeypatch.setattr(check, "check_answers", lambda *_: FAST)
+    barrier = threading.Barrier(2)
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(promote, tmp_path / f"clone-{seed}", seed, barrier) for seed in (1, 2)]
     once = ["gate", "promote"]
     again = [*once, "evaluate_champion", "compare_champion", *once]
-    assert sorted([mine, theirs]) == sorted([once, again])
+    assert sorted(run.result() for run in runs) == sorted([once, again])
+    project = Project(tmp_path)
     first, second = decisions.read(project, "toy").entries
     assert (first.action, first.verdict, first.previous) == ("promoted", "first", None)
     assert (second.action, second.verdict) == ("promoted", "not worse")

@@ -6,8 +6,7 @@ import subprocess
 
 import pytest
 
-from tests import warm_python
-from tests.flows.conftest import copy_clone, ran
+from tests.flows.conftest import RETRAIN, copy_clone, ran
 
 pytestmark = pytest.mark.slow
 
@@ -38,9 +37,8 @@ def test_a_full_disk_is_named_and_the_next_run_is_right(full, clone):
     copy, folder = full
     filler = folder / "filler"
     filler.write_bytes(bytes(shutil.disk_usage(folder).free - SPARE))
-    command = (warm_python.REAL, "-m", "retrain.cli", "train", "vit", "--json")
     seed = "train.seed=6" if folder.name == "mlruns" else "train.seed=7"
-    done = copy.run(*command, "--set", seed, code=1)  # with the streams of a user
+    done = copy.run(*RETRAIN, "train", "vit", "--json", "--set", seed, code=1)
     [error] = json.loads(done.stdout).values()
     assert error.startswith("The disk is full")
     assert str(folder) in error

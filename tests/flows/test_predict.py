@@ -21,7 +21,7 @@ def test_the_champion_answers_as_it_was_evaluated(clone, first, tmp_path):
     [test] = (clone.root / ".retrain/store/pull").glob("*/data/test.parquet")
     output = tmp_path / "new" / "out.parquet"
     arguments = ("predict", "vit", "--input", str(test), "--output", str(output))
-    document = json.loads(clone.retrain(*arguments, "--json").stdout)
+    document = clone.json(*arguments)
     assert document["model"]["version"] == first["model"]["version"]
     assert document["output"] == str(output)
     assert (document["rows"], document["errors"]) == (360, 0)
@@ -108,7 +108,7 @@ def test_what_has_drifted_is_told_to_prefect(clone, first, tmp_path):
     wide = {f"{number}.png": png(number, width=24) for number in range(60)}
     write_files(tmp_path / "wide", wide)
     arguments = ("drift", "vit", "--input", str(tmp_path / "wide"))
-    document = json.loads(clone.retrain(*arguments, "--json").stdout)
+    document = clone.json(*arguments)
     drift = document["drift"]
     assert drift["drifted"]
     assert drift["reference_images"] == 360

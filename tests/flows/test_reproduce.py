@@ -1,6 +1,5 @@
 """A version of a real clone is trained again from its lineage."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -9,6 +8,8 @@ from retrain import tracking
 from retrain.project import Project
 from retrain.registry import decisions, lineage, versions
 from retrain.store import Store
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -31,8 +32,7 @@ def state(project: Project) -> tuple:
 def test_the_champion_is_reproduced_and_nothing_else_changes(clone, first, project):
     before = state(project)
     assert len(before[4].splitlines()) == 1
-    done = clone.retrain("reproduce", "vit@champion", "--json")
-    document = json.loads(done.stdout)
+    document = clone.json("reproduce", "vit@champion")
     assert document["identical"], document
     assert document["reproduced"] == first["model"]["digest"]
     assert document["steps"].keys() >= {"pull", "train", "evaluate"}

@@ -1,19 +1,17 @@
 """A real clone goes back to the champion before, and its next runs respect that."""
 
-import json
-
 from tests.flows.conftest import ran
 
 REASON = "night images got worse"
 
 
 def test_what_was_rolled_back_comes_back_only_on_demand(clone, first):
-    clone.edit("params.yaml", "epochs: 2", "epochs: 8")
+    clone.edit("params.yaml", "epochs: 2", "epochs: 8")  # in the file: it is no trial
     better = clone.train()
     assert better["model"]["aliases"] == ["champion", "reference"]
     number, before = better["model"]["version"], first["model"]["version"]
 
-    done = json.loads(clone.retrain("rollback", "vit", "--reason", REASON, "--json").stdout)
+    done = clone.json("rollback", "vit", "--reason", REASON)
     assert (done["previous"], done["version"]) == (number, before)
 
     withheld = clone.train()
@@ -24,13 +22,12 @@ def test_what_was_rolled_back_comes_back_only_on_demand(clone, first):
     again = clone.train()
     assert again["unchanged"]
     assert f"version {number} is not promoted: {said}" in again["outcome"]
-    assert json.loads(clone.retrain("status", "--json").stdout)[0]["champion"]["version"] == before
+    assert clone.json("status", "vit")[0]["champion"]["version"] == before
 
     promoted = clone.train("--promote")
     for each in (promoted, better):  # it was measured again
         assert each["model"].pop("latency")["p95"] > 0
     assert promoted["model"] == better["model"]
-    told = json.loads(clone.retrain("history", "vit", "--json").stdout)
-    actions = ["promoted", "promoted", "rolled back", "rejected", "promoted"]
-    assert [entry["action"] for entry in told] == actions
+    actions = [entry["action"] for entry in clone.json("history", "vit")]
+    assert actions == ["promoted", "promoted", "rolled back", "rejected", "promoted"]
     assert "No ledger was changed." in clone.retrain("verify").stdout

@@ -20,8 +20,8 @@ from time import sleep
 import psutil
 import pytest
 
-from tests import templates, warm_python
-from tests.flows.conftest import draw_photos, make_clone
+from tests import templates
+from tests.flows.conftest import RETRAIN, draw_photos, make_clone
 
 SECRETS = PASSWORD, TOKEN, HUB, BUCKET, WEBHOOK = [secrets.token_hex(8) for _ in range(5)]
 ENVIRONMENT = {
@@ -110,9 +110,9 @@ def interactive(clone, served, netrc):
         pid, terminal = pty.fork()
         if pid == 0:
             os.chdir(clone.root)
-            arguments = ("-m", "retrain.cli", "train", "vit", "--set", f"data.path={url}", *SIZES)
+            arguments = (*RETRAIN, "train", "vit", "--set", f"data.path={url}", *SIZES)
             environment = clone.environment | ENVIRONMENT | netrc | {"TERM": "xterm"}
-            os.execve(warm_python.REAL, [warm_python.REAL, *arguments], environment)
+            os.execve(arguments[0], arguments, environment)
         watching = threading.Thread(target=watch, args=(psutil.Process(pid), run))
         watching.start()
         got = b""
@@ -175,10 +175,11 @@ def test_a_run_shows_and_leaves_no_secret(interactive, clone):
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/photos\.zip", path)
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_shows_and_leaves_no_secret(interactive, clone, served, netrc):
     with serving_photos(served, breaks=True) as url:
-        arguments = ("train", "vit", "--json", *SIZES, "--set", f"data.path={url}")
-        done = clone.retrain(*arguments, code=1, **ENVIRONMENT, **netrc)
+        arguments = (*RETRAIN, "train", "vit", "--json", *SIZES, "--set", f"data.path={url}")
+        done = clone.run(*arguments, code=1, **ENVIRONMENT, **netrc)
     assert "cannot be read. Is it reachable?" in json.loads(done.stdout)["error"]
     assert "cannot be read. Is it reachable?" in done.stderr
     assert not any(secret in done.stdout + done.stderr for secret in SECRETS)

@@ -1,23 +1,16 @@
-"""A run that is ended from outside: real processes, in a clone with a server inside each run.
+"""A run that is ended from outside: real processes, in a clone with a server inside each run."""
 
-Forks, which other tests and the soak run, must end in the same way as a command of its own.
-"""
-
-import json
 import os
 import signal
 import sqlite3
 import subprocess
-import threading
 from contextlib import closing
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from time import monotonic
 
 import psutil
 import pytest
 
-from tests import templates, warm_python
-from tests.flows import preloaded
+from tests import templates
 from tests.flows.conftest import make_clone, until
 
 pytestmark = pytest.mark.slow
@@ -34,45 +27,26 @@ def clone(tmp_path_factory):
 TRAIN = ("train", "vit", "--set", "train.epochs=100000", "--set", "scale.checkpoint_seconds=0.1")
 
 
-def command(root, environment, output):
-    """Starts the run as a person does."""
-    with output.open("wb") as stream:
-        return subprocess.Popen(
-            [warm_python.REAL, "-m", "retrain.cli", *TRAIN],
-            cwd=root,
-            env=environment,
-            start_new_session=True,
-            stdout=stream,
-            stderr=stream,
-        )
-
-
-def fork(root, environment, output):
-    """Starts the run as most tests do."""
-    return preloaded.start(TRAIN, root, environment, output, output)
-
-
 @pytest.fixture
-def run(request, clone, tmp_path):
+def run(clone, tmp_path):
     """Starts a run in a session of its own; gives it back when it trains, with its processes."""
     started = []
     output = tmp_path / "output"
 
-    def start(**environment):
+    def start():
         for old in scratch(clone):
             old.unlink()
-        process = request.param(clone.root, clone.environment | environment, output)
+        process = clone.start(*TRAIN, output=output)
         started.append(process)
         until(lambda: scratch(clone) or process.poll() is not None, 180)
         assert process.poll() is None, output.read_text()
-        assert os.getsid(process.pid) == process.pid
         others = psutil.Process(process.pid).children(recursive=True)
         assert any("uvicorn" in other.cmdline() for other in others)
         return process, others, output
 
     yield start
     for process in started:
-        process.send_signal(signal.SIGKILL)
+        process.kill()
         process.wait()
 
 
@@ -105,48 +79,22 @@ def gone(others, seconds):
     return not alive
 
 
-@pytest.fixture
-def webhook():
-    """Where a webhook is, and what it received."""
-    received = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            received.append(
-                json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"]
-            )
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/", received
-        server.shutdown()
-        thread.join()
-
-
-@pytest.mark.parametrize("run", [fork], indirect=True, ids=["fork"])
 def test_sigterm_ends_a_run_as_ctrl_c_does_and_people_are_notified(run, clone, webhook):
-    url, received = webhook
-    process, others, output = run(RETRAIN_WEBHOOK_URL=url)
+    process, others, output = run()
     began = monotonic()
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 143, output.read_text()
-    print("seconds", monotonic() - began)
     assert output.read_text().endswith("\nretrain: Terminated.\n")
     assert monotonic() - began < 20  # 3 s on an idle machine
     assert gone(others, 5)
     assert state(clone) == "CRASHED"
     assert tracked(clone) == "FAILED"
-    [text] = received
-    assert text.startswith("vit: the run crashed. Execution was aborted by a termination signal.")
+    [received] = webhook
+    assert received["text"].startswith(
+        "vit: the run crashed. Execution was aborted by a termination signal."
+    )
 
 
-@pytest.mark.parametrize("run", [command], indirect=True, ids=["command"])
 def test_ctrl_c_ends_a_run_after_its_step_and_says_how_to_go_on(run, clone):
     process, others, output = run()
     with pytest.raises(subprocess.TimeoutExpired):
@@ -154,7 +102,6 @@ def test_ctrl_c_ends_a_run_after_its_step_and_says_how_to_go_on(run, clone):
     began = monotonic()
     os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it
     assert process.wait(timeout=60) == 130, output.read_text()
-    print("seconds", monotonic() - began)
     assert monotonic() - began < 20
     assert gone(others, 5)
     assert state(clone) == "CRASHED"
@@ -163,9 +110,8 @@ def test_ctrl_c_ends_a_run_after_its_step_and_says_how_to_go_on(run, clone):
     assert said in output.read_text()
 
 
-@pytest.mark.parametrize("run", [fork], indirect=True, ids=["fork"])
 def test_a_killed_run_leaves_no_server_behind(run):
     process, others, _ = run()
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    process.kill()
+    process.wait()
     assert gone(others, 20)

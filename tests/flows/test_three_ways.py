@@ -15,9 +15,10 @@ import pytest
 
 from retrain import tracking
 from retrain.project import Project
-from tests import templates, warm_python
-from tests.flows import preloaded
-from tests.flows.conftest import free_port, until
+from tests import templates
+from tests.flows.conftest import RETRAIN, free_port, until
+
+pytestmark = pytest.mark.slow
 
 # Out of reach, so that the champion stays.
 REJECTED = ("--set", "gate.min={accuracy: 0.999}")
@@ -55,8 +56,7 @@ def test_dvc_takes_from_the_store_what_a_run_has_made_and_registers_nothing_twic
     diff = json.loads(clone.run("dvc", "params", "diff", "--json", "--all").stdout)
     assert diff["params.yaml"]["workloads.vit.train.epochs"]["new"] == 2
 
-
-def test_dvc_runs_again_only_what_asks_something_outside(clone, first):
+    # Again, only what asks something outside runs.
     done = clone.run("dvc", "repro", "promote@vit")
     assert "Stage 'train@vit' didn't change, skipping" in done.stdout
     assert "Stage 'evaluate@vit' didn't change, skipping" in done.stdout
@@ -69,9 +69,8 @@ def test_an_experiment_of_dvc_promotes_nothing(clone, first):
     better = ("-S", "workloads.vit.train.epochs=8", "-n", "longer", "promote@vit")
     said = clone.run("dvc", "exp", "run", *better).stdout
     assert "would be the champion over version 1; dvc exp apply longer && dvc repro" in said
-    status = json.loads(clone.retrain("status", "vit", "--json").stdout)[0]
-    assert status["champion"]["version"] == 1
-    last = json.loads(clone.retrain("history", "vit", "--json").stdout)[-1]
+    assert clone.json("status", "vit")[0]["champion"]["version"] == 1
+    last = clone.json("history", "vit")[-1]
     assert (last["action"], last["verdict"]) == ("compared", "better")
     params.write_text(before[0])
     lock.write_text(before[1])
@@ -82,17 +81,15 @@ def test_dvc_and_a_run_at_the_same_time_do_each_step_once(clone, first, tmp_path
     before = params.read_text()
     clone.edit("params.yaml", "lr: 0.003", "lr: 0.0033")
     store = tmp_path / "store"
-    environment = clone.environment | {"RETRAIN_STORE": str(store)}
-    document, errors = tmp_path / "document.json", tmp_path / "errors.txt"
-    arguments = ("train", "vit", "--json", *REJECTED)
-    run = preloaded.start(arguments, clone.root, environment, document, errors)
-    repro = ("dvc", "repro", "--force", "evaluate@vit")
-    with errors.open("a") as output:
-        done = subprocess.run(
-            repro, cwd=clone.root, env=environment, stdout=output, stderr=output, check=False
-        )
-    assert (run.wait(), done.returncode) == (0, 0), errors.read_text()
-    steps = {step["step"]: step for step in json.loads(document.read_text())["steps"]}
+    shared, output = {"RETRAIN_STORE": str(store)}, tmp_path / "output"
+    with output.open("wb") as stream:
+        repro = subprocess.Popen(
+            ["dvc", "repro", "--force", "evaluate@vit"],
+            cwd=clone.root, env=clone.environment | shared, stdout=stream, stderr=stream,
+        )  # fmt: skip
+    document = clone.json("train", "vit", *REJECTED, **shared)
+    assert repro.wait() == 0, output.read_text()
+    steps = {step["step"]: step for step in document["steps"]}
     for name in ("pull", "validate", "preprocess", "train", "evaluate"):
         step = steps[name]
         record = clone.root / "build" / "vit" / step["step"] / "record.json"
@@ -115,13 +112,12 @@ def servers(clone):
         "PREFECT_API_URL": f"http://127.0.0.1:{free_port()}/api",
         "MLFLOW_PORT": str(free_port()),
     }
-    cli = (warm_python.REAL, "-m", "retrain.cli.main")  # its servers outlive the tests' processes
     templates.place_prefect_database(clone.root)
     try:
-        clone.run(*cli, "up", **ports)
+        clone.run(*RETRAIN, "up", **ports)
         yield ports
     finally:
-        clone.run(*cli, "down", **ports)
+        clone.run(*RETRAIN, "down", **ports)
 
 
 def ask(url, body=None):
@@ -144,10 +140,14 @@ def last_flow_run(api):
     return ask(f"{api}/flow_runs/filter", query)[0]
 
 
+def last_run(clone):
+    return clone.json("status", "vit")[0]["last_run"]
+
+
 def test_a_deployment_trains_the_same_model_and_skips_what_has_not_changed(clone, first, servers):
     deployment = ("prefect", "deployment", "run", "train/vit")
     watched = clone.run(*deployment, "--param", "refresh=true", "--watch", COLUMNS="500", **servers)
-    last = json.loads(clone.retrain("status", "--json").stdout)[0]["last_run"]
+    last = last_run(clone)
     assert last["run"] != first["run"]
     assert not any(step["cached"] for step in last["steps"])
     assert last["model"] == first["model"]
@@ -159,7 +159,7 @@ def test_a_deployment_trains_the_same_model_and_skips_what_has_not_changed(clone
     assert (state["type"], state["name"]) == ("COMPLETED", "Skipped")
     assert state["message"] in watched.stdout
     assert state["message"].startswith(f"Nothing changed since run {last['run'][:8]} of ")
-    assert json.loads(clone.retrain("status", "--json").stdout)[0]["last_run"] == last
+    assert last_run(clone) == last
 
 
 # Any model passes the gate, and waits then.
@@ -192,7 +192,7 @@ def test_a_deployment_waits_without_its_slot_and_compares_again_if_the_champion_
     run = begin()
     until(asked, 240)
     key = asked()
-    [told, *_] = json.loads(clone.retrain("status", "--json").stdout)
+    [told] = clone.json("status", "vit")
     assert told["champion"]["version"] == told["waiting"]["previous"] == 1
     assert told["waiting"]["run"] == told["last_run"]["run"] == run
     version = told["waiting"]["version"]
@@ -209,14 +209,14 @@ def test_a_deployment_waits_without_its_slot_and_compares_again_if_the_champion_
     assert later["aliases"][0] == "champion"
     resume(decision="approve", reason="looks right")
     until(lambda: asked() not in (False, key), 120)
-    [told, *_] = json.loads(clone.retrain("status", "--json").stdout)
+    [told] = clone.json("status", "vit")
     assert told["champion"]["version"] == told["waiting"]["previous"] == later["version"]
     assert told["waiting"]["version"] == version
 
     resume(decision="approve", reason="still looks right", name="ada")
     until(lambda: state(run)["type"] == "COMPLETED", 120)
     assert state(run)["name"] == "Approved"
-    history = json.loads(clone.retrain("history", "vit", "--json").stdout)
+    history = clone.json("history", "vit")
     assert [(entry["action"], entry["version"], entry["previous"]) for entry in history[-4:]] == [
         ("waiting", version, 1),
         ("promoted", later["version"], 1),

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from retrain.search import COMPLETE, FAILED, PRUNED, Ending
 from retrain.step import REPORT, DataVersion, TrialContext
 from retrain.store import Artifact, RunContext, Store
 from tasks.train.trial import ending
-from tests.flows import preloaded
 from tests.flows.conftest import ROOT, until
 
 SHIFT = "train.augment.shift: {low: 0, high: 1}"
@@ -29,12 +27,12 @@ SEARCH = ("--set", SPACE)
 
 
 def search(clone, *arguments):
-    return json.loads(clone.retrain("tune", "vit", "--json", *arguments).stdout)
+    return clone.json("tune", "vit", *arguments)
 
 
 def would(clone, *command):
     """What a run would do with each step."""
-    preview = json.loads(clone.retrain(*command, "--dry-run", "--json").stdout)
+    preview = clone.json(*command, "--dry-run")
     return {step["step"]: step["would"] for step in preview["steps"]}
 
 
@@ -117,16 +115,16 @@ LONG = (
 )
 
 
+@pytest.mark.slow
 def test_a_killed_search_goes_on_with_the_trial_that_was_running(clone, first, tmp_path):
     arguments = ("tune", "vit", *LONG, "--trials", "2")
-    output = tmp_path / "output"
-    process = preloaded.start(arguments, clone.root, clone.environment, output, output)
+    process = clone.start(*arguments, output=tmp_path / "output")
     scratch = clone.root / ".retrain/store/scratch"
 
     try:
         until(lambda: list(scratch.glob("train/*/checkpoints/*.pt")), 180)
     finally:
-        process.send_signal(signal.SIGKILL)
+        process.kill()
         process.wait()
 
     done = clone.retrain("tune", "vit", *LONG, "--trials", "2")

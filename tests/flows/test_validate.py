@@ -1,12 +1,8 @@
 """The second flow: pulls and checks the data, and stops there."""
 
-import json
-
 import pytest
 
-from tests.flows.conftest import draw_photos, make_clone
-
-FLOWS = ("train", "validate")
+from tests.flows.conftest import make_clone
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +18,7 @@ def validate(clone, *arguments, code=0):
 def test_the_data_is_checked_and_no_model_is_trained(fresh):
     assert "pull would be the first step to run: first run." in validate(fresh, "--dry-run").stdout
     assert not (fresh.root / ".retrain").exists()
-    document = json.loads(validate(fresh, "--json").stdout)
+    document = fresh.json("validate", "vit")
     assert [step["step"] for step in document["steps"]] == ["pull", "validate"]
     assert document["data"]["rows"] == {"train": 1237, "val": 200, "test": 360}
     assert document["outcome"] == "The data of vit passes its checks."
@@ -31,17 +27,9 @@ def test_the_data_is_checked_and_no_model_is_trained(fresh):
 
 
 def test_both_flows_share_the_store_and_keep_records_of_their_own(clone, first):
-    checked = json.loads(validate(clone, "--json").stdout)
+    checked = clone.json("validate", "vit")
     assert [step["cached"] for step in checked["steps"]] == [True, True]
-    why = {flow: clone.retrain("why", "vit", "--flow", flow, "--json") for flow in FLOWS}
-    steps = {flow: [step["step"] for step in json.loads(done.stdout)] for flow, done in why.items()}
+    why = {flow: clone.json("why", "vit", "--flow", flow) for flow in ("train", "validate")}
+    steps = {flow: [step["step"] for step in listed] for flow, listed in why.items()}
     assert steps["validate"] == ["pull", "validate"]
     assert steps["train"][:5] == ["pull", "validate", "preprocess", "train", "evaluate"]
-
-
-def test_bad_data_fails_with_the_reason(fresh, tmp_path):
-    photos = draw_photos(tmp_path / "photos")
-    next(photos.glob("class-0/*")).write_bytes(b"no image")
-    done = validate(fresh, "--set", f"data.path={photos}", code=1)
-    assert "The data is rejected:" in done.stderr
-    assert "images that do not decode: 1 of 36" in done.stderr

@@ -46,9 +46,7 @@ def test_a_process_ends_soon_after_the_limit_of_a_block_that_has_not_ended(block
 
 
 @pytest.mark.slow
-def test_a_training_that_hangs_on_its_workers_is_ended_with_them(
-    prefect_session, real_python, tmp_path
-):
+def test_a_training_that_hangs_on_its_workers_is_ended_with_them(prefect_session, tmp_path):
     from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_API_URL
 

@@ -73,7 +73,7 @@ print(Path("file").read_bytes(), "\u00b5")
 def test_the_locale_does_not_matter(tmp_path):
     environment = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     done = subprocess.run(
-        [Path(sys.prefix, "bin", "python"), "-c", OTHER_LOCALE],
+        [sys.executable, "-c", OTHER_LOCALE],
         cwd=tmp_path,
         env=environment,
         capture_output=True,

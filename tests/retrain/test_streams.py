@@ -1,10 +1,9 @@
 """Standard streams that are closed, or that nobody reads."""
 
 import subprocess
+import sys
 
 import pytest
-
-from tests import warm_python
 
 TALKS_ON = """
 import sys
@@ -32,7 +31,7 @@ assert os.path.getsize("database") == 0
 
 
 def test_a_reader_that_ends_does_not_end_the_program(tmp_path):
-    program = [warm_python.REAL, "-c", TALKS_ON]
+    program = [sys.executable, "-c", TALKS_ON]
     with subprocess.Popen(
         program, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
@@ -46,7 +45,7 @@ def test_a_reader_that_ends_does_not_end_the_program(tmp_path):
 @pytest.mark.parametrize("closed", [">&-", "<&- 2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_do_not_get_into_other_files(tmp_path, closed):
     done = subprocess.run(
-        ["sh", "-c", f'exec "$@" {closed}', "sh", warm_python.REAL, "-c", OPENS_A_FILE],
+        ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", OPENS_A_FILE],
         cwd=tmp_path,
         stdin=subprocess.DEVNULL,
         capture_output=True,

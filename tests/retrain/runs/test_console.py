@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from retrain.runs import console
-from tests import warm_python
 
 ROOT = Path(__file__).parents[3]
 
@@ -119,5 +118,5 @@ print("the result")
 
 
 def test_a_log_on_a_full_disk_keeps_no_run_from_its_result():
-    done = subprocess.run([warm_python.REAL, "-c", FULL_LOG], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", FULL_LOG], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "the result\n", "")

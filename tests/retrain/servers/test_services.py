@@ -20,13 +20,12 @@ from retrain.project import Project
 from retrain.servers import ray_cluster, services
 from retrain.servers.program import MARK
 from retrain.servers.reachable import request
-from tests import templates, warm_python
+from tests import templates
 from tests.flows.conftest import free_port, until
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
-WARM = sys.executable  # before a project has another one
 
 FLOW = """
 import os, threading, time
@@ -68,7 +67,6 @@ def make_project(folder, environment):
     ):
         environment.delenv(name, raising=False)
     environment.setenv("MLFLOW_PORT", str(free_port()))
-    environment.setattr(sys, "executable", warm_python.REAL)  # the services are children of it
     templates.place_prefect_database(folder)
     return Project(folder)
 
@@ -144,7 +142,7 @@ print(ray.get_runtime_context().gcs_address, *ray.get(work.remote()))
 def use_ray(folder, **more):
     """Where a run finds Ray, what its worker has from the code and the environment, and its log."""
     done = subprocess.run(
-        [WARM, "-c", USES_RAY], cwd=folder, capture_output=True, text=True,
+        [sys.executable, "-c", USES_RAY], cwd=folder, capture_output=True, text=True,
         env=os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"} | more,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from mlflow.tracking._tracking_service import utils
 
 import models
 from retrain.code import source_of
@@ -133,7 +132,6 @@ def _promoted(project: Project, name: str, *runs: dict[str, Any]) -> list[Artifa
                 run_on(images, Project(root), train(Project(root), seed), **arguments)
 
     templates.copy_project(templates.once(f"promoted-{name}", make), project.root)
-    utils._artifact_repos_cache.clear()  # MLflow remembers the folder of a run, by its id alone
     return [trained_in(project, seed) for seed in range(len(runs))]
 
 

@@ -4,6 +4,7 @@ import io
 import os
 import shutil
 import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -18,7 +19,6 @@ from retrain.project import Project
 from retrain.step import DataVersion
 from retrain.workload import Data, Model, Workload
 from tasks.pull.step import data_version, find_source, pull
-from tests import warm_python
 from tests.tasks.pull.pulling import make_files, make_workspace, pulled
 
 ROOT = Path(__file__).parents[3]
@@ -198,8 +198,6 @@ def test_the_version_of_tracked_data_is_known_without_heavy_libraries():
         "assert data_version(Data(path='data/digits'), find_project()).tracked;"
         "print(*sorted({name.split('.')[0] for name in sys.modules}))"
     )
-    done = subprocess.run(
-        [warm_python.REAL, "-c", program], cwd=ROOT, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert not set(done.stdout.split()) & {"dvc", "fsspec", "huggingface_hub", "pyarrow", "numpy"}

@@ -24,7 +24,7 @@ from tasks.data.champion import Start
 from tasks.data.shards import SOURCE, open_prepared, shard_name
 from tasks.train import checkpoint
 from tasks.train.step import train
-from tests import templates, warm_python
+from tests import templates
 
 LABELS = ("left", "right", "top")
 SMALL = Model(family="vit", patch_size=4, hidden_size=16, layers=1, heads=2)
@@ -176,14 +176,16 @@ def killing_a_worker(folder: Path) -> Iterator[list[str]]:
 
 
 def kill_a_worker(checkpoints: Path, left: list[str]) -> None:
-    while not (
-        workers := [each for each in warm_python.processes() if "RayTrainWorker" in name_of(each)]
-    ):
+    while not (workers := [each for each in processes() if "RayTrainWorker" in name_of(each)]):
         time.sleep(0.05)
     while not list(checkpoints.glob("*.pt")):
         time.sleep(0.005)
     workers[0].kill()
-    left.extend(map(name_of, warm_python.processes()))
+    left.extend(map(name_of, processes()))
+
+
+def processes() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
 
 
 def name_of(process: psutil.Process) -> str:

@@ -1,0 +1,50 @@
+"""Every workload that is shipped, with small stand-ins for the data and weights of its own."""
+
+import pytest
+
+from retrain.params import workload_names
+from tests import hub
+from tests.flows.conftest import ROOT, ran
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """What replaces the data and the weights of workloads that would download them."""
+    root = tmp_path_factory.mktemp("hub")
+    beans = {
+        "data.path": hub.write_beans(root / "beans"), "data.format": "parquet", "images.size": 32,
+        "model.pretrained": hub.write_vit(root / "vit", 32),
+    }  # fmt: skip
+    mnist = {
+        "data.path": hub.write_mnist(root / "mnist"), "data.format": "parquet",
+        "model.config.embedding_size": 8, "model.config.hidden_sizes": [8, 8, 8, 8],
+    }  # fmt: skip
+    doggos = {
+        "data.path": hub.write_doggos(root / "doggos"), "images.size": 32,
+        "model.pretrained": hub.write_clip(root / "clip", 32),
+    }  # fmt: skip
+    cifar10 = {
+        "data.path": hub.write_cifar10(root / "cifar10"), "data.format": "parquet",
+        "model.hidden_size": 16, "model.layers": 1, "model.heads": 2,
+    }  # fmt: skip
+    all_changes = {"beans": beans, "mnist": mnist, "doggos": doggos, "cifar10": cifar10}
+    return {
+        name: [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
+        for name, changes in all_changes.items()
+    }
+
+
+@pytest.mark.parametrize("workload", workload_names(ROOT / "params.yaml"))
+def test_every_shipped_workload_runs(clone, small, workload):
+    assert clone.train(*small.get(workload, ()), workload=workload)["model"]["version"] >= 1
+
+
+def test_another_head_on_the_same_embeddings_embeds_nothing_again(clone, small):
+    first = clone.train(*small["doggos"], workload="doggos")
+    assert [step["step"] for step in first["steps"]][2:5] == ["preprocess", "embed", "train"]
+    again = clone.train(*small["doggos"], "--set", "model.hidden=64", workload="doggos")
+    assert ran(again) == ["train", "evaluate"]
+    planned = clone.json("train", "vit", "--dry-run", "--refresh")
+    assert "embed" not in [step["step"] for step in planned["steps"]]
