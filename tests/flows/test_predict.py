@@ -90,15 +90,18 @@ def test_an_archive_at_a_url_is_downloaded_once_and_removed(tmp_path):
     store = Store(tmp_path / "store")
     run = FlowRun(Project(tmp_path), store, "run", "predict")
 
+    def scratch():
+        return list((tmp_path / "store" / "scratch" / "predict").iterdir())
+
     def read():
         with predict.fetched(run, url) as folder:
             source = inputs.open_source(folder, url, None)
             found = [image for unit in source.units() for image in inputs.read(source, unit)]
-            assert list(store.leftovers())
+            assert scratch()
         return [(image.path, image.data) for image in found]
 
     assert read() == [("a/1.png", png(1)), ("b/2.png", png(2))]
-    assert not list(store.leftovers())
+    assert not scratch()
     url = f"file://{tmp_path}/gone.zip"
     with pytest.raises(ValueError, match=f"--input: there is nothing at {url}"):
         read()

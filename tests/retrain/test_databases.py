@@ -72,7 +72,10 @@ def test_a_killed_creation_leaves_no_database_and_the_next_one_succeeds(slow, tm
 
 def test_of_two_at_once_one_creates_it(slow, tmp_path):
     processes = [slow(), slow()]
-    outputs = [process.communicate("\n", timeout=30)[0] for process in processes]
+    for process in processes:  # the one that waits for the other may be the first
+        process.stdin.write("\n")
+        process.stdin.flush()
+    outputs = [process.communicate(timeout=30)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
     assert sorted(outputs) == ["", "begun\n"]
     assert query(tmp_path / "some.db", "SELECT value FROM b") == [1, 1]

@@ -57,7 +57,6 @@ def test_overrides_replace_values_and_reach_nested_sections(tmp_path):
         ({"model.layers": 5000}, "model.layers: should be less than or equal to 1000"),
         ({"model.hidden_size": 1 << 20}, "model.hidden_size: should be less than or equal to"),
         ({"model.initializer_range": 1e300}, "model.initializer_range: should be less than"),
-        ({"model.mlp_ratio": 1e-4}, "model.mlp_ratio: 0.0001 leaves the MLPs no width."),
         ({"model.pretrained_version": "a" * 40}, "model.pretrained_version: is of no use without"),
         (
             {"train.lora": {"r": 4, "droput": 0}},

@@ -123,10 +123,11 @@ def test_a_unit_whose_worker_is_lost_is_done_again(ray_session, tmp_path, run):
     assert (tmp_path / "lost").exists()
 
 
-def test_a_plan_ends_beside_training_workers_and_says_nothing(ray_session, capfd):
+def test_a_plan_ends_beside_training_workers_and_says_nothing(ray_session, capfd, monkeypatch):
     """They take half of the CPUs of a small Ray, and keep them."""
     import ray
 
+    monkeypatch.setattr(ray_data.logger, "propagate", False)  # another library may print it
     half = ray.cluster_resources()["CPU"] / 2
     group = ray.util.placement_group([{"CPU": half / 2}] * 2)
     ray.get(group.ready())

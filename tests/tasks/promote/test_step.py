@@ -104,7 +104,7 @@ def test_the_package_has_the_code_that_it_runs_and_no_other(project, one):
     champion = versions.champion(project, "toy")
     folder = packages.download(project, champion)
     code = {path.relative_to(folder / "code").as_posix() for path in folder.glob("code/**/*.*")}
-    own = ("architecture", "auto", "fine_tuned", "fitting", "vit")
+    own = ("architecture", "auto", "fine_tuned", "vit")
     modules = ("__init__", "image", "network", "pretrained", "serving", "user_code", *own)
     assert code == {f"models/{name}.py" for name in modules}
     kinds = {path.suffix for path in folder.rglob("*") if path.is_file()}  # nothing is pickled
