@@ -39,17 +39,17 @@ class Registered:
             ValueError: A file is gone or has changed since it was registered.
         """
         folder = packages.download(self.project, self.version)
-        if found := package.fault(folder, self.version.package_digest):
+        if damage := package.fault(folder, self.version.package_digest):
             name = f"{self.version.name} version {self.version.version}"
-            raise ValueError(f"The package of {name} {found}. {packages.REMEDY}")
+            raise ValueError(f"The package of {name} {damage}. {packages.REMEDY}")
         return folder
 
 
 @dataclass(frozen=True)
 class TestSplit:
-    """What a registered version is scored on.
+    """The test split, on which a registered version is scored.
 
-    Other images of the data do not matter to its answers.
+    The other splits do not change the scores.
 
     Attributes:
         validated: The output of `validate`.
@@ -90,7 +90,7 @@ class Start:
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) of the above."""
+        """SHA-256 (hex) of the digest of the weights."""
         return digest_of(self.weights)
 
 

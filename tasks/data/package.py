@@ -107,13 +107,13 @@ def fault(package: Path, digest: str | None) -> str | None:
         digest: Its identity, as it was registered; None for one that was registered without.
     """
     try:
-        found = digest_of_folder(package)
+        current = digest_of_folder(package)
         serving = json.loads((package / SERVING).read_text(encoding="utf-8"))
         files = checksums(package / MODEL)
     except (OSError, ValueError, KeyError, AssertionError) as error:
         return f"is damaged: {error!r}, in {package}"
     # Those of older versions of this project have no checksums.
-    if digest not in (None, found) or serving.get("files", files) != files:
+    if digest not in (None, current) or serving.get("files", files) != files:
         return f"is not what was registered: its files in {package} have changed"
     return None
 

@@ -98,7 +98,7 @@ class RawImage:
 
 
 class Reader(Protocol):
-    """What reads images in parts; cheap to send to a worker of Ray."""
+    """Reads images in parts; an object of this kind is cheap to send to a worker of Ray."""
 
     def parts(self) -> Iterator[Unit]:
         """The images, in order of the files' names and of the rows in them, in small parts.
@@ -123,7 +123,7 @@ class RawDataset(Reader, ABC):
         format: A key of `READERS`.
         root: The folder that the files' names are relative to.
         image_column: The Parquet column with the images; None if it has a usual name.
-        label_column: That with their classes; None if it has a usual name.
+        label_column: The Parquet column with their classes; None if it has a usual name.
         labelled: Whether the images have classes, and the names mean splits.
     """
 
@@ -196,16 +196,16 @@ def open_format(
 
 def group(parts: Iterable[Unit], tasks: float) -> Iterator[Unit]:
     """Joins small parts of the data to units that are worth a number of tasks, in order."""
-    some: list[Unit] = []
+    pending: list[Unit] = []
     size = Unit(0, 0)
     for part in parts:
-        if some and (size.tasks >= tasks or size.rows + part.rows > MAX_UNIT_ROWS):
-            yield _join(some)
-            some, size = [], Unit(0, 0)
-        some.append(part)
+        if pending and (size.tasks >= tasks or size.rows + part.rows > MAX_UNIT_ROWS):
+            yield _join(pending)
+            pending, size = [], Unit(0, 0)
+        pending.append(part)
         size = Unit(size.rows + part.rows, size.bytes + part.bytes)
-    if some:
-        yield _join(some)
+    if pending:
+        yield _join(pending)
 
 
 def _join(units: Sequence[Unit]) -> Unit:

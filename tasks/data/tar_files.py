@@ -18,7 +18,7 @@ from tasks.data.raw_dataset import Piece, RawDataset, RawImage, Unit, group
 
 
 class _Sample(NamedTuple):
-    """A sample: None where it lacks a part."""
+    """A sample of a tar file; a part that the sample lacks is None."""
 
     key: str
     image: tarfile.TarInfo | None
@@ -63,7 +63,7 @@ def _samples(root: Path, name: str) -> list[_Sample]:
     """The samples of a tar file, by the headers in it.
 
     Raises:
-        ValueError: It is broken.
+        ValueError: The tar file is broken.
     """
     try:
         with tarfile.open(root / name, "r:") as tar:
