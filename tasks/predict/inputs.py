@@ -1,7 +1,7 @@
-"""What is classified: a folder of images at any depth, Parquet files, or tar files of WebDataset.
+"""Reads the images to classify: folders at any depth, Parquet files, or tar files of WebDataset.
 
-No classes are asked of the images, and the names of files and folders mean no splits; except where
-two models are compared, which needs the classes.
+The images need no classes, and the names of files and folders do not define splits. Only a
+comparison of two models needs the classes, and then such names do define splits.
 """
 
 import hashlib

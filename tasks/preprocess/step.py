@@ -198,5 +198,5 @@ def _write_rows(
 
 
 @preprocess.chooses
-def _chosen(workload: "Workload", pulled: "Artifact", validated: "Artifact") -> Chosen:
+def _dependencies(workload: "Workload", pulled: "Artifact", validated: "Artifact") -> Chosen:
     return Chosen(modules=(READERS[pulled.facts["format"]],))

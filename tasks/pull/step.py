@@ -172,7 +172,7 @@ def _recognise(names: Sequence[str]) -> str:
 
 
 @pull.chooses
-def _chosen(workload: Workload, version: DataVersion) -> Chosen:
+def _dependencies(workload: Workload, version: DataVersion) -> Chosen:
     return Chosen(modules=(SOURCES[_kind(workload.data, version.tracked)],))
 
 
