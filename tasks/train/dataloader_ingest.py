@@ -1,6 +1,6 @@
 """Loads the images of every batch with PyTorch's `DataLoader`, prepared by Ray Train.
 
-The batches are those of the other ways, in the same order.
+The batches are the same as those of `ingest.py` and `stream_ingest.py`, in the same order.
 """
 
 import signal

@@ -74,17 +74,17 @@ def sampler(job: TrainingJob, data: Prepared, rank: int, workers: int) -> BatchS
         rank: Which worker, from 0.
         workers: How many there are.
     """
-    split, chosen = data.split("train"), job.hyperparameters
+    split, hyperparameters = data.split("train"), job.hyperparameters
     chances = None
-    if chosen.balance == "sampling":
+    if hyperparameters.balance == "sampling":
         chances = class_weights(split.labels, len(data.labels))[split.labels]
     return BatchSampler(
         rows=len(split),
-        size=chosen.batch_size,
-        seed=chosen.seed,
+        size=hyperparameters.batch_size,
+        seed=hyperparameters.seed,
         rank=rank,
         workers=workers,
-        windows=windows(split.images, job.ingest, job.scale.memory_gb, chosen.batch_size),
+        windows=windows(split.images, job.ingest, job.scale.memory_gb, hyperparameters.batch_size),
         chances=chances,
     )
 
@@ -202,8 +202,8 @@ def in_order(
     import numpy as np
 
     def read(number: int) -> Batch:
-        some = np.asarray(rows[number * size : (number + 1) * size], np.int64)
-        return _tensor(split.images[some], device), _tensor(split.labels[some], device)
+        batch_rows = np.asarray(rows[number * size : (number + 1) * size], np.int64)
+        return _tensor(split.images[batch_rows], device), _tensor(split.labels[batch_rows], device)
 
     yield from _on_device(read, -(-len(rows) // size), device)
 

@@ -98,9 +98,9 @@ class TrainingJob:
             data: What it was trained on.
         """
         with chdir(self.root):
-            whole = models.complete(self.model.family, self.settings, network)
+            complete = models.complete(self.model.family, self.settings, network)
         models.save(
-            whole,
+            complete,
             self.output,
             family=self.model.family,
             settings=self.settings,

@@ -49,9 +49,9 @@ def mean_loss(loss_of: Loss, logits: Tensor, targets: Targets) -> Tensor:
     Returns:
         A scalar.
     """
-    (labels, share), *others = targets
+    (labels, share), *rest = targets
     loss = share * loss_of(logits, labels)
-    for labels, share in others:
+    for labels, share in rest:
         loss = loss + share * loss_of(logits, labels)
     return loss
 

@@ -58,7 +58,7 @@ def merge_adapters(network: "Network") -> None:
 def update_average(average: nn.Module, network: nn.Module, decay: float, updates: int) -> None:
     """Takes the weights after a step into their average, without waiting for a GPU.
 
-    The first time the average becomes the weights. The statistics of batch norms are always the
+    The first update copies the weights. The statistics of batch norms are always the
     network's own.
 
     Args:
@@ -68,8 +68,8 @@ def update_average(average: nn.Module, network: nn.Module, decay: float, updates
             (1 + n) / (10 + n) after n of them, as in TensorFlow's `ExponentialMovingAverage`.
         updates: How many there were before this one.
     """
-    kept = min(decay, (1 + updates) / (10 + updates)) if updates else 0.0
-    take = get_ema_multi_avg_fn(kept)  # type: ignore[no-untyped-call]
+    weight = min(decay, (1 + updates) / (10 + updates)) if updates else 0.0
+    take = get_ema_multi_avg_fn(weight)  # type: ignore[no-untyped-call]
     take(tuple(average.parameters()), tuple(network.parameters()), updates)
     for averaged, current in zip(average.buffers(), network.buffers(), strict=True):
         averaged.copy_(current)
@@ -93,7 +93,9 @@ def divide(network: "Network", device: torch.device, precision: str) -> None:
 
     mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
     policy = MixedPrecisionPolicy()
-    if precision == "bf16" and not any(isinstance(each, BATCH_NORMS) for each in network.modules()):
+    if precision == "bf16" and not any(
+        isinstance(module, BATCH_NORMS) for module in network.modules()
+    ):
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
     for unit in (*network.layers(), network):
         fully_shard(unit, mesh=mesh, mp_policy=policy)
@@ -122,8 +124,8 @@ def states_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
 def weights_of(network: nn.Module) -> dict[str, torch.Tensor]:
     """A copy of a network's state on the CPU; of a divided one, for the first worker."""
     return {
-        name: (each.full_tensor() if hasattr(each, "full_tensor") else each).cpu().clone()
-        for name, each in network.state_dict().items()
+        name: (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).cpu().clone()
+        for name, tensor in network.state_dict().items()
     }
 
 

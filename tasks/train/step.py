@@ -1,12 +1,13 @@
 """Trains the network with Ray Train, in this process or on workers, and tracks it in MLflow.
 
-- `checks.py` finds faults before a run, and `estimate.py` says what it takes
+- `checks.py` finds faults before a run, and `estimate.py` predicts its memory and time
 - `launch.py` starts the workers; `loops/` has the training loops, of which one is imported, and
   `job.py` their arguments
 - `sampler.py` and `ingest.py` bring the images; `augment.py` changes them
 - `network.py`, `device.py`, `optimizer.py`, `loss.py` and `collective.py` train the network
 - `selection.py` finds the best epoch
-- `checkpoint.py` and `progress.py` keep and show how far it is; `reports.py` does for a function
+- `checkpoint.py` and `progress.py` save and show the progress of the project's own loop, and
+  `reports.py` that of a function of the user's
 """
 
 import hashlib
@@ -89,7 +90,7 @@ def train(
         hyperparameters: How it is trained.
         scale: On how many workers.
         images: The output of `preprocess`, or of `embed`.
-        pulled: That of `pull`; only images that are not prepared are read there.
+        pulled: The output of `pull`; only images that are not prepared are read there.
         start: Which weights it starts from.
         workspace: Its scratch holds the checkpoints.
 
@@ -110,7 +111,9 @@ def train(
         try:
             with (
                 console.progress("train") as update,
-                followed(job.scratch, lambda now: update(now.fraction, str(now)), log),
+                followed(
+                    job.scratch, lambda progress: update(progress.fraction, str(progress)), log
+                ),
             ):
                 from tasks.train.launch import launch
 
@@ -215,7 +218,7 @@ def _tracked(
 
 
 @train.chooses
-def _chosen(workload: Workload, images: Artifact, pulled: Artifact, start: "Start") -> Chosen:
+def _dependencies(workload: Workload, images: Artifact, pulled: Artifact, start: "Start") -> Chosen:
     users = modules_of_the_user(workload)
     modules = (module_name(workload.train), f"models.{workload.model.family}", *users)
     if workload.scale.ingest == "dataloader":

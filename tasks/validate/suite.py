@@ -93,7 +93,7 @@ def image_rules(checks: Checks) -> list[Rule]:
 
 
 def _shared_rules(checks: Checks) -> list[Rule]:
-    """What is expected of each image beside the others."""
+    """What is expected of each image in relation to the other images."""
     return [
         Rule(
             "images that a split held out from theirs has too",
@@ -220,12 +220,12 @@ class SuiteRunner:
         results = {result.expectation_config.notes: result for result in outcome.results}
         findings = []
         for number, rule in enumerate(rules):
-            found = results[rule.fault]
-            if not found.success:
+            result = results[rule.fault]
+            if not result.success:
                 # Absent if the expectation itself raised; the result then has its traceback.
-                assert "unexpected_index_query" in found.result, found.exception_info
-                query = found.result["unexpected_index_query"].rstrip(";")
-                counts = (found.result["element_count"], found.result["unexpected_count"])
+                assert "unexpected_index_query" in result.result, result.exception_info
+                query = result.result["unexpected_index_query"].rstrip(";")
+                counts = (result.result["element_count"], result.result["unexpected_count"])
                 findings.append(Finding(rule, number, *counts, query))
         return findings
 
