@@ -17,8 +17,8 @@ def cpus_of_worker(nodes: Sequence[Mapping[str, float]], workers: int, on_gpus: 
 
     Args:
         nodes: The resources of each machine, as Ray names them.
-        workers: How many there are.
-        on_gpus: Whether each has a GPU too.
+        workers: The number of workers.
+        on_gpus: Whether each worker has a GPU too.
 
     Returns:
         Whole CPUs if there are enough, else a fraction of one: a worker must not wait forever. 1 in

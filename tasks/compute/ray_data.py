@@ -141,7 +141,7 @@ def in_threads(make: Make[T, R], units: Iterable[T], most: int | None = None) ->
     Args:
         make: Loads a network.
         units: The arguments of the calls.
-        most: How many calls are made at once at most.
+        most: The largest number of calls at once; None for no limit.
 
     Yields:
         The results, in order.

@@ -19,7 +19,7 @@ class Registered:
 
     Attributes:
         project: The clone with the registry.
-        version: Of the model.
+        version: The version of the model.
     """
 
     step = "registry"  # its name as an input
@@ -69,7 +69,7 @@ class TestSplit:
 
 @dataclass(frozen=True)
 class Start:
-    """What a training starts from.
+    """The weights that a training starts from.
 
     Attributes:
         registered: The version whose weights it takes; None for new weights.
@@ -112,7 +112,7 @@ class Opponent:
     """A registered version that a challenger is compared with.
 
     Attributes:
-        version: Its number.
+        version: The number of the version.
         package_digest: The digest of its package; None if it was registered without one.
         train_digest: The digest of its training.
         metrics: On the challenger's test split, by name, as `evaluate` gives them.

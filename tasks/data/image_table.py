@@ -33,8 +33,8 @@ class RowGroup:
     """The accepted images of one unit.
 
     Attributes:
-        number: Of the row group in the file.
-        unit: Its index in `RawDataset.units()`.
+        number: The number of the row group in the file.
+        unit: The index of the unit in `RawDataset.units()`.
         rows: How many images it has of each split; a split without images is left out.
     """
 
@@ -158,9 +158,9 @@ class AcceptedImage:
     """An image that `validate` accepted.
 
     Attributes:
-        path: Its name in reports.
+        path: The name of the image in reports.
         label: The name of its class.
-        sha256: Of the encoded image.
+        sha256: SHA-256 (hex) of the encoded image.
         data: The encoded image.
         pixels: Its identity, as `tasks.data.pixels.digest` gives it; empty where it is not needed.
     """

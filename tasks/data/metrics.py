@@ -75,7 +75,7 @@ class Tally:
 
     Attributes:
         names: The classes: those of the data, then those that only the model knows.
-        classes: How many of them are classes of the data.
+        classes: The number of the classes that are classes of the data.
         predictions: At least one, with indices of the names.
     """
 

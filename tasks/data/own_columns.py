@@ -28,7 +28,7 @@ def read_columns(
 
     Args:
         source: The data.
-        names: The columns that are wanted.
+        names: The names of the columns.
         images: With columns `file`, `row` and `path`, in the order of the files.
         setting: The parameter that asks for them, for errors.
         otherwise: What the columns are not, for the error about data without metadata files.
@@ -74,7 +74,7 @@ def _of_metadata(root: Path, file: str, names: Sequence[str], setting: str) -> p
     """The rows of a metadata file.
 
     Raises:
-        ValueError: It lacks a column, or it cannot be read.
+        ValueError: The file lacks a column, or cannot be read.
     """
     path = root / file
     try:

@@ -67,12 +67,12 @@ class Unit:
 
     @property
     def seconds(self) -> float:
-        """How many seconds of a core it takes, roughly."""
+        """The seconds that one core needs for the unit, roughly."""
         return self.rows * SECONDS_PER_IMAGE + self.bytes * SECONDS_PER_BYTE
 
     @property
     def tasks(self) -> float:
-        """How many tasks it is worth, or which fraction of one."""
+        """The number of tasks that the unit is worth, or the fraction of one."""
         return max(self.rows / WORTH_ROWS, self.seconds / WORTH_SECONDS)
 
 

@@ -88,7 +88,7 @@ def make_reference(source: RawDataset, validated: Path, evaluated: Path) -> pa.T
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What a version was evaluated on.
+    """The data on which a version was evaluated, and its predictions.
 
     Attributes:
         predictions: The output of `evaluate`.
@@ -102,7 +102,7 @@ class Evaluated:
 
 
 def find_evaluated(store: Store, version: ModelVersion) -> Evaluated | None:
-    """What a version was evaluated on; None if the store has lost a part of it."""
+    """Finds the data on which a version was evaluated; None if the store has lost a part of it."""
     evaluated = _find(
         store,
         "evaluate",

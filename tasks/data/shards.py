@@ -162,7 +162,7 @@ class Prepared:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """What a network takes: height, width and channels, or the length of an embedding.
+        """The shape of a network's input: height, width, channels; or the length of an embedding.
 
         The images of the training split may have a margin around it.
         """

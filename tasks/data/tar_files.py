@@ -97,7 +97,7 @@ def _label(name: str, label: tarfile.TarInfo, file: BinaryIO) -> str | None:
     """The class of a sample; None if its `.json` has none.
 
     Raises:
-        ValueError: It cannot be read.
+        ValueError: The class cannot be read.
     """
     try:
         text = _content(file, label).decode()

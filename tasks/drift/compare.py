@@ -43,7 +43,7 @@ def compare(reference: pa.Table, incoming: pa.Table, seed: int = 0) -> list[Fact
     Args:
         reference: At least one image.
         incoming: At least one image.
-        seed: Of the divisions that are drawn.
+        seed: The seed of the random divisions.
 
     Returns:
         The `COLUMNS` of each feature: labels first, the embedding last.
@@ -91,7 +91,7 @@ def _divisions(sizes: Sequence[int], seed: int) -> NDArray[np.bool_]:
 
     Args:
         sizes: How many images the reference has, and what comes in.
-        seed: Of the divisions.
+        seed: The seed of the random divisions.
 
     Returns:
         Bool (1 + DIVISIONS, images).
@@ -114,8 +114,8 @@ def _feature(
     Args:
         name: The name of the feature.
         distances: (1 + DIVISIONS,).
-        level: The share.
-        smaller: How many images the smaller sample has.
+        level: The share of distances that may be larger.
+        smaller: The number of images of the smaller sample.
         reference: The mean of the feature in the reference; None if it has none.
         incoming: The mean of the feature in the incoming images; None if it has none.
     """

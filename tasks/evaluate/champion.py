@@ -124,7 +124,7 @@ def score_ahead(pulled: Artifact, validated: Artifact, training: str) -> None:
 
     Args:
         pulled: The data, as pulled.
-        validated: Which images are used, and their splits.
+        validated: The output of `validate`: the images that are used, and their splits.
         training: The key of the training.
 
     Raises:
@@ -145,7 +145,7 @@ def score_opponents(
 
     Args:
         pulled: The data, as pulled.
-        validated: Which images are used, and their splits.
+        validated: The output of `validate`: the images that are used, and their splits.
         scores: The challenger's evaluation; None before there is one.
 
     Returns:

@@ -39,7 +39,7 @@ def write(answers: Iterable[Answers], labels: Sequence[str], folder: Path) -> No
     Args:
         answers: In the order of the split's rows.
         labels: The model's labels.
-        folder: Where the file goes.
+        folder: The folder of the file.
     """
     names = pa.array(labels, pa.string())
     columns = {
@@ -69,9 +69,9 @@ def write_features(
 
     Args:
         images: The SHA-256 (hex) of each image.
-        features: Of the images, in arrays of some rows, float32 (n, D); none of a network whose
-            last layer is not known. Then the file has no rows.
-        folder: Where it goes.
+        features: The features of the images, in arrays of some rows, float32 (n, D).
+            Empty for a network whose last layer is not known; then the file has no rows.
+        folder: The folder of the file.
     """
     columns = {
         "sha256": pa.array(images if features else [], pa.string()),

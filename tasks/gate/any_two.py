@@ -139,7 +139,7 @@ def _agreement(
     answered: NDArray[np.bool_],
     differ: NDArray[np.bool_],
 ) -> Facts:
-    """How often the two give the same label, whatever is right: a part of `compare`'s result."""
+    """How often the two give the same label, right or wrong; a part of `compare`'s result."""
     labels_a, labels_b = (
         answers.rows["prediction"].filter(differ).to_pylist() for answers in (a, b)
     )
@@ -212,10 +212,10 @@ def _classes(pairs: Pairs) -> list[Facts]:
 
 
 def sentences(findings: Mapping[str, Any], a: str, b: str) -> list[str]:
-    """What was found, for a person; the first sentence is the result.
+    """Describes what was found, for a person; the first sentence is the result.
 
     Args:
-        findings: As `compare` gives it.
+        findings: What `compare` returned.
         a: The name of the first model.
         b: The name of the second.
     """

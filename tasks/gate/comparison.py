@@ -20,7 +20,7 @@ from tasks.gate.pairs import Comparable, Pairs, pair
 
 @dataclass(frozen=True)
 class Terms:
-    """What a comparison depends on beside the predictions.
+    """The inputs of a comparison beside the predictions.
 
     Attributes:
         learnt: The file with the images that the opponent was trained or validated on; None if
@@ -50,7 +50,7 @@ def compare_with(
 
     Args:
         scores: The challenger's evaluation.
-        slices: Of the test split.
+        slices: The slices of the test split.
         champion: The model in production; None when there is none.
         reference: The best model so far; None when there is none, or it is the champion.
     """

@@ -25,7 +25,7 @@ def draws(pairs: Pairs, metric: str) -> NDArray[np.float64]:
 
     Args:
         pairs: The answers.
-        metric: As `compare` takes it.
+        metric: A metric, as `tasks.gate.paired.compare` takes it.
 
     Returns:
         float64 (draws,).

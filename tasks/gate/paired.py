@@ -156,7 +156,7 @@ def lower_limit(gained: int, lost: int, rows: int, level: float) -> float:
 
 
 def _outcome(better: float, not_worse: float, worse: float, level: float) -> str:
-    """What the probabilities of such answers say, each being that if the claim were wrong."""
+    """The outcome, by the probability of such answers if each claim were wrong."""
     if better <= level:
         return "better"
     if not_worse <= level:
@@ -165,7 +165,7 @@ def _outcome(better: float, not_worse: float, worse: float, level: float) -> str
 
 
 def _reach(level: float) -> float:
-    """How many standard errors a difference has to have to be seen with the power."""
+    """The number of standard errors of the smallest difference that is seen with `POWER`."""
     from scipy.stats import norm
 
     return float(norm.isf(level) + norm.isf(1 - POWER))

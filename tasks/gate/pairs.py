@@ -17,7 +17,7 @@ class Pairs:
 
     Attributes:
         names: The classes: those of the images, then those that a model may answer besides.
-        classes: How many of them the images have.
+        classes: The number of classes that the images have.
         challenger: The answers of the model that may be promoted.
         opponent: The answers of the model that it is compared with.
     """
@@ -70,7 +70,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Comparable:
-    """What two models can be compared on.
+    """The images on which two models can be compared, and why others were left out.
 
     Attributes:
         pairs: Their answers for the images that were not left out. Only the classes that these

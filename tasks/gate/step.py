@@ -170,8 +170,8 @@ def bounds(
     Args:
         rules: The bounds.
         scores: The challenger's evaluation.
-        table: As `per_class` gives it.
-        slices: Of the test split.
+        table: The classes of the test split, as `tasks.data.metrics.per_class` gives them.
+        slices: The slices of the test split.
 
     Raises:
         ValueError: A bound is on a class or a slice that the test split lacks.
@@ -223,7 +223,7 @@ def is_judged(rules: Gate, part: Slice) -> bool:
 
 
 def _of_package(rules: Gate, scores: Artifact) -> list[Rule]:
-    """That the package is no larger than is allowed, if there is a bound."""
+    """The rule that the package is no larger than its bound; no rule without a bound."""
     bound = rules.max_package_mb
     if bound is None:
         return []
@@ -238,7 +238,7 @@ def _of_package(rules: Gate, scores: Artifact) -> list[Rule]:
 
 
 def same_training(rules: Gate, scores: Artifact, champion: Opponent) -> Rule:
-    """As good as the champion except for rounding: both are the same weights."""
+    """The rule for the champion's own weights: as good as the champion, except for rounding."""
     value, champion_value = scores.facts["metrics"][rules.metric], champion.metrics[rules.metric]
     words = f"champion {champion.version} ({champion_value:.4f})"
     if rules.metric in scores.facts["lower_is_better"]:
@@ -249,7 +249,7 @@ def same_training(rules: Gate, scores: Artifact, champion: Opponent) -> Rule:
 def comparisons(
     rules: Gate, scores: Artifact, role: str, opponent: Opponent, allowed: tuple[str, ...]
 ) -> list[Rule]:
-    """What a comparison has to find: a rule for the metric, and one for each of `gate.no_worse`.
+    """The rules of a comparison: one for the metric, and one for each of `gate.no_worse`.
 
     Args:
         rules: The metrics and the margin.

@@ -17,7 +17,7 @@ OUTCOMES = {
 
 
 def sentences(rules: Gate, role: str, opponent: Opponent) -> list[str]:
-    """What a comparison found, for a person.
+    """Describes what a comparison found, for a person.
 
     Args:
         rules: The metric and the margin.
@@ -80,10 +80,10 @@ def _resolution(rules: Gate, comparison: Mapping[str, Any]) -> str:
 
 
 def about_classes(table: Sequence[Mapping[str, Any]], opponents: Opponents) -> list[str]:
-    """What a person should know of single classes: the new ones, and those never predicted.
+    """Describes the classes that a person should look at: new ones, and those never predicted.
 
     Args:
-        table: As `per_class` gives it.
+        table: The classes of the test split, as `tasks.data.metrics.per_class` gives them.
         opponents: The models that the challenger was compared with.
     """
     never = [
@@ -102,7 +102,7 @@ def new_classes(table: Sequence[Mapping[str, Any]], opponents: Opponents) -> lis
     """The classes that the champion does not know: `label`, `rows` and `recall` of each.
 
     Args:
-        table: As `per_class` gives it.
+        table: The classes of the test split, as `tasks.data.metrics.per_class` gives them.
         opponents: The models that the challenger was compared with.
     """
     champion = opponents.champion
@@ -132,7 +132,7 @@ def not_recorded(recorded: bool, name: str) -> list[str]:
 
     Args:
         recorded: Whether it is recorded; then there is no sentence.
-        name: Of the model.
+        name: The name of the model.
     """
     if recorded:
         return []
@@ -143,7 +143,7 @@ def measured(comparison: Mapping[str, Any], metric: str, against: str) -> str:
     """The difference between two models in a metric, and how surely it is known.
 
     Args:
-        comparison: As a comparison gives it.
+        comparison: What `tasks.gate.comparison.compare` returned.
         metric: One of its metrics.
         against: The name of the opponent.
     """

@@ -118,7 +118,7 @@ class Job:
         source: The images.
         rows: How many there are, of which the sample is a part.
         only_sample: Whether only the images of the sample are classified.
-        folder: Where the files of the finished units are.
+        folder: The folder with the files of the finished units.
     """
 
     model: str

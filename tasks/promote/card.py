@@ -41,7 +41,7 @@ def describe(
     """Describes a model (Markdown).
 
     Args:
-        name: Of the workload.
+        name: The name of the workload.
         data: The version of the data.
         validated: The facts of `validate`.
         trained: The output of `train`.

@@ -154,7 +154,7 @@ def check_version(
 
     Args:
         project: The clone that the registry belongs to.
-        version: Of the model.
+        version: The version of the model.
         scratch: A folder for temporary files.
         bound: As for `measure`; what is slower is measured twice, and is no error.
 
@@ -178,7 +178,7 @@ def check_before_promotion(
 
     Args:
         project: The clone that the registry belongs to.
-        version: Of the model.
+        version: The version of the model.
         scratch: A folder for temporary files.
         bound: As for `check_version`.
 
@@ -239,7 +239,7 @@ def check_answers(
     Args:
         folder: The package.
         example: What it has to answer; if None, it has to answer at all.
-        scratch: Where the process runs.
+        scratch: The folder in which the process runs.
         bound: As for `measure`.
 
     Raises:

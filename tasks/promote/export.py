@@ -26,15 +26,15 @@ TOLERANCE, AGREEING = 0.1, 0.95
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how it was compared with the package.
+    """An export that was written, and how its answers compare with those of the package.
 
     Attributes:
-        name: Of the model.
-        version: Its number.
+        name: The name of the model.
+        version: The number of its version.
         format: One of `FORMATS`.
         folder: The folder that was written.
-        compared: On how many test images its answers were compared with those of the package.
-        same: How many of these got the same label.
+        compared: The number of test images on which its answers were compared.
+        same: The number of these images that got the same label.
         difference: The largest difference of a probability; None if nothing was compared.
     """
 
@@ -68,7 +68,7 @@ def export(project: Project, version: ModelVersion, folder: Path, form: str) -> 
 
     Args:
         project: The clone that the registry belongs to.
-        version: Of the model.
+        version: The version of the model.
         folder: The folder to write; it appears at the end, as a whole.
         form: One of `FORMATS`.
 
@@ -159,9 +159,9 @@ def readme(
     """The text of the README in the folder (Markdown).
 
     Args:
-        version: Of the model.
-        card: Of the version, if it has one.
-        module: Of the format.
+        version: The version of the model.
+        card: The card of the version, if it has one.
+        module: The module of the format.
         images: What images the model takes, as `images_of` gives it.
         precision: In which the package answers.
         comparison: The sentence about the answers.

@@ -60,7 +60,7 @@ def processor(images: Mapping[str, Any]) -> dict[str, Any]:
     does not see beyond the cut, and Pillow may scale the cut image in the other direction first.
 
     Args:
-        images: As `images_of` gives it.
+        images: The form of the images, as `images_of` gives it.
     """
     from PIL import Image
 

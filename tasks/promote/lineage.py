@@ -29,14 +29,14 @@ def lineage_of(
     """Collects the lineage of a model, for the record that its version carries.
 
     Args:
-        data: Where the data is.
+        data: The settings that say where the data is.
         version: The version of the data.
-        pulled: The data.
-        validated: Which of it is used.
-        trained: The model.
-        scores: Its evaluation.
+        pulled: The output of `pull`.
+        validated: The output of `validate`.
+        trained: The output of `train`.
+        scores: The output of `evaluate`.
         run_id: The MLflow run of the training.
-        workspace: Of the step that registers the model.
+        workspace: The workspace of the step that registers the model.
     """
     project, configuration = workspace.project, workspace.configuration
     origin = origin_of(configuration) if configuration else None
@@ -83,7 +83,7 @@ def _steps(
 
 
 def _made(store: Store, artifact: Artifact) -> Made:
-    """What the store knows of an output; DVC may have it without the store."""
+    """The record of an output, with what the store knows; DVC may have outputs that it lacks."""
     step, digest = artifact.step, artifact.digest
     manifest = store.inspect(step, artifact.key)[0]
     if manifest.get("digest") != digest:

@@ -67,7 +67,7 @@ def withheld(why: str) -> str:
 
 
 def waits(document: Mapping[str, Any]) -> str:
-    """What a person has to do about a version that passed."""
+    """Says what a person has to do about a version that passed."""
     return f"passes and waits for approval: {how_to_review(document['model']['name'])}"
 
 
@@ -77,7 +77,7 @@ def how_to_review(name: str) -> str:
 
 
 def compared(document: Mapping[str, Any]) -> str:
-    """What the gate would do with a model that the run did not promote."""
+    """Says what the gate would do with a model that the run did not promote."""
     if not passed(document):
         return f"would be rejected {why_rejected(document)}"
     champion = document["champion"]

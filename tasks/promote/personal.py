@@ -22,7 +22,7 @@ ACTIONS: dict[Choice, Action] = {"approve": "promoted", "reject": "rejected"}
 
 
 class Form(BaseModel):
-    """What a person fills in who resumes a flow run that waits for approval."""
+    """The form for a person who resumes a flow run that waits for approval."""
 
     decision: Choice
     reason: str = Field(min_length=1, max_length=LONGEST_REASON, description="For the ledger.")
@@ -78,7 +78,7 @@ class PersonalDecision:
 
 
 def decided(name: str, entry: Entry, says: str | None = None) -> PersonalDecision:
-    """What a person has decided about a model, from its entry in the ledger."""
+    """The decision of a person about a model, from its entry in the ledger."""
     assert entry.reason and entry.who
     return PersonalDecision(
         name,
@@ -215,11 +215,11 @@ def _checked(project: Project, name: str, reason: str) -> str:
 
 
 def standing(name: str, waiting: Entry, champion: int | None) -> str:
-    """What can be done about a version that waits.
+    """Describes what can be done about a version that waits.
 
     Args:
         name: The name of the model.
-        waiting: Its entry.
+        waiting: The entry of the version in the ledger.
         champion: The champion now; None if there is none.
     """
     waits = f"{name} version {waiting.version} waits for approval since {waiting.time}"

@@ -35,8 +35,8 @@ class DamagedPackage:
 
     Attributes:
         model: The name of the model.
-        version: Its number.
-        what: What is wrong with it.
+        version: The number of the version.
+        what: What is wrong with the package.
         repaired: Whether it was made again.
         why: Why it could not be made again; None if it was, or nobody asked for it.
     """

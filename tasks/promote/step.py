@@ -34,7 +34,7 @@ from tasks.promote.package import write_package
 
 @dataclass(frozen=True)
 class Intent:
-    """What a run is to do with a model that the gate passes.
+    """Tells a run what to do with a model that the gate passes.
 
     Attributes:
         promote: Make it champion; else it is only compared and registered.
@@ -185,7 +185,7 @@ def _decide(
     version: ModelVersion,
     project: Project,
 ) -> Decision:
-    """What is to be entered in the ledger, but for the commit.
+    """The decision to enter in the ledger, still without the commit.
 
     Args:
         rules: Whether a person has to approve what passes, and how long an image may take.

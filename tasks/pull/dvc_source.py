@@ -114,7 +114,7 @@ class DvcSource:
             map_in_threads(lambda pair: link_file(*pair), zip(objects, targets, strict=True))
 
     def _below(self, md5s: Mapping[str, str]) -> dict[str, str]:
-        """Those of the files that are wanted, by their names below the part; or the one file."""
+        """The files of the part, by their names below it; or the one file that the part names."""
         part = self.part.as_posix()
         if part in md5s:
             return {self.part.name: md5s[part]}

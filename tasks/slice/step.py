@@ -136,7 +136,7 @@ def _read_table(validated: Path, columns: Sequence[str]) -> pa.Table:
 def _read_columns(
     source: RawDataset, validated: Path, names: Sequence[str]
 ) -> dict[str, list[Any]]:
-    """What is known of each test image, by column; None where nothing is.
+    """The values of each test image, by column; None where an image has none.
 
     Args:
         source: The data.

@@ -28,7 +28,7 @@ class Augmentation:
         """Imports the libraries that the changes need.
 
         Args:
-            changes: Which changes.
+            changes: The changes to make.
             sampler: The sampler of the batches.
             size: Height and width of the images that the network takes.
         """
@@ -105,7 +105,7 @@ def augment(
 
     Args:
         images: uint8 or float32 (N, H, W, C), of this worker's images of a batch.
-        changes: Which changes.
+        changes: The changes to make.
         sampler: The sampler of the batch.
         step: Optimizer steps before this one.
         first: The place of the first of them among the worker's images of the batch.

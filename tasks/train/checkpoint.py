@@ -20,7 +20,7 @@ def save(scratch: Path, step: int, state: dict[str, Any], keep: int) -> None:
         scratch: A folder that no other training uses.
         step: Optimizer steps so far, more than in the checkpoint before.
         state: Tensors and plain values.
-        keep: How many of the newest there are afterwards.
+        keep: The number of newest checkpoints that are kept.
     """
     import torch
 

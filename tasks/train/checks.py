@@ -161,7 +161,7 @@ def _missing_modules(workload: Workload) -> Rules:
 
 
 def _lacking_on_this_machine(train: Train, scale: Scale) -> Rules:
-    """What is missing: GPUs, or the compiler that `torch.compile` calls."""
+    """The hardware and tools that are missing: GPUs, or the compiler that `torch.compile` calls."""
     gpus = len(gpu_capabilities())
     on_gpu = gpus >= max(scale.workers, 1)
     language, variable, package = ("C", "CC", "gcc") if on_gpu else ("C++", "CXX", "g++")
@@ -247,7 +247,7 @@ def _rehearse(settings: custom.Settings, shape: tuple[int, int, int], root: Path
 
 
 def _logits(network: "Network", named: str, shape: tuple[int, int, int]) -> "Tensor":
-    """What a network says of an image."""
+    """The logits of a network for an image."""
     import torch
 
     image = torch.arange(shape[0] * shape[1] * shape[2]).remainder(256).to(torch.uint8)

@@ -1,4 +1,4 @@
-"""What the workers of a training exchange beside gradients; nothing when there is only one."""
+"""Exchanges values between the workers of a training; does nothing if there is only one worker."""
 
 import torch.distributed
 from torch import Tensor, nn

@@ -47,10 +47,10 @@ IMAGES = 1000  # the time is given for so many, because the number of images is 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a training takes.
+    """The estimated size, memory and operations of a training.
 
     Attributes:
-        parameters: How many the network has.
+        parameters: The number of parameters of the network.
         memory: Bytes in each worker, in GPU memory if it trains there. Images that are held in
             memory (`scale.memory_gb`), what `train.lora.dropout` keeps, and the layer that a
             divided network calculates with, are not included.
@@ -67,7 +67,7 @@ class Estimate:
 
 
 def forecast(workload: Workload, project: Project) -> Forecast:
-    """What a training would take, and whether that is more than this machine has.
+    """Predicts what a training takes, and whether this machine has enough memory for it.
 
     The number of images is not known yet, so that the time is for 1,000. The classes are not known
     either, where `checks.labels` does not name them; they hardly matter.
@@ -153,7 +153,7 @@ def _state_bytes(train: Train, stored: int, trained: int) -> float:
 
 
 def measure(network: "Network", shape: tuple[int, ...]) -> tuple[float, float]:
-    """What a training step in fp32 costs for one image.
+    """Measures the operations and the memory of a training step in fp32, for one image.
 
     Args:
         network: On the device `meta`.

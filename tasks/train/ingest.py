@@ -47,8 +47,8 @@ def windows(images: StoredImages, ingest: str, memory_gb: float, batch_size: int
     the same batches.
 
     Args:
-        images: Of the training split.
-        ingest: As the training job has it.
+        images: The images of the training split.
+        ingest: The `ingest` of the training job.
         memory_gb: Memory for images, in 10^9 bytes.
         batch_size: Images of a batch, over all workers.
 
@@ -70,9 +70,9 @@ def sampler(job: TrainingJob, data: Prepared, rank: int, workers: int) -> BatchS
 
     Args:
         job: The training.
-        data: What it trains on.
-        rank: Which worker, from 0.
-        workers: How many there are.
+        data: The prepared images.
+        rank: The rank of the worker, from 0.
+        workers: The number of workers.
     """
     split, hyperparameters = data.split("train"), job.hyperparameters
     chances = None
@@ -96,13 +96,13 @@ def open_ingest(
     device: "torch.device",
     opened: ExitStack,
 ) -> Any:
-    """What gives a worker the batches of each epoch, as `Ingest` does.
+    """Opens what gives a worker the batches of each epoch: an `Ingest`, or an object like it.
 
     Args:
         job: The training.
-        images: Its split.
+        images: The training split.
         batches: Which images make up each batch.
-        device: Where the batches are needed.
+        device: The device that needs the batches.
         opened: Gets what is to be closed after the training.
     """
     if job.ingest == "stream":
@@ -138,9 +138,9 @@ class Ingest:
         """Reads the images, if all fit into memory.
 
         Args:
-            split: What to train on.
+            split: The split to train on.
             batches: Which images make up each batch.
-            device: Where the batches are needed.
+            device: The device that needs the batches.
         """
         import numpy as np
 

@@ -26,8 +26,8 @@ def loss_function(
     Args:
         hyperparameters: The weights and the label smoothing.
         labels: int64 (rows,), of the training split.
-        classes: How many there are.
-        device: Where it is computed.
+        classes: The number of classes.
+        device: The device on which the loss is computed.
     """
     smoothing = hyperparameters.label_smoothing
     if hyperparameters.balance != "loss":
@@ -67,9 +67,9 @@ def validate(
 
     Args:
         network: Put into evaluation mode here.
-        split: What to evaluate it on.
-        batches: Which worker this is.
-        at_once: How many images go through the network together.
+        split: The split to evaluate it on.
+        batches: The sampler, which knows the rank of this worker.
+        at_once: The number of images that go through the network together.
         device: The network's device.
 
     Returns:

@@ -62,11 +62,11 @@ def update_average(average: nn.Module, network: nn.Module, decay: float, updates
     network's own.
 
     Args:
-        average: Another network like it; changed in place.
-        network: After a step.
+        average: A network of the same kind, which is changed in place.
+        network: The network after a step.
         decay: The part of the average that stays. It is less in the first updates,
             (1 + n) / (10 + n) after n of them, as in TensorFlow's `ExponentialMovingAverage`.
-        updates: How many there were before this one.
+        updates: The number of updates before this one.
     """
     weight = min(decay, (1 + updates) / (10 + updates)) if updates else 0.0
     take = get_ema_multi_avg_fn(weight)  # type: ignore[no-untyped-call]
@@ -85,8 +85,8 @@ def divide(network: "Network", device: torch.device, precision: str) -> None:
 
     Args:
         network: On the CPU, with the same weights on each worker.
-        device: Of this worker; GPUs get their parts here.
-        precision: Of the training.
+        device: The device of this worker; GPUs get their parts here.
+        precision: The precision of the training.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard

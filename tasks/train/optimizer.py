@@ -85,7 +85,7 @@ def learning_rate(
 
 
 def _plateaus(losses: Sequence[float], plateau: Plateau) -> int:
-    """How often the losses have stopped to fall."""
+    """Counts how often the losses have stopped falling."""
     best, waited, plateaus = float("inf"), 0, 0
     for loss in losses:
         if loss < best * (1 - PLATEAU_THRESHOLD):
@@ -101,7 +101,7 @@ def clip_gradients(module: torch.nn.Module, largest: float) -> torch.Tensor:
     """Scales the gradients down if their norm, over all parameters, is too large.
 
     Args:
-        module: Its parameters have gradients.
+        module: A network whose parameters have gradients.
         largest: The largest norm allowed; 0 for no limit.
 
     Returns:

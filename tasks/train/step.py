@@ -86,13 +86,13 @@ def train(
     an entry for each epoch) and `report/mlflow.json`.
 
     Args:
-        model: Which network.
-        hyperparameters: How it is trained.
-        scale: On how many workers.
+        model: The settings of the network.
+        hyperparameters: The settings of the training.
+        scale: The settings of the workers.
         images: The output of `preprocess`, or of `embed`.
         pulled: The output of `pull`; only images that are not prepared are read there.
-        start: Which weights it starts from.
-        workspace: Its scratch holds the checkpoints.
+        start: The weights that it starts from.
+        workspace: The scratch folder in it holds the checkpoints.
 
     Returns:
         As `_facts` does.
@@ -153,14 +153,14 @@ def _job(
 
 
 def _parameters(job: TrainingJob) -> dict[str, Any]:
-    """What MLflow has of the workload."""
+    """The parameters that are recorded in MLflow."""
     followed = job.hyperparameters.model_dump(include=used_by(job.hyperparameters))
     named = flatten({"model": job.model.model_dump(), "train": followed})
     return named | {f"scale.{name}": getattr(job.scale, name) for name in SCALE}
 
 
 def _facts(job: TrainingJob, start: "Start", result: dict[str, Any]) -> Facts:
-    """What is known of a training that is over.
+    """The facts about a training that is over.
 
     Returns:
         `weights` (SHA-256 of the weights' file), `parameters` (how many), `numerics` (`precision`,

@@ -48,7 +48,7 @@ def of_trainer(job: TrainingJob, scaling: "ScalingConfig") -> dict[str, Any]:
 
     Args:
         job: The training.
-        scaling: Its workers.
+        scaling: The workers of the training.
     """
     import ray
     from ray.train import DataConfig
@@ -75,7 +75,7 @@ def arriving(split: PreparedSplit, rank: int) -> "ArrivingImages":
 
     Args:
         split: With images that are not prepared.
-        rank: Of the worker.
+        rank: The rank of the worker.
     """
     from ray.train import get_dataset_shard
 
@@ -91,7 +91,7 @@ class ArrivingImages:
         Args:
             shard: The worker's dataset.
             shape: Height, width and channels of every image.
-            rows: How many images the split has.
+            rows: The number of images of the split.
         """
         self.shape, self._rows = shape, rows
         self.bytes_per_image: float = math.prod(shape)
@@ -164,10 +164,10 @@ def _dataset(
 
     Args:
         job: The training.
-        rank: Which worker.
-        workers: How many there are.
-        tasks: How many decode images at once.
-        cpus: Of each task.
+        rank: The rank of the worker.
+        workers: The number of workers.
+        tasks: The number of tasks that decode images at once.
+        cpus: The CPUs of each task.
         store_bytes: Bytes of decoded images in the object store.
     """
     connect()

@@ -88,9 +88,9 @@ def near_duplicates(
     """For each image, one of a higher rank that looks the same.
 
     Args:
-        prints: int64 (N,), their fingerprints; 0 looks like nothing.
+        prints: int64 (N,), the fingerprints of the images; 0 is never a match.
         ranks: int64 (N,), of the images' splits.
-        thumbnails: Of the images.
+        thumbnails: A function that gives the thumbnails of images.
 
     Returns:
         int64 (N,), the index of the image found, or -1.
@@ -111,8 +111,8 @@ def look_alikes(prints: NDArray[np.int64], thumbnails: Thumbnails) -> NDArray[np
     """Pairs of images that look the same, enough of them to connect all that do.
 
     Args:
-        prints: int64 (N,), their fingerprints; 0 looks like nothing.
-        thumbnails: Of the images.
+        prints: int64 (N,), the fingerprints of the images; 0 is never a match.
+        thumbnails: A function that gives the thumbnails of images.
 
     Returns:
         int64 (2, P), the indices of the images.

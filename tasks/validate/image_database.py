@@ -74,9 +74,9 @@ class ImageDatabase:
         """Adds images, which are numbered in the order in which they are added.
 
         Args:
-            images: As a file of the scan has them.
-            groups: The group of each; None for one that is in none.
-            times: When each was taken.
+            images: The images, as a file of the scan has them.
+            groups: The group of each image; None for an image without a group.
+            times: The time when each image was taken; None where it is not known.
         """
         rows = (
             row

@@ -47,9 +47,9 @@ class Finding:
 
     Attributes:
         rule: The rule.
-        number: Its index among the rules of its table.
-        rows: How many rows the table has.
-        failed: How many of them failed.
+        number: The index of the rule among the rules of its table.
+        rows: The number of rows of the table.
+        failed: The number of rows that failed.
         query: Selects the key of those that failed, among others.
     """
 
@@ -194,9 +194,9 @@ class SuiteRunner:
         """Checks one table.
 
         Args:
-            table: Its name; it is checked once.
+            table: The name of the table; each table is checked once.
             key: The column whose values are distinct.
-            rules: With distinct expectations.
+            rules: Rules with distinct expectations.
 
         Returns:
             The rules that failed, in their order.

@@ -42,7 +42,7 @@ WRAPPED = re.compile(r"^((module|_orig_mod)\.)+|\b(_orig_mod|_checkpoint_wrapped
 
 
 def callbacks(job: TrainingJob) -> list[Reports]:
-    """What Ray Train's controller calls: it keeps what is reported."""
+    """The callbacks for Ray Train's controller: they keep what is reported."""
     return [Reports(job)]
 
 
@@ -116,7 +116,7 @@ def finish(job: TrainingJob, result: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         job: The training.
-        result: Of the first worker.
+        result: What the function `work` returned on the first worker.
 
     Returns:
         `history` (what was reported), `best` (the best report), `parameters` (how many) and

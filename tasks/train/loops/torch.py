@@ -31,12 +31,12 @@ STEPS_BETWEEN_CHECKS = 50  # for numbers that are not finite, which wait until t
 
 
 def callbacks(job: TrainingJob) -> list[Any]:
-    """What Ray Train's controller calls: nothing, because this loop has its own checkpoints."""
+    """The callbacks for Ray Train's controller: none, as this loop writes its own checkpoints."""
     return []
 
 
 def finish(job: TrainingJob, result: dict[str, Any]) -> dict[str, Any]:
-    """What the first worker returned, which has saved the network itself."""
+    """Returns what the first worker returned; that worker has already saved the network."""
     return result
 
 
@@ -147,7 +147,7 @@ class Training:
         self.module = self._wrap()
 
     def _go_on(self, before: Mapping[str, Any]) -> None:
-        """Takes the state of a checkpoint over."""
+        """Continues with the state of a checkpoint."""
         changes.restore(self.network, self.optimizer, before)
         if self.average:
             self.average.load_state_dict(before["average"])
@@ -193,7 +193,7 @@ class Training:
         return len(self.history) < self.hyperparameters.freeze_epochs
 
     def _wrap(self) -> torch.nn.Module:
-        """What the training calls: the network; with several workers, inside DDP.
+        """The module that the training calls: the network, inside DDP if there are several workers.
 
         DDP knows only the parameters that have gradients when it is made. The families leave out
         those that no gradient reaches; in a network of the user's, DDP looks for them.
