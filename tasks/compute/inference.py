@@ -1,4 +1,4 @@
-"""Batch inference over prepared images: in this process, or by Ray Data's pool of actors.
+"""Runs a model over prepared images in batches: in this process, or by a pool of Ray's actors.
 
 Both ways give the same result: the rows of a forward pass depend only on the batch size, and one
 thread calculates each pass. Each worker reads the images from the shards itself.

@@ -163,7 +163,7 @@ class PackageProcess:
         """Classifies one encoded image, and tells how long that took.
 
         Raises:
-            ValueError: As `classify` does; or the package refuses the image.
+            ValueError: The process has ended, or the package refuses the image.
         """
         answers, took = self._ask([image], [False])
         if (error := answers["error"][0].as_py()) is not None:

@@ -1,4 +1,4 @@
-"""Describes the model in production to the steps that compare with it."""
+"""Describes the registered versions that a model is compared with, or starts from."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -100,7 +100,7 @@ class Scored:
 
     Attributes:
         registered: The version.
-        evaluation: Its evaluation; the challenger's own if both are the same package.
+        evaluation: The evaluation of the version; the challenger's if both are the same package.
     """
 
     registered: Registered

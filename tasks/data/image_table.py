@@ -162,7 +162,8 @@ class AcceptedImage:
         label: The name of its class.
         sha256: SHA-256 (hex) of the encoded image.
         data: The encoded image.
-        pixels: Its identity, as `tasks.data.pixels.digest` gives it; empty where it is not needed.
+        pixels: The identity of the image, as `tasks.data.pixels.digest` gives it; empty where it is
+            not needed.
     """
 
     path: str

@@ -29,7 +29,7 @@ def read_columns(
     Args:
         source: The data.
         names: The names of the columns.
-        images: With columns `file`, `row` and `path`, in the order of the files.
+        images: A table with the columns `file`, `row` and `path`, in the order of the files.
         setting: The parameter that asks for them, for errors.
         otherwise: What the columns are not, for the error about data without metadata files.
 

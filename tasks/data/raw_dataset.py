@@ -58,7 +58,7 @@ class Unit:
     Attributes:
         rows: How many images it holds.
         bytes: Their size when encoded, roughly.
-        pieces: Where they are, in order of the files' names and of the rows in them.
+        pieces: The places of the images, in order of the files' names and of the rows in them.
     """
 
     rows: int
@@ -83,7 +83,7 @@ class RawImage:
     Attributes:
         file: The file that holds it, relative to the data, with `/`.
         row: The row in that file, from 0; 0 for an image file.
-        path: Its name in reports: the path in its row, else `file` or `file:row`.
+        path: The name of the image in reports: the path in its row, else `file` or `file:row`.
         label: The name of its class, or None.
         split: `train`, `val` or `test`; None when the data's names define no splits.
         data: The encoded image; empty when there is none.

@@ -1,4 +1,4 @@
-"""The reference of a version: a sample of the test split that it was evaluated on.
+"""Makes the reference of a version: a sample of the test split that it was evaluated on.
 
 Drift is measured against it. It is made when the version is about to be promoted, and is kept with
 the MLflow run of the training, so that it is available without the store and the data. For a

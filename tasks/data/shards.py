@@ -53,8 +53,8 @@ class StoredImages(Protocol):
     """The images of a split, left on disk; `Shards` documents the methods.
 
     Attributes:
-        shape: Of every image as stored: height, width and channels, or the length of an embedding.
-        bytes_per_image: On disk and in memory.
+        shape: The shape of a stored image: height, width, channels; or the length of an embedding.
+        bytes_per_image: The bytes of an image, on disk and in memory.
     """
 
     shape: tuple[int, ...]

@@ -36,7 +36,7 @@ class SourceImages:
         """Opens nothing yet.
 
         Args:
-            folder: Of the split, in the output of `preprocess`.
+            folder: The folder of the split, in the output of `preprocess`.
             form: `size`, `channels` and `resize`, as `models.image.to_array` takes them.
             pulled: The output of `pull`; None if only the number of images is asked for.
         """

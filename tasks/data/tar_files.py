@@ -1,4 +1,4 @@
-"""Reads tar files in the layout of WebDataset: a sample is the files of one name after each other.
+"""Reads tar files in the layout of WebDataset: successive files with one name are a sample.
 
 `0001.jpg` and `0001.cls` are an image and its class: a name or a number, or `label` in a `.json`.
 The split is in the name of the tar file or its folder, as with Parquet.

@@ -1,4 +1,4 @@
-"""The plots of an evaluation, as PNG files for people."""
+"""Draws the plots of an evaluation, as PNG files for people."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

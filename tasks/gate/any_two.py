@@ -44,8 +44,8 @@ def read_answers(file: Path, images: pa.Table) -> NamedPredictions:
     """Reads the answers of a model that the flow `predict` has written.
 
     Args:
-        file: As `tasks.predict.predict.predict` writes it.
-        images: Those that it classified, in the same order, with the columns `IMAGES`.
+        file: The file that `tasks.predict.predict.predict` wrote.
+        images: The images that were classified, in the same order, with the columns `IMAGES`.
 
     Returns:
         The answers; an image without one has no prediction, and the confidence 0.
@@ -93,7 +93,7 @@ def compare(
         a: The answers of the first model.
         b: The answers of the second model.
         images: The images that both were shown, with the columns `IMAGES`; at least one.
-        learnt: Of each model, the images that it was trained or validated on, as `image_id` gives
+        learnt: For each model, the images that it was trained or validated on, as `image_id` gives
             them; None if they are not known.
         rules: The margin and the level.
 

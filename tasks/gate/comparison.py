@@ -26,7 +26,7 @@ class Terms:
         learnt: The file with the images that the opponent was trained or validated on; None if
             they are not known.
         training: The digest of that training; None if the images are not known.
-        slices: Those of the test split, if `gate.no_worse` names some; else there are none.
+        slices: The slices of the test split; empty if `gate.no_worse` names none.
     """
 
     step = "terms"  # its name as an input

@@ -1,4 +1,4 @@
-"""Draws of the difference between two models in a metric, with random weights of the images."""
+"""Draws the difference of two models in a metric many times, with random weights of the images."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING

@@ -177,7 +177,7 @@ def holm(probabilities: Mapping[str, float], level: float) -> set[str]:
     Source: Holm (1979), A simple sequentially rejective multiple test procedure.
 
     Args:
-        probabilities: Of each claim, by its name, that of such data if it were wrong.
+        probabilities: The probability of such data if a claim were wrong, by the claim's name.
         level: The probability that any of those that hold is wrong.
     """
     accepted: set[str] = set()

@@ -1,4 +1,4 @@
-"""Pairs the answers of two models: which images the two are compared on."""
+"""Pairs the answers of two models, for the images on which the two can be compared."""
 
 from dataclasses import dataclass
 

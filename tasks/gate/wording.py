@@ -120,7 +120,7 @@ def left_out_as(count: int, why: str, noun: str = "image") -> list[str]:
     Args:
         count: How many were left out.
         why: The reason, as a clause.
-        noun: For one image.
+        noun: The noun for one image.
     """
     return (
         [f"{count:,} {noun}{' was' if count == 1 else 's were'} left out: {why}."] if count else []

@@ -67,7 +67,7 @@ class Image:
 
     Attributes:
         path: The file's name relative to the input; of a row the path in it, else `file#row`.
-        sha256: Of the encoded image, hex; None if its file cannot be read.
+        sha256: SHA-256 (hex) of the encoded image; None if its file cannot be read.
         data: The encoded image; empty when there is none.
         error: Why its file cannot be read; None if it can.
         label: The name of its class, if the input has classes; None if they are not read.

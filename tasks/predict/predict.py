@@ -60,7 +60,7 @@ def predict(
         registered: The version that classifies.
         source: The input.
         output: The Parquet file that is written, at the end and as a whole.
-        store: Its scratch keeps the finished units of a run that is killed.
+        store: The scratch folder in it keeps the finished units of a run that is killed.
 
     Returns:
         What was written, JSON-able: `rows`, how many images; `errors`, how many of them have no

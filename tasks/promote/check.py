@@ -156,7 +156,7 @@ def check_version(
         project: The clone that the registry belongs to.
         version: The version of the model.
         scratch: A folder for temporary files.
-        bound: As for `measure`; what is slower is measured twice, and is no error.
+        bound: The bound for `measure`; a slower version is measured twice, and is no error.
 
     Raises:
         ValueError: It cannot be served; the message says why.
@@ -180,7 +180,7 @@ def check_before_promotion(
         project: The clone that the registry belongs to.
         version: The version of the model.
         scratch: A folder for temporary files.
-        bound: As for `check_version`.
+        bound: The bound for `check_version`.
 
     Raises:
         ValueError: It cannot be served; that is noted in the registry.
@@ -206,7 +206,7 @@ def check_files(folder: Path, version: ModelVersion, example: Example | None) ->
     """Checks that the files of a package are those that were registered.
 
     Raises:
-        ValueError: With the name of a file that is gone or has changed.
+        ValueError: A file is gone or has changed; the message names it.
     """
     for name, sha256 in known_files(version, example).items():
         if not is_file_with(folder / name, sha256):
@@ -240,11 +240,11 @@ def check_answers(
         folder: The package.
         example: What it has to answer; if None, it has to answer at all.
         scratch: The folder in which the process runs.
-        bound: As for `measure`.
+        bound: The bound for `measure`.
 
     Raises:
-        ValueError: It does not load or answer; or the answers differ: the message says where and
-            by how much.
+        ValueError: The package does not load or answer; or its answers differ: the message says
+            where and by how much.
     """
     serving = json.loads((folder / package.SERVING).read_text(encoding="utf-8"))
     tolerance = TOLERANCE[serving["precision"]]

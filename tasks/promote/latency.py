@@ -27,7 +27,7 @@ def measure(process: PackageProcess, images: Sequence[bytes], bound: float | Non
     a good model.
 
     Args:
-        process: Has loaded the package.
+        process: A process that has loaded the package.
         images: Encoded images, which are sent in turns.
         bound: The most milliseconds that are allowed; None if any are.
 

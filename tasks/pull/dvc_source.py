@@ -1,4 +1,4 @@
-"""Data under DVC: the folder `data/`, whose version is in `data.dvc`."""
+"""Fetches data under DVC: the folder `data/`, whose version is in `data.dvc`."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Data on this machine that is not under DVC."""
+"""Copies data on this machine that is not under DVC."""
 
 import hashlib
 import os

@@ -47,7 +47,7 @@ class DataSource(Protocol):
 
         Raises:
             ValueError: The source does not have that version, or not the part that is wanted.
-            OSError: It cannot be reached, or its data is damaged.
+            OSError: The source cannot be reached, or its data is damaged.
         """
 
 

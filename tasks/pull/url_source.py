@@ -1,4 +1,4 @@
-"""Data at a URL of any protocol that fsspec knows."""
+"""Downloads data from a URL of any protocol that fsspec knows."""
 
 import hashlib
 import re

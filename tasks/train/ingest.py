@@ -119,7 +119,7 @@ def cuts(batches: BatchSampler, first: int) -> list[tuple[int, int]]:
     """The windows of an epoch from a batch on; the first of them may be a part of one.
 
     Args:
-        batches: With windows.
+        batches: A sampler with windows.
         first: The first batch, from 0.
 
     Returns:

@@ -70,7 +70,7 @@ class TrainingJob:
         """Ends a training that is pruned.
 
         Raises:
-            PrunedError: With its history.
+            PrunedError: The training is pruned; the error has its history.
         """
         if end := self.pruned_at(history):
             raise PrunedError(list(history[:end]))
@@ -82,7 +82,7 @@ class TrainingJob:
             data: The images that it will be trained on.
 
         Raises:
-            ValueError: It does not fit the images, or what it starts from is another network.
+            ValueError: The network does not fit the images, or the weights that it starts from.
         """
         with chdir(self.root):
             network = models.build(self.model.family, self.settings, data.shape, len(data.labels))

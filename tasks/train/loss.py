@@ -1,4 +1,4 @@
-"""The loss of a batch of training images, and of the validation split."""
+"""Calculates the loss of a batch of training images, and of the validation split."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Changes a network for its training: adapters, a part of it for each worker, an average of it."""
+"""Changes a network for its training: adds adapters, divides it, and averages its weights."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Which epoch is the best, and when a training ends early; both follow from its history."""
+"""Decides from the history of a training which epoch is the best, and whether it ends early."""
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate

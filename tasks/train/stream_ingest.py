@@ -74,7 +74,7 @@ def arriving(split: PreparedSplit, rank: int) -> "ArrivingImages":
     """The training images of a worker, which Ray Data decodes.
 
     Args:
-        split: With images that are not prepared.
+        split: A split with images that are not prepared.
         rank: The rank of the worker.
     """
     from ray.train import get_dataset_shard

@@ -54,7 +54,7 @@ def scan_units(source: RawDataset, folder: Path, with_times: bool = False) -> li
 
     Args:
         source: The data.
-        folder: Where the files go.
+        folder: The folder of the files.
         with_times: Whether to look for the times in the images' EXIF data.
 
     Returns:

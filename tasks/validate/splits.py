@@ -83,7 +83,7 @@ def assign_splits(
     """Sets `split` of the images where the data's names define none.
 
     Args:
-        database: With the table `images`.
+        database: A database with the table `images`.
         fractions: How much of these images `val` and `test` get.
         checks: How many images of a class a split should have, where there are three times as many.
         by_time: Whether their times decide.

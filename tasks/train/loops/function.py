@@ -54,7 +54,7 @@ def work(job: TrainingJob) -> dict[str, Any]:
 
     Raises:
         PrunedError: The training is a trial of a search, which ends it.
-        ValueError: The function failed in a way that another try would not mend.
+        ValueError: The function failed, and another try would not help.
     """
     named = job.hyperparameters.function
     assert named is not None
@@ -78,7 +78,7 @@ def _call(function: Callable[..., Any], config: dict[str, Any], named: str) -> N
     """Calls the function.
 
     Raises:
-        ValueError: It failed in a way that another try would not mend.
+        ValueError: The function failed, and another try would not help.
     """
     try:
         function(config)
