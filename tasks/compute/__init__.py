@@ -1,1 +1,1 @@
-"""How work is distributed: Ray Data, prefetching, batch inference."""
+"""Distributes work: Ray Data, prefetching, batch inference."""

@@ -2,10 +2,10 @@
 
     python -I -B answer.py FILE_DESCRIPTOR
 
-It imports libraries before it knows which package it is for: that takes most of its start. Through
-a pipe come the `package`, its `classes`, the `folder` to run in and the `device`; then, again and
-again, encoded images and for each whether its features are wanted. Back go their answers, and how
-long the package took, with how many threads on what.
+The program imports its libraries before it knows the package, because that takes most of its start.
+Through a pipe it receives the `package`, its `classes`, the `folder` to run in and the `device`;
+then, for each call, encoded images and whether the features of each are wanted. It sends back the
+answers, the seconds that the package took, the number of threads, and the name of the device.
 
 `-I` keeps this clone off `sys.path`; what an editable installation adds is removed here.
 """
@@ -28,9 +28,9 @@ Answer = tuple[str | None, dict[str, float] | None, str | None, Any]
 
 
 def main(pipe: Connection) -> None:
-    """Classifies images until nobody asks any more."""
+    """Classifies the images that come through the pipe, until its other end is closed."""
     _remove_the_project()
-    import mlflow.pyfunc  # noqa: F401  # these are only imported ahead
+    import mlflow.pyfunc  # noqa: F401  # imported early, to save time later
     import pandas  # noqa: F401
     import torch
     import transformers.models.vit.modeling_vit  # noqa: F401
@@ -44,18 +44,18 @@ def main(pipe: Connection) -> None:
         observe = getattr(model.unwrap_python_model(), "predict_with_features", model.predict)
         device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
         while True:
-            images, wanted = pipe.recv()
+            images, with_features = pipe.recv()
             began = perf_counter()
-            answers = [*_answers(observe if any(wanted) else model.predict, images)]
+            answers = [*_answers(observe if any(with_features) else model.predict, images)]
             took = {"seconds": perf_counter() - began, "threads": torch.get_num_threads()}
-            pipe.send((_batch(answers, wanted, job["classes"]), took | {"device": device}))
+            pipe.send((_batch(answers, with_features, job["classes"]), took | {"device": device}))
 
 
 def _load(package: Path) -> Any:
     import mlflow
 
-    # To warn of other versions, it would look for half a second at all that is installed;
-    # `served.other_versions` tells of them.
+    # MLflow would search the installed libraries for half a second, to warn of other versions;
+    # `served.other_versions` reports them.
     model = mlflow.pyfunc.load_model(str(package), suppress_warnings=True)
     for name, module in list(sys.modules.items()):
         if name.split(".")[0] in PACKAGES and module:
@@ -68,8 +68,8 @@ def _load(package: Path) -> Any:
 def _answers(predict: Callable[[Any], Any], images: Sequence[bytes]) -> Iterator[Answer]:
     """The answer for each image.
 
-    A package refuses a whole table with one bad image. So the table is halved until that is alone:
-    the good ones go through the network once, together as far as possible.
+    A package refuses a whole table if one image in it is bad. So the table is halved until the bad
+    image is alone. Each good image goes through the network once, with as many others as possible.
     """
     import pandas as pd
     from mlflow.exceptions import MlflowException
@@ -91,22 +91,25 @@ def _answers(predict: Callable[[Any], Any], images: Sequence[bytes]) -> Iterator
     yield from zip(predicted["label"], predicted["probabilities"], nothing, features, strict=True)
 
 
-def _batch(answers: Sequence[Answer], wanted: Sequence[bool], classes: Sequence[str]) -> Any:
+def _batch(answers: Sequence[Answer], with_features: Sequence[bool], classes: Sequence[str]) -> Any:
     """The answers as `PackageProcess.classify` gives them."""
     import numpy as np
     from pyarrow import FixedSizeListArray, RecordBatch, array, float32, list_, string
 
     labels, probabilities, errors, features = zip(*answers, strict=True)
-    of_classes, nothing = itemgetter(*classes), (0.0,) * len(classes)
-    rows = [of_classes(given) if given else nothing for given in probabilities]
-    asked = [taken if want else None for taken, want in zip(features, wanted, strict=True)]
+    of_classes, zeros = itemgetter(*classes), (0.0,) * len(classes)
+    rows = [of_classes(by_class) if by_class else zeros for by_class in probabilities]
+    kept_features = [
+        vector if is_wanted else None
+        for vector, is_wanted in zip(features, with_features, strict=True)
+    ]
     columns = {
         "label": array(labels, string()),
         "probabilities": FixedSizeListArray.from_arrays(
             np.array(rows, np.float32).ravel(), len(classes)
         ),
         "error": array(errors, string()),
-        "features": array(asked, list_(float32())),
+        "features": array(kept_features, list_(float32())),
     }
     return RecordBatch.from_pydict(columns)
 

@@ -1,7 +1,7 @@
-"""Batch inference over prepared images: in this process, or by Ray Data's pool of actors.
+"""Runs a model over prepared images in batches: in this process, or by a pool of Ray's actors.
 
-The result is the same: the rows of a forward pass depend on the batch size alone, and one thread
-calculates each pass. Each worker reads the images from the shards itself.
+Both ways give the same result: the rows of a forward pass depend only on the batch size, and one
+thread calculates each pass. Each worker reads the images from the shards itself.
 """
 
 from collections.abc import Iterable, Iterator
@@ -71,8 +71,10 @@ class _Predictor:
         pixels = torch.from_numpy(self._images[rows]).to(self._device)
         probabilities, features = self._observed.answer(pixels, self._job.precision)
         sampled = [row - start for row in self._job.sampled if start <= row <= rows[-1]]
-        wanted = features[sampled].cpu().numpy() if features is not None and sampled else None
-        return probabilities.cpu().numpy(), wanted
+        sampled_features = (
+            features[sampled].cpu().numpy() if features is not None and sampled else None
+        )
+        return probabilities.cpu().numpy(), sampled_features
 
 
 def probabilities(
@@ -94,15 +96,15 @@ def probabilities(
     in_order = ray_data.in_actors if ray_cluster.is_remote() else ray_data.in_threads
     with closing(in_order(partial(_Predictor, job), numbers)) as answers:
         rows = chain.from_iterable(_probabilities(answers, features))
-        while some := list(islice(rows, chunk)):
-            yield np.stack(some)
+        while chunk_rows := list(islice(rows, chunk)):
+            yield np.stack(chunk_rows)
 
 
 def _probabilities(
     answers: Iterable[_Answers], features: list[NDArray[np.float32]] | None
 ) -> Iterator[NDArray[np.float32]]:
-    """The probabilities of each batch; puts the features aside."""
-    for probabilities_of_batch, wanted in answers:
-        if features is not None and wanted is not None:
-            features.append(wanted)
+    """Yields the probabilities of each batch, and appends its features to `features`."""
+    for probabilities_of_batch, batch_features in answers:
+        if features is not None and batch_features is not None:
+            features.append(batch_features)
         yield probabilities_of_batch

@@ -1,4 +1,4 @@
-"""Where in a cluster the workers of a training find a place, and what is said while they wait."""
+"""Chooses the CPUs of each training worker in a cluster, and reports while the workers wait."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,8 +17,8 @@ def cpus_of_worker(nodes: Sequence[Mapping[str, float]], workers: int, on_gpus: 
 
     Args:
         nodes: The resources of each machine, as Ray names them.
-        workers: How many there are.
-        on_gpus: Whether each has a GPU too.
+        workers: The number of workers.
+        on_gpus: Whether each worker has a GPU too.
 
     Returns:
         Whole CPUs if there are enough, else a fraction of one: a worker must not wait forever. 1 in
@@ -39,39 +39,41 @@ def cpus_of_worker(nodes: Sequence[Mapping[str, float]], workers: int, on_gpus: 
 
 
 @contextmanager
-def telling_that_it_waits(asked: Path, workers: int, each: Mapping[str, float]) -> Iterator[None]:
-    """Says every minute that a training has no place yet, what it asks for and what there is.
+def telling_that_it_waits(
+    waiting: Path, workers: int, resources: Mapping[str, float]
+) -> Iterator[None]:
+    """Reports every minute that a training waits, what it asks for and what is free.
 
     Args:
-        asked: A file that exists while workers have been asked for and have not started.
-        workers: How many.
-        each: The resources of each.
+        waiting: A file that exists while workers have been asked for and have not started.
+        workers: How many workers were asked for.
+        resources: The resources of each worker, as Ray names them.
     """
-    with console.telling_meanwhile(_tell, asked, workers, each):
+    with console.telling_meanwhile(_tell, waiting, workers, resources):
         yield
 
 
-def _tell(asked: Path, workers: int, each: Mapping[str, float], over: Event) -> None:
+def _tell(waiting: Path, workers: int, resources: Mapping[str, float], over: Event) -> None:
     began = monotonic()
     while not over.wait(TICK_SECONDS):
-        if not asked.exists():
+        if not waiting.exists():
             began = monotonic()
         elif monotonic() - began > SECONDS:
             began = monotonic()
-            console.say(_line(workers, each))
+            console.say(_line(workers, resources))
 
 
-def _line(workers: int, each: Mapping[str, float]) -> str:
+def _line(workers: int, resources: Mapping[str, float]) -> str:
     import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     free = ray.available_resources()
-    there = (
+    free_resources = (
         f"{free.get(name, 0):g} of {sum(node.get(name, 0) for node in nodes):g} {name}s"
         for name in ("CPU", "GPU")
     )
     return (
-        f"train waits for Ray to start its workers: {workers} with {each['CPU']:g} CPUs "
-        f"{'and a GPU ' if each['GPU'] else ''}each. Free are {' and '.join(there)}, in "
-        f"{len(nodes)} machines."
+        f"train waits for Ray to start its workers: {workers} with {resources['CPU']:g} CPUs "
+        f"{'and a GPU ' if resources['GPU'] else ''}each. Free are "
+        f"{' and '.join(free_resources)}, in {len(nodes)} machines."
     )

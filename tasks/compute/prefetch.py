@@ -1,4 +1,4 @@
-"""Does work in threads before its result is needed."""
+"""Calls a function in threads, before its results are needed."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Runs work on many units, in parallel: as plans of Ray Data where it is large enough for one.
+"""Runs a function on many units of work in parallel; as a plan of Ray Data if the work is large.
 
 A plan streams units of the data, which are names of files, to workers that write finished files.
 Only the names and a small row for each result go through Ray's object store. Work without state
@@ -62,7 +62,7 @@ def map_units(
 ) -> list[R]:
     """Runs a function on every unit: one after the other in this process, or as a plan of Ray Data.
 
-    It chooses what it expects to end sooner. The results are the same.
+    It chooses the way that it expects to end sooner. The results do not depend on the choice.
 
     Args:
         function: Does the work on one unit. It writes files itself and should return little. It
@@ -90,7 +90,7 @@ def map_with_workers(
 ) -> list[R]:
     """Does the work on every unit with a network, by actors of Ray Data or in this process.
 
-    The results are the same.
+    The results do not depend on which of the two it chooses.
 
     Args:
         make: Loads the network; the function that it returns does the work on a unit, which may be
@@ -141,7 +141,7 @@ def in_threads(make: Make[T, R], units: Iterable[T], most: int | None = None) ->
     Args:
         make: Loads a network.
         units: The arguments of the calls.
-        most: How many calls are made at once at most.
+        most: The largest number of calls at once; None for no limit.
 
     Yields:
         The results, in order.

@@ -1,10 +1,9 @@
 """Classifies images with a package, in separate processes.
 
 The package brings its own code, which may be an older `models` than this clone has: one process
-cannot load both. The processes run `answer.py`. That holds for an actor of Ray too: it would have
-imported this clone's `models` to read the images before it could put the package on its path. So
-a worker has a process beside it. The images go through a pipe, which takes a small part of the time
-that it takes to decode them.
+cannot load both. The processes run `answer.py`. An actor of Ray needs such a process too: it
+imports this clone's `models` to read the images, and could not import the package's after that. The
+images go through a pipe, which takes a small part of the time that it takes to decode them.
 """
 
 import logging
@@ -50,9 +49,9 @@ class Served:
     """The answers of a package for some images.
 
     Attributes:
-        images: Those it classified.
-        labels: The predicted class of each.
-        known: The classes that it knows.
+        images: The images that it classified.
+        labels: The predicted class of each image.
+        known: The classes that the package knows.
         probabilities: float32 (images, known).
     """
 
@@ -67,8 +66,8 @@ class Timed:
     """How long a package took for one image, from its encoded bytes to the answer.
 
     Attributes:
-        seconds: Without the way to its process and back.
-        threads: That PyTorch calculated with.
+        seconds: The time of the package, without the way to its process and back.
+        threads: The number of threads that PyTorch calculated with.
         device: `cpu`, or the name of the GPU.
     """
 
@@ -78,23 +77,23 @@ class Timed:
 
 
 class _Program:
-    """The program `answer.py`; it ends with this object, or with this process.
+    """A running program `answer.py`; it ends with this object, or with this process.
 
     Attributes:
-        process: It.
-        pipe: The way to it.
-        errors: What it has written.
-        close: Ends it.
+        process: The process that runs the program.
+        pipe: Sends images to the program, and receives its answers.
+        errors: The file with all that the program prints.
+        close: Ends the program.
     """
 
     def __init__(self) -> None:
         self.errors = TemporaryFile()  # noqa: SIM115  closed with the process
-        self.pipe, theirs = Pipe()
-        with theirs:
+        self.pipe, other_end = Pipe()
+        with other_end:
             self.process = subprocess.Popen(
-                [sys.executable, "-I", "-B", PROGRAM, str(theirs.fileno())],
+                [sys.executable, "-I", "-B", PROGRAM, str(other_end.fileno())],
                 env=os.environ | ONE_THREAD,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[other_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self.errors,  # of a library that prints
                 stderr=self.errors,
@@ -102,16 +101,16 @@ class _Program:
         self.close = weakref.finalize(self, _end, self.process, self.pipe, self.errors)
 
 
-_ahead: SimpleQueue[_Program] = SimpleQueue()
+_prestarted: SimpleQueue[_Program] = SimpleQueue()
 
 
 def start_ahead() -> None:
-    """Starts a process for the next package that is asked, unless one waits.
+    """Starts a process for the next package, unless one is waiting already.
 
-    It imports the libraries meanwhile, which takes most of its time.
+    The process imports its libraries meanwhile, which takes most of its start.
     """
-    if _ahead.empty():
-        _ahead.put(_Program())
+    if _prestarted.empty():
+        _prestarted.put(_Program())
 
 
 class PackageProcess:
@@ -123,16 +122,16 @@ class PackageProcess:
     """
 
     def __init__(self, package: Path, folder: Path, device: str = "cpu") -> None:
-        """Starts it, or takes the one that was started ahead.
+        """Starts the process, or takes the one that `start_ahead` has started.
 
         Args:
             package: A folder as `mlflow.pyfunc.save_model` writes it.
-            folder: Where it runs.
+            folder: The folder in which the process runs.
             device: `cuda` or `cuda:1` for one of several GPUs.
         """
         self.classes = tuple(classes_of(package))
         try:
-            self._program = _ahead.get_nowait()
+            self._program = _prestarted.get_nowait()
         except Empty:
             self._program = _Program()
         self.close = self._program.close
@@ -146,8 +145,8 @@ class PackageProcess:
         """Classifies encoded images.
 
         Args:
-            images: At least one.
-            with_features: Of which the features are wanted, too; of none if None.
+            images: At least one encoded image.
+            with_features: Whether the features of each image are wanted; None if of no image.
 
         Returns:
             `label`, `probabilities` (float32, a list in the order of the classes), `error` and
@@ -164,7 +163,7 @@ class PackageProcess:
         """Classifies one encoded image, and tells how long that took.
 
         Raises:
-            ValueError: As `classify` does; or the package refuses the image.
+            ValueError: The process has ended, or the package refuses the image.
         """
         answers, took = self._ask([image], [False])
         if (error := answers["error"][0].as_py()) is not None:
@@ -174,7 +173,7 @@ class PackageProcess:
     def _ask(
         self, images: Sequence[bytes], with_features: Sequence[bool]
     ) -> "tuple[pa.RecordBatch, Mapping[str, Any]]":
-        """The answers, and what is in `Timed`."""
+        """Returns the answers, and the values of a `Timed`."""
         try:
             self._program.pipe.send((list(images), list(with_features)))
             answers, took = self._program.pipe.recv()
@@ -206,9 +205,9 @@ def ask(
 
     Args:
         package: A folder as `mlflow.pyfunc.save_model` writes it.
-        images: Any number.
-        rows: How many there are.
-        folder: Where the processes run.
+        images: Any number of images.
+        rows: The number of the images.
+        folder: The folder in which the processes run.
 
     Yields:
         The answers, in the order of the images.
@@ -225,14 +224,14 @@ def ask(
 
 
 class PackagePool:
-    """As many processes with a package as are asked at once.
+    """Processes that have loaded the same package; as many as there are calls at the same time.
 
     Attributes:
         classes: The names of the package's classes, in the order in which answers have them.
     """
 
     def __init__(self, package: Path, folder: Path, device: str) -> None:
-        """Starts none yet; the arguments are those of `PackageProcess`."""
+        """Starts no process yet; the arguments are those of `PackageProcess`."""
         self.classes = tuple(classes_of(package))
         self._make = partial(PackageProcess, package, folder, device)
         self._idle: SimpleQueue[PackageProcess] = SimpleQueue()
@@ -271,17 +270,17 @@ def serve(images: "Sequence[AcceptedImage]", process: PackageProcess | PackagePo
 
 def other_versions(package: Path) -> list[str]:
     """The libraries whose installed version differs from the one a package was made with."""
-    others = []
+    differing = []
     for line in (package / "requirements.txt").read_text(encoding="utf-8").splitlines():
-        name, equals, wanted = line.strip().partition("==")
+        name, equals, recorded = line.strip().partition("==")
         if equals:
             try:
-                here = installed(name).partition("+")[0]
+                current = installed(name).partition("+")[0]
             except PackageNotFoundError:
-                here = "missing"
-            if here != wanted:
-                others.append(f"{name} {wanted} (here {here})")
-    return others
+                current = "missing"
+            if current != recorded:
+                differing.append(f"{name} {recorded} (here {current})")
+    return differing
 
 
 class _Encoded(Protocol):
@@ -295,13 +294,13 @@ E = TypeVar("E", bound=_Encoded)
 
 def portions(images: Iterable[E]) -> Iterator[list[E]]:
     """Cuts images into portions to send at once; they depend on the images alone."""
-    some: list[E] = []
+    portion: list[E] = []
     size = 0
     for image in images:
-        if some and (len(some) == MAX_ROWS or size + len(image.data) > MAX_BYTES):
-            yield some
-            some, size = [], 0
-        some.append(image)
+        if portion and (len(portion) == MAX_ROWS or size + len(image.data) > MAX_BYTES):
+            yield portion
+            portion, size = [], 0
+        portion.append(image)
         size += len(image.data)
-    if some:
-        yield some
+    if portion:
+        yield portion

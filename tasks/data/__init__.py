@@ -1,1 +1,1 @@
-"""What several steps read: the raw images, splits, the image table, the shards."""
+"""Reads what several steps need: the raw images, the image table, the shards, predictions."""

@@ -1,4 +1,4 @@
-"""Describes the model in production to the steps that compare with it."""
+"""Describes the registered versions that a model is compared with, or starts from."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -19,7 +19,7 @@ class Registered:
 
     Attributes:
         project: The clone with the registry.
-        version: Of the model.
+        version: The version of the model.
     """
 
     step = "registry"  # its name as an input
@@ -39,17 +39,17 @@ class Registered:
             ValueError: A file is gone or has changed since it was registered.
         """
         folder = packages.download(self.project, self.version)
-        if found := package.fault(folder, self.version.package_digest):
+        if damage := package.fault(folder, self.version.package_digest):
             name = f"{self.version.name} version {self.version.version}"
-            raise ValueError(f"The package of {name} {found}. {packages.REMEDY}")
+            raise ValueError(f"The package of {name} {damage}. {packages.REMEDY}")
         return folder
 
 
 @dataclass(frozen=True)
 class TestSplit:
-    """What a registered version is scored on.
+    """The test split, on which a registered version is scored.
 
-    Other images of the data do not matter to its answers.
+    The other splits do not change the scores.
 
     Attributes:
         validated: The output of `validate`.
@@ -69,7 +69,7 @@ class TestSplit:
 
 @dataclass(frozen=True)
 class Start:
-    """What a training starts from.
+    """The weights that a training starts from.
 
     Attributes:
         registered: The version whose weights it takes; None for new weights.
@@ -90,7 +90,7 @@ class Start:
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) of the above."""
+        """SHA-256 (hex) of the digest of the weights."""
         return digest_of(self.weights)
 
 
@@ -100,7 +100,7 @@ class Scored:
 
     Attributes:
         registered: The version.
-        evaluation: Its evaluation; the challenger's own if both are the same package.
+        evaluation: The evaluation of the version; the challenger's if both are the same package.
     """
 
     registered: Registered
@@ -112,7 +112,7 @@ class Opponent:
     """A registered version that a challenger is compared with.
 
     Attributes:
-        version: Its number.
+        version: The number of the version.
         package_digest: The digest of its package; None if it was registered without one.
         train_digest: The digest of its training.
         metrics: On the challenger's test split, by name, as `evaluate` gives them.

@@ -1,4 +1,4 @@
-"""Which workloads train on embeddings of their images, and so need the step that makes them."""
+"""Says which workloads train on embeddings of their images, and so need the step `embed`."""
 
 from retrain.workload import Workload
 

@@ -1,7 +1,7 @@
-"""Simple facts about a sample of images, and what a model said of them: what drift is found in.
+"""Measures simple facts about images, such as brightness, in which drift is found.
 
-The facts are those of the image as it comes in, before it is resized, and do not depend on the
-model.
+A sample of images is kept with these facts and with the answers of a model. The facts are those of
+the image as it comes in, before it is resized, and do not depend on the model.
 """
 
 import hashlib
@@ -16,9 +16,10 @@ WITH_FEATURES = 500  # of the sample; each has thousands of bytes of features
 
 
 def lot(path: str, sha256: str | None) -> str:
-    """What decides whether an image of an input belongs to its sample, as a digest does.
+    """A digest of an image's path and content, which decides whether it belongs to the sample.
 
-    Copies of an image have lots of their own: else all of them would be in the sample, or none.
+    Copies of an image at other paths have other digests: else all copies would be in the sample, or
+    none.
     """
     return hashlib.sha256(f"{path}\0{sha256}".encode()).hexdigest()
 
@@ -26,7 +27,7 @@ def lot(path: str, sha256: str | None) -> str:
 def is_sampled(digest: str, total: int) -> bool:
     """Whether an image belongs to the sample of a number of images.
 
-    The end of its digest decides, or of its lot where there may be copies of it.
+    The last digits of the digest decide; where images may have copies, those of `lot`.
     """
     return _is_among(SAMPLE, digest, total)
 
@@ -64,9 +65,9 @@ def measure(data: bytes) -> dict[str, float] | None:
 def schema() -> pa.Schema:
     """The columns of a sample: the label and the confidence of a model's answer, and the facts.
 
-    And the digest of the image, which an old reference does not have, so that it is null there. And
-    `features`, what the last layer of the model takes: of `WITH_FEATURES` images, null for the
-    others, and for a model that cannot tell them.
+    `sha256` is the digest of the image; it is null in an old reference. `features` is what the last
+    layer of the model takes; it is null except for `WITH_FEATURES` images, and for a model that
+    does not give its features.
     """
     facts = dict.fromkeys(FACTS, pa.float64())
     features = {"features": pa.list_(pa.float32())}

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from models.image import ImageProperties
 from tasks.data.raw_dataset import RawDataset, unit_of
 
-SPLITS = ("train", "val", "test")  # in the order in which they are told
+SPLITS = ("train", "val", "test")  # in the order in which they are shown
 FILE_NAME = "images.parquet"
 SET_ASIDE = "quarantined.parquet"  # the bad images, in the same columns
 
@@ -33,8 +33,8 @@ class RowGroup:
     """The accepted images of one unit.
 
     Attributes:
-        number: Of the row group in the file.
-        unit: Its index in `RawDataset.units()`.
+        number: The number of the row group in the file.
+        unit: The index of the unit in `RawDataset.units()`.
         rows: How many images it has of each split; a split without images is left out.
     """
 
@@ -44,7 +44,7 @@ class RowGroup:
 
 
 def schema() -> pa.Schema:
-    """The columns."""
+    """The columns of the image table."""
     types = {int: pa.int32(), float: pa.float64(), str: pa.string()}
     properties = {name: types[kind] for name, kind in get_type_hints(ImageProperties).items()}
     return pa.schema(
@@ -126,12 +126,12 @@ def digest_of_split(folder: Path, split: str) -> str:
 
 
 def read_split(folder: Path, split: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Columns of the images of a split, a unit that has any at a time.
+    """Yields columns of the images of a split, one unit of the data at a time.
 
     Args:
         folder: The output of `validate`.
         split: `train`, `val` or `test`.
-        columns: Those wanted.
+        columns: The names of the columns.
     """
     with pq.ParquetFile(folder / FILE_NAME) as parquet:
         for number in range(parquet.num_row_groups):
@@ -146,8 +146,8 @@ def read(folder: Path, row_group: int, columns: Sequence[str] | None = None) -> 
 
     Args:
         folder: The output of `validate`.
-        row_group: Its number.
-        columns: Those wanted, all if None.
+        row_group: The number of the row group.
+        columns: The names of the columns; all columns if None.
     """
     with pq.ParquetFile(folder / FILE_NAME) as parquet:
         return parquet.read_row_group(row_group, columns=columns)
@@ -158,11 +158,12 @@ class AcceptedImage:
     """An image that `validate` accepted.
 
     Attributes:
-        path: Its name in reports.
+        path: The name of the image in reports.
         label: The name of its class.
-        sha256: Of the encoded image.
+        sha256: SHA-256 (hex) of the encoded image.
         data: The encoded image.
-        pixels: Its identity, as `tasks.data.pixels.digest` gives it; empty where it is not needed.
+        pixels: The identity of the image, as `tasks.data.pixels.digest` gives it; empty where it is
+            not needed.
     """
 
     path: str
@@ -181,7 +182,7 @@ def read_images(
         source: The data.
         validated: The output of `validate`.
         split: `train`, `val` or `test`.
-        rows: The numbers of those wanted in the split, from 0; all if None.
+        rows: The numbers of the rows in the split, from 0; all rows if None.
     """
     names = ["file", "row", "path", "label", "sha256", "pixels"]
     first = 0

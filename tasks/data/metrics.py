@@ -1,4 +1,4 @@
-"""How good predictions are: the metrics that the gate may set bounds on."""
+"""Calculates the metrics of predictions, on which the gate may set bounds."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Predictions:
     likelihood: NDArray[np.float32]
 
     def take(self, rows: NDArray[np.int64]) -> "Predictions":
-        """Those for some rows, by their indices; an index may come more than once."""
+        """The predictions for some rows, by their indices; an index may come more than once."""
         return Predictions(
             self.labels[rows], self.predicted[rows], self.confidence[rows], self.likelihood[rows]
         )
@@ -71,11 +71,11 @@ class CalibrationBins:
 
 @dataclass(frozen=True)
 class Tally:
-    """What predictions for a whole split add up to.
+    """The predictions for a whole split, with the counts and metrics that follow from them.
 
     Attributes:
         names: The classes: those of the data, then those that only the model knows.
-        classes: How many of them are classes of the data.
+        classes: The number of the classes that are classes of the data.
         predictions: At least one, with indices of the names.
     """
 
@@ -228,11 +228,11 @@ class Metric:
     """A metric of a split.
 
     Attributes:
-        of: Calculates it from the counts.
+        calculate: Calculates the metric from the counts.
         lower_is_better: Whether a smaller value is the better one.
     """
 
-    of: Callable[[Tally], float]
+    calculate: Callable[[Tally], float]
     lower_is_better: bool = False
 
 
@@ -272,4 +272,6 @@ def summarise(tally: Tally) -> dict[str, float]:
 
     `log_loss` is in nats; `calibration_error`, the expected one, is 0 to 1.
     """
-    return {name: metric.of(tally) for name, metric in METRICS.items()} | {"rows": tally.rows}
+    return {name: metric.calculate(tally) for name, metric in METRICS.items()} | {
+        "rows": tally.rows
+    }

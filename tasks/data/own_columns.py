@@ -1,4 +1,4 @@
-"""Reads columns of the user's own: what is known of images beside their classes.
+"""Reads the user's own columns, which hold more about each image than its class.
 
 They are in the Parquet files that hold the images, or in a `metadata.csv` or `metadata.parquet` in
 a folder of images, with the names of the files in its column `file_name`, as the Hugging Face hub
@@ -28,23 +28,23 @@ def read_columns(
 
     Args:
         source: The data.
-        names: The columns that are wanted.
-        images: With columns `file`, `row` and `path`, in the order of the files.
+        names: The names of the columns.
+        images: A table with the columns `file`, `row` and `path`, in the order of the files.
         setting: The parameter that asks for them, for errors.
         otherwise: What the columns are not, for the error about data without metadata files.
 
     Raises:
         ValueError: There is no such column, or a file with it cannot be read.
     """
-    wanted = tuple(names)
+    columns = tuple(names)
     if source.format != "parquet":
-        listed = _metadata(source.root, wanted, setting, otherwise)
+        listed = _metadata(source.root, columns, setting, otherwise)
         places = pc.index_in(images["path"], value_set=listed[NAME].combine_chunks())
         return {name: listed[name].take(places).to_pylist() for name in names}
     values: dict[str, list[Any]] = {name: [] for name in names}
     for file in images["file"].unique().to_pylist():
         rows = images.filter(pc.equal(images["file"], file))["row"]
-        table = _of_rows(source.root, file, wanted, setting).take(rows)
+        table = _of_rows(source.root, file, columns, setting).take(rows)
         for name in names:
             values[name] += table[name].to_pylist()
     return values
@@ -74,7 +74,7 @@ def _of_metadata(root: Path, file: str, names: Sequence[str], setting: str) -> p
     """The rows of a metadata file.
 
     Raises:
-        ValueError: It lacks a column, or it cannot be read.
+        ValueError: The file lacks a column, or cannot be read.
     """
     path = root / file
     try:
@@ -87,9 +87,9 @@ def _of_metadata(root: Path, file: str, names: Sequence[str], setting: str) -> p
     return table.select(list(names)).set_column(0, NAME, named)
 
 
-def _check(wanted: Sequence[str], known: Sequence[str], file: str, setting: str) -> None:
-    missing = [name for name in wanted if name not in known]
+def _check(names: Sequence[str], columns: Sequence[str], file: str, setting: str) -> None:
+    missing = [name for name in names if name not in columns]
     if missing:
         raise ValueError(
-            f"{setting}: {file} has no column {', '.join(missing)}, but {', '.join(known)}."
+            f"{setting}: {file} has no column {', '.join(missing)}, but {', '.join(columns)}."
         )

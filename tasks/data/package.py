@@ -43,7 +43,7 @@ def package_digest(model: Path, precision: str, code: Mapping[str, str]) -> str:
     Args:
         model: A folder that `models.save` wrote.
         precision: `fp32` or `bf16`.
-        code: As `code_of` gives it.
+        code: The digests of its modules, as `code_of` gives them.
     """
     return digest_of({"files": checksums(model), "precision": precision, "code": dict(code)})
 
@@ -103,17 +103,17 @@ def fault(package: Path, digest: str | None) -> str | None:
     """What is wrong with a package; None if nothing is.
 
     Args:
-        package: Its folder.
-        digest: Its identity, as it was registered; None for one that was registered without.
+        package: The folder of the package.
+        digest: The registered identity; None for a package that was registered without one.
     """
     try:
-        found = digest_of_folder(package)
+        current = digest_of_folder(package)
         serving = json.loads((package / SERVING).read_text(encoding="utf-8"))
         files = checksums(package / MODEL)
     except (OSError, ValueError, KeyError, AssertionError) as error:
         return f"is damaged: {error!r}, in {package}"
-    # Those of older versions of this project have no checksums.
-    if digest not in (None, found) or serving.get("files", files) != files:
+    # Packages of older versions of this project have no checksums.
+    if digest not in (None, current) or serving.get("files", files) != files:
         return f"is not what was registered: its files in {package} have changed"
     return None
 

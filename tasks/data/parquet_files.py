@@ -100,9 +100,9 @@ class Images(RawDataset):
         return [self._column(name, schema, key) for key in list(USUAL)[: 1 + self.labelled]]
 
     def _column(self, name: str, schema: pa.Schema, key: str) -> str:
-        wanted = getattr(self, key)
+        configured = getattr(self, key)
         setting = f"data.{key}" if self.labelled else f"--{key.replace('_', '-')}"
-        names = (wanted,) if wanted else USUAL[key]
+        names = (configured,) if configured else USUAL[key]
         column = next((column for column in names if column in schema.names), None)
         if column is None:
             raise ValueError(
@@ -130,31 +130,31 @@ def _batches(
     Yields:
         The number of the first row that was read, the numbers of those wanted, and all of them.
     """
-    wanted = np.asarray(rows)
+    row_numbers = np.asarray(rows)
     end = 0
     for number in range(parquet.num_row_groups):
         first, end = end, end + parquet.metadata.row_group(number).num_rows
-        if not ((wanted >= first) & (wanted < end)).any():
+        if not ((row_numbers >= first) & (row_numbers < end)).any():
             continue
         for batch in parquet.iter_batches(BATCH, [number], columns, use_threads=False):
-            numbers = wanted[(wanted >= first) & (wanted < first + len(batch))]
+            numbers = row_numbers[(row_numbers >= first) & (row_numbers < first + len(batch))]
             if len(numbers):
                 yield first, numbers.tolist(), batch
             first += len(batch)
-            if first > wanted[-1]:
+            if first > row_numbers[-1]:
                 return
 
 
-def _fault(what: str, error: Exception) -> ValueError:
+def _fault(problem: str, error: Exception) -> ValueError:
     """The error about a file that pyarrow cannot read, in one line."""
-    return ValueError(f"{what}: {' '.join(str(error).split())}")
+    return ValueError(f"{problem}: {' '.join(str(error).split())}")
 
 
 def _class_names(schema: pa.Schema, column: str) -> Sequence[str] | None:
     """The names of a column's numbers, where the Hugging Face `datasets` library wrote them."""
-    written = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    description = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     names: Sequence[str] | None
-    names = written.get("info", {}).get("features", {}).get(column, {}).get("names")
+    names = description.get("info", {}).get("features", {}).get(column, {}).get("names")
     return names
 
 

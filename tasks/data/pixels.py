@@ -1,8 +1,8 @@
-"""The identity of an image: a digest of its pixels.
+"""Calculates the identity of an image, which is a digest of its pixels and not of its file.
 
-It is that of the picture and not of the file: an image that was saved again without loss, as PNG,
-BMP or in a Parquet file, keeps it. One that was saved again as JPEG does not; the fingerprints of
-`tasks/validate/fingerprint.py` are for that.
+An image that was saved again without loss, as PNG, BMP or in a Parquet file, keeps its identity. An
+image that was saved again as JPEG does not; the fingerprints of `tasks/validate/fingerprint.py`
+find such copies.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ def digest(pixels: NDArray[np.uint8]) -> str:
 
 
 def digest_of(data: bytes) -> str | None:
-    """The same of an encoded image; None if it does not decode."""
+    """The digest of the pixels of an encoded image; None if it does not decode."""
     try:
         return digest(inspect(data)[1])
     except ValueError:

@@ -25,7 +25,8 @@ FILE = "predictions.parquet"
 # sha256, and features (float32, a list): what the last layer takes of some of the images; it has no
 # rows if the last layer of the network is not known.
 FEATURES = "features.parquet"
-# uint64, ascending, each image once, as `image_id` numbers them: what a version has learnt.
+# The images that a version was trained or validated on: uint64, ascending, each once, as
+# `image_id` gives them.
 LEARNT = "learnt_pixels.npy"
 ROWS = 4096  # read at a time
 
@@ -55,7 +56,7 @@ class NamedPredictions:
         return NamedPredictions(self.known, self.rows.filter(rows))
 
     def indexed(self, names: Sequence[str]) -> Predictions:
-        """The same, with indices of names instead of the names."""
+        """The predictions, with the classes as indices in `names`."""
         place = pa.array(names, pa.string())
         labels, predicted = (
             pc.index_in(self.rows[column], place).to_numpy().astype(np.int64)
@@ -69,10 +70,10 @@ class NamedPredictions:
         )
 
     def tally(self, classes: Sequence[str]) -> Tally:
-        """What they add up to.
+        """The counts and metrics of the predictions.
 
         Args:
-            classes: Those of the data.
+            classes: The classes of the data.
         """
         names = tuple(dict.fromkeys((*classes, *self.known)))
         return Tally(names, len(classes), self.indexed(names))
@@ -87,17 +88,17 @@ def read(folder: Path) -> NamedPredictions:
     """Reads the predictions in a folder."""
     parts = []
     with pq.ParquetFile(folder / FILE) as file:
-        known = known_classes(file)
-        for batch, probabilities in batches(file, known):
+        classes = known_classes(file)
+        for batch, probabilities in batches(file, classes):
             images = [image_id(pixels) for pixels in batch["pixels"].to_pylist()]
-            likelihood = likelihoods(probabilities, batch["label"], known)
+            likelihood = likelihoods(probabilities, batch["label"], classes)
             columns = {
                 "image": pa.array(np.array(images, np.uint64)),
                 **{name: batch[name] for name in ("label", "prediction", "confidence")},
                 "likelihood": pa.array(likelihood),
             }
             parts.append(pa.table(columns))
-    return NamedPredictions(known, pa.concat_tables(parts))
+    return NamedPredictions(classes, pa.concat_tables(parts))
 
 
 def known_classes(file: pq.ParquetFile) -> tuple[str, ...]:
@@ -106,38 +107,38 @@ def known_classes(file: pq.ParquetFile) -> tuple[str, ...]:
 
 
 def batches(
-    file: pq.ParquetFile, known: Sequence[str]
+    file: pq.ParquetFile, classes: Sequence[str]
 ) -> Iterator[tuple[pa.RecordBatch, NDArray[np.float32]]]:
     """Reads a file with answers.
 
     Args:
         file: One with the column `probabilities`.
-        known: The classes of the model.
+        classes: The classes of the model.
 
     Yields:
         Some rows, and the probabilities of the classes, float32 (rows, classes); zeros in a row
         without an answer.
     """
     for batch in file.iter_batches(ROWS):
-        given = batch["probabilities"]
-        probabilities = np.zeros((len(batch), len(known)), np.float32)
-        answered = given.is_valid().to_numpy(zero_copy_only=False)
-        values = given.drop_null().flatten().to_numpy()
-        probabilities[answered] = values.reshape(-1, len(known))
+        column = batch["probabilities"]
+        probabilities = np.zeros((len(batch), len(classes)), np.float32)
+        answered = column.is_valid().to_numpy(zero_copy_only=False)
+        values = column.drop_null().flatten().to_numpy()
+        probabilities[answered] = values.reshape(-1, len(classes))
         yield batch, probabilities
 
 
 def likelihoods(
-    probabilities: NDArray[np.float32], labels: pa.Array, known: Sequence[str]
+    probabilities: NDArray[np.float32], labels: pa.Array, classes: Sequence[str]
 ) -> NDArray[np.float32]:
     """The probabilities of the true classes; 0 for a class that the model does not know.
 
     Args:
         probabilities: float32 (rows, classes of the model).
         labels: The names of the true classes, null where there is none.
-        known: The names of the model's classes.
+        classes: The names of the model's classes.
     """
-    place = pc.index_in(labels, pa.array(known, pa.string())).fill_null(-1).to_numpy()
+    place = pc.index_in(labels, pa.array(classes, pa.string())).fill_null(-1).to_numpy()
     of_true = probabilities[np.arange(len(place)), place]
     return np.where(place < 0, np.float32(0), of_true)
 
@@ -145,15 +146,15 @@ def likelihoods(
 def learnt_images(project: Project, version: ModelVersion) -> Path | None:
     """The file with the images that a version was trained or validated on; kept on this machine.
 
-    Those of the versions that its training started from are among them. None if that was not
-    recorded: it says nothing about what the version has learnt.
+    It includes the images of the versions that the training started from. None if the images were
+    not recorded; the version may have learnt any image then.
     """
     folder = project.state / "learnt_pixels"
-    kept = folder / f"{version.run_id}.npy"
-    if not kept.exists():
+    file = folder / f"{version.run_id}.npy"
+    if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
         content = tracking.read_artifact(project, version.run_id, f"evaluate/{LEARNT}")
-        with atomic.replacing(kept) as partial:
+        with atomic.replacing(file) as partial:
             # Nothing was recorded by an older version of this project; an empty file says so.
             partial.write_bytes(content or b"")
-    return kept if kept.stat().st_size else None
+    return file if file.stat().st_size else None

@@ -58,7 +58,7 @@ class Unit:
     Attributes:
         rows: How many images it holds.
         bytes: Their size when encoded, roughly.
-        pieces: Where they are, in order of the files' names and of the rows in them.
+        pieces: The places of the images, in order of the files' names and of the rows in them.
     """
 
     rows: int
@@ -67,12 +67,12 @@ class Unit:
 
     @property
     def seconds(self) -> float:
-        """How many seconds of a core it takes, roughly."""
+        """The seconds that one core needs for the unit, roughly."""
         return self.rows * SECONDS_PER_IMAGE + self.bytes * SECONDS_PER_BYTE
 
     @property
     def tasks(self) -> float:
-        """How many tasks it is worth, or which fraction of one."""
+        """The number of tasks that the unit is worth, or the fraction of one."""
         return max(self.rows / WORTH_ROWS, self.seconds / WORTH_SECONDS)
 
 
@@ -83,7 +83,7 @@ class RawImage:
     Attributes:
         file: The file that holds it, relative to the data, with `/`.
         row: The row in that file, from 0; 0 for an image file.
-        path: Its name in reports: the path in its row, else `file` or `file:row`.
+        path: The name of the image in reports: the path in its row, else `file` or `file:row`.
         label: The name of its class, or None.
         split: `train`, `val` or `test`; None when the data's names define no splits.
         data: The encoded image; empty when there is none.
@@ -98,7 +98,7 @@ class RawImage:
 
 
 class Reader(Protocol):
-    """What reads images in parts; cheap to send to a worker of Ray."""
+    """Reads images in parts; an object of this kind is cheap to send to a worker of Ray."""
 
     def parts(self) -> Iterator[Unit]:
         """The images, in order of the files' names and of the rows in them, in small parts.
@@ -123,7 +123,7 @@ class RawDataset(Reader, ABC):
         format: A key of `READERS`.
         root: The folder that the files' names are relative to.
         image_column: The Parquet column with the images; None if it has a usual name.
-        label_column: That with their classes; None if it has a usual name.
+        label_column: The Parquet column with their classes; None if it has a usual name.
         labelled: Whether the images have classes, and the names mean splits.
     """
 
@@ -196,16 +196,16 @@ def open_format(
 
 def group(parts: Iterable[Unit], tasks: float) -> Iterator[Unit]:
     """Joins small parts of the data to units that are worth a number of tasks, in order."""
-    some: list[Unit] = []
+    pending: list[Unit] = []
     size = Unit(0, 0)
     for part in parts:
-        if some and (size.tasks >= tasks or size.rows + part.rows > MAX_UNIT_ROWS):
-            yield _join(some)
-            some, size = [], Unit(0, 0)
-        some.append(part)
+        if pending and (size.tasks >= tasks or size.rows + part.rows > MAX_UNIT_ROWS):
+            yield _join(pending)
+            pending, size = [], Unit(0, 0)
+        pending.append(part)
         size = Unit(size.rows + part.rows, size.bytes + part.bytes)
-    if some:
-        yield _join(some)
+    if pending:
+        yield _join(pending)
 
 
 def _join(units: Sequence[Unit]) -> Unit:

@@ -1,11 +1,11 @@
-"""The reference of a version: a sample of the test split that it was evaluated on.
+"""Makes the reference of a version: a sample of the test split that it was evaluated on.
 
-It is what drift is found against. It is made when the version is about to be promoted, and lies
-with the MLflow run of its training, so that it is there without the store and the data. For a
-version that was not, it is made from what the store has of its evaluation when somebody asks. The
-predictions of the evaluation are those of the package; the images are read again for their facts.
+Drift is measured against it. It is made when the version is about to be promoted, and is kept with
+the MLflow run of the training, so that it is available without the store and the data. For a
+version that was never promoted, it is made on demand from the evaluation in the store. The
+predictions are those of the evaluation; the images are read again for their facts.
 
-What the store has of an evaluation is also what two versions are compared on, by default.
+By default, two versions are also compared on the images of an evaluation in the store.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -33,7 +33,7 @@ FOLDER = "reference"  # of the run's artifacts
 
 
 def find_reference(project: Project, version: ModelVersion) -> pa.Table | None:
-    """The reference of a version; None if MLflow has none, and the store has lost what it is of."""
+    """The reference of a version; None if MLflow has none and the store has lost its evaluation."""
     path = f"{FOLDER}/{version.package_digest}.parquet"
     content = tracking.read_artifact(project, version.run_id, path)
     if content:
@@ -63,16 +63,18 @@ def make_reference(source: RawDataset, validated: Path, evaluated: Path) -> pa.T
         The columns of `tasks.data.image_facts.schema`.
     """
     columns = ["sha256", "prediction", "confidence"]
-    given = pq.read_table(evaluated / FILE, columns=columns)
+    predictions = pq.read_table(evaluated / FILE, columns=columns)
     rows = [
         row
-        for row, sha256 in enumerate(given["sha256"].to_pylist())
-        if is_sampled(sha256, len(given))
+        for row, sha256 in enumerate(predictions["sha256"].to_pylist())
+        if is_sampled(sha256, len(predictions))
     ]
-    answers = given.take(rows).to_pylist()
-    features, kept = {}, evaluated / FEATURES
-    if kept.exists():  # not in an old evaluation
-        features = {row["sha256"]: row["features"] for row in pq.read_table(kept).to_pylist()}
+    answers = predictions.take(rows).to_pylist()
+    features, features_file = {}, evaluated / FEATURES
+    if features_file.exists():  # not in an old evaluation
+        features = {
+            row["sha256"]: row["features"] for row in pq.read_table(features_file).to_pylist()
+        }
     measured = []
     images = read_images(source, validated, SPLIT, rows)
     for answer, image in zip(answers, images, strict=True):
@@ -86,7 +88,7 @@ def make_reference(source: RawDataset, validated: Path, evaluated: Path) -> pa.T
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What a version was evaluated on.
+    """The data on which a version was evaluated, and its predictions.
 
     Attributes:
         predictions: The output of `evaluate`.
@@ -100,9 +102,11 @@ class Evaluated:
 
 
 def find_evaluated(store: Store, version: ModelVersion) -> Evaluated | None:
-    """What a version was evaluated on; None if the store has lost a part of it."""
+    """Finds the data on which a version was evaluated; None if the store has lost a part of it."""
     evaluated = _find(
-        store, "evaluate", lambda each: each["facts"].get("package") == version.package_digest
+        store,
+        "evaluate",
+        lambda manifest: manifest["facts"].get("package") == version.package_digest,
     )
     embedded = _input_of(store, evaluated, "embed")
     prepared = _input_of(store, embedded or evaluated, "preprocess")
@@ -115,10 +119,10 @@ def find_evaluated(store: Store, version: ModelVersion) -> Evaluated | None:
     return Evaluated(evaluated[0], validated[0], source)
 
 
-Found = tuple[Path, Mapping[str, Any]]  # the folder of an artifact, and its manifest
+Stored = tuple[Path, Mapping[str, Any]]  # the folder of an artifact, and its manifest
 
 
-def _find(store: Store, step: str, matches: Callable[[Mapping[str, Any]], bool]) -> Found | None:
+def _find(store: Store, step: str, matches: Callable[[Mapping[str, Any]], bool]) -> Stored | None:
     """An artifact of a step whose manifest matches."""
     for name, key in store.entries():
         if name == step:
@@ -128,10 +132,10 @@ def _find(store: Store, step: str, matches: Callable[[Mapping[str, Any]], bool])
     return None
 
 
-def _input_of(store: Store, found: Found | None, step: str) -> Found | None:
+def _input_of(store: Store, artifact: Stored | None, step: str) -> Stored | None:
     """The output of a step that an artifact was made of."""
-    digest = found and found[1]["plan"]["inputs"].get(step)
-    return _find(store, step, lambda each: each["digest"] == digest) if digest else None
+    digest = artifact and artifact[1]["plan"]["inputs"].get(step)
+    return _find(store, step, lambda manifest: manifest["digest"] == digest) if digest else None
 
 
 @dataclass(frozen=True)

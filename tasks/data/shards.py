@@ -1,4 +1,4 @@
-"""Reads what training and evaluation take: prepared images, or embeddings of them.
+"""Reads the input of training and evaluation: prepared images, or embeddings of them.
 
 `preprocess` writes images:
 
@@ -53,8 +53,8 @@ class StoredImages(Protocol):
     """The images of a split, left on disk; `Shards` documents the methods.
 
     Attributes:
-        shape: Of every image as stored: height, width and channels, or the length of an embedding.
-        bytes_per_image: On disk and in memory.
+        shape: The shape of a stored image: height, width, channels; or the length of an embedding.
+        bytes_per_image: The bytes of an image, on disk and in memory.
     """
 
     shape: tuple[int, ...]
@@ -110,12 +110,12 @@ class Shards:
         size = places.shape[1]
         owners = np.searchsorted(self._ends, rows, side="right")
         for shard in np.unique(owners).tolist():
-            mine = np.flatnonzero(owners == shard)
-            offsets = self._offsets[shard] + rows[mine] * size
+            in_shard = np.flatnonzero(owners == shard)
+            offsets = self._offsets[shard] + rows[in_shard] * size
             with self._paths[shard].open("rb", buffering=0) as file:
-                for place, offset in zip(mine.tolist(), offsets.tolist(), strict=True):
-                    read = os.preadv(file.fileno(), [places[place]], offset)
-                    assert read == size, "a shard is shorter than it says"
+                for place, offset in zip(in_shard.tolist(), offsets.tolist(), strict=True):
+                    bytes_read = os.preadv(file.fileno(), [places[place]], offset)
+                    assert bytes_read == size, "a shard is shorter than it says"
         return images
 
 
@@ -162,7 +162,7 @@ class Prepared:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """What a network takes: height, width and channels, or the length of an embedding.
+        """The shape of a network's input: height, width, channels; or the length of an embedding.
 
         The images of the training split may have a margin around it.
         """
@@ -174,9 +174,9 @@ class Prepared:
         return PreparedSplit(self._open(folder), np.load(folder / "labels.npy"), folder)
 
     def pixels(self, split: str) -> StoredImages:
-        """The images of the test split, also where it has embeddings."""
-        kept = self.folder / REPORT / split
-        return self._open(kept if kept.is_dir() else self.folder / split)
+        """The images of a split, even if the split itself holds embeddings."""
+        report_images = self.folder / REPORT / split
+        return self._open(report_images if report_images.is_dir() else self.folder / split)
 
     def _open(self, folder: Path) -> StoredImages:
         if not (folder / SOURCE).exists():
@@ -191,7 +191,7 @@ def open_prepared(folder: Path, pulled: Path | None = None) -> Prepared:
 
     Args:
         folder: The artifact's folder.
-        pulled: That of `pull`, to read images that are not prepared.
+        pulled: The output of `pull`, to read images that are not prepared.
     """
     labels = json.loads((folder / LABELS).read_text(encoding="utf-8"))
     images = json.loads((folder / IMAGES).read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The slices of the test split: the images that share a value, such as the camera.
+"""Reads the slices of the test split. A slice is the images that share a value, such as the camera.
 
 A rule of the gate names the slice of a value, `accuracy[camera=Canon EOS R5]`, or all slices of a
 column, `accuracy[camera]`.
@@ -29,7 +29,7 @@ class Slices:
 
     Attributes:
         divided: The output of the step `slice`; None for a workload without slices.
-        scores: The output of `score_slices`; None in the same case.
+        scores: The output of `score_slices`; None for a workload without slices.
     """
 
     step = "slices"  # its name as an input
@@ -52,20 +52,20 @@ class Slices:
         Raises:
             ValueError: No test image has the value.
         """
-        of_column = [one for one in self.all if one["column"] == column]
-        named = [one for one in of_column if value in (None, one["value"])]
+        of_column = [part for part in self.all if part["column"] == column]
+        named = [part for part in of_column if value in (None, part["value"])]
         if not named:
-            known = ", ".join(one["value"] for one in of_column)
+            values = ", ".join(part["value"] for part in of_column)
             raise ValueError(
-                f"gate: no test image has {column}={value}; there are the values {known}."
+                f"gate: no test image has {column}={value}; there are the values {values}."
             )
         return named
 
-    def contains(self, one: Slice) -> NDArray[np.bool_]:
+    def contains(self, part: Slice) -> NDArray[np.bool_]:
         """Bool (images of the test split,): whether each is in a slice."""
         assert self.divided
-        column = pq.read_table(self.divided.folder / FILE, columns=[one["column"]])[0]
-        mask: NDArray[np.bool_] = pc.equal(column, one["value"]).to_numpy()
+        column = pq.read_table(self.divided.folder / FILE, columns=[part["column"]])[0]
+        mask: NDArray[np.bool_] = pc.equal(column, part["value"]).to_numpy()
         return mask
 
 
@@ -82,6 +82,6 @@ def parse(metric: str) -> tuple[str, str | None] | None:
     return (match[1], match[2]) if match else None
 
 
-def metric_of(one: Slice) -> str:
+def metric_of(part: Slice) -> str:
     """The name of the accuracy in a slice."""
-    return f"accuracy[{one['column']}={one['value']}]"
+    return f"accuracy[{part['column']}={part['value']}]"

@@ -1,8 +1,8 @@
 """Reads the images of a split that is not prepared, from the raw data.
 
 `preprocess` writes `source.json` for such a split: the `format` of the data, the columns of its
-Parquet files, and `bytes`, the size of all its encoded images. Which image is which row stands in
-`rows.parquet`, with a row group for each unit of the data.
+Parquet files, and `bytes`, the size of all its encoded images. `rows.parquet` lists the image of
+each row, with a row group for each unit of the data.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ class SourceImages:
         """Opens nothing yet.
 
         Args:
-            folder: Of the split, in the output of `preprocess`.
+            folder: The folder of the split, in the output of `preprocess`.
             form: `size`, `channels` and `resize`, as `models.image.to_array` takes them.
             pulled: The output of `pull`; None if only the number of images is asked for.
         """
@@ -86,12 +86,12 @@ class SourceImages:
         """
         size, channels, resize = (self._form[name] for name in ("size", "channels", "resize"))
         unique, counts = np.unique(rows, return_counts=True)
-        left = None if parts is None else iter(parts.tolist())
+        remaining = None if parts is None else iter(parts.tolist())
         for data, count in zip(self._read(unique), counts.tolist(), strict=True):
-            if left is None:
+            if remaining is None:
                 yield from repeat(to_array(data, size, channels, resize), count)
             else:
-                for part in islice(left, count):
+                for part in islice(remaining, count):
                     yield cut_array(data, size, channels, Part(*part))
 
     def _read(self, rows: NDArray[np.int64]) -> Iterator[bytes]:
@@ -110,7 +110,7 @@ def _checked(raws: Iterator[RawImage], files: list[str], digests: list[str]) -> 
     """The encoded images, if they are those that were checked.
 
     Raises:
-        ValueError: One is not.
+        ValueError: An image is not the one that was checked.
     """
     for file, digest in zip(files, digests, strict=True):
         try:

@@ -1,4 +1,4 @@
-"""Reads tar files in the layout of WebDataset: a sample is the files of one name after each other.
+"""Reads tar files in the layout of WebDataset: successive files with one name are a sample.
 
 `0001.jpg` and `0001.cls` are an image and its class: a name or a number, or `label` in a `.json`.
 The split is in the name of the tar file or its folder, as with Parquet.
@@ -18,7 +18,7 @@ from tasks.data.raw_dataset import Piece, RawDataset, RawImage, Unit, group
 
 
 class _Sample(NamedTuple):
-    """A sample: None where it lacks a part."""
+    """A sample of a tar file; a part that the sample lacks is None."""
 
     key: str
     image: tarfile.TarInfo | None
@@ -63,7 +63,7 @@ def _samples(root: Path, name: str) -> list[_Sample]:
     """The samples of a tar file, by the headers in it.
 
     Raises:
-        ValueError: It is broken.
+        ValueError: The tar file is broken.
     """
     try:
         with tarfile.open(root / name, "r:") as tar:
@@ -97,7 +97,7 @@ def _label(name: str, label: tarfile.TarInfo, file: BinaryIO) -> str | None:
     """The class of a sample; None if its `.json` has none.
 
     Raises:
-        ValueError: It cannot be read.
+        ValueError: The class cannot be read.
     """
     try:
         text = _content(file, label).decode()

@@ -1,1 +1,1 @@
-"""Compares what comes in with the data that a model was evaluated on."""
+"""Compares incoming images with the data that a model was evaluated on."""

@@ -1,16 +1,16 @@
-"""How far what comes in is from a reference, and how far chance alone may put it.
+"""Measures how far incoming images are from a reference, and how far chance alone may put them.
 
 Each feature has a distance from 0 to 1: of labels the total variation distance of their shares, of
 numbers the Kolmogorov-Smirnov statistic, of embeddings the energy coefficient (`energy`).
 
-What chance does comes from the two samples themselves (a permutation test): the images of both are
-divided at random into two samples of the same sizes, again and again. Where nothing has changed,
-each division is as likely as the real one, whatever the feature is like: constant but for a few
-images, or of a thousand labels. The median of their distances is what is usual. The yardstick is
-the distance that so few of them exceed that in at most 5 of 100 checks any of the features exceeds
-its own (Bonferroni); and it is further than what is usual by what one image can do at least. The
-score is how much further than usual the two samples are, where the yardstick has a score of 1.
-`python -m benchmarks.drift` counts false alarms, and what is found.
+The effect of chance is measured by a permutation test: the images of both samples are divided at
+random into two samples of the same sizes, many times. If nothing has changed, each division is as
+likely as the real one, whatever the distribution of the feature. The median of their distances is
+the usual distance. The yardstick is a larger distance, chosen so that without a change, at least
+one feature exceeds its yardstick in at most 5 of 100 checks (Bonferroni); it is above the usual
+distance by at least the effect of one image. The score says how far the real distance is above the
+usual one, and is 1 at the yardstick. `python -m benchmarks.drift` counts false alarms, and what is
+found.
 """
 
 from collections import Counter
@@ -43,7 +43,7 @@ def compare(reference: pa.Table, incoming: pa.Table, seed: int = 0) -> list[Fact
     Args:
         reference: At least one image.
         incoming: At least one image.
-        seed: Of the divisions that are drawn.
+        seed: The seed of the random divisions.
 
     Returns:
         The `COLUMNS` of each feature: labels first, the embedding last.
@@ -55,32 +55,34 @@ def compare(reference: pa.Table, incoming: pa.Table, seed: int = 0) -> list[Fact
     sizes = [*map(len, tables)]
     is_incoming = _divisions(sizes, seed)
     labels = np.concatenate([table["label"].to_numpy() for table in tables])
-    differences, whole = _differences(labels, is_incoming)
-    total_variation = abs(differences).sum(axis=1) / (2 * whole)
-    found = [_feature("label", total_variation, level, min(sizes))]
+    differences, scale = _differences(labels, is_incoming)
+    total_variation = abs(differences).sum(axis=1) / (2 * scale)
+    features = [_feature("label", total_variation, level, min(sizes))]
     for name in NUMBERS:
         values = [table[name].to_numpy().astype(np.float64) for table in tables]
-        differences, whole = _differences(np.concatenate(values), is_incoming)
-        distances = abs(differences.cumsum(axis=1)).max(axis=1) / whole  # Kolmogorov-Smirnov
-        means = [float(each.mean()) for each in values]
-        found.append(_feature(name, distances, level, min(sizes), *means))
+        differences, scale = _differences(np.concatenate(values), is_incoming)
+        distances = abs(differences.cumsum(axis=1)).max(axis=1) / scale  # Kolmogorov-Smirnov
+        means = [float(column.mean()) for column in values]
+        features.append(_feature(name, distances, level, min(sizes), *means))
     if not has_embeddings:
-        return [*found, {**dict.fromkeys(COLUMNS), "feature": "embedding"}]
+        return [*features, {**dict.fromkeys(COLUMNS), "feature": "embedding"}]
     sizes = [*map(len, embeddings)]
     distances = energy(np.stack([*np.concatenate(embeddings)]), _divisions(sizes, seed))
-    return [*found, _feature("embedding", distances, level, min(sizes))]
+    return [*features, _feature("embedding", distances, level, min(sizes))]
 
 
 def shares(reference: pa.Table, incoming: pa.Table) -> list[dict[str, str | float]]:
     """The share of each label in both samples."""
-    then, now = (Counter(table["label"].to_pylist()) for table in (reference, incoming))
+    reference_counts, incoming_counts = (
+        Counter(table["label"].to_pylist()) for table in (reference, incoming)
+    )
     return [
         {
             "label": name,
-            "reference": then[name] / len(reference),
-            "incoming": now[name] / len(incoming),
+            "reference": reference_counts[name] / len(reference),
+            "incoming": incoming_counts[name] / len(incoming),
         }
-        for name in sorted({*then, *now})
+        for name in sorted({*reference_counts, *incoming_counts})
     ]
 
 
@@ -89,7 +91,7 @@ def _divisions(sizes: Sequence[int], seed: int) -> NDArray[np.bool_]:
 
     Args:
         sizes: How many images the reference has, and what comes in.
-        seed: Of the divisions.
+        seed: The seed of the random divisions.
 
     Returns:
         Bool (1 + DIVISIONS, images).
@@ -110,18 +112,18 @@ def _feature(
     """A feature from its distances, the real one first, of which the share `level` may be larger.
 
     Args:
-        name: Its name.
+        name: The name of the feature.
         distances: (1 + DIVISIONS,).
-        level: The share.
-        smaller: How many images the smaller sample has.
-        reference: Its mean there.
-        incoming: Its mean in what comes in.
+        level: The share of distances that may be larger.
+        smaller: The number of images of the smaller sample.
+        reference: The mean of the feature in the reference; None if it has none.
+        incoming: The mean of the feature in the incoming images; None if it has none.
     """
-    found, usual = float(distances[0]), float(np.median(distances))
+    distance, usual = float(distances[0]), float(np.median(distances))
     seldom = float(np.quantile(distances, 1 - level, method="inverted_cdf"))
     reach = max(seldom - usual, 1 / smaller)
-    score = max(0.0, found - usual) / reach
-    values = (name, reference, incoming, found, usual, usual + reach, score)
+    score = max(0.0, distance - usual) / reach
+    values = (name, reference, incoming, distance, usual, usual + reach, score)
     return dict(zip(COLUMNS, values, strict=True))
 
 
@@ -162,14 +164,14 @@ def energy(features: NDArray[np.float32], is_incoming: NDArray[np.bool_]) -> NDA
     rows = features.astype(np.float64)
     squares = np.einsum("ij,ij->i", rows, rows)
     apart = np.sqrt(np.maximum(squares[:, None] + squares - 2 * rows @ rows.T, 0))
-    other = is_incoming.astype(np.float64)
-    one, sizes = 1 - other, other.sum(axis=1)
+    in_second = is_incoming.astype(np.float64)
+    in_first, sizes = 1 - in_second, in_second.sum(axis=1)
     # The summed distances of each image to those of a sample; both make up those to all.
-    to_other = other @ apart
-    to_one = apart.sum(axis=0) - to_other
-    second = np.einsum("ij,ij->i", to_other, other) / sizes**2
-    between = np.einsum("ij,ij->i", to_one, other) / (sizes * (len(features) - sizes))
-    first = np.einsum("ij,ij->i", to_one, one) / (len(features) - sizes) ** 2
-    found = np.maximum(2 * between - first - second, 0)  # rounding may make it negative
-    shares = np.divide(found, 2 * between, out=np.zeros_like(found), where=between > 0)
+    to_second = in_second @ apart
+    to_first = apart.sum(axis=0) - to_second
+    second = np.einsum("ij,ij->i", to_second, in_second) / sizes**2
+    between = np.einsum("ij,ij->i", to_first, in_second) / (sizes * (len(features) - sizes))
+    first = np.einsum("ij,ij->i", to_first, in_first) / (len(features) - sizes) ** 2
+    squared = np.maximum(2 * between - first - second, 0)  # rounding may make it negative
+    shares = np.divide(squared, 2 * between, out=np.zeros_like(squared), where=between > 0)
     return np.asarray(np.sqrt(shares))

@@ -1,4 +1,4 @@
-"""The report of a comparison: a table for people, files to keep, and an event for Prefect."""
+"""Reports the drift between two samples: a table, files to keep, and an event for Prefect."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,9 +35,9 @@ def report(
     Args:
         project: The clone.
         version: The version that classified both.
-        reference: As `tasks.data.image_facts.schema` has it.
-        incoming: The same.
-        place: What came in.
+        reference: A sample with the columns of `tasks.data.image_facts.schema`.
+        incoming: A sample of the incoming images, with the same columns.
+        place: The name of the input.
         against: The name of the reference.
         run: The id of the flow run.
 

@@ -1,1 +1,1 @@
-"""The step `embed`."""
+"""The step `embed`, which embeds the images with a pretrained network."""

@@ -76,10 +76,10 @@ def embed(
     the evaluation.
 
     Args:
-        model: Whose `pretrained` embeds.
-        evaluation: Images per forward pass, and the precision.
+        model: The settings of the network; `pretrained` names the one that embeds.
+        evaluation: The number of images per forward pass, and the precision.
         images: The output of `preprocess`.
-        workspace: Its scratch keeps finished parts.
+        workspace: The scratch folder in it keeps finished parts.
 
     Returns:
         `rows` of each split, the `classes` by index, the `shape` (D,) of an embedding, and the

@@ -1,11 +1,11 @@
-"""How good registered models are on the challenger's test split, as they are served.
+"""Scores the champion and the reference on the challenger's test split, as they are served.
 
-Data that lacks a class of the champion is refused first: the scores of a model that is trained on
-it say nothing about the task of the champion, and it would answer other names to the same callers.
+The champion is the model in production, and the reference is the best model so far. A model's own
+package classifies the images, with its own code, image size and precision. It gets the encoded
+images that a caller would send, and its predictions are counted like the challenger's.
 
-These are the champion, in production, and the reference, the best so far. A model's own package
-classifies the images, with its own code, image size and precision. It gets the encoded images that
-a caller would send, and its predictions are counted like the challenger's.
+Before that, data that lacks a class of the champion is refused: a model that is trained on such
+data has another task than the champion, and would give other answers to the same callers.
 """
 
 import logging
@@ -87,38 +87,44 @@ def compare(
     Raises:
         RejectedDataError: The data lacks a class that is not in `rules.may_drop`.
     """
-    theirs = packaged.classes_of(registered.package)
-    ours = list(validated.facts["classes"])
-    dropped = [name for name in theirs if name not in ours]
-    if gone := [name for name in dropped if name not in rules.may_drop]:
-        images = [name if theirs[name] is None else f"{name} ({theirs[name]:,})" for name in gone]
+    champion_classes = packaged.classes_of(registered.package)
+    data_classes = list(validated.facts["classes"])
+    dropped = [name for name in champion_classes if name not in data_classes]
+    if missing := [name for name in dropped if name not in rules.may_drop]:
+        images = [
+            name if champion_classes[name] is None else f"{name} ({champion_classes[name]:,})"
+            for name in missing
+        ]
         raise RejectedDataError(
-            f"The data lacks {len(gone):,} of the {len(theirs):,} classes of "
+            f"The data lacks {len(missing):,} of the {len(champion_classes):,} classes of "
             f"{registered.version.title}, the champion, so the two are not compared.\n"
             f"- missing, with the images then: {_shortened(images)}\n"
-            f"- the champion's classes: {_shortened(list(theirs))}\n"
-            f"- the data's classes: {_shortened(ours)}\n"
+            f"- the champion's classes: {_shortened(list(champion_classes))}\n"
+            f"- the data's classes: {_shortened(data_classes)}\n"
             "If this is meant: name the missing classes in gate.may_drop, or make the data a "
             "workload of its own in params.yaml, or run it under a name of its own with --as NAME."
         )
-    return {"dropped": dropped, "added": [name for name in ours if name not in theirs]}
+    return {
+        "dropped": dropped,
+        "added": [name for name in data_classes if name not in champion_classes],
+    }
 
 
 def _shortened(names: Sequence[str]) -> str:
-    more = len(names) - SHOWN
-    return ", ".join(names[:SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+    hidden = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {hidden:,} more" if hidden > 0 else "")
 
 
 def score_ahead(pulled: Artifact, validated: Artifact, training: str) -> None:
     """Scores the champion and the reference before a training, as `score_opponents` does after it.
 
-    One that does not answer is found before the training is paid for; and the outputs are in the
-    store when the challenger has been evaluated. A training that makes the champion again is
-    compared with nothing.
+    So a model that does not answer is found before the training costs anything, and the scores are
+    in the store when the challenger has been evaluated. If the training would make the champion
+    again, nothing is scored.
 
     Args:
         pulled: The data, as pulled.
-        validated: Which images are used, and their splits.
+        validated: The output of `validate`: the images that are used, and their splits.
         training: The key of the training.
 
     Raises:
@@ -139,7 +145,7 @@ def score_opponents(
 
     Args:
         pulled: The data, as pulled.
-        validated: Which images are used, and their splits.
+        validated: The output of `validate`: the images that are used, and their splits.
         scores: The challenger's evaluation; None before there is one.
 
     Returns:
@@ -188,7 +194,7 @@ def _scored(
 
 
 def _set_aside(project: Project, reference: ModelVersion, champion: int, why: str) -> None:
-    """Has nothing compared any more with a reference that does not answer."""
+    """Marks a reference that does not answer, so that no model is compared with it any more."""
     reason = why[:LONGEST_REASON]
     decision = Decision("set aside", reference.version, champion, "does not answer", reason=reason)
     decisions.apply(project, reference, decision)
@@ -248,8 +254,10 @@ def _evaluate(
     images = _unchanged(read_images(open_raw_dataset(data, pulled), validated.folder, SPLIT))
     try:
         package = registered.package
-        if others := other_versions(package):
-            logger.warning("%s was registered with other libraries: %s.", name, ", ".join(others))
+        if differing := other_versions(package):
+            logger.warning(
+                "%s was registered with other libraries: %s.", name, ", ".join(differing)
+            )
         with closing(ask(package, images, rows, workspace.scratch)) as served:
             first = next(served)
             answers = _answers(chain([first], served))
@@ -282,7 +290,7 @@ def _answers(served: Iterator[Served]) -> Iterator[Answers]:
 
 
 @evaluate_champion.chooses
-def _chosen(
+def _dependencies(
     workload: Workload,
     registered: Registered,
     split: TestSplit,

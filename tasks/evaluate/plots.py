@@ -1,4 +1,4 @@
-"""The plots of an evaluation, as PNG files for people."""
+"""Draws the plots of an evaluation, as PNG files for people."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,9 +26,9 @@ def draw(tally: Tally, images: "StoredImages", folder: Path) -> None:
     """Draws all plots of an evaluation.
 
     Args:
-        tally: Of the test split.
-        images: Of the same split.
-        folder: Where the PNG files go.
+        tally: The predictions for the test split.
+        images: The images of the test split.
+        folder: The folder for the PNG files.
     """
     from matplotlib import rc_context
 
@@ -121,7 +121,9 @@ def _worst_mistakes(tally: Tally, images: "StoredImages") -> "Figure":
             image.squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest",
             extent=(left, left + 1, top + 1, top),
         )  # fmt: skip
-        true, answer = (_short(tally.names[of[place]]) for of in (shown.labels, shown.predicted))
+        true, answer = (
+            _short(tally.names[indices[place]]) for indices in (shown.labels, shown.predicted)
+        )
         caption = f"{true} → {answer}   {shown.confidence[place]:.0%}"
         axes.text(left + 0.5, top - 0.05, caption, color=RED, fontsize=8, ha="center")
     axes.set(xlim=(0, GRID_COLUMNS * PANEL_WIDTH), ylim=(GRID_ROWS * PANEL_HEIGHT, 0))

@@ -30,7 +30,7 @@ class Answers:
     probabilities: NDArray[np.float32]
 
 
-def write(answers: Iterable[Answers], known: Sequence[str], folder: Path) -> None:
+def write(answers: Iterable[Answers], labels: Sequence[str], folder: Path) -> None:
     """Writes `predictions.parquet`, a row group for each of the answers.
 
     Its columns are path, sha256, pixels, label, prediction, confidence, and probabilities in the
@@ -38,21 +38,21 @@ def write(answers: Iterable[Answers], known: Sequence[str], folder: Path) -> Non
 
     Args:
         answers: In the order of the split's rows.
-        known: The model's labels.
-        folder: Where the file goes.
+        labels: The model's labels.
+        folder: The folder of the file.
     """
-    names = pa.array(known, pa.string())
+    names = pa.array(labels, pa.string())
     columns = {
         **dict.fromkeys(COLUMNS, pa.string()),
         "prediction": pa.string(),
         "confidence": pa.float32(),
         "probabilities": pa.list_(pa.float32()),
     }
-    schema = pa.schema(columns, metadata={"labels": json.dumps(list(known))})
+    schema = pa.schema(columns, metadata={"labels": json.dumps(list(labels))})
     with pq.ParquetWriter(folder / FILE, schema) as writer:
         for answer in answers:
             confidence = answer.probabilities[np.arange(len(answer.best)), answer.best]
-            lists = pa.FixedSizeListArray.from_arrays(answer.probabilities.ravel(), len(known))
+            lists = pa.FixedSizeListArray.from_arrays(answer.probabilities.ravel(), len(labels))
             values = [
                 *answer.rows.columns,
                 names.take(pa.array(answer.best)),
@@ -69,12 +69,12 @@ def write_features(
 
     Args:
         images: The SHA-256 (hex) of each image.
-        features: Of the images, in arrays of some rows, float32 (n, D); none of a network whose
-            last layer is not known. Then the file has no rows.
-        folder: Where it goes.
+        features: The features of the images, in arrays of some rows, float32 (n, D).
+            Empty for a network whose last layer is not known; then the file has no rows.
+        folder: The folder of the file.
     """
     columns = {
         "sha256": pa.array(images if features else [], pa.string()),
-        "features": pa.array([row for each in features for row in each], pa.list_(pa.float32())),
+        "features": pa.array([row for array in features for row in array], pa.list_(pa.float32())),
     }
     pq.write_table(pa.table(columns), folder / FEATURES)

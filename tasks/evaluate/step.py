@@ -93,15 +93,15 @@ def evaluate(
 def _predict(evaluation: Evaluate, model: Path, prepared: Prepared, folder: Path) -> None:
     """Predicts the test split, and writes the predictions and the features."""
     split = prepared.split(SPLIT)
-    known = tuple(json.loads((model / models.LABELS).read_text(encoding="utf-8")))
-    chunk = max(1, min(MAX_ROWS, MAX_PROBABILITIES // len(known)))
+    labels = tuple(json.loads((model / models.LABELS).read_text(encoding="utf-8")))
+    chunk = max(1, min(MAX_ROWS, MAX_PROBABILITIES // len(labels)))
     sampled = _sampled(split)
     job = PredictionJob(
         model, prepared.folder, SPLIT, evaluation.batch_size, evaluation.precision, tuple(sampled)
     )
     features: list[NDArray[np.float32]] = []
     outputs = probabilities(job, chunk, features)
-    predictions.write(_answers(outputs, chunk, split), known, folder)
+    predictions.write(_answers(outputs, chunk, split), labels, folder)
     predictions.write_features(list(sampled.values()), features, folder)
 
 
@@ -156,8 +156,8 @@ def _track(report: Path, metrics: dict[str, float], workspace: Workspace) -> Non
 
 
 @evaluate.chooses
-def _chosen(workload: Workload, trained: Input, images: Input) -> Chosen:
+def _dependencies(workload: Workload, trained: Input, images: Input) -> Chosen:
     # The code that serves is part of the package's identity.
     settings = workload.model.model_dump(exclude={"family"})
-    own, *users = models.modules_of(workload.model.family, settings)
-    return Chosen((own, *users, "models.serving"), libraries_of(users))
+    family_module, *user_modules = models.modules_of(workload.model.family, settings)
+    return Chosen((family_module, *user_modules, "models.serving"), libraries_of(user_modules))

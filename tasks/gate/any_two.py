@@ -44,8 +44,8 @@ def read_answers(file: Path, images: pa.Table) -> NamedPredictions:
     """Reads the answers of a model that the flow `predict` has written.
 
     Args:
-        file: As `tasks.predict.predict.predict` writes it.
-        images: Those that it classified, in the same order, with the columns `IMAGES`.
+        file: The file that `tasks.predict.predict.predict` wrote.
+        images: The images that were classified, in the same order, with the columns `IMAGES`.
 
     Returns:
         The answers; an image without one has no prediction, and the confidence 0.
@@ -59,20 +59,22 @@ def read_answers(file: Path, images: pa.Table) -> NamedPredictions:
         described = opened.read(["sha256", "label"])
         if described["sha256"] != images["sha256"]:
             raise ValueError("The images have changed while they were classified: run again.")
-        known = known_classes(opened)
-        for batch, probabilities in batches(opened, known):
-            true = likelihoods(probabilities, labels.slice(first, len(batch)), known)
+        classes = known_classes(opened)
+        for batch, probabilities in batches(opened, classes):
+            true = likelihoods(probabilities, labels.slice(first, len(batch)), classes)
             numbers.append([probabilities.max(axis=1), true])
             first += len(batch)
     confidence, likelihood = np.concatenate(numbers, axis=1)
     columns = {
-        "image": np.array([image_id(it or "0") for it in images["pixels"].to_pylist()], np.uint64),
+        "image": np.array(
+            [image_id(pixels or "0") for pixels in images["pixels"].to_pylist()], np.uint64
+        ),
         "label": labels,
         "prediction": described["label"],
         "confidence": confidence,
         "likelihood": likelihood,
     }
-    return NamedPredictions(known, pa.table(columns))
+    return NamedPredictions(classes, pa.table(columns))
 
 
 def compare(
@@ -89,9 +91,9 @@ def compare(
 
     Args:
         a: The answers of the first model.
-        b: Those of the second.
-        images: What both were shown, with the columns `IMAGES`; at least one.
-        learnt: Of each model, the images that it was trained or validated on, as `image_id` gives
+        b: The answers of the second model.
+        images: The images that both were shown, with the columns `IMAGES`; at least one.
+        learnt: For each model, the images that it was trained or validated on, as `image_id` gives
             them; None if they are not known.
         rules: The margin and the level.
 
@@ -110,13 +112,13 @@ def compare(
     answers = (a.rows["prediction"], b.rows["prediction"])
     answered = pc.and_(*(column.is_valid() for column in answers)).to_numpy()
     differ = pc.not_equal(*answers).fill_null(False).to_numpy()
-    found = _agreement(a, b, answered, differ)
+    findings = _agreement(a, b, answered, differ)
     compared = np.zeros(len(images), bool)
-    if found["labelled"]:
+    if findings["labelled"]:
         used = answered & a.rows["label"].is_valid().to_numpy()
-        found["no_class"] = int((answered & ~used).sum())
+        findings["no_class"] = int((answered & ~used).sum())
         measures, of_used = _measure(a.take(used), b.take(used), learnt, rules)
-        found |= measures
+        findings |= measures
         compared[np.flatnonzero(used)[of_used]] = True
     columns = {
         **{name: images[name] for name in ("path", "sha256", "label")},
@@ -127,8 +129,8 @@ def compare(
         "compared": compared,
     }
     table = pa.table(columns).filter(differ)
-    found["first"] = table.slice(0, SHOWN).to_pylist()
-    return found, table
+    findings["first"] = table.slice(0, SHOWN).to_pylist()
+    return findings, table
 
 
 def _agreement(
@@ -137,14 +139,18 @@ def _agreement(
     answered: NDArray[np.bool_],
     differ: NDArray[np.bool_],
 ) -> Facts:
-    """How often the two give the same label, whatever is right: a part of `compare`'s result."""
-    ours, theirs = (each.rows["prediction"].filter(differ).to_pylist() for each in (a, b))
-    pairs = Counter(zip(ours, theirs, strict=True)).most_common(SHOWN)
+    """How often the two give the same label, right or wrong; a part of `compare`'s result."""
+    labels_a, labels_b = (
+        answers.rows["prediction"].filter(differ).to_pylist() for answers in (a, b)
+    )
+    pairs = Counter(zip(labels_a, labels_b, strict=True)).most_common(SHOWN)
     return {
         "shown": len(answered),
         "unanswered": int((~answered).sum()),
         "same": int((answered & ~differ).sum()),
-        "pairs": [{"a": one, "b": other, "images": images} for (one, other), images in pairs],
+        "pairs": [
+            {"a": label_a, "b": label_b, "images": images} for (label_a, label_b), images in pairs
+        ],
         "labelled": not {*a.known, *b.known}.isdisjoint(a.rows["label"].unique().to_pylist()),
     }
 
@@ -190,88 +196,92 @@ def _measure(
 def _classes(pairs: Pairs) -> list[Facts]:
     """The classes in which one model has more images right than the other, the largest first."""
     a, b = (pairs.tally(answers).of_classes for answers in (pairs.opponent, pairs.challenger))
-    more = b.correct - a.correct
-    order = np.argsort(-np.abs(more), kind="stable")[:SHOWN_CLASSES]
+    gains = b.correct - a.correct
+    order = np.argsort(-np.abs(gains), kind="stable")[:SHOWN_CLASSES]
     return [
         {
             "label": pairs.names[index],
             "images": int(a.actual[index]),
             "a": float(a.recall[index]),
             "b": float(b.recall[index]),
-            "difference": int(more[index]),
+            "difference": int(gains[index]),
         }
         for index in order
-        if more[index]
+        if gains[index]
     ]
 
 
-def sentences(found: Mapping[str, Any], a: str, b: str) -> list[str]:
-    """What was found, for a person; the first sentence is the result.
+def sentences(findings: Mapping[str, Any], a: str, b: str) -> list[str]:
+    """Describes what was found, for a person; the first sentence is the result.
 
     Args:
-        found: As `compare` gives it.
+        findings: What `compare` returned.
         a: The name of the first model.
         b: The name of the second.
     """
-    answered = found["shown"] - found["unanswered"]
-    share = f" ({found['same'] / answered:.1%})" if answered else ""
-    same = f"Both give the same label for {found['same']:,} of {answered:,} images{share}."
-    left_out = left_out_as(found["unanswered"], "one of the two could not classify them")
-    if not found["labelled"]:
+    answered = findings["shown"] - findings["unanswered"]
+    share = f" ({findings['same'] / answered:.1%})" if answered else ""
+    agreement = f"Both give the same label for {findings['same']:,} of {answered:,} images{share}."
+    left_out = left_out_as(findings["unanswered"], "one of the two could not classify them")
+    if not findings["labelled"]:
         unknown = f"The images have no class that {a} or {b} knows: their labels are compared."
-        return [same, unknown, *left_out]
-    for name, learnt, recorded in zip((a, b), found["learnt"], found["recorded"], strict=True):
+        return [agreement, unknown, *left_out]
+    for name, learnt, recorded in zip(
+        (a, b), findings["learnt"], findings["recorded"], strict=True
+    ):
         left_out += left_out_as(learnt, f"{name} was trained on them")
         left_out += not_recorded(recorded, name)
-    left_out += left_out_as(found["other_classes"], f"{a} or {b} does not know their classes")
-    left_out += left_out_as(found["no_class"], "they have no class")
-    if not found["metrics"]:
-        return ["No image is left to compare.", *left_out, same]
-    result = measured(found, "accuracy", a)
-    right = f"{found['only_b']:,} images only {b} has right, {found['only_a']:,} only {a}."
-    margin = f"A model that is worse by less than {found['margin']:g} (gate.margin) is not worse."
-    return [f"{b}: {result[0].lower()}{result[1:]}", right, margin, *left_out, same]
+    left_out += left_out_as(findings["other_classes"], f"{a} or {b} does not know their classes")
+    left_out += left_out_as(findings["no_class"], "they have no class")
+    if not findings["metrics"]:
+        return ["No image is left to compare.", *left_out, agreement]
+    result = measured(findings, "accuracy", a)
+    right = f"{findings['only_b']:,} images only {b} has right, {findings['only_a']:,} only {a}."
+    margin = (
+        f"A model that is worse by less than {findings['margin']:g} (gate.margin) is not worse."
+    )
+    return [f"{b}: {result[0].lower()}{result[1:]}", right, margin, *left_out, agreement]
 
 
-def show(found: Mapping[str, Any], a: str, b: str) -> None:
+def show(findings: Mapping[str, Any], a: str, b: str) -> None:
     """Shows the metrics, the classes and the first images; the arguments of `sentences`."""
     from rich.markup import escape
 
     number = console.number
-    if found.get("metrics"):
+    if findings.get("metrics"):
         console.say_table(
             ["metric", a, b, "better by", "from", "to", "the second is"],
             [
-                [name, *(number(of[each]) for each in ("a", "b")),
-                 *(f"{of[each]:+.4f}" if each in of else "" for each in LIMITS),
-                 of.get("outcome", "")]
-                for name, of in found["metrics"].items()
+                [name, *(number(values[model]) for model in ("a", "b")),
+                 *(f"{values[limit]:+.4f}" if limit in values else "" for limit in LIMITS),
+                 values.get("outcome", "")]
+                for name, values in findings["metrics"].items()
             ],
         )  # fmt: skip
-    if found.get("classes"):
+    if findings.get("classes"):
         console.say_table(
             ["class", "images", f"recall, {a}", f"recall, {b}", "more right"],
             [
-                [each["label"], f"{each['images']:,}", number(each["a"]), number(each["b"]),
-                 f"{each['difference']:+,}"]
-                for each in found["classes"]
+                [row["label"], f"{row['images']:,}", number(row["a"]), number(row["b"]),
+                 f"{row['difference']:+,}"]
+                for row in findings["classes"]
             ],
         )  # fmt: skip
-    if not found["labelled"] and found["pairs"]:
+    if not findings["labelled"] and findings["pairs"]:
         console.say_table(
             [f"label, {a}", f"label, {b}", "images"],
-            [[each["a"], each["b"], f"{each['images']:,}"] for each in found["pairs"]],
+            [[row["a"], row["b"], f"{row['images']:,}"] for row in findings["pairs"]],
         )
-    if found["first"]:
+    if findings["first"]:
         console.say_table(
             ["image", "class", a, b],
             [
-                [each["path"], each["label"] or "",
-                 *(f"{each[f'{m}_label']} {each[f'{m}_confidence']:.2f}" for m in "ab")]
-                for each in found["first"]
+                [row["path"], row["label"] or "",
+                 *(f"{row[f'{m}_label']} {row[f'{m}_confidence']:.2f}" for m in "ab")]
+                for row in findings["first"]
             ],
         )  # fmt: skip
-    result, *others = sentences(found, a, b)
+    result, *rest = sentences(findings, a, b)
     console.say(f"[bold]{escape(result)}[/]")
-    for sentence in others:
+    for sentence in rest:
         console.say(escape(sentence))

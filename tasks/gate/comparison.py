@@ -20,13 +20,13 @@ from tasks.gate.pairs import Comparable, Pairs, pair
 
 @dataclass(frozen=True)
 class Terms:
-    """What a comparison depends on beside the predictions.
+    """The inputs of a comparison beside the predictions.
 
     Attributes:
         learnt: The file with the images that the opponent was trained or validated on; None if
             they are not known.
         training: The digest of that training; None if the images are not known.
-        slices: Those of the test split, if `gate.no_worse` names some; else there are none.
+        slices: The slices of the test split; empty if `gate.no_worse` names none.
     """
 
     step = "terms"  # its name as an input
@@ -36,7 +36,7 @@ class Terms:
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) of the above."""
+        """SHA-256 (hex) of the training and of the slices."""
         return digest_of([self.training, self.slices.digest])
 
 
@@ -50,7 +50,7 @@ def compare_with(
 
     Args:
         scores: The challenger's evaluation.
-        slices: Of the test split.
+        slices: The slices of the test split.
         champion: The model in production; None when there is none.
         reference: The best model so far; None when there is none, or it is the champion.
     """
@@ -71,7 +71,7 @@ def compare_with(
     has_stage=False,
 )
 def compare(
-    rules: Gate, scores: Artifact, theirs: Artifact, terms: Terms, workspace: Workspace
+    rules: Gate, scores: Artifact, opponent_scores: Artifact, terms: Terms, workspace: Workspace
 ) -> Facts:
     """Compares two models by the predictions of both for the same images.
 
@@ -86,11 +86,11 @@ def compare(
         `metrics` is empty. A slice, or a class, with fewer than `gate.min_compared` images is left
         out, and if nothing is left of a rule, `not_compared` names it.
     """
-    ours, other = predictions.read(scores.folder), predictions.read(theirs.folder)
+    challenger, opponent = predictions.read(scores.folder), predictions.read(opponent_scores.folder)
     # The challenger has learnt a test image only if the model that it started from did.
     files = [terms.learnt, scores.folder / REPORT / LEARNT]
     learnt = [np.load(file, allow_pickle=False) for file in files if file and file.exists()]
-    comparable = pair(ours, other, np.concatenate(learnt) if learnt else None)
+    comparable = pair(challenger, opponent, np.concatenate(learnt) if learnt else None)
     enough = comparable.pairs.rows >= rules.min_compared
     names = dict.fromkeys((rules.metric, *rules.no_worse)) if enough else ()
     by_name = {name: _by_name(rules, name, terms.slices, comparable) for name in names}
@@ -99,16 +99,16 @@ def compare(
         "learnt": comparable.learnt,
         "other_classes": comparable.other_classes,
         "absent": list(comparable.absent),
-        "new_classes": [name for name in ours.known if name not in other.known],
+        "new_classes": [name for name in challenger.known if name not in opponent.known],
         "recorded": terms.learnt is not None,
         "level": rules.level,
-        "metrics": {name: of for found in by_name.values() for name, of in found.items()},
+        "metrics": {name: facts for metrics in by_name.values() for name, facts in metrics.items()},
         "not_compared": [name for name, compared in by_name.items() if not compared],
     }
 
 
 def _by_name(rules: Gate, name: str, slices: Slices, comparable: Comparable) -> dict[str, Facts]:
-    """What is found by one metric, or in each of several slices; nothing with too few images."""
+    """Compares by one metric, or in each of several slices; empty if there are too few images."""
     pairs = comparable.pairs
     if parsed := parse(name):
         return _by_slice(rules, slices.named(*parsed), slices, comparable)
@@ -125,14 +125,14 @@ def _by_slice(
     That one of them is called worse by mistake has the probability of the level.
     """
     compared = {}
-    for one in named:
-        inside = np.flatnonzero(slices.contains(one)[comparable.used])
+    for part in named:
+        inside = np.flatnonzero(slices.contains(part)[comparable.used])
         if len(inside) >= rules.min_compared:
-            compared[metric_of(one)] = _by(comparable.pairs.take(inside), "accuracy", rules)
-    worse = paired.holm({name: of["p_worse"] for name, of in compared.items()}, rules.level)
-    for name, of in compared.items():
-        if of["outcome"] == "worse" and name not in worse:
-            of["outcome"] = "cannot tell"
+            compared[metric_of(part)] = _by(comparable.pairs.take(inside), "accuracy", rules)
+    worse = paired.holm({name: facts["p_worse"] for name, facts in compared.items()}, rules.level)
+    for name, facts in compared.items():
+        if facts["outcome"] == "worse" and name not in worse:
+            facts["outcome"] = "cannot tell"
     return compared
 
 
@@ -149,9 +149,9 @@ def _by(pairs: Pairs, metric: str, rules: Gate) -> Facts:
 
 def _opponent(comparison_step: Step, scores: Artifact, scored: Scored, slices: Slices) -> Opponent:
     version = scored.registered.version
-    same = version.package_digest == scores.facts["package"]
+    is_same_package = version.package_digest == scores.facts["package"]
     comparison = None
-    if not same and version.train_digest != scores.facts["train"]:
+    if not is_same_package and version.train_digest != scores.facts["train"]:
         learnt = learnt_images(current_run().project, version)
         terms = Terms(learnt, version.train_digest if learnt else None, slices)
         comparison = dict(comparison_step(scores, scored.evaluation, terms).facts)

@@ -1,4 +1,4 @@
-"""Draws of the difference between two models in a metric, with random weights of the images."""
+"""Draws the difference of two models in a metric many times, with random weights of the images."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -25,17 +25,17 @@ def draws(pairs: Pairs, metric: str) -> NDArray[np.float64]:
 
     Args:
         pairs: The answers.
-        metric: As `compare` takes it.
+        metric: A metric, as `tasks.gate.paired.compare` takes it.
 
     Returns:
         float64 (draws,).
     """
     if metric == "log_loss":
-        ours, theirs = (
+        challenger, opponent = (
             losses(answers.likelihood) for answers in (pairs.challenger, pairs.opponent)
         )
         unseen = losses(np.ones(1, np.float32)) - losses(np.zeros(1, np.float32))
-        values = np.append(theirs - ours, unseen)
+        values = np.append(opponent - challenger, unseen)
         return _weighed(np.ones(len(values), np.int64), lambda weights: weights @ values)
     # Images with the same class and the same two answers are weighed together.
     answers = (pairs.challenger.labels, pairs.challenger.predicted, pairs.opponent.predicted)
@@ -44,28 +44,30 @@ def draws(pairs: Pairs, metric: str) -> NDArray[np.float64]:
     indicators = _indicators(np.append(kinds, worst, axis=1), pairs)
     return _weighed(
         np.append(images, 1),
-        lambda weights: _by_counts([weights @ each for each in indicators], pairs, metric),
+        lambda weights: _by_counts(
+            [weights @ indicator for indicator in indicators], pairs, metric
+        ),
     )
 
 
 def _weighed(
-    images: NDArray[np.int64], of: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+    images: NDArray[np.int64], values_of: Callable[[NDArray[np.float64]], NDArray[np.float64]]
 ) -> NDArray[np.float64]:
     """Draws a value many times, with random weights of the images.
 
     Args:
         images: (kinds,), how many images each weight is of.
-        of: The values for weights (n, kinds), which add up to 1.
+        values_of: Calculates the values for weights (n, kinds), each row of which adds up to 1.
     """
     random = np.random.default_rng(SEED)
-    left = max(FEWEST_DRAWS, min(DRAWS, DRAWN_WEIGHTS // len(images)))
-    found = []
-    while left > 0:
-        some = min(left, max(1, WEIGHTS_IN_MEMORY // len(images)))
-        weights = random.standard_gamma(images, (some, len(images)))
-        found.append(of(weights / weights.sum(axis=1, keepdims=True)))
-        left -= some
-    return np.concatenate(found)
+    remaining = max(FEWEST_DRAWS, min(DRAWS, DRAWN_WEIGHTS // len(images)))
+    drawn = []
+    while remaining > 0:
+        count = min(remaining, max(1, WEIGHTS_IN_MEMORY // len(images)))
+        weights = random.standard_gamma(images, (count, len(images)))
+        drawn.append(values_of(weights / weights.sum(axis=1, keepdims=True)))
+        remaining -= count
+    return np.concatenate(drawn)
 
 
 def _indicators(kinds: NDArray[np.int64], pairs: Pairs) -> "list[csr_array]":
@@ -76,20 +78,20 @@ def _indicators(kinds: NDArray[np.int64], pairs: Pairs) -> "list[csr_array]":
         pairs: Names the classes.
 
     Returns:
-        Of the class; of the challenger's answer, and the same where it is right; of the opponent's
-        answer, and the same where it is right.
+        Five arrays: of the class; of the challenger's answer; of its answer where it is right; of
+        the opponent's answer; and of its answer where it is right.
     """
     from scipy.sparse import csr_array
 
-    label, ours, theirs = kinds
-    right = [np.where(answer == label, label, -1) for answer in (ours, theirs)]
+    label, challenger, opponent = kinds
+    right = [np.where(answer == label, label, -1) for answer in (challenger, opponent)]
 
     def indicator(classes: NDArray[np.int64]) -> csr_array:
         kind = np.flatnonzero((classes >= 0) & (classes < pairs.classes))
         shape = (len(classes), pairs.classes)
         return csr_array((np.ones(len(kind)), (kind, classes[kind])), shape)
 
-    return [indicator(classes) for classes in (label, ours, right[0], theirs, right[1])]
+    return [indicator(classes) for classes in (label, challenger, right[0], opponent, right[1])]
 
 
 def _by_counts(
@@ -102,15 +104,15 @@ def _by_counts(
         pairs: Names the classes.
         metric: A macro average, or a metric of one class.
     """
-    actual, ours, ours_right, theirs, theirs_right = counts
+    actual, challenger, challenger_right, opponent, opponent_right = counts
     kind, label = split_name(metric)
 
     def value(of_model: ClassCounts) -> NDArray[np.float64]:
         values: NDArray[np.float64] = getattr(of_model, kind.removeprefix("macro_"))
         return values.mean(axis=-1) if label is None else values[..., pairs.names.index(label)]
 
-    return value(ClassCounts(actual, ours, ours_right)) - value(
-        ClassCounts(actual, theirs, theirs_right)
+    return value(ClassCounts(actual, challenger, challenger_right)) - value(
+        ClassCounts(actual, opponent, opponent_right)
     )
 
 
@@ -133,9 +135,9 @@ def _worst_image(
     if (named := split_name(metric)[1]) is not None:
         wrong.append(pairs.names.index(named))
     tried = [(label, answer) for label in range(pairs.classes) for answer in wrong]
-    label, answer = np.array([each for each in tried if each[0] != each[1]]).T
-    more = _indicators(np.stack([label, answer, label]), pairs)
-    seen = [images @ each for each in _indicators(kinds, pairs)]
-    counts = [one.toarray() + others for one, others in zip(more, seen, strict=True)]
+    label, answer = np.array([pair for pair in tried if pair[0] != pair[1]]).T
+    extra_counts = _indicators(np.stack([label, answer, label]), pairs)
+    seen_counts = [images @ indicator for indicator in _indicators(kinds, pairs)]
+    counts = [extra.toarray() + seen for extra, seen in zip(extra_counts, seen_counts, strict=True)]
     worst = int(np.argmin(_by_counts(counts, pairs, metric)))
     return np.array([[label[worst]], [answer[worst]], [label[worst]]])

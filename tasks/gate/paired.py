@@ -1,4 +1,4 @@
-"""What the answers of two models for the same images say of their difference, and how surely.
+"""Compares the answers of two models for the same images, and says how sure the difference is.
 
 One method serves every metric and every claim. The images that were seen are weighed at random, as
 in the Bayesian bootstrap (Rubin, 1981), together with one image that was not seen and that is the
@@ -63,11 +63,13 @@ def compare(pairs: Pairs, metric: str, margin: float, level: float) -> Facts:
     def probability(claims: NDArray[np.bool_]) -> float:
         return float((1 + claims.sum()) / (1 + len(claims)))
 
-    ours, theirs = (pairs.score(each, metric) for each in (pairs.challenger, pairs.opponent))
+    challenger, opponent = (
+        pairs.score(answers, metric) for answers in (pairs.challenger, pairs.opponent)
+    )
     p_worse = probability(upper >= 0)
     better, not_worse = (probability(lower <= limit) for limit in (0, -margin))
     return {
-        "difference": theirs - ours if metric in LOWER_IS_BETTER else ours - theirs,
+        "difference": opponent - challenger if metric in LOWER_IS_BETTER else challenger - opponent,
         "low": float(np.quantile(lower, level)),
         "high": float(np.quantile(upper, 1 - level)),
         "outcome": _outcome(better, not_worse, p_worse, level),
@@ -110,27 +112,31 @@ def p_value(gained: int, lost: int, rows: int, difference: float) -> float:
     from scipy.special import betainc
     from scipy.stats import beta
 
-    same = rows - gained - lost
+    unchanged = rows - gained - lost
     if gained == 0:
-        return float(beta.sf(-difference, lost + 1, same)) if same else float(difference >= -1)
-    share = np.clip((1 + difference / _differing(gained + lost, same)) / 2, 0, 1)
+        return (
+            float(beta.sf(-difference, lost + 1, unchanged))
+            if unchanged
+            else float(difference >= -1)
+        )
+    share = np.clip((1 + difference / _differing(gained + lost, unchanged)) / 2, 0, 1)
     return float(np.mean(betainc(gained, lost + 1, share)))
 
 
 @lru_cache(1024)
-def _differing(images: int, same: int) -> NDArray[np.float64]:
+def _differing(images: int, unchanged: int) -> NDArray[np.float64]:
     """The quantiles of the weight of the images on which two models differ, and the unseen one.
 
     Args:
-        images: On which the two models differ.
-        same: On which they do not.
+        images: The number of images on which the two models differ.
+        unchanged: The number of images on which they do not differ.
     """
     from scipy.stats import beta
 
-    if not same:
+    if not unchanged:
         return np.ones(1)
     places = (np.arange(QUANTILES) + 0.5) / QUANTILES
-    return np.asarray(beta.ppf(places, images + 1, same))
+    return np.asarray(beta.ppf(places, images + 1, unchanged))
 
 
 def lower_limit(gained: int, lost: int, rows: int, level: float) -> float:
@@ -150,7 +156,7 @@ def lower_limit(gained: int, lost: int, rows: int, level: float) -> float:
 
 
 def _outcome(better: float, not_worse: float, worse: float, level: float) -> str:
-    """What the probabilities of such answers say, each being that if the claim were wrong."""
+    """The outcome, by the probability of such answers if each claim were wrong."""
     if better <= level:
         return "better"
     if not_worse <= level:
@@ -159,7 +165,7 @@ def _outcome(better: float, not_worse: float, worse: float, level: float) -> str
 
 
 def _reach(level: float) -> float:
-    """How many standard errors a difference has to have to be seen with the power."""
+    """The number of standard errors of the smallest difference that is seen with `POWER`."""
     from scipy.stats import norm
 
     return float(norm.isf(level) + norm.isf(1 - POWER))
@@ -171,12 +177,12 @@ def holm(probabilities: Mapping[str, float], level: float) -> set[str]:
     Source: Holm (1979), A simple sequentially rejective multiple test procedure.
 
     Args:
-        probabilities: Of each claim, by its name, that of such data if it were wrong.
+        probabilities: The probability of such data if a claim were wrong, by the claim's name.
         level: The probability that any of those that hold is wrong.
     """
-    held: set[str] = set()
+    accepted: set[str] = set()
     for name in sorted(probabilities, key=probabilities.__getitem__):
-        if probabilities[name] > level / (len(probabilities) - len(held)):
+        if probabilities[name] > level / (len(probabilities) - len(accepted)):
             break
-        held.add(name)
-    return held
+        accepted.add(name)
+    return accepted

@@ -1,4 +1,4 @@
-"""Pairs the answers of two models: which images the two are compared on."""
+"""Pairs the answers of two models, for the images on which the two can be compared."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ class Pairs:
 
     Attributes:
         names: The classes: those of the images, then those that a model may answer besides.
-        classes: How many of them the images have.
+        classes: The number of classes that the images have.
         challenger: The answers of the model that may be promoted.
         opponent: The answers of the model that it is compared with.
     """
@@ -34,7 +34,7 @@ class Pairs:
 
     @property
     def swapped(self) -> "Pairs":
-        """The same, with the challenger as the opponent."""
+        """The pairs with the two models exchanged."""
         return Pairs(self.names, self.classes, self.opponent, self.challenger)
 
     def take(self, rows: NDArray[np.int64]) -> "Pairs":
@@ -43,20 +43,20 @@ class Pairs:
 
     def of_class(self, label: str) -> "Pairs":
         """The answers for the images of one class; none if no image has it."""
-        known = self.names[: self.classes]
-        index = known.index(label) if label in known else -1
+        classes = self.names[: self.classes]
+        index = classes.index(label) if label in classes else -1
         return self.take(np.flatnonzero(self.challenger.labels == index))
 
     @property
     def only_one_correct(self) -> tuple[int, int]:
-        """The images that only the challenger classifies correctly, and those of the opponent."""
-        ours, theirs = (
+        """How many images only the challenger, and how many only the opponent, has right."""
+        challenger, opponent = (
             answers.labels == answers.predicted for answers in (self.challenger, self.opponent)
         )
-        return int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
+        return int((challenger & ~opponent).sum()), int((opponent & ~challenger).sum())
 
     def tally(self, answers: Predictions) -> Tally:
-        """What the answers of one of the two models add up to."""
+        """The counts and metrics of the answers of one of the two models."""
         return Tally(self.names, self.classes, answers)
 
     def score(self, answers: Predictions, metric: str) -> float:
@@ -64,13 +64,13 @@ class Pairs:
         kind, label = split_name(metric)
         tally = self.tally(answers)
         if label is None:
-            return METRICS[kind].of(tally)
+            return METRICS[kind].calculate(tally)
         return float(getattr(tally.of_classes, kind)[self.names.index(label)])
 
 
 @dataclass(frozen=True)
 class Comparable:
-    """What two models can be compared on.
+    """The images on which two models can be compared, and why others were left out.
 
     Attributes:
         pairs: Their answers for the images that were not left out. Only the classes that these
@@ -89,28 +89,36 @@ class Comparable:
 
 
 def pair(
-    ours: NamedPredictions, theirs: NamedPredictions, learnt: NDArray[np.uint64] | None
+    challenger: NamedPredictions, opponent: NamedPredictions, learnt: NDArray[np.uint64] | None
 ) -> Comparable:
     """Pairs the predictions of two models for the same images.
 
     Args:
-        ours: Of the challenger.
-        theirs: Of the opponent.
+        challenger: The predictions of the challenger.
+        opponent: The predictions of the opponent.
         learnt: The images that are left out because a model was trained or validated on them, as
             `image_id` gives them; None if they are not known.
     """
-    assert np.array_equal(ours.images, theirs.images)
-    shared = [name for name in ours.known if name in theirs.known]
-    fresh = np.ones(len(ours.images), bool) if learnt is None else ~np.isin(ours.images, learnt)
-    labels = ours.rows["label"]
+    assert np.array_equal(challenger.images, opponent.images)
+    shared = [name for name in challenger.known if name in opponent.known]
+    fresh = (
+        np.ones(len(challenger.images), bool)
+        if learnt is None
+        else ~np.isin(challenger.images, learnt)
+    )
+    labels = challenger.rows["label"]
     of_shared = pc.is_in(labels, pa.array(shared, pa.string())).to_numpy()
     used = fresh & of_shared
-    seen = set(labels.filter(used).unique().to_pylist())
-    present = [name for name in shared if name in seen]
-    names = tuple(dict.fromkeys((*present, *ours.known, *theirs.known)))
+    seen_classes = set(labels.filter(used).unique().to_pylist())
+    present = [name for name in shared if name in seen_classes]
+    names = tuple(dict.fromkeys((*present, *challenger.known, *opponent.known)))
     return Comparable(
-        Pairs(names, len(present), *(each.take(used).indexed(names) for each in (ours, theirs))),
-        tuple(name for name in shared if name not in seen),
+        Pairs(
+            names,
+            len(present),
+            *(predictions.take(used).indexed(names) for predictions in (challenger, opponent)),
+        ),
+        tuple(name for name in shared if name not in seen_classes),
         int((~fresh).sum()),
         int((fresh & ~of_shared).sum()),
         used,

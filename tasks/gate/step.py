@@ -55,7 +55,7 @@ def gate(
     table = json.loads((scores.folder / "per_class.json").read_text(encoding="utf-8"))
     bounded = bounds(rules, scores, table, slices)
     within, champion = _all_passed(bounded), opponents.champion
-    against = _compared_ones(opponents)
+    against = _compared_opponents(opponents)
     verdict, compared, becomes = _verdict(rules, scores, opponents)
     passed = within and verdict in (*PASSES, *rules.promotes)
     says = []
@@ -90,8 +90,8 @@ def _verdict(rules: Gate, scores: Artifact, opponents: Opponents) -> tuple[str, 
     if champion.comparison is None:
         rule = same_training(rules, scores, champion)
         return "repackaged" if rule["passed"] else "worse", [rule], reference is None
-    verdict, made = _compared(rules, scores, opponents)
-    return verdict, made, _outcome(rules, reference or champion) == "better"
+    verdict, comparison_rules = _compared(rules, scores, opponents)
+    return verdict, comparison_rules, _outcome(rules, reference or champion) == "better"
 
 
 def _compared(rules: Gate, scores: Artifact, opponents: Opponents) -> tuple[str, list[Rule]]:
@@ -101,35 +101,35 @@ def _compared(rules: Gate, scores: Artifact, opponents: Opponents) -> tuple[str,
     after a rollback.
     """
     allowed = {"champion": rules.promotes, "reference": ("not worse", "better", *rules.promotes)}
-    made: list[Rule] = []
+    comparison_rules: list[Rule] = []
     outcomes = []
-    for role, opponent in _compared_ones(opponents).items():
+    for role, opponent in _compared_opponents(opponents).items():
         outcomes.append(_outcome(rules, opponent))
-        made += comparisons(rules, scores, role, opponent, allowed[role])
+        comparison_rules += comparisons(rules, scores, role, opponent, allowed[role])
         if outcomes[-1] not in allowed[role]:
-            return outcomes[-1], made
-        if not _all_passed(made):  # by one of `gate.no_worse`
-            return "worse", made
-    return outcomes[0], made
+            return outcomes[-1], comparison_rules
+        if not _all_passed(comparison_rules):  # by one of `gate.no_worse`
+            return "worse", comparison_rules
+    return outcomes[0], comparison_rules
 
 
 def _outcome(rules: Gate, opponent: Opponent) -> str:
     if opponent.comparison is None:  # the same training
         return "not worse"
-    found = opponent.comparison["metrics"]
-    if rules.metric not in found:  # of a class with too few images
-        return "cannot tell" if found else "not comparable"
-    return str(found[rules.metric]["outcome"])
+    metrics = opponent.comparison["metrics"]
+    if rules.metric not in metrics:  # of a class with too few images
+        return "cannot tell" if metrics else "not comparable"
+    return str(metrics[rules.metric]["outcome"])
 
 
-def _compared_ones(opponents: Opponents) -> Mapping[str, Opponent]:
+def _compared_opponents(opponents: Opponents) -> Mapping[str, Opponent]:
     """The models that were compared image by image, by their role."""
     roles = {"champion": opponents.champion, "reference": opponents.reference}
-    return {role: each for role, each in roles.items() if each and each.comparison}
+    return {role: opponent for role, opponent in roles.items() if opponent and opponent.comparison}
 
 
-def _all_passed(made: Sequence[Rule]) -> bool:
-    return all(rule["passed"] is not False for rule in made)
+def _all_passed(rules: Sequence[Rule]) -> bool:
+    return all(rule["passed"] is not False for rule in rules)
 
 
 def check(workload: Workload, project: Project) -> Iterator[str]:
@@ -170,15 +170,15 @@ def bounds(
     Args:
         rules: The bounds.
         scores: The challenger's evaluation.
-        table: As `per_class` gives it.
-        slices: Of the test split.
+        table: The classes of the test split, as `tasks.data.metrics.per_class` gives them.
+        slices: The slices of the test split.
 
     Raises:
         ValueError: A bound is on a class or a slice that the test split lacks.
     """
     bounded = [(name, ">=", bound) for name, bound in rules.min.items()]
     bounded += [(name, "<=", bound) for name, bound in rules.max.items()]
-    made = []
+    bound_rules = []
     for name, relation, bound in bounded:
         judged, value, images = (
             _of_slices(rules, slices.named(*column))
@@ -186,11 +186,11 @@ def bounds(
             else _of_metric(rules, scores, table, name)
         )
         if images >= rules.min_compared:
-            made.append(_rule(judged, relation, value, bound))
+            bound_rules.append(_rule(judged, relation, value, bound))
         else:
-            few = f"{bound:g}, not judged with {images} image{'' if images == 1 else 's'}"
-            made.append(_rule(name, relation, value, bound, few) | {"passed": None})
-    return made + _of_package(rules, scores)
+            words = f"{bound:g}, not judged with {images} image{'' if images == 1 else 's'}"
+            bound_rules.append(_rule(name, relation, value, bound, words) | {"passed": None})
+    return bound_rules + _of_package(rules, scores)
 
 
 def _of_metric(
@@ -223,7 +223,7 @@ def is_judged(rules: Gate, part: Slice) -> bool:
 
 
 def _of_package(rules: Gate, scores: Artifact) -> list[Rule]:
-    """That the package is no larger than is allowed, if there is a bound."""
+    """The rule that the package is no larger than its bound; no rule without a bound."""
     bound = rules.max_package_mb
     if bound is None:
         return []
@@ -238,18 +238,18 @@ def _of_package(rules: Gate, scores: Artifact) -> list[Rule]:
 
 
 def same_training(rules: Gate, scores: Artifact, champion: Opponent) -> Rule:
-    """As good as the champion except for rounding: both are the same weights."""
-    value, theirs = scores.facts["metrics"][rules.metric], champion.metrics[rules.metric]
-    words = f"champion {champion.version} ({theirs:.4f})"
+    """The rule for the champion's own weights: as good as the champion, except for rounding."""
+    value, champion_value = scores.facts["metrics"][rules.metric], champion.metrics[rules.metric]
+    words = f"champion {champion.version} ({champion_value:.4f})"
     if rules.metric in scores.facts["lower_is_better"]:
-        return _rule(rules.metric, "<=", value, theirs + ROUNDING, words)
-    return _rule(rules.metric, ">=", value, theirs - ROUNDING, words)
+        return _rule(rules.metric, "<=", value, champion_value + ROUNDING, words)
+    return _rule(rules.metric, ">=", value, champion_value - ROUNDING, words)
 
 
 def comparisons(
     rules: Gate, scores: Artifact, role: str, opponent: Opponent, allowed: tuple[str, ...]
 ) -> list[Rule]:
-    """What a comparison has to find: a rule for the metric, and one for each of `gate.no_worse`.
+    """The rules of a comparison: one for the metric, and one for each of `gate.no_worse`.
 
     Args:
         rules: The metrics and the margin.
@@ -259,21 +259,23 @@ def comparisons(
         allowed: The outcomes of the comparison that pass.
     """
     assert opponent.comparison is not None
-    made = []
-    for name, of in opponent.comparison["metrics"].items():
+    comparison_rules = []
+    for name, facts in opponent.comparison["metrics"].items():
         lower = name in scores.facts["lower_is_better"]
-        margin, passed = 0.0, of["outcome"] != "worse"
+        margin, passed = 0.0, facts["outcome"] != "worse"
         relation = "not surely worse than"
         if name == rules.metric:
             margin = rules.margin if "not worse" in allowed else 0.0
-            passed = of["outcome"] in allowed
+            passed = facts["outcome"] in allowed
             relation = f"surely {'<' if lower else '>'}"
-        words = f"{name} {relation} {role} {opponent.version} ({of['opponent']:.4f})"
+        words = f"{name} {relation} {role} {opponent.version} ({facts['opponent']:.4f})"
         if margin:
             words += f" {'+' if lower else '-'} {margin:g}"
-        bound = of["opponent"] + (margin if lower else -margin)
-        made.append({"rule": words, "value": of["challenger"], "bound": bound, "passed": passed})
-    return made
+        bound = facts["opponent"] + (margin if lower else -margin)
+        comparison_rules.append(
+            {"rule": words, "value": facts["challenger"], "bound": bound, "passed": passed}
+        )
+    return comparison_rules
 
 
 def _rule(name: str, relation: str, value: float, bound: float, words: str = "") -> Rule:

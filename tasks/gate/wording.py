@@ -1,4 +1,4 @@
-"""What the gate says of a comparison and of single classes, for a person."""
+"""Puts the gate's comparisons, and its remarks on single classes, into sentences for people."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,62 +17,62 @@ OUTCOMES = {
 
 
 def sentences(rules: Gate, role: str, opponent: Opponent) -> list[str]:
-    """What a comparison found, for a person.
+    """Describes what a comparison found, for a person.
 
     Args:
         rules: The metric and the margin.
         role: `champion` or `reference`.
         opponent: The model that was compared.
     """
-    found = opponent.comparison
-    assert found is not None
+    comparison = opponent.comparison
+    assert comparison is not None
     name = f"the {role}, version {opponent.version}"
-    either, few = f"this model or {name},", f"{rules.min_compared}"
-    lines = left_out_as(found["learnt"], f"{either} was trained on them", "test image")
-    lines += not_recorded(found["recorded"], f"{name},")
+    both, fewest = f"this model or {name},", f"{rules.min_compared}"
+    lines = left_out_as(comparison["learnt"], f"{both} was trained on them", "test image")
+    lines += not_recorded(comparison["recorded"], f"{name},")
     lines += left_out_as(
-        found["other_classes"],
-        f"{either} does not know their classes. The comparison is of the classes that both know",
+        comparison["other_classes"],
+        f"{both} does not know their classes. The comparison is of the classes that both know",
         "test image",
     )
-    if not found["metrics"]:
+    if not comparison["metrics"]:
         return [
             *lines,
-            f"Not comparable with {name}: {found['images']} test images are left, and "
-            f"gate.min_compared is {few}.",
+            f"Not comparable with {name}: {comparison['images']} test images are left, and "
+            f"gate.min_compared is {fewest}.",
         ]
-    if absent := found["absent"]:
-        more = f" and {len(absent) - SHOWN} more" if len(absent) > SHOWN else ""
+    if absent := comparison["absent"]:
+        rest = f" and {len(absent) - SHOWN} more" if len(absent) > SHOWN else ""
         lines.append(
             f"The compared images have none of {len(absent)} classes: "
-            f"{', '.join(absent[:SHOWN])}{more}."
+            f"{', '.join(absent[:SHOWN])}{rest}."
         )
     lines += [
-        f"It cannot be told whether {metric} is worse than that of {name}: fewer than {few} images "
-        "(gate.min_compared)."
-        for metric in found["not_compared"]
+        f"It cannot be told whether {metric} is worse than that of {name}: fewer than {fewest} "
+        "images (gate.min_compared)."
+        for metric in comparison["not_compared"]
     ]
-    if of := found["metrics"].get(rules.metric):
-        lines.append(measured(found, rules.metric, name))
+    if facts := comparison["metrics"].get(rules.metric):
+        lines.append(measured(comparison, rules.metric, name))
         if rules.metric == "accuracy":
             lines.append(
-                f"{of['gained']} images only this model has right, {of['lost']} only version "
+                f"{facts['gained']} images only this model has right, {facts['lost']} only version "
                 f"{opponent.version}."
             )
-        lines.append(_resolution(rules, found))
+        lines.append(_resolution(rules, comparison))
     return lines
 
 
-def _resolution(rules: Gate, found: Mapping[str, Any]) -> str:
+def _resolution(rules: Gate, comparison: Mapping[str, Any]) -> str:
     """Which improvement the test images show, and how many the margin would need."""
-    visible = found["metrics"][rules.metric]["visible"]
+    visible = comparison["metrics"][rules.metric]["visible"]
     points = rules.metric == "accuracy"
     words = (
-        f"With {found['images']:,} test images, an improvement below {_amount(visible, points)} "
-        "cannot be seen"
+        f"With {comparison['images']:,} test images, an improvement below "
+        f"{_amount(visible, points)} cannot be seen"
     )
     if rules.margin:  # what can be seen shrinks with the root of the number of images
-        needed = round(found["images"] * (visible / rules.margin) ** 2)
+        needed = round(comparison["images"] * (visible / rules.margin) ** 2)
         words += f"; the margin of {_amount(rules.margin, points)} needs about {needed:,}"
     if visible > TOO_COARSE:
         words = f"Warning: {words[0].lower()}{words[1:]}. Add test images"
@@ -80,10 +80,10 @@ def _resolution(rules: Gate, found: Mapping[str, Any]) -> str:
 
 
 def about_classes(table: Sequence[Mapping[str, Any]], opponents: Opponents) -> list[str]:
-    """What a person should know of single classes: the new ones, and those never predicted.
+    """Describes the classes that a person should look at: new ones, and those never predicted.
 
     Args:
-        table: As `per_class` gives it.
+        table: The classes of the test split, as `tasks.data.metrics.per_class` gives them.
         opponents: The models that the challenger was compared with.
     """
     never = [
@@ -102,7 +102,7 @@ def new_classes(table: Sequence[Mapping[str, Any]], opponents: Opponents) -> lis
     """The classes that the champion does not know: `label`, `rows` and `recall` of each.
 
     Args:
-        table: As `per_class` gives it.
+        table: The classes of the test split, as `tasks.data.metrics.per_class` gives them.
         opponents: The models that the challenger was compared with.
     """
     champion = opponents.champion
@@ -120,7 +120,7 @@ def left_out_as(count: int, why: str, noun: str = "image") -> list[str]:
     Args:
         count: How many were left out.
         why: The reason, as a clause.
-        noun: For one image.
+        noun: The noun for one image.
     """
     return (
         [f"{count:,} {noun}{' was' if count == 1 else 's were'} left out: {why}."] if count else []
@@ -132,28 +132,28 @@ def not_recorded(recorded: bool, name: str) -> list[str]:
 
     Args:
         recorded: Whether it is recorded; then there is no sentence.
-        name: Of the model.
+        name: The name of the model.
     """
     if recorded:
         return []
     return [f"It is not recorded which images {name} was trained on; none were left out."]
 
 
-def measured(found: Mapping[str, Any], metric: str, against: str) -> str:
+def measured(comparison: Mapping[str, Any], metric: str, against: str) -> str:
     """The difference between two models in a metric, and how surely it is known.
 
     Args:
-        found: As a comparison gives it.
+        comparison: What `tasks.gate.comparison.compare` returned.
         metric: One of its metrics.
         against: The name of the opponent.
     """
-    of, points = found["metrics"][metric], metric == "accuracy"
+    facts, points = comparison["metrics"][metric], metric == "accuracy"
     return (
-        f"{metric.capitalize()} is {_amount(of['difference'], points, sign=True)} against "
-        f"{against}, on {found['images']:,} images: {OUTCOMES[of['outcome']]}. The true difference "
-        f"is between {_amount(of['low'], points, sign=True)} and "
-        f"{_amount(of['high'], points, sign=True)} (wrong on either side in "
-        f"{100 * found['level']:.2g} % of cases)."
+        f"{metric.capitalize()} is {_amount(facts['difference'], points, sign=True)} against "
+        f"{against}, on {comparison['images']:,} images: {OUTCOMES[facts['outcome']]}. The true "
+        f"difference is between {_amount(facts['low'], points, sign=True)} and "
+        f"{_amount(facts['high'], points, sign=True)} (wrong on either side in "
+        f"{100 * comparison['level']:.2g} % of cases)."
     )
 
 

@@ -1,7 +1,7 @@
-"""What is classified: a folder of images at any depth, Parquet files, or tar files of WebDataset.
+"""Reads the images to classify: folders at any depth, Parquet files, or tar files of WebDataset.
 
-No classes are asked of the images, and the names of files and folders mean no splits; except where
-two models are compared, which needs the classes.
+The images need no classes, and the names of files and folders do not define splits. Only a
+comparison of two models needs the classes, and then such names do define splits.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ class Source:
 
     Attributes:
         format: `parquet`, `folders` or `webdataset`.
-        reader: Of that format.
+        reader: The reader of that format.
         split: The split that is read; None if all images are.
         state: Another text after a file of the input has changed, as `retrain.outputs.state_of`
             gives it; empty for images of the store, which do not change.
@@ -67,7 +67,7 @@ class Image:
 
     Attributes:
         path: The file's name relative to the input; of a row the path in it, else `file#row`.
-        sha256: Of the encoded image, hex; None if its file cannot be read.
+        sha256: SHA-256 (hex) of the encoded image; None if its file cannot be read.
         data: The encoded image; empty when there is none.
         error: Why its file cannot be read; None if it can.
         label: The name of its class, if the input has classes; None if they are not read.
@@ -85,7 +85,7 @@ def open_source(root: Path, place: str, image_column: str | None) -> Source:
 
     Args:
         root: The folder.
-        place: Its name for the user.
+        place: The name of the folder, as the user gave it.
         image_column: The Parquet column with the images; None if it has a usual name.
 
     Raises:
@@ -104,7 +104,7 @@ def open_labelled(
 
     Args:
         root: The folder.
-        place: Its name for the user.
+        place: The name of the folder, as the user gave it.
         image_column: The Parquet column with the images; None if it has a usual name.
         label_column: The Parquet column with their classes; None if it has a usual name.
 
@@ -179,6 +179,6 @@ def _text(name: str) -> str:
 
 
 def digest_of_images(rows: pa.Table | pa.RecordBatch) -> bytes:
-    """What a digest of an input is updated with: the path and the SHA-256 of successive images."""
+    """The bytes of successive images for the digest of an input: their paths and SHA-256."""
     images = zip(rows["path"].to_pylist(), rows["sha256"].to_pylist(), strict=True)
     return "".join(f"{path}\0{sha256}\n" for path, sha256 in images).encode()

@@ -60,7 +60,7 @@ def predict(
         registered: The version that classifies.
         source: The input.
         output: The Parquet file that is written, at the end and as a whole.
-        store: Its scratch keeps the finished units of a run that is killed.
+        store: The scratch folder in it keeps the finished units of a run that is killed.
 
     Returns:
         What was written, JSON-able: `rows`, how many images; `errors`, how many of them have no
@@ -110,15 +110,15 @@ def schema() -> pa.Schema:
 
 @dataclass(frozen=True)
 class Job:
-    """What classifies which images; cheap to send to a worker of Ray.
+    """The package, and the images that it classifies; cheap to send to a worker of Ray.
 
     Attributes:
         model: The version's name for people.
-        package: Its folder.
+        package: The folder of the version's package.
         source: The images.
         rows: How many there are, of which the sample is a part.
         only_sample: Whether only the images of the sample are classified.
-        folder: Where the files of the finished units are.
+        folder: The folder with the files of the finished units.
     """
 
     model: str
@@ -139,7 +139,7 @@ class Job:
                 yield image
 
     def is_sampled(self, image: Image) -> bool:
-        """Whether an image belongs to the sample; of copies of an image, as many as of others."""
+        """Whether an image belongs to the sample; copies of an image are sampled like others."""
         lot = image_facts.lot(image.path, image.sha256)
         return image.error is None and image_facts.is_sampled(lot, self.rows)
 
@@ -184,9 +184,9 @@ def _answers(job: Job, images: Sequence[Image], pool: PackagePool) -> dict[str, 
 
     An image whose file cannot be read is sent without content, which the package refuses.
     """
-    given = pool.classify([image.data for image in images], [*map(job.has_features, images)])
+    answers = pool.classify([image.data for image in images], [*map(job.has_features, images)])
     errors = pa.array([image.error for image in images], pa.string())
-    probabilities = given["probabilities"]
+    probabilities = answers["probabilities"]
     highest = probabilities.flatten().to_numpy().reshape(len(images), -1).max(axis=1)
     lists = probabilities.cast(pa.list_(pa.float32()))
     nothing = pa.scalar(None, lists.type)
@@ -196,13 +196,13 @@ def _answers(job: Job, images: Sequence[Image], pool: PackagePool) -> dict[str, 
     ]
     return {
         "path": [image.path for image in images],
-        "label": given["label"],
-        "probabilities": pc.if_else(given["label"].is_valid(), lists, nothing),
+        "label": answers["label"],
+        "probabilities": pc.if_else(answers["label"].is_valid(), lists, nothing),
         "sha256": [image.sha256 for image in images],
-        "error": pc.coalesce(errors, given["error"]),
+        "error": pc.coalesce(errors, answers["error"]),
         "confidence": highest,
-        "features": given["features"],
-    } | {name: [of.get(name) for of in facts] for name in image_facts.FACTS}
+        "features": answers["features"],
+    } | {name: [row.get(name) for row in facts] for name in image_facts.FACTS}
 
 
 @contextmanager
@@ -211,8 +211,8 @@ def _classified(
 ) -> Iterator[tuple[list[Path], int]]:
     """The files of the units, and how many were there; they are removed after the block."""
     folder, name = registered.package, registered.version.title
-    if others := other_versions(folder):
-        logger.warning("%s was registered with other libraries: %s.", name, ", ".join(others))
+    if differing := other_versions(folder):
+        logger.warning("%s was registered with other libraries: %s.", name, ", ".join(differing))
     units = source.units()
     key = _key(registered, source, units, only_sample)
     with store.lock(NAME, key):
@@ -235,7 +235,7 @@ def _classified(
 def _key(
     registered: Registered, source: Source, units: Sequence[Unit], only_sample: bool = False
 ) -> str:
-    """What finished units belong to: they are of no use after a file of the input has changed."""
+    """The key of the finished units, which cannot be used after a file of the input has changed."""
     modules = (__name__, "tasks.compute.answer", READERS[source.format])
     made_by = {
         "package": registered.digest,
@@ -259,8 +259,8 @@ def _copied(folder: Path, copy: Path) -> Path:
 def _seconds(folder: Path, units: Sequence[Unit]) -> float:
     """How long a core, or a GPU, takes for all images, roughly."""
     weights = (folder / package.MODEL / package.FILES[0]).stat().st_size / 4
-    one = weights * USES / SPEED["gpu" if gpu_capabilities() else "cpu"]
-    return sum(unit.seconds + unit.rows * one for unit in units)
+    per_image = weights * USES / SPEED["gpu" if gpu_capabilities() else "cpu"]
+    return sum(unit.seconds + unit.rows * per_image for unit in units)
 
 
 def _join(files: Sequence[Path], output: Path, metadata: Mapping[str, str]) -> dict[str, Any]:

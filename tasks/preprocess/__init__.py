@@ -1,1 +1,1 @@
-"""The step `preprocess`."""
+"""The step `preprocess`, which decodes and resizes the images."""

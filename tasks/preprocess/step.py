@@ -125,9 +125,9 @@ def _plan(
     """Plans the shards of each unit's images; the shards are in order of the units.
 
     Args:
-        units: Of the data.
-        groups: Of the accepted images.
-        folder: Where the shards are made.
+        units: The units of the data.
+        groups: The row groups of the accepted images.
+        folder: The folder in which the shards are made.
         stored: The splits that get shards.
     """
     count = dict.fromkeys(stored, 0)
@@ -198,5 +198,5 @@ def _write_rows(
 
 
 @preprocess.chooses
-def _chosen(workload: "Workload", pulled: "Artifact", validated: "Artifact") -> Chosen:
+def _dependencies(workload: "Workload", pulled: "Artifact", validated: "Artifact") -> Chosen:
     return Chosen(modules=(READERS[pulled.facts["format"]],))

@@ -1,7 +1,8 @@
 """Writes the card of a model from what is known when it is registered.
 
-It is kept with the MLflow run of the training, and not in the package, whose identity is that of
-what is served. The registry and `retrain export` show it.
+The card is kept with the MLflow run of the training. It is not in the package, because the identity
+of the package covers only what decides its answers. The registry and `retrain export` show the
+card.
 """
 
 import json
@@ -40,11 +41,11 @@ def describe(
     """Describes a model (Markdown).
 
     Args:
-        name: Of the workload.
+        name: The name of the workload.
         data: The version of the data.
         validated: The facts of `validate`.
         trained: The output of `train`.
-        scores: That of `evaluate`.
+        scores: The output of `evaluate`.
         decision: The facts of `gate`.
     """
     table = json.loads((scores.folder / "per_class.json").read_text(encoding="utf-8"))
@@ -82,10 +83,10 @@ def _data(version: DataVersion, facts: Mapping[str, Any]) -> Iterator[str]:
     counts = facts["classes"]
     rows = ", ".join(f"{facts['rows'][split]:,} {split}" for split in SPLITS)
     yield f"Version `{version.digest}`: {rows} images. {facts['quarantined']:,} were set aside."
-    few, many = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
+    smallest, largest = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
     yield (
-        f"The classes have from {counts[few]:,} images ({cell(few)}) to {counts[many]:,} "
-        f"({cell(many)})."
+        f"The classes have from {counts[smallest]:,} images ({cell(smallest)}) to "
+        f"{counts[largest]:,} ({cell(largest)})."
     )
     if near := facts["near_duplicates"]:
         yield f"{near:,} images look almost like one of a later split."
@@ -120,7 +121,7 @@ def _results(facts: Facts, table: Rows, slices: Rows) -> Iterator[str]:
     )
     if slices:
         columns = ("images by column and value", "test images", "accuracy", "95 % interval")
-        yield from _table(columns, [slice_row(one) for one in slices])
+        yield from _table(columns, [slice_row(part) for part in slices])
     yield "The intervals are Wilson's (1927), of shares of images."
 
 
@@ -135,36 +136,36 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[st
 def _training(trained: Artifact, scores: Facts) -> Iterator[str]:
     facts = trained.facts
     model = json.loads((trained.folder / "model" / models.MODEL).read_text(encoding="utf-8"))
-    said = [f"Family {model['family']}"]
+    details = [f"Family {model['family']}"]
     if "parameters" in facts:
-        said += [f"{facts['parameters']:,} parameters", f"best epoch {facts['best_epoch']}"]
-        said += [f"batches of {facts['batch_size']:,}", _precision(facts["numerics"])]
+        details += [f"{facts['parameters']:,} parameters", f"best epoch {facts['best_epoch']}"]
+        details += [f"batches of {facts['batch_size']:,}", _precision(facts["numerics"])]
     if start := facts.get("start"):
-        said.append(f"starting from the weights `{start[:8]}` of an earlier version")
-    yield f"{', '.join(said)}."
+        details.append(f"starting from the weights `{start[:8]}` of an earlier version")
+    yield f"{', '.join(details)}."
     yield f"Commit `{trained.provenance.get('commit') or 'unknown'}`, weights `{facts['weights']}`."
     yield f"Package `{scores['package']}`, {scores['package_bytes'] / 1e6:.4g} MB without code."
 
 
 def _precision(numerics: Facts) -> str:
-    """How the network was trained; a function of the user's may do as it is told, or not."""
-    if told := numerics.get("told_precision"):
-        return f"by a function that was told to train in {told}"
+    """How the network was trained; a function of the user's may ignore the setting."""
+    if precision := numerics.get("told_precision"):
+        return f"by a function that was told to train in {precision}"
     return f"trained in {numerics['precision']}"
 
 
 def _limits(facts: Facts, table: Rows, slices: Rows) -> Iterator[str]:
     yield "- It gives every image one of these classes, also an image that shows something else."
-    columns = dict.fromkeys(str(one["column"]) for one in slices)
+    columns = dict.fromkeys(str(part["column"]) for part in slices)
     by = f"by {_list(['class', *columns])}" if slices else "by class only"
     yield (
         f"- The results hold for images like those of this data. They were measured {by}, and by "
         "nothing else, such as place or time."
     )
-    few = [f"{row['label']} ({row['rows']:,})" for row in table if row["rows"] < FEW]
-    if few:
+    rare = [f"{row['label']} ({row['rows']:,})" for row in table if row["rows"] < FEW]
+    if rare:
         yield (
-            f"- Classes with fewer than {FEW} test images: {_list(few)}. Of these little is known."
+            f"- Classes with fewer than {FEW} test images: {_list(rare)}. Of these little is known."
         )
     if facts["precision"] != "fp32":
         yield f"- In {facts['precision']}, a probability differs from that in fp32 by up to 0.02."
@@ -174,10 +175,10 @@ def _interval(share: float, rows: int) -> str:
     """The interval of a share of images, by Wilson's method."""
     from scipy.stats import binomtest
 
-    found = binomtest(round(share * rows), rows).proportion_ci(CONFIDENCE, method="wilson")
-    return f"{found.low:.3f} to {found.high:.3f}"
+    interval = binomtest(round(share * rows), rows).proportion_ci(CONFIDENCE, method="wilson")
+    return f"{interval.low:.3f} to {interval.high:.3f}"
 
 
 def _list(names: Sequence[str]) -> str:
-    more = len(names) - NAMED
-    return ", ".join(map(cell, names[:NAMED])) + (f" and {more:,} more" if more > 0 else "")
+    hidden = len(names) - NAMED
+    return ", ".join(map(cell, names[:NAMED])) + (f" and {hidden:,} more" if hidden > 0 else "")

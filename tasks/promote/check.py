@@ -2,9 +2,9 @@
 
 Before a version becomes champion, it is taken from the registry as a server would take it, loaded
 in a fresh process with its own code, and asked about some test images. Its answers have to be those
-that the evaluation wrote. Then it is measured how long it takes for one image. The images are kept
-with the run of its training, and not in the package, because people who may see the model may not
-be allowed to see the data: so that a rollback can make the same check later, without the data.
+of the evaluation. Then the time for one image is measured. The test images are kept with the run of
+the training, so that a rollback can make the same check without the data. They are not in the
+package, because people who may see the model may not be allowed to see the data.
 """
 
 import json
@@ -44,11 +44,11 @@ MLMODEL = "MLmodel"  # MLflow's description, the one file that changes when a pa
 
 @dataclass(frozen=True)
 class Example:
-    """What a package has to answer, and of which files it consists.
+    """Test images with the answers that a package has to give, and the files of the package.
 
     Attributes:
         images: Some test images.
-        probabilities: For each, the probability of each class.
+        probabilities: For each image, the probability of each class.
         files: SHA-256 (hex) of each file of the package, except MLflow's description.
     """
 
@@ -67,7 +67,7 @@ class Example:
             "label": [image.label for image in self.images],
             "sha256": [image.sha256 for image in self.images],
             "image": [image.data for image in self.images],
-            "probabilities": [[each[name] for name in labels] for each in self.probabilities],
+            "probabilities": [[answer[name] for name in labels] for answer in self.probabilities],
         }
         described = {"labels": json.dumps(labels), "files": json.dumps(dict(self.files))}
         parquet.write_table(pa.table(columns).replace_schema_metadata(described), file)
@@ -112,20 +112,20 @@ def sample(source: "RawDataset", validated: Path) -> Iterator[AcceptedImage]:
 
 
 def example_of(folder: Path, images: Iterable[AcceptedImage], evaluated: Path) -> Example:
-    """What a package has to answer.
+    """Makes the example of a package, from its files and the answers of the evaluation.
 
     Args:
         folder: The package, as `write_package` writes it.
-        images: Some of the test split.
+        images: Some images of the test split.
         evaluated: The output of `evaluate`.
     """
     from pyarrow import parquet
 
-    asked = tuple(images)
-    columns, within = ["sha256", "probabilities"], [("sha256", "in", [i.sha256 for i in asked])]
+    sampled = tuple(images)
+    columns, within = ["sha256", "probabilities"], [("sha256", "in", [i.sha256 for i in sampled])]
     table = parquet.read_table(evaluated / predictions.FILE, columns=columns, filters=within)
     labels = json.loads(table.schema.metadata[b"labels"])
-    known = {
+    expected = {
         row["sha256"]: dict(zip(labels, row["probabilities"], strict=True))
         for row in table.to_pylist()
     }
@@ -134,7 +134,7 @@ def example_of(folder: Path, images: Iterable[AcceptedImage], evaluated: Path) -
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != MLMODEL
     }
-    return Example(asked, tuple(known[image.sha256] for image in asked), files)
+    return Example(sampled, tuple(expected[image.sha256] for image in sampled), files)
 
 
 def keep(project: Project, run_id: str, package_digest: str, example: Example) -> None:
@@ -154,12 +154,12 @@ def check_version(
 
     Args:
         project: The clone that the registry belongs to.
-        version: Of the model.
+        version: The version of the model.
         scratch: A folder for temporary files.
-        bound: As for `measure`; what is slower is measured twice, and is no error.
+        bound: The bound for `measure`; a slower version is measured twice, and is no error.
 
     Raises:
-        ValueError: It cannot; the message says why.
+        ValueError: It cannot be served; the message says why.
     """
     with TemporaryDirectory(dir=scratch) as place:
         folder = packages.fetch(project, version, Path(place))
@@ -178,12 +178,12 @@ def check_before_promotion(
 
     Args:
         project: The clone that the registry belongs to.
-        version: Of the model.
+        version: The version of the model.
         scratch: A folder for temporary files.
-        bound: As for `check_version`.
+        bound: The bound for `check_version`.
 
     Raises:
-        ValueError: It cannot; that is noted in the registry.
+        ValueError: It cannot be served; that is noted in the registry.
     """
     how = "it is never promoted, unless the tag retrain.broken of the version is deleted in MLflow"
     if version.broken:
@@ -196,9 +196,9 @@ def check_before_promotion(
 
 
 def example_for(project: Project, version: ModelVersion) -> Example | None:
-    """What is kept with a version's run; None for one of an older version of this project."""
-    kept = f"{EXAMPLES}/{version.package_digest}.parquet"
-    content = tracking.read_artifact(project, version.run_id, kept)
+    """The example kept with a version's run; None for a run of an older version of this project."""
+    path = f"{EXAMPLES}/{version.package_digest}.parquet"
+    content = tracking.read_artifact(project, version.run_id, path)
     return Example.read(BytesIO(content)) if content else None
 
 
@@ -206,15 +206,15 @@ def check_files(folder: Path, version: ModelVersion, example: Example | None) ->
     """Checks that the files of a package are those that were registered.
 
     Raises:
-        ValueError: With the name of a file that is gone or has changed.
+        ValueError: A file is gone or has changed; the message names it.
     """
     for name, sha256 in known_files(version, example).items():
         if not is_file_with(folder / name, sha256):
             is_there = (folder / name).is_file()
             how = "has changed since it was registered" if is_there else "is gone"
             raise ValueError(f"{name} in {folder} {how}.")
-    if what := package.fault(folder, version.package_digest):
-        raise ValueError(f"the package {what}.")
+    if damage := package.fault(folder, version.package_digest):
+        raise ValueError(f"the package {damage}.")
 
 
 def known_files(version: ModelVersion, example: Example | None) -> dict[str, str]:
@@ -239,12 +239,12 @@ def check_answers(
     Args:
         folder: The package.
         example: What it has to answer; if None, it has to answer at all.
-        scratch: Where the process runs.
-        bound: As for `measure`.
+        scratch: The folder in which the process runs.
+        bound: The bound for `measure`.
 
     Raises:
-        ValueError: It does not load or answer; or the answers differ: the message says where and
-            by how much.
+        ValueError: The package does not load or answer; or its answers differ: the message says
+            where and by how much.
     """
     serving = json.loads((folder / package.SERVING).read_text(encoding="utf-8"))
     tolerance = TOLERANCE[serving["precision"]]
@@ -253,31 +253,31 @@ def check_answers(
             return measure(process, [gradient(folder / package.MODEL)], bound)
         served = serve(example.images, process)
         answers = zip(served.images, served.labels, served.probabilities.tolist(), strict=True)
-        for (image, label, row), before in zip(answers, example.probabilities, strict=True):
-            now = dict(zip(served.known, row, strict=True))
-            apart = difference(before, now, label, tolerance)
+        for (image, label, row), expected in zip(answers, example.probabilities, strict=True):
+            answer = dict(zip(served.known, row, strict=True))
+            apart = difference(expected, answer, label, tolerance)
             if apart is not None:
                 raise ValueError(
                     f"it answers {label!r} for {image.path}, where the evaluation says "
-                    f"{max(before, key=before.__getitem__)!r}; their probabilities differ by "
+                    f"{max(expected, key=expected.__getitem__)!r}; their probabilities differ by "
                     f"up to {apart:.2g} ({tolerance:g} is allowed)."
                 )
         return measure(process, [image.data for image in example.images], bound)
 
 
 def difference(
-    before: Mapping[str, float], now: Mapping[str, float], label: str, tolerance: float
+    expected: Mapping[str, float], answer: Mapping[str, float], label: str, tolerance: float
 ) -> float | None:
     """By how much two answers differ; None if they are the same except for rounding.
 
     Args:
-        before: The probability of each class.
-        now: The same, of the answer that is checked.
+        expected: The probability of each class in the first answer.
+        answer: The probability of each class in the answer that is checked.
         label: The class of that answer.
         tolerance: The largest difference of a probability.
     """
-    largest = max(abs(before[name] - now[name]) for name in before)
-    tied = max(before.values()) - before[label] <= tolerance
+    largest = max(abs(expected[name] - answer[name]) for name in expected)
+    tied = max(expected.values()) - expected[label] <= tolerance
     return None if largest <= tolerance and tied else largest
 
 

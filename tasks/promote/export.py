@@ -26,15 +26,15 @@ TOLERANCE, AGREEING = 0.1, 0.95
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how it was compared with the package.
+    """An export that was written, and how its answers compare with those of the package.
 
     Attributes:
-        name: Of the model.
-        version: Its number.
+        name: The name of the model.
+        version: The number of its version.
         format: One of `FORMATS`.
-        folder: Where it is.
-        compared: On how many test images its answers were compared with those of the package.
-        same: How many of these got the same label.
+        folder: The folder that was written.
+        compared: The number of test images on which its answers were compared.
+        same: The number of these images that got the same label.
         difference: The largest difference of a probability; None if nothing was compared.
     """
 
@@ -48,9 +48,9 @@ class Exported:
 
     @property
     def outcome(self) -> str:
-        """It in words."""
-        written = f"{self.name} version {self.version} is in {self.folder}."
-        return f"{written} {self.comparison}"
+        """Where the export is, and how its answers compare, in two sentences."""
+        location = f"{self.name} version {self.version} is in {self.folder}."
+        return f"{location} {self.comparison}"
 
     @property
     def comparison(self) -> str:
@@ -68,8 +68,8 @@ def export(project: Project, version: ModelVersion, folder: Path, form: str) -> 
 
     Args:
         project: The clone that the registry belongs to.
-        version: Of the model.
-        folder: Where to; it appears at the end, as a whole.
+        version: The version of the model.
+        folder: The folder to write; it appears at the end, as a whole.
         form: One of `FORMATS`.
 
     Raises:
@@ -84,22 +84,22 @@ def export(project: Project, version: ModelVersion, folder: Path, form: str) -> 
         module.check()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent, prefix=".export-") as place:
-        scratch, written = Path(place), Path(place, "export")
-        written.mkdir()
+        scratch, target = Path(place), Path(place, "export")
+        target.mkdir()
         (scratch / "package").mkdir()
-        found = packages.fetch(project, version, scratch / "package")
+        fetched = packages.fetch(project, version, scratch / "package")
         example = example_for(project, version)
-        check_files(found, version, example)
-        model = found / package.MODEL
-        with _importing_from(found / package.CODE):
-            module.write(model, written)
-        exported = _compared(module, version, written, example, form, folder)
+        check_files(fetched, version, example)
+        model = fetched / package.MODEL
+        with _importing_from(fetched / package.CODE):
+            module.write(model, target)
+        exported = _compared(module, version, target, example, form, folder)
         images = package.images_of(model)
-        serving = json.loads((found / package.SERVING).read_text(encoding="utf-8"))
+        serving = json.loads((fetched / package.SERVING).read_text(encoding="utf-8"))
         card = model_card.read(project, version)
         text = readme(version, card, module, images, serving["precision"], exported.comparison)
-        (written / README).write_text(text, encoding="utf-8")
-        written.replace(folder)
+        (target / README).write_text(text, encoding="utf-8")
+        target.replace(folder)
     return exported
 
 
@@ -116,7 +116,7 @@ def _importing_from(folder: Path) -> Iterator[None]:
 def _compared(
     module: Any,
     version: ModelVersion,
-    written: Path,
+    target: Path,
     example: Example | None,
     form: str,
     folder: Path,
@@ -124,28 +124,28 @@ def _compared(
     """Compares the answers for the images that are kept with the version's run.
 
     Raises:
-        ValueError: Too many are others.
+        ValueError: Too many answers differ.
     """
     images = example.images if example else ()
-    answers = module.answer(written, [image.data for image in images]) if images else None
+    answers = module.answer(target, [image.data for image in images]) if images else None
     same, agreeing, largest = 0, 0, None
     if example and answers is not None:
         largest = 0.0
-        for expected, given in zip(example.probabilities, answers.tolist(), strict=True):
-            now = dict(zip(expected, given, strict=True))  # both in the order of the labels
-            label = max(now, key=now.__getitem__)
+        for expected, row in zip(example.probabilities, answers.tolist(), strict=True):
+            answer = dict(zip(expected, row, strict=True))  # both in the order of the labels
+            label = max(answer, key=answer.__getitem__)
             same += label == max(expected, key=expected.__getitem__)
-            agreeing += difference(expected, now, label, TOLERANCE) is None
-            largest = max(largest, *(abs(expected[name] - now[name]) for name in now))
+            agreeing += difference(expected, answer, label, TOLERANCE) is None
+            largest = max(largest, *(abs(expected[name] - answer[name]) for name in answer))
     compared = len(images) if largest is not None else 0
-    done = Exported(version.name, version.version, form, str(folder), compared, same, largest)
+    exported = Exported(version.name, version.version, form, str(folder), compared, same, largest)
     if agreeing < AGREEING * compared:
         raise ValueError(
             f"{version.name} version {version.version} is not exported: what was written gives "
-            f"other answers. {done.comparison} For {agreeing:,} they differ by {TOLERANCE:g} at "
-            f"most, which {AGREEING:.0%} of the images have to."
+            f"other answers. {exported.comparison} For {agreeing:,} they differ by {TOLERANCE:g} "
+            f"at most, which {AGREEING:.0%} of the images have to."
         )
-    return done
+    return exported
 
 
 def readme(
@@ -156,12 +156,12 @@ def readme(
     precision: str,
     comparison: str,
 ) -> str:
-    """What a person finds in the folder.
+    """The text of the README in the folder (Markdown).
 
     Args:
-        version: Of the model.
-        card: Of the version, if it has one.
-        module: Of the format.
+        version: The version of the model.
+        card: The card of the version, if it has one.
+        module: The module of the format.
         images: What images the model takes, as `images_of` gives it.
         precision: In which the package answers.
         comparison: The sentence about the answers.

@@ -38,8 +38,8 @@ def write(model: Path, folder: Path) -> None:
     loaded = models.load(model)
     network: Any = loaded.module.classifier
     config: Any = getattr(network, "config", None)
-    known = classifiers(config.to_dict()) if hasattr(config, "to_dict") else {}
-    if known.get(type(network).__name__) is not type(network):
+    supported = classifiers(config.to_dict()) if hasattr(config, "to_dict") else {}
+    if supported.get(type(network).__name__) is not type(network):
         family = json.loads((model / models.MODEL).read_text(encoding="utf-8"))["family"]
         raise ValueError(
             f"A network of the family {family} is no image classifier of transformers, which "
@@ -60,7 +60,7 @@ def processor(images: Mapping[str, Any]) -> dict[str, Any]:
     does not see beyond the cut, and Pillow may scale the cut image in the other direction first.
 
     Args:
-        images: As `images_of` gives it.
+        images: The form of the images, as `images_of` gives it.
     """
     from PIL import Image
 

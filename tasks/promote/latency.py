@@ -1,8 +1,8 @@
 """Measures how long a package takes for a single image, and judges that by the gate's bound.
 
-The process is the one that was asked what the evaluation wrote, so that the package is loaded as a
-server would load it. It has one thread, for the same reason as there: what it answers must not
-depend on the cores. One encoded image goes in per call, as a request would bring it.
+The package is measured in the process that has just checked its answers, which loads it as a server
+would. The process has one thread, so that its answers do not depend on the number of cores. Each
+call classifies one encoded image, as a request would.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ def measure(process: PackageProcess, images: Sequence[bytes], bound: float | Non
     a good model.
 
     Args:
-        process: Has loaded the package.
+        process: A process that has loaded the package.
         images: Encoded images, which are sent in turns.
         bound: The most milliseconds that are allowed; None if any are.
 
@@ -35,10 +35,10 @@ def measure(process: PackageProcess, images: Sequence[bytes], bound: float | Non
         ValueError: The process has ended, or refuses an image.
     """
     turns = cycle(images)
-    found = _measure(process, turns)
-    if bound is not None and found.p95 > bound:
-        found = min(found, _measure(process, turns), key=lambda each: each.p95)
-    return found
+    latency = _measure(process, turns)
+    if bound is not None and latency.p95 > bound:
+        latency = min(latency, _measure(process, turns), key=lambda timing: timing.p95)
+    return latency
 
 
 def _measure(process: PackageProcess, images: Iterator[bytes]) -> Latency:

@@ -1,4 +1,4 @@
-"""Gathers how a model came about, for the record that its version carries."""
+"""Collects the lineage of a model: the data, the code and the steps that it was made from."""
 
 import hashlib
 from collections.abc import Iterator
@@ -12,7 +12,8 @@ from retrain.workload import Data
 from tasks.data import image_table
 
 REQUIREMENTS = "requirements.lock"
-KNOWN = ("data", "start", "pull", "validate")  # what no step has made, and what comes in
+# Inputs that no step has made, and outputs that are listed first.
+KNOWN = ("data", "start", "pull", "validate")
 
 
 def lineage_of(
@@ -25,20 +26,20 @@ def lineage_of(
     run_id: str,
     workspace: Workspace,
 ) -> Lineage:
-    """Gathers how a model came about.
+    """Collects the lineage of a model, for the record that its version carries.
 
     Args:
-        data: Where the data is.
+        data: The settings that say where the data is.
         version: The version of the data.
-        pulled: The data.
-        validated: Which of it is used.
-        trained: The model.
-        scores: Its evaluation.
+        pulled: The output of `pull`.
+        validated: The output of `validate`.
+        trained: The output of `train`.
+        scores: The output of `evaluate`.
         run_id: The MLflow run of the training.
-        workspace: Of the step that registers the model.
+        workspace: The workspace of the step that registers the model.
     """
-    project, asked = workspace.project, workspace.configuration
-    origin = origin_of(asked) if asked else None
+    project, configuration = workspace.project, workspace.configuration
+    origin = origin_of(configuration) if configuration else None
     lock = project.root / REQUIREMENTS
     splits = digests_of_images(validated.folder / image_table.FILE_NAME)
     return Lineage(
@@ -63,7 +64,9 @@ def lineage_of(
         mlflow_run=run_id,
         entry=origin.entry if origin else None,
         overrides=dict(origin.overrides) if origin else {},
-        parameters=asked.model_dump(mode="json", exclude={"name"}) if asked else None,
+        parameters=configuration.model_dump(mode="json", exclude={"name"})
+        if configuration
+        else None,
     )
 
 
@@ -80,7 +83,7 @@ def _steps(
 
 
 def _made(store: Store, artifact: Artifact) -> Made:
-    """What the store knows of an output; DVC may have it without the store."""
+    """The record of an output, with what the store knows; DVC may have outputs that it lacks."""
     step, digest = artifact.step, artifact.digest
     manifest = store.inspect(step, artifact.key)[0]
     if manifest.get("digest") != digest:
@@ -88,11 +91,11 @@ def _made(store: Store, artifact: Artifact) -> Made:
     return Made(step, digest, artifact.key, manifest["plan"], manifest["provenance"])
 
 
-def _between(store: Store, made: Made) -> Iterator[Made]:
-    """The outputs that another was made of and that did not come in, first made first."""
-    for step, digest in (made.plan or {"inputs": {}})["inputs"].items():
+def _between(store: Store, output: Made) -> Iterator[Made]:
+    """The outputs that an output was made from, except those in `KNOWN`; the first made first."""
+    for step, digest in (output.plan or {"inputs": {}})["inputs"].items():
         if step not in KNOWN:
             artifact = store.find_digest(step, digest)
-            found = _made(store, artifact) if artifact else Made(step, digest)
-            yield from _between(store, found)
-            yield found
+            source = _made(store, artifact) if artifact else Made(step, digest)
+            yield from _between(store, source)
+            yield source

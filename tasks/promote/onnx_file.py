@@ -89,8 +89,8 @@ def answer(folder: Path, images: Sequence[bytes]) -> "NDArray[np.float32] | None
         return None
     import onnxruntime
 
-    known = json.loads((folder / models.IMAGES).read_text(encoding="utf-8"))
-    form = {name: known[name] for name in ("size", "channels", "resize")}
+    described = json.loads((folder / models.IMAGES).read_text(encoding="utf-8"))
+    form = {name: described[name] for name in ("size", "channels", "resize")}
     session = onnxruntime.InferenceSession(folder / FILE, providers=["CPUExecutionProvider"])
     probabilities: NDArray[np.float32]
     [probabilities] = session.run(None, {"images": to_arrays(images, **form)})

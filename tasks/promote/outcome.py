@@ -21,8 +21,8 @@ def rules(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def passed(document: Mapping[str, Any]) -> bool:
     """Whether a model may be promoted, if nobody is against it."""
-    more = document["model"].get("rules", ())
-    return bool(document["decision"]["passed"]) and failed(more) == []
+    latency_rules = document["model"].get("rules", ())
+    return bool(document["decision"]["passed"]) and failed(latency_rules) == []
 
 
 def failed(judged: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -67,7 +67,7 @@ def withheld(why: str) -> str:
 
 
 def waits(document: Mapping[str, Any]) -> str:
-    """What a person has to do about a version that passed."""
+    """Says what a person has to do about a version that passed."""
     return f"passes and waits for approval: {how_to_review(document['model']['name'])}"
 
 
@@ -77,7 +77,7 @@ def how_to_review(name: str) -> str:
 
 
 def compared(document: Mapping[str, Any]) -> str:
-    """What the gate would do with a model that the run did not promote."""
+    """Says what the gate would do with a model that the run did not promote."""
     if not passed(document):
         return f"would be rejected {why_rejected(document)}"
     champion = document["champion"]
@@ -127,10 +127,10 @@ def show(document: Mapping[str, Any]) -> None:
     console.say(f"\n[bold]{escape(verdict(document))}[/]")
 
 
-def slice_row(one: Mapping[str, Any]) -> tuple[str, str, str, str]:
+def slice_row(part: Mapping[str, Any]) -> tuple[str, str, str, str]:
     """A slice of the test images as a row of a table: name, images, accuracy, interval."""
-    name = f"{one['column']}: {one['value']}"
-    if "from" in one:
-        name += f" ({one['from']:.4g} to {one['to']:.4g})"
-    images = f"{one['images']:,}" + ("" if one["judged"] else " (too few to judge)")
-    return name, images, f"{one['accuracy']:.4f}", f"{one['low']:.4f} to {one['high']:.4f}"
+    name = f"{part['column']}: {part['value']}"
+    if "from" in part:
+        name += f" ({part['from']:.4g} to {part['to']:.4g})"
+    images = f"{part['images']:,}" + ("" if part["judged"] else " (too few to judge)")
+    return name, images, f"{part['accuracy']:.4f}", f"{part['low']:.4f} to {part['high']:.4f}"

@@ -19,7 +19,7 @@ def write_package(model: Path, precision: str, images: Mapping[str, int], folder
 
     Args:
         model: A folder that `models.save` wrote.
-        precision: Of the evaluation and of the answers: `fp32` or `bf16`.
+        precision: The precision of the evaluation and of the answers: `fp32` or `bf16`.
         images: The number of images of each class, for information.
         folder: Must not exist yet; the folder above it takes temporary files.
     """

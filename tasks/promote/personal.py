@@ -1,4 +1,4 @@
-"""What a person decides about a model: approves or rejects what waits, or goes back."""
+"""Carries out what a person decides about a model: an approval, a rejection or a rollback."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ ACTIONS: dict[Choice, Action] = {"approve": "promoted", "reject": "rejected"}
 
 
 class Form(BaseModel):
-    """What a person fills in who resumes a flow run that waits for approval."""
+    """The form for a person who resumes a flow run that waits for approval."""
 
     decision: Choice
     reason: str = Field(min_length=1, max_length=LONGEST_REASON, description="For the ledger.")
@@ -38,7 +38,7 @@ class PersonalDecision:
         action: `promoted`, `rejected` or `rolled back`.
         version: The version that waited; or the champion after a rollback.
         previous: The champion before; None if there was none.
-        reason: Why.
+        reason: The reason that the person gave.
         who: The person, the deployment, or the user of the machine.
         time: ISO 8601, UTC.
         run: The Prefect flow run that let the version wait; None if there is none.
@@ -57,12 +57,12 @@ class PersonalDecision:
 
     @property
     def state(self) -> str:
-        """It in a word."""
+        """The decision in one or two words."""
         return "Approved" if self.action == "promoted" else self.action.capitalize()
 
     @property
     def outcome(self) -> str:
-        """It in one sentence."""
+        """The decision in one sentence."""
         title, previous = f"{self.workload} version {self.version}", self.previous
         if self.action == "rolled back":
             if self.version == previous:
@@ -78,7 +78,7 @@ class PersonalDecision:
 
 
 def decided(name: str, entry: Entry, says: str | None = None) -> PersonalDecision:
-    """What a person has decided about a model, from its entry in the ledger."""
+    """The decision of a person about a model, from its entry in the ledger."""
     assert entry.reason and entry.who
     return PersonalDecision(
         name,
@@ -123,23 +123,23 @@ def review(
     reason = _checked(project, name, reason)
     with versions.lock(project):
         decisions.settle(project, name)
-        written = decisions.read(project, name)
-        if written.waiting is None:
-            last = written.entries[-1] if written.entries else None
+        ledger = decisions.read(project, name)
+        if ledger.waiting is None:
+            last = ledger.entries[-1] if ledger.entries else None
             if last and last.reviews and (last.action, last.reason) == (ACTIONS[choice], reason):
                 return decided(name, last)  # by a call that was killed
             raise ValueError(f"No version of {name} waits for approval.")
-        if version not in (None, written.waiting.version):
+        if version not in (None, ledger.waiting.version):
             raise UsageError(
-                f"{name} version {written.waiting.version} waits for approval, not {version}."
+                f"{name} version {ledger.waiting.version} waits for approval, not {version}."
             )
-        return _review(project, name, written, written.waiting, choice, reason, who)
+        return _review(project, name, ledger, ledger.waiting, choice, reason, who)
 
 
 def _review(
     project: Project,
     name: str,
-    written: Ledger,
+    ledger: Ledger,
     waiting: Entry,
     choice: Choice,
     reason: str,
@@ -154,8 +154,8 @@ def _review(
     champion = versions.champion(project, name)
     current = champion.version if champion else None
     if choice == "approve":
-        _check(project, version, written, waiting, current)
-    document = decisions.considered(project, written, waiting)
+        _check(project, version, ledger, waiting, current)
+    document = decisions.considered(project, ledger, waiting)
     decision = Decision(
         action=ACTIONS[choice],
         version=version.version,
@@ -179,7 +179,7 @@ def _review(
 
 
 def _check(
-    project: Project, version: ModelVersion, written: Ledger, waiting: Entry, champion: int | None
+    project: Project, version: ModelVersion, ledger: Ledger, waiting: Entry, champion: int | None
 ) -> None:
     """Checks that a version may be approved as it is, and can be served.
 
@@ -189,7 +189,7 @@ def _check(
     """
     if champion != waiting.previous:
         raise ChampionChangedError(standing(version.name, waiting, champion))
-    bound = bound_of(decisions.document_of(project, written, waiting))
+    bound = bound_of(decisions.document_of(project, ledger, waiting))
     project.state.mkdir(exist_ok=True)
     with TemporaryDirectory(dir=project.state) as scratch:
         latency = check_before_promotion(project, version, Path(scratch), bound)
@@ -205,7 +205,7 @@ def _checked(project: Project, name: str, reason: str) -> str:
     """The reason for a decision, without spaces around it.
 
     Raises:
-        UsageError: There is none; or there is no such workload.
+        UsageError: The reason is empty; or there is no such workload.
     """
     if not decisions.read(project, name).entries:
         records.check_name(project, name)
@@ -215,20 +215,20 @@ def _checked(project: Project, name: str, reason: str) -> str:
 
 
 def standing(name: str, waiting: Entry, champion: int | None) -> str:
-    """What can be done about a version that waits.
+    """Describes what can be done about a version that waits.
 
     Args:
         name: The name of the model.
-        waiting: Its entry.
+        waiting: The entry of the version in the ledger.
         champion: The champion now; None if there is none.
     """
     waits = f"{name} version {waiting.version} waits for approval since {waiting.time}"
     if champion == waiting.previous:
         return f"{waits} ({waiting.verdict}): {how_to_review(name)}"
     before = f"version {waiting.previous}" if waiting.previous else "no champion"
-    now = f"version {champion} is champion" if champion else "there is no champion"
+    current = f"version {champion} is champion" if champion else "there is no champion"
     return (
-        f"{waits}; it was compared with {before}, but {now} by now. Compare it again: "
+        f"{waits}; it was compared with {before}, but {current} by now. Compare it again: "
         f"retrain train {name}"
     )
 
@@ -259,17 +259,17 @@ def roll_back(project: Project, name: str, reason: str, to: int | None = None) -
 
 
 def _roll_back(project: Project, name: str, reason: str, to: int | None) -> PersonalDecision:
-    written = decisions.read(project, name)
+    ledger = decisions.read(project, name)
     champion = versions.champion(project, name)
     disputed = trust.look(project, name).unsigned
-    if written.unfinished and not disputed:
+    if ledger.unfinished and not disputed:
         decisions.settle(project, name)
-        entry = written.appointment
-        if entry in written.unfinished and entry.reason == reason:  # this was killed
+        entry = ledger.appointment
+        if entry in ledger.unfinished and entry.reason == reason:  # this was killed
             return decided(name, entry)
         return _roll_back(project, name, reason, to)
     current = champion.version if champion else None
-    number = _target(name, written, current, to, disputed)
+    number = _target(name, ledger, current, to, disputed)
     version = versions.get(project, name, number)
     if version is None:
         raise ValueError(f"{name} version {number} was deleted; choose another with --to.")
@@ -278,7 +278,7 @@ def _roll_back(project: Project, name: str, reason: str, to: int | None) -> Pers
     project.state.mkdir(exist_ok=True)
     with TemporaryDirectory(dir=project.state) as scratch:
         latency = check_version(project, version, Path(scratch))
-    left_out = _left_out(written, current, number)
+    left_out = _left_out(ledger, current, number)
     best = versions.reference(project, name)
     becomes = best is None or best.version in left_out
     if disputed and disputed.version == number:  # it is accepted
@@ -300,31 +300,31 @@ def _roll_back(project: Project, name: str, reason: str, to: int | None) -> Pers
 
 
 def _target(
-    name: str, written: Ledger, current: int | None, to: int | None, disputed: Entry | None
+    name: str, ledger: Ledger, current: int | None, to: int | None, disputed: Entry | None
 ) -> int:
     """The version to go back to; the champion itself, if that settles what is disputed."""
     if to is None:
-        line = written.line
+        line = ledger.line
         if current in line:
             line = line[: line.index(current)]
         if not line:
             before = f" before version {current}" if current else ""
             raise ValueError(f"{name} has no champion{before} to go back to.")
         return line[-1]
-    known = sorted({entry.version for entry in written.entries if entry.appoints})
+    champions = sorted({entry.version for entry in ledger.entries if entry.appoints})
     if to == current and disputed is None:
         raise UsageError(f"{name} version {to} is the champion already.")
-    if to not in known:
-        others = ", ".join(str(number) for number in known if number != current)
+    if to not in champions:
+        earlier = ", ".join(str(number) for number in champions if number != current)
         raise UsageError(
-            f"{name} version {to} was never champion." + (f" It was: {others}." if others else "")
+            f"{name} version {to} was never champion." + (f" It was: {earlier}." if earlier else "")
         )
     return to
 
 
-def _left_out(written: Ledger, current: int | None, to: int) -> tuple[int | None, ...]:
+def _left_out(ledger: Ledger, current: int | None, to: int) -> tuple[int | None, ...]:
     """The versions that a rollback takes out of production."""
-    line = written.line
+    line = ledger.line
     if current not in line or to not in line:
         return (current,)
     return line[line.index(to) + 1 :]

@@ -35,8 +35,8 @@ class DamagedPackage:
 
     Attributes:
         model: The name of the model.
-        version: Its number.
-        what: What is wrong with it.
+        version: The number of the version.
+        what: What is wrong with the package.
         repaired: Whether it was made again.
         why: Why it could not be made again; None if it was, or nobody asked for it.
     """
@@ -66,10 +66,10 @@ def damaged_packages(project: Project, repair: bool) -> list[DamagedPackage]:
                 check_files(packages.fetch(project, version, Path(place)), version, example)
                 continue
             except (OSError, ValueError) as error:
-                what = str(error).rstrip(".")
+                damage = str(error).rstrip(".")
             why = _repair(project, version, example) if repair else None
-        done = repair and why is None
-        damaged.append(DamagedPackage(version.name, version.version, what, done, why))
+        repaired = repair and why is None
+        damaged.append(DamagedPackage(version.name, version.version, damage, repaired, why))
     return damaged
 
 
@@ -94,20 +94,20 @@ def _repair(project: Project, version: ModelVersion, example: Example | None) ->
         Verifier(store).check([trained])
         with TemporaryDirectory(dir=folder.parent) as place:
             for precision in PRECISIONS:
-                written = Path(place, precision)
-                write_package(trained.folder / "model", precision, counts, written)
-                _replace_damaged(folder, written, known_files(version, example))
+                rebuilt = Path(place, precision)
+                write_package(trained.folder / "model", precision, counts, rebuilt)
+                _replace_damaged(folder, rebuilt, known_files(version, example))
         check_files(folder, version, example)
     except (DamagedArtifactError, OSError, ValueError) as error:
         return str(error).rstrip(".")
     return None
 
 
-def _replace_damaged(folder: Path, written: Path, files: Mapping[str, str]) -> None:
+def _replace_damaged(folder: Path, rebuilt: Path, files: Mapping[str, str]) -> None:
     """Replaces each damaged file of a package by one that was written, if that is the right one."""
     if not (folder / MLMODEL).is_file():
-        shutil.copyfile(written / MLMODEL, folder / MLMODEL)
+        shutil.copyfile(rebuilt / MLMODEL, folder / MLMODEL)
     for name, sha256 in files.items():
-        if is_file_with(written / name, sha256) and not is_file_with(folder / name, sha256):
+        if is_file_with(rebuilt / name, sha256) and not is_file_with(folder / name, sha256):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (written / name).replace(folder / name)
+            (rebuilt / name).replace(folder / name)

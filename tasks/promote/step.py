@@ -1,4 +1,4 @@
-"""Puts the model into the registry, and into production if the gate and people say so.
+"""Registers the model, and promotes it to production if the gate passes it and people approve it.
 
 Promotion is idempotent instead of cached: a decision that was already carried out changes nothing,
 and one that a kill interrupted is completed.
@@ -34,11 +34,11 @@ from tasks.promote.package import write_package
 
 @dataclass(frozen=True)
 class Intent:
-    """What a run is to do with a model that the gate passes.
+    """Tells a run what to do with a model that the gate passes.
 
     Attributes:
         promote: Make it champion; else it is only compared and registered.
-        again: Also if it is a version that was rolled back.
+        again: Promote it also if it is a version that was rolled back.
     """
 
     promote: bool
@@ -75,8 +75,9 @@ def promote(
 ) -> Facts:
     """Registers a model, and makes it champion if it passed and the run is to promote it.
 
-    Before that, it has to be served with the answers of the evaluation, and fast enough. What a
-    person took back, in whatever package, is promoted again only if a person says so.
+    Before that, it has to be served with the answers of the evaluation, and fast enough. A
+    training that a person has rejected or rolled back, in whatever package, is promoted only on
+    request.
 
     Returns:
         `name`, `version`, `aliases`; `digest` (SHA-256, hex) of the weights; `waiting` for a
@@ -94,22 +95,22 @@ def promote(
         describe = partial(
             card.describe, name, version, validated.facts, trained, scores, decision.facts
         )
-        registered = known = versions.find_version(project, name, scores.facts["package"])
+        registered = existing = versions.find_version(project, name, scores.facts["package"])
         if registered is None:
             if decision.facts["passed"] and intent.promote:
                 start_ahead()  # for the check
-            made = (pulled, validated, trained, scores)
-            registered = _register(data, version, *made, describe(), workspace)
+            outputs = (pulled, validated, trained, scores)
+            registered = _register(data, version, *outputs, describe(), workspace)
         registered = _to_judge(rules, intent, registered)
-        ruled = _decide(rules, version, decision, intent, registered, project)
-        if not decisions.is_entered(project, name, ruled):
-            if known and tracking.is_active(project, known.run_id):
-                card.keep(project, known.run_id, scores.facts["package"], describe())
-            if ruled.action in ("promoted", "waiting"):
+        entry = _decide(rules, version, decision, intent, registered, project)
+        if not decisions.is_entered(project, name, entry):
+            if existing and tracking.is_active(project, existing.run_id):
+                card.keep(project, existing.run_id, scores.facts["package"], describe())
+            if entry.action in ("promoted", "waiting"):
                 registered = _check(rules, data, pulled, validated, scores, registered, workspace)
-                ruled = _decide(rules, version, decision, intent, registered, project)
-            ruled = replace(ruled, commit=project.commit())
-        return _facts(decisions.apply(project, registered, ruled), ruled)
+                entry = _decide(rules, version, decision, intent, registered, project)
+            entry = replace(entry, commit=project.commit())
+        return _facts(decisions.apply(project, registered, entry), entry)
 
 
 def _check(
@@ -165,9 +166,9 @@ def promoted(
     if registered is None:
         return None
     registered = _to_judge(rules, intent, registered)
-    ruled = _decide(rules, version, decision, intent, registered, project)
-    is_applied = decisions.is_applied(project, name, ruled)
-    return _facts(registered, ruled) if is_applied else None
+    entry = _decide(rules, version, decision, intent, registered, project)
+    is_applied = decisions.is_applied(project, name, entry)
+    return _facts(registered, entry) if is_applied else None
 
 
 def _to_judge(rules: Gate, intent: Intent, version: ModelVersion) -> ModelVersion:
@@ -184,26 +185,26 @@ def _decide(
     version: ModelVersion,
     project: Project,
 ) -> Decision:
-    """What is to be entered in the ledger, but for the commit.
+    """The decision to enter in the ledger, still without the commit.
 
     Args:
         rules: Whether a person has to approve what passes, and how long an image may take.
         data: The version of the data.
-        decision: The gate's.
-        intent: The run's.
+        decision: The output of the gate.
+        intent: What the run is to do with the model.
         version: The registered model.
         project: The clone.
     """
-    more = latency.rules_of(rules, version.latency)
-    passed = decision.facts["passed"] and all(rule["passed"] for rule in more)
-    document = {**decision.facts, "rules": [*decision.facts["rules"], *more]}
+    latency_rules = latency.rules_of(rules, version.latency)
+    passed = decision.facts["passed"] and all(rule["passed"] for rule in latency_rules)
+    document = {**decision.facts, "rules": [*decision.facts["rules"], *latency_rules]}
     action: Action = "promoted" if passed else "rejected"
     reason = None
     if not intent.promote:
         action = "compared"
     elif not passed:
-        said = [rule["says"] for rule in document["rules"] if "says" in rule]
-        reason = "; ".join(said)[:LONGEST_REASON] or None
+        reasons = [rule["says"] for rule in document["rules"] if "says" in rule]
+        reason = "; ".join(reasons)[:LONGEST_REASON] or None
     elif not intent.again:
         reason = _withheld(project, version)
         action = "rejected" if reason else action
@@ -227,13 +228,13 @@ def _decide(
 
 def _withheld(project: Project, version: ModelVersion) -> str | None:
     """Why a version that passed is not promoted; None if nothing is against it."""
-    written = decisions.read(project, version.name)
-    of_version = written.withdrawn.get(version.version)
-    entry = of_version or written.withdrawn.get(version.train_digest)
+    ledger = decisions.read(project, version.name)
+    of_version = ledger.withdrawn.get(version.version)
+    entry = of_version or ledger.withdrawn.get(version.train_digest)
     if entry is None:
         return None
-    what = f"{'' if of_version else 'the training of '}version {version.version}"
-    return f"{what} was {entry.action} on {entry.time[:10]}: {entry.reason}"[:LONGEST_REASON]
+    subject = f"{'' if of_version else 'the training of '}version {version.version}"
+    return f"{subject} was {entry.action} on {entry.time[:10]}: {entry.reason}"[:LONGEST_REASON]
 
 
 def _compared_with(decision: Artifact) -> int | None:
@@ -243,11 +244,11 @@ def _compared_with(decision: Artifact) -> int | None:
 
 
 def _check_still_holds(decision: Artifact, champion: ModelVersion | None) -> None:
-    before, now = _compared_with(decision), champion and champion.version
-    if before != now:
+    before, current = _compared_with(decision), champion and champion.version
+    if before != current:
         raise ChampionChangedError(
             f"The gate compared the model with champion version {before}, but champion is version "
-            f"{now} by now. Run again."
+            f"{current} by now. Run again."
         )
 
 
@@ -269,16 +270,16 @@ def _register(
     project, classes = workspace.project, validated.facts["classes"]
     model = trained.folder / "model"
     with TemporaryDirectory(dir=workspace.folder) as folder:
-        written = Path(folder) / "package"
-        write_package(model, scores.facts["precision"], classes, written)
-        if package.digest_of_folder(written) != scores.facts["package"]:
+        package_folder = Path(folder) / "package"
+        write_package(model, scores.facts["precision"], classes, package_folder)
+        if package.digest_of_folder(package_folder) != scores.facts["package"]:
             raise ValueError(
                 "The weights, or models/, have changed since the model was evaluated; nothing is "
                 "registered. Run again."
             )
         run_id = _run_of(trained, workspace)
         images = sample(open_raw_dataset(data, pulled), validated.folder)
-        example = example_of(written, images, scores.folder)
+        example = example_of(package_folder, images, scores.folder)
         keep(project, run_id, scores.facts["package"], example)
         card.keep(project, run_id, scores.facts["package"], text)
         history = lineage_of(data, version, pulled, validated, trained, scores, run_id, workspace)
@@ -298,7 +299,7 @@ def _register(
             run_id=run_id,
             lineage=lineage.write(project, history),
         )
-        return versions.register(project, candidate, written)
+        return versions.register(project, candidate, package_folder)
 
 
 def _run_of(trained: Artifact, workspace: Workspace) -> str:
@@ -313,7 +314,7 @@ def _run_of(trained: Artifact, workspace: Workspace) -> str:
     return run_id
 
 
-def _facts(version: ModelVersion, ruled: Decision | None = None) -> Facts:
+def _facts(version: ModelVersion, entry: Decision | None = None) -> Facts:
     facts: Facts = {
         "name": version.name,
         "version": version.version,
@@ -322,13 +323,15 @@ def _facts(version: ModelVersion, ruled: Decision | None = None) -> Facts:
     }
     if version.latency:
         facts["latency"] = asdict(version.latency)
-    if ruled is None:
+    if entry is None:
         return facts
-    assert ruled.document
-    if more := [rule for rule in ruled.document["rules"] if rule.get("of") == latency.BOUND]:
-        facts["rules"] = more
-    if ruled.action == "waiting":
+    assert entry.document
+    if latency_rules := [
+        rule for rule in entry.document["rules"] if rule.get("of") == latency.BOUND
+    ]:
+        facts["rules"] = latency_rules
+    if entry.action == "waiting":
         facts["waiting"] = True
-    if ruled.reason and not any("says" in rule for rule in ruled.document["rules"]):
-        facts["withheld"] = ruled.reason
+    if entry.reason and not any("says" in rule for rule in entry.document["rules"]):
+        facts["withheld"] = entry.reason
     return facts

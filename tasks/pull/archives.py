@@ -18,7 +18,7 @@ def unpack(folder: Path, scratch: Path) -> None:
 
     Args:
         folder: The folder, which may hold one archive alone.
-        scratch: Where the archive is unpacked; on the same file system.
+        scratch: The folder in which the archive is unpacked; on the same file system.
 
     Raises:
         ValueError: The archive is damaged, or has a link or a file that leads outside it.

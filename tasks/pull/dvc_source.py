@@ -1,4 +1,4 @@
-"""Data under DVC: the folder `data/`, whose version is in `data.dvc`."""
+"""Fetches data under DVC: the folder `data/`, whose version is in `data.dvc`."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from retrain.errors import UsageError
 from retrain.logins import without_login
 from retrain.project import Project
 from tasks.data.listing import link_file, list_files
-from tasks.pull.transfer import each, inside, reaching
+from tasks.pull.transfer import inside, map_in_threads, reaching
 
 _FILE, _FOLDER = re.compile(r"[0-9a-f]{32}\Z"), re.compile(r"[0-9a-f]{32}\.dir\Z")  # MD5
 MAX_COUNTED = 100_000  # files, which takes a second
@@ -100,21 +100,21 @@ class DvcSource:
             self._download(repo, [listing])
             _check([listing], [digest])
             md5s = _read_listing(listing)
-            wanted = self._below(md5s)
-            if not wanted:
+            files = self._below(md5s)
+            if not files:
                 tops = sorted({name.split("/")[0] for name in md5s})
                 raise UsageError(
                     f"data.path: version {digest[:8]} of data/ has no {self.part}, but "
                     f"{', '.join(tops)}. If it is new, put it under DVC first: dvc add data"
                 )
-            targets = [inside(folder, name) for name in wanted]
-            objects = [_object(cache, md5) for md5 in wanted.values()]
+            targets = [inside(folder, name) for name in files]
+            objects = [_object(cache, md5) for md5 in files.values()]
             self._download(repo, objects)
-            _check(objects, list(wanted.values()))
-            each(lambda pair: link_file(*pair), zip(objects, targets, strict=True))
+            _check(objects, list(files.values()))
+            map_in_threads(lambda pair: link_file(*pair), zip(objects, targets, strict=True))
 
     def _below(self, md5s: Mapping[str, str]) -> dict[str, str]:
-        """Those of the files that are wanted, by their names below the part; or the one file."""
+        """The files of the part, by their names below it; or the one file that the part names."""
         part = self.part.as_posix()
         if part in md5s:
             return {self.part.name: md5s[part]}
@@ -190,7 +190,7 @@ def _check(objects: Sequence[Path], md5s: Sequence[str]) -> None:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "md5").hexdigest() != md5.removesuffix(".dir")
 
-    checked = each(is_damaged, zip(objects, md5s, strict=True))
+    checked = map_in_threads(is_damaged, zip(objects, md5s, strict=True))
     damaged = [path for path, is_bad in zip(objects, checked, strict=True) if is_bad]
     for path in damaged:
         path.unlink(missing_ok=True)

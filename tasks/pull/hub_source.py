@@ -1,4 +1,4 @@
-"""Data sets on the Hugging Face hub."""
+"""Downloads data sets from the Hugging Face hub."""
 
 import re
 from collections.abc import Iterator

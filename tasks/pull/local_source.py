@@ -1,4 +1,4 @@
-"""Data on this machine that is not under DVC."""
+"""Copies data on this machine that is not under DVC."""
 
 import hashlib
 import os
@@ -9,9 +9,9 @@ from retrain.errors import UsageError
 from retrain.runs import console
 from retrain.step import digest_of
 from tasks.data.listing import list_files
-from tasks.pull.transfer import each
+from tasks.pull.transfer import map_in_threads
 
-PIECE = 1 << 20  # bytes per read, of which a person is told
+PIECE = 1 << 20  # bytes per read, after each of which the progress is shown
 
 # The digests of what this process has read, by the state of the files: a run asks for the version
 # of its data more than once.
@@ -43,7 +43,7 @@ class LocalSource:
             )
         stats = {name: path.stat() for name, path in files.items()}
         state = digest_of(
-            [[name, one.st_ino, one.st_size, one.st_mtime_ns] for name, one in stats.items()]
+            [[name, stat.st_ino, stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()]
         )
         if state not in _digests:
             _digests[state] = _read_all(files, None)
@@ -64,13 +64,13 @@ class LocalSource:
 def _read_all(files: dict[str, Path], target: Path | None) -> str:
     """SHA-256 (hex) over the names and the bytes of files, which are also copied to a folder."""
     size = sum(path.stat().st_size for path in files.values())
-    done = 0
+    done_bytes = 0
     with console.progress("copying" if target else "reading") as update:
 
-        def show(more: int) -> None:
-            nonlocal done
-            done += more
-            update(done / size, f"{done / 1e9:,.2f}/{size / 1e9:,.2f} GB")
+        def show(new_bytes: int) -> None:
+            nonlocal done_bytes
+            done_bytes += new_bytes
+            update(done_bytes / size, f"{done_bytes / 1e9:,.2f}/{size / 1e9:,.2f} GB")
 
         def read(name: str) -> str:
             copy = target / name if target else Path(os.devnull)
@@ -83,4 +83,4 @@ def _read_all(files: dict[str, Path], target: Path | None) -> str:
                     show(len(piece))
             return digest.hexdigest()
 
-        return digest_of(dict(zip(files, each(read, files), strict=True)))
+        return digest_of(dict(zip(files, map_in_threads(read, files), strict=True)))

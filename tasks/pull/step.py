@@ -34,7 +34,7 @@ class DataSource(Protocol):
 
         Raises:
             UsageError: There is no such source or version.
-            OSError: It cannot be reached.
+            OSError: The source cannot be reached.
         """
 
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
@@ -47,7 +47,7 @@ class DataSource(Protocol):
 
         Raises:
             ValueError: The source does not have that version, or not the part that is wanted.
-            OSError: It cannot be reached, or its data is damaged.
+            OSError: The source cannot be reached, or its data is damaged.
         """
 
 
@@ -58,7 +58,7 @@ def data_version(data: Data, project: Project, revision: str | None = None) -> D
     their cost.
 
     Args:
-        data: Where the data is.
+        data: The settings that say where the data is.
         project: The clone that a relative path starts from.
         revision: A git revision whose `data.dvc` is used; None is the working tree.
 
@@ -106,7 +106,7 @@ def find_source(data: Data, project: Project, revision: str | None) -> DataSourc
     """The source that `data.path` names.
 
     Args:
-        data: Where the data is.
+        data: The settings that say where the data is.
         project: The clone that a relative path starts from.
         revision: A git revision whose `data.dvc` is used; None is the working tree.
 
@@ -172,7 +172,7 @@ def _recognise(names: Sequence[str]) -> str:
 
 
 @pull.chooses
-def _chosen(workload: Workload, version: DataVersion) -> Chosen:
+def _dependencies(workload: Workload, version: DataVersion) -> Chosen:
     return Chosen(modules=(SOURCES[_kind(workload.data, version.tracked)],))
 
 

@@ -1,4 +1,4 @@
-"""Names and links files from a source of data to a step's folder."""
+"""Helps the sources of data: safe paths, calls in threads, and errors of storage libraries."""
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +27,9 @@ def inside(folder: Path, name: str) -> Path:
     return folder / path
 
 
-def each(function: Callable[[T], R], items: Iterable[T], threads: int = THREADS) -> list[R]:
+def map_in_threads(
+    function: Callable[[T], R], items: Iterable[T], threads: int = THREADS
+) -> list[R]:
     """Calls a function with each item, in threads; the results in the items' order."""
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(function, items))

@@ -1,4 +1,4 @@
-"""Data at a URL of any protocol that fsspec knows."""
+"""Downloads data from a URL of any protocol that fsspec knows."""
 
 import hashlib
 import re
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from retrain.errors import UsageError
 from retrain.step import digest_of
 from tasks.data.listing import link_file
-from tasks.pull.transfer import each, inside, reaching
+from tasks.pull.transfer import inside, map_in_threads, reaching
 
 AT_ONCE = 64  # files: small ones mostly wait for an answer
 
@@ -48,10 +48,12 @@ class UrlSource:
         downloads.mkdir(exist_ok=True)
         with self._open() as (file_system, files):
             targets = {name: inside(folder, name) for name in files}
-            kept = {name: downloads / digest_of(name) for name in files}
-            each(lambda name: _download(file_system, files[name], kept[name]), files, AT_ONCE)
+            downloaded = {name: downloads / digest_of(name) for name in files}
+            map_in_threads(
+                lambda name: _download(file_system, files[name], downloaded[name]), files, AT_ONCE
+            )
         for name, target in targets.items():
-            link_file(kept[name], target)
+            link_file(downloaded[name], target)
         if self.digest() != digest:
             raise ValueError(f"{self.url} has changed since the run started: run it again.")
 
@@ -112,8 +114,8 @@ def _download(file_system: Any, info: Mapping[str, Any], target: Path) -> None:
         return
     partial, size = target.with_suffix(".partial"), info["size"]
     file_system.get_file(info["name"], str(partial))
-    if size is not None and (came := partial.stat().st_size) != size:
-        raise OSError(f"{came:,} bytes came instead of {size:,}")
+    if size is not None and (received := partial.stat().st_size) != size:
+        raise OSError(f"{received:,} bytes came instead of {size:,}")
     partial.replace(target)
 
 
@@ -121,8 +123,8 @@ def _mark(file_system: Any, info: Mapping[str, Any]) -> list[str]:
     """A mark that differs between versions of a remote file."""
     fields = {re.sub("[-_]", "", key.lower()): str(value) for key, value in info.items() if value}
     for marks in (_CONTENT_MARKS, _TIME_MARKS):
-        known = [f"{key} {fields[key]}" for key in sorted(marks & fields.keys())]
-        if known:
-            return [*known, f"size {info.get('size')}"]
+        values = [f"{key} {fields[key]}" for key in sorted(marks & fields.keys())]
+        if values:
+            return [*values, f"size {info.get('size')}"]
     with file_system.open(info["name"], "rb") as file:
         return [f"sha256 {hashlib.file_digest(file, 'sha256').hexdigest()}"]

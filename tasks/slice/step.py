@@ -117,7 +117,11 @@ def score(scores: Artifact, divided: Artifact, workspace: Workspace) -> Facts:
         limits = divided.facts["limits"].get(column, {})
         values = table[column].to_pylist()
         for value in (*THIRDS, UNKNOWN) if limits else sorted({*values}):
-            inside = [hit for hit, of in zip(correct, values, strict=True) if of == value]
+            inside = [
+                hit
+                for hit, image_value in zip(correct, values, strict=True)
+                if image_value == value
+            ]
             if inside:
                 slices.append(_slice(column, value, inside, limits.get(value)))
     write_json(workspace.report / "slices.json", slices)
@@ -132,7 +136,7 @@ def _read_table(validated: Path, columns: Sequence[str]) -> pa.Table:
 def _read_columns(
     source: RawDataset, validated: Path, names: Sequence[str]
 ) -> dict[str, list[Any]]:
-    """What is known of each test image, by column; None where nothing is.
+    """The values of each test image, by column; None where an image has none.
 
     Args:
         source: The data.
@@ -142,8 +146,8 @@ def _read_columns(
     Raises:
         ValueError: There is no such column, or a file with it cannot be read.
     """
-    own = [name for name in names if name not in (*FROM_TABLE, *FROM_IMAGE)]
-    found = _read_table(validated, [name for name in FROM_TABLE if name in names]).to_pydict()
+    user_columns = [name for name in names if name not in (*FROM_TABLE, *FROM_IMAGE)]
+    columns = _read_table(validated, [name for name in FROM_TABLE if name in names]).to_pydict()
     measured = [name for name in FROM_IMAGE if name in names]
     if measured:
         from joblib import cpu_count
@@ -151,13 +155,13 @@ def _read_columns(
         cores = cpu_count()
         images = read_images(source, validated, SPLIT)
         facts = list(prefetch(_measure, images, 2 * cores, cores))
-        found |= {name: [of_image.get(name) for of_image in facts] for name in measured}
-    if own:
-        known = ", ".join((*FROM_TABLE, *FROM_IMAGE))
-        otherwise = f"nothing that is known of every image ({known})"
+        columns |= {name: [of_image.get(name) for of_image in facts] for name in measured}
+    if user_columns:
+        standard = ", ".join((*FROM_TABLE, *FROM_IMAGE))
+        otherwise = f"nothing that is known of every image ({standard})"
         rows = _read_table(validated, ["file", "row", "path"])
-        found |= own_columns.read_columns(source, own, rows, "gate.slices", otherwise)
-    return {name: found[name] for name in names}
+        columns |= own_columns.read_columns(source, user_columns, rows, "gate.slices", otherwise)
+    return {name: columns[name] for name in names}
 
 
 def _measure(image: AcceptedImage) -> dict[str, Any]:
@@ -172,20 +176,20 @@ def _measure(image: AcceptedImage) -> dict[str, Any]:
 def _name(values: Sequence[Any]) -> tuple[list[str], dict[str, tuple[float, float]]]:
     """The name of each image's value; and what the names of thirds stand for."""
     values = [None if value != value else value for value in values]  # NaN
-    given = [value for value in values if value is not None]
-    if len({*given}) > MAX_NUMBERS and all(isinstance(value, int | float) for value in given):
-        thirds = np.searchsorted(np.quantile(given, [1 / 3, 2 / 3]), given).tolist()
+    present = [value for value in values if value is not None]
+    if len({*present}) > MAX_NUMBERS and all(isinstance(value, int | float) for value in present):
+        thirds = np.searchsorted(np.quantile(present, [1 / 3, 2 / 3]), present).tolist()
         limits = {}
         for third, name in enumerate(THIRDS):
-            inside = [value for value, at in zip(given, thirds, strict=True) if at == third]
+            inside = [value for value, at in zip(present, thirds, strict=True) if at == third]
             if inside:
                 limits[name] = (min(inside), max(inside))
         names = iter(thirds)
         return [UNKNOWN if value is None else THIRDS[next(names)] for value in values], limits
     texts = [UNKNOWN if value is None else str(value) for value in values]
     counts = Counter(texts)
-    kept = {*sorted(counts, key=lambda text: (-counts[text], text))[:MAX_VALUES]}
-    return [text if text in kept else OTHERS for text in texts], {}
+    frequent = {*sorted(counts, key=lambda text: (-counts[text], text))[:MAX_VALUES]}
+    return [text if text in frequent else OTHERS for text in texts], {}
 
 
 def _slice(
@@ -208,6 +212,6 @@ def _slice(
 
 
 @slice_.chooses
-def _chosen(workload: Workload, pulled: Input, *_: Input) -> Chosen:
+def _dependencies(workload: Workload, pulled: Input, *_: Input) -> Chosen:
     assert isinstance(pulled, Artifact)
     return Chosen(modules=(READERS[pulled.facts["format"]],))

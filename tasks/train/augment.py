@@ -22,13 +22,13 @@ Targets = tuple[tuple[Tensor, float], ...]
 
 
 class Augmentation:
-    """The changes of a training."""
+    """Changes the images of each batch of a training."""
 
     def __init__(self, changes: Augment, sampler: BatchSampler, size: int) -> None:
-        """Imports what they need.
+        """Imports the libraries that the changes need.
 
         Args:
-            changes: Which changes.
+            changes: The changes to make.
             sampler: The sampler of the batches.
             size: Height and width of the images that the network takes.
         """
@@ -105,7 +105,7 @@ def augment(
 
     Args:
         images: uint8 or float32 (N, H, W, C), of this worker's images of a batch.
-        changes: Which changes.
+        changes: The changes to make.
         sampler: The sampler of the batch.
         step: Optimizer steps before this one.
         first: The place of the first of them among the worker's images of the batch.
@@ -117,10 +117,10 @@ def augment(
         return images
     # Drawn for the whole batch: an image's change does not depend on the number of workers.
     random = np.random.default_rng((sampler.seed, AUGMENT, step))
-    whole, rank = (sampler.workers, sampler.share), sampler.rank
+    batch_shape, rank = (sampler.workers, sampler.share), sampler.rank
     part = slice(first, first + len(images))
-    shifts = random.integers(-changes.shift, changes.shift + 1, (2, *whole))[:, rank, part]
-    flips = random.integers(0, 1 + changes.flip, whole)[rank, part]
+    shifts = random.integers(-changes.shift, changes.shift + 1, (2, *batch_shape))[:, rank, part]
+    flips = random.integers(0, 1 + changes.flip, batch_shape)[rank, part]
     _, height, width, _ = images.shape
     y = (np.arange(height) + shifts[0][:, None]).clip(0, height - 1)
     x = (np.arange(width) + shifts[1][:, None]).clip(0, width - 1)
@@ -151,18 +151,18 @@ def mix(
     alphas = [(kind, alpha) for kind, alpha in kinds if alpha is not None]
     kind, alpha = alphas[int(random.integers(len(alphas)))]
     share = random.beta(alpha, alpha)
-    others = torch.from_numpy(random.permutation(len(images))).to(images.device)
+    partners = torch.from_numpy(random.permutation(len(images))).to(images.device)
     pixels = images.float()
     if kind == "mixup":
-        pixels = torch.lerp(pixels[others], pixels, share)
+        pixels = torch.lerp(pixels[partners], pixels, share)
     else:
         pixels = pixels.clone()
         height, width = images.shape[1:3]
         rows, columns = _rectangle(height, width, 1 - share, random)
-        pixels[:, rows, columns] = pixels[others][:, rows, columns]
+        pixels[:, rows, columns] = pixels[partners][:, rows, columns]
         replaced = (rows.stop - rows.start) * (columns.stop - columns.start)
         share = 1 - replaced / (height * width)
-    return pixels, ((labels, share), (labels[others], 1 - share))
+    return pixels, ((labels, share), (labels[partners], 1 - share))
 
 
 def _rectangle(

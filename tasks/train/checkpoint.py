@@ -13,14 +13,14 @@ FOLDER = "checkpoints"
 WORTH_SECONDS = 1.0
 
 
-def save(scratch: Path, step: int, state: dict[str, Any], kept: int) -> None:
+def save(scratch: Path, step: int, state: dict[str, Any], keep: int) -> None:
     """Writes a checkpoint and removes old ones.
 
     Args:
         scratch: A folder that no other training uses.
         step: Optimizer steps so far, more than in the checkpoint before.
         state: Tensors and plain values.
-        kept: How many of the newest there are afterwards.
+        keep: The number of newest checkpoints that are kept.
     """
     import torch
 
@@ -29,7 +29,7 @@ def save(scratch: Path, step: int, state: dict[str, Any], kept: int) -> None:
     partial = folder / "partial"
     torch.save(state, partial)
     partial.replace(folder / f"{step:010d}-{sha256_of(partial)[:16]}.pt")
-    for old in sorted(folder.glob("*.pt"), reverse=True)[kept:]:
+    for old in sorted(folder.glob("*.pt"), reverse=True)[keep:]:
         old.unlink()
 
 

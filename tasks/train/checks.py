@@ -1,7 +1,9 @@
-"""Finds before a training what would fail in it, and says what may surprise.
+"""Finds before a training what would fail in it, and says what may surprise the user.
 
-- a setting that the loop would not follow, or that does not go with another one
-- what this machine lacks
+It finds these faults:
+
+- a setting that the training loop does not use, or that does not go with another setting
+- a GPU or a compiler that this machine lacks
 - a network of the user's that cannot be saved and loaded
 """
 
@@ -119,10 +121,13 @@ def _unfit(workload: Workload) -> Rules:
     changed = train.model_dump(exclude_defaults=True)
     is_custom = workload.model.family == "custom"
     is_divided = workload.scale.strategy == "fsdp" and train.function is None
-    known = "it needs a network of transformers, with a known last layer."
+    requirement = "it needs a network of transformers, with a known last layer."
     frozen = "train.lora does not train these layers; leave one of them out."
     return [
-        *((is_custom and name in changed, f"train.{name}: {known}") for name in OF_KNOWN_PARTS),
+        *(
+            (is_custom and name in changed, f"train.{name}: {requirement}")
+            for name in OF_KNOWN_PARTS
+        ),
         *(
             (train.lora is not None and name in changed, f"train.{name}: {frozen}")
             for name in ("freeze_epochs", "layer_decay")
@@ -156,7 +161,7 @@ def _missing_modules(workload: Workload) -> Rules:
 
 
 def _lacking_on_this_machine(train: Train, scale: Scale) -> Rules:
-    """What is missing: GPUs, or the compiler that `torch.compile` calls."""
+    """The hardware and tools that are missing: GPUs, or the compiler that `torch.compile` calls."""
     gpus = len(gpu_capabilities())
     on_gpu = gpus >= max(scale.workers, 1)
     language, variable, package = ("C", "CC", "gcc") if on_gpu else ("C++", "CXX", "g++")
@@ -176,24 +181,24 @@ def _lacking_on_this_machine(train: Train, scale: Scale) -> Rules:
 
 def lacking_gpus(scale: Scale, gpus: int) -> Iterator[str]:
     """Finds that there are not enough GPUs for a training that requires them."""
-    wanted = max(scale.workers, 1)
-    if gpus < wanted:
+    workers = max(scale.workers, 1)
+    if gpus < workers:
         yield (
-            f"scale.require_gpu: {gpus} GPUs for {wanted} workers. Make scale.workers smaller, or "
+            f"scale.require_gpu: {gpus} GPUs for {workers} workers. Make scale.workers smaller, or "
             "leave require_gpu out to train on CPUs."
         )
 
 
 def notices(job: TrainingJob, start: "Start") -> Iterator[str]:
-    """Says where a training starts, and what its batches and images are otherwise than asked."""
+    """Says where a training starts, and how its batches and images differ from the settings."""
     if start.registered:
         yield f"train starts from the weights of version {start.registered.version.version}."
     if step := checkpoint.newest(job.scratch):
         yield f"train continues at step {step}, from its last checkpoint."
-    wanted = job.hyperparameters.batch_size
-    if job.batch_size < wanted:
+    configured = job.hyperparameters.batch_size
+    if job.batch_size < configured:
         yield (
-            f"train takes batches of {job.batch_size} images: {wanted} cannot be divided among "
+            f"train takes batches of {job.batch_size} images: {configured} cannot be divided among "
             f"{job.scale.workers} workers."
         )
     settings, images = job.settings, open_prepared(job.images).images
@@ -210,7 +215,7 @@ def _rehearse(settings: custom.Settings, shape: tuple[int, int, int], root: Path
     where the model is served, fails before the training.
 
     Raises:
-        ValueError: It cannot, or its answers differ.
+        ValueError: The network cannot do one of these, or its answers differ.
     """
     named = f"the network of {settings.factory}"
     user_code.find(settings.factory, FACTORY, root)
@@ -242,7 +247,7 @@ def _rehearse(settings: custom.Settings, shape: tuple[int, int, int], root: Path
 
 
 def _logits(network: "Network", named: str, shape: tuple[int, int, int]) -> "Tensor":
-    """What a network says of an image."""
+    """The logits of a network for an image."""
     import torch
 
     image = torch.arange(shape[0] * shape[1] * shape[2]).remainder(256).to(torch.uint8)

@@ -1,4 +1,4 @@
-"""What the workers of a training exchange beside gradients; nothing when there is only one."""
+"""Exchanges values between the workers of a training; does nothing if there is only one worker."""
 
 import torch.distributed
 from torch import Tensor, nn
@@ -20,9 +20,9 @@ def of_all_workers(value: Tensor) -> Tensor:
     """The values (workers,) that all workers have of a scalar, in order of their ranks."""
     if not torch.distributed.is_initialized():
         return value[None]
-    found = [torch.empty_like(value) for _ in range(torch.distributed.get_world_size())]
-    torch.distributed.all_gather(found, value)
-    return torch.stack(found)
+    values = [torch.empty_like(value) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(values, value)
+    return torch.stack(values)
 
 
 def value_of_first(number: int) -> int:

@@ -1,7 +1,8 @@
 """Cuts random parts out of training images, as Szegedy et al. (2015) do, and scales them.
 
 Of prepared images they are cut on the training's device; images that are streamed are cut before
-they are scaled (`stream_ingest.py`). Both cut the same parts, but for the margin of the former.
+they are scaled (`stream_ingest.py`). Both cut the same parts, except that prepared images have a
+margin.
 """
 
 from typing import TYPE_CHECKING

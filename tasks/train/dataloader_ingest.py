@@ -1,6 +1,6 @@
 """Loads the images of every batch with PyTorch's `DataLoader`, prepared by Ray Train.
 
-The batches are those of the other ways, in the same order.
+The batches are the same as those of `ingest.py` and `stream_ingest.py`, in the same order.
 """
 
 import signal
@@ -35,7 +35,7 @@ class DataLoaderIngest:
             images: The output of `preprocess`.
             batches: Which images make up each batch.
             memory_gb: Images that fit into it are read once, and stay in memory.
-            processes: How many load images; 0 is the worker itself.
+            processes: The number of processes that load images; with 0, the worker loads them.
         """
         self._batches = batches
         self._rows: list[list[int]] = []  # of each batch that is left of an epoch

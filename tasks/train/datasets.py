@@ -1,4 +1,4 @@
-"""Prepared images as a map-style dataset of PyTorch, for a loop that has a `DataLoader`."""
+"""Gives prepared images as a map-style dataset of PyTorch, for a loop with a `DataLoader`."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How a network is calculated on the device of its training."""
+"""Sets up the device of a training: repeatable results, threads, compilation and precision."""
 
 import os
 from contextlib import AbstractContextManager, nullcontext
@@ -30,11 +30,11 @@ def set_threads(device: torch.device, threads: Literal["auto"] | int | None) -> 
     """Sets the CPU threads of a training.
 
     Args:
-        device: Where it runs.
-        threads: How many; None if GPUs were expected.
+        device: The device of the training.
+        threads: The number of threads; None if GPUs were expected.
 
     Returns:
-        How many there are; None on a GPU.
+        The number of threads; None on a GPU.
     """
     assert threads != "auto", "retrain.params decides it"
     if device.type != "cpu":
@@ -54,10 +54,10 @@ def is_compiled(
 
     Args:
         job: The training.
-        device: Of this worker.
-        network: On the CPU.
-        shape: Of an image.
-        images: How many this worker trains on, over all epochs.
+        device: The device of this worker.
+        network: The network, on the CPU.
+        shape: The shape of an image.
+        images: The number of images that this worker trains on, over all epochs.
     """
     configured = job.hyperparameters.compile
     if configured != "auto":

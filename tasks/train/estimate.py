@@ -39,18 +39,18 @@ CPU_SHARE = {"fp32": 0.7, "bf16": 2.0}
 # FLOP/s of a training on a GPU: about 0.35 of NVIDIA's figures, for those of 2020 and later.
 GPU_FLOPS = {"fp32": 10e12, "bf16": 150e12}
 
-# A training is mentioned from here on.
+# From these limits on, a training is announced with its estimate.
 MANY_SECONDS = 600.0
 MUCH_OF_MEMORY = 0.25
-IMAGES = 1000  # that the time is told for: how many there are is not known yet
+IMAGES = 1000  # the time is given for so many, because the number of images is not known yet
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a training takes.
+    """The estimated size, memory and operations of a training.
 
     Attributes:
-        parameters: How many the network has.
+        parameters: The number of parameters of the network.
         memory: Bytes in each worker, in GPU memory if it trains there. Images that are held in
             memory (`scale.memory_gb`), what `train.lora.dropout` keeps, and the layer that a
             divided network calculates with, are not included.
@@ -67,33 +67,33 @@ class Estimate:
 
 
 def forecast(workload: Workload, project: Project) -> Forecast:
-    """What a training would take, and whether that is more than this machine has.
+    """Predicts what a training takes, and whether this machine has enough memory for it.
 
     The number of images is not known yet, so that the time is for 1,000. The classes are not known
     either, where `checks.labels` does not name them; they hardly matter.
     """
-    found = None if ray_cluster.is_remote() else estimate(workload, project)
-    if found is None:
+    estimated = None if ray_cluster.is_remote() else estimate(workload, project)
+    if estimated is None:
         return Forecast()
     workers, epochs = max(workload.scale.workers, 1), workload.train.epochs
     on_gpu = len(gpu_capabilities()) >= workers
     available = free_gpu_memory() if on_gpu else free_memory() / workers
     excess = says = None
-    if found.memory > available:
-        here = "this machine" if workers == 1 else f"each of {workers} workers on this machine"
-        where = "each GPU" if on_gpu else here
+    if estimated.memory > available:
+        machine = "this machine" if workers == 1 else f"each of {workers} workers on this machine"
+        where = "each GPU" if on_gpu else machine
         excess = (
-            f"train: the training takes {found}, and {where} has {naturalsize(available)} free. "
-            "Wait for what else runs there, or make train.micro_batch, images.size, the model or "
-            "the number of workers on a machine smaller; --force tries it as it is."
+            f"train: the training takes {estimated}, and {where} has {naturalsize(available)} "
+            "free. Wait for what else runs there, or make train.micro_batch, images.size, the "
+            "model or the number of workers on a machine smaller; --force tries it as it is."
         )
-    is_large = found.memory > max(MUCH_OF_MEMORY * available, 2 * PROCESS_BYTES)
+    is_large = estimated.memory > max(MUCH_OF_MEMORY * available, 2 * PROCESS_BYTES)
     precision = workload.train.precision
     on_cpu = 0.0 if on_gpu else cpu_flops() * CPU_SHARE[precision]
-    seconds = IMAGES * found.flops / (on_cpu or workers * GPU_FLOPS[precision])
+    seconds = IMAGES * estimated.flops / (on_cpu or workers * GPU_FLOPS[precision])
     if is_large or seconds * epochs > MANY_SECONDS:
         took = f"{IMAGES:,} images take about {naturaldelta(seconds)}"
-        says = f"train: {found}; {took} in each of {epochs:,} epochs."
+        says = f"train: {estimated}; {took} in each of {epochs:,} epochs."
     return Forecast(says, excess)
 
 
@@ -115,7 +115,7 @@ def estimate(workload: Workload, project: Project) -> Estimate | None:
         return None
     workers = max(workload.scale.workers, 1)
     on_gpu = len(gpu_capabilities()) >= workers
-    parameters = sum(each.numel() for each in network.parameters())
+    parameters = sum(parameter.numel() for parameter in network.parameters())
     network.prefer_attention("cuda" if on_gpu else "cpu", train.precision)
     try:
         flops, activations = measure(network, shape)
@@ -125,9 +125,11 @@ def estimate(workload: Workload, project: Project) -> Estimate | None:
         from tasks.train.network import add_adapters
 
         add_adapters(network, train.lora)
-    held = sum(each.numel() for each in network.parameters())
-    trained = sum(each.numel() for each in network.parameters() if each.requires_grad)
-    state = _state_bytes(train, held, trained) / (
+    stored = sum(parameter.numel() for parameter in network.parameters())
+    trained = sum(
+        parameter.numel() for parameter in network.parameters() if parameter.requires_grad
+    )
+    state = _state_bytes(train, stored, trained) / (
         workers if workload.scale.strategy == "fsdp" else 1
     )
     share = train.micro_batch or train.batch_size // workers
@@ -139,7 +141,7 @@ def estimate(workload: Workload, project: Project) -> Estimate | None:
     )
 
 
-def _state_bytes(train: Train, held: int, trained: int) -> float:
+def _state_bytes(train: Train, stored: int, trained: int) -> float:
     """Bytes of a network's weights, with what is kept for each.
 
     A parameter has its weight, the copy of the best epoch's weights, that of autocast and that of
@@ -147,11 +149,11 @@ def _state_bytes(train: Train, held: int, trained: int) -> float:
     16 bytes in all, as in Rajbhandari et al., 2020, section 3.1, for mixed precision).
     """
     copies = 8 + 4 * bool(train.ema) + 2 * (train.precision == "bf16")
-    return copies * held + (4 + MOMENT_BYTES[train.optimizer]) * trained
+    return copies * stored + (4 + MOMENT_BYTES[train.optimizer]) * trained
 
 
 def measure(network: "Network", shape: tuple[int, ...]) -> tuple[float, float]:
-    """What a training step in fp32 costs for one image.
+    """Measures the operations and the memory of a training step in fp32, for one image.
 
     Args:
         network: On the device `meta`.
@@ -166,11 +168,11 @@ def measure(network: "Network", shape: tuple[int, ...]) -> tuple[float, float]:
     from torch.overrides import TorchFunctionMode
     from torch.utils.flop_counter import FlopCounterMode
 
-    weights = {each.untyped_storage() for each in network.parameters()}
-    kept: set[torch.UntypedStorage] = set()
+    weights = {parameter.untyped_storage() for parameter in network.parameters()}
+    saved: set[torch.UntypedStorage] = set()
 
     def keep(tensor: "torch.Tensor") -> "torch.Tensor":
-        kept.add(tensor.untyped_storage())
+        saved.add(tensor.untyped_storage())
         return tensor
 
     class FusedAttention(TorchFunctionMode):
@@ -181,7 +183,7 @@ def measure(network: "Network", shape: tuple[int, ...]) -> tuple[float, float]:
         ) -> Any:
             if function is not torch.nn.functional.scaled_dot_product_attention:
                 return function(*args, **kwargs or {})
-            kept.update(tensor.untyped_storage() for tensor in args)
+            saved.update(tensor.untyped_storage() for tensor in args)
             with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
                 return function(*args, **kwargs or {})
 
@@ -190,7 +192,7 @@ def measure(network: "Network", shape: tuple[int, ...]) -> tuple[float, float]:
     counter = FlopCounterMode(display=False)
     with saved_tensors_hooks(keep, lambda tensor: tensor), FusedAttention(), counter:
         network.train()(images)
-    sizes = [storage.nbytes() for storage in kept - weights]
+    sizes = [storage.nbytes() for storage in saved - weights]
     return counter.get_total_flops() / count, (sum(sizes) + 2 * max(sizes, default=0)) / count
 
 

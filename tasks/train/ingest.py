@@ -47,8 +47,8 @@ def windows(images: StoredImages, ingest: str, memory_gb: float, batch_size: int
     the same batches.
 
     Args:
-        images: Of the training split.
-        ingest: As the training job has it.
+        images: The images of the training split.
+        ingest: The `ingest` of the training job.
         memory_gb: Memory for images, in 10^9 bytes.
         batch_size: Images of a batch, over all workers.
 
@@ -70,21 +70,21 @@ def sampler(job: TrainingJob, data: Prepared, rank: int, workers: int) -> BatchS
 
     Args:
         job: The training.
-        data: What it trains on.
-        rank: Which worker, from 0.
-        workers: How many there are.
+        data: The prepared images.
+        rank: The rank of the worker, from 0.
+        workers: The number of workers.
     """
-    split, chosen = data.split("train"), job.hyperparameters
+    split, hyperparameters = data.split("train"), job.hyperparameters
     chances = None
-    if chosen.balance == "sampling":
+    if hyperparameters.balance == "sampling":
         chances = class_weights(split.labels, len(data.labels))[split.labels]
     return BatchSampler(
         rows=len(split),
-        size=chosen.batch_size,
-        seed=chosen.seed,
+        size=hyperparameters.batch_size,
+        seed=hyperparameters.seed,
         rank=rank,
         workers=workers,
-        windows=windows(split.images, job.ingest, job.scale.memory_gb, chosen.batch_size),
+        windows=windows(split.images, job.ingest, job.scale.memory_gb, hyperparameters.batch_size),
         chances=chances,
     )
 
@@ -96,13 +96,13 @@ def open_ingest(
     device: "torch.device",
     opened: ExitStack,
 ) -> Any:
-    """What gives a worker the batches of each epoch, as `Ingest` does.
+    """Opens what gives a worker the batches of each epoch: an `Ingest`, or an object like it.
 
     Args:
         job: The training.
-        images: Its split.
+        images: The training split.
         batches: Which images make up each batch.
-        device: Where the batches are needed.
+        device: The device that needs the batches.
         opened: Gets what is to be closed after the training.
     """
     if job.ingest == "stream":
@@ -119,7 +119,7 @@ def cuts(batches: BatchSampler, first: int) -> list[tuple[int, int]]:
     """The windows of an epoch from a batch on; the first of them may be a part of one.
 
     Args:
-        batches: With windows.
+        batches: A sampler with windows.
         first: The first batch, from 0.
 
     Returns:
@@ -138,9 +138,9 @@ class Ingest:
         """Reads the images, if all fit into memory.
 
         Args:
-            split: What to train on.
+            split: The split to train on.
             batches: Which images make up each batch.
-            device: Where the batches are needed.
+            device: The device that needs the batches.
         """
         import numpy as np
 
@@ -202,8 +202,8 @@ def in_order(
     import numpy as np
 
     def read(number: int) -> Batch:
-        some = np.asarray(rows[number * size : (number + 1) * size], np.int64)
-        return _tensor(split.images[some], device), _tensor(split.labels[some], device)
+        batch_rows = np.asarray(rows[number * size : (number + 1) * size], np.int64)
+        return _tensor(split.images[batch_rows], device), _tensor(split.labels[batch_rows], device)
 
     yield from _on_device(read, -(-len(rows) // size), device)
 

@@ -21,9 +21,9 @@ class TrainingJob:
     """The arguments of a training loop. Workers see the same folders as the step that starts them.
 
     Attributes:
-        model: Which network.
-        hyperparameters: How it is trained.
-        scale: On how many workers, and with what memory.
+        model: The settings of the network.
+        hyperparameters: The settings of the training.
+        scale: The settings of the workers and of their memory.
         images: The output of `preprocess`, or of `embed`.
         pulled: The output of `pull`, where `ingest` is `stream`.
         start: The folder of a saved network whose weights it starts from; None for new ones.
@@ -70,7 +70,7 @@ class TrainingJob:
         """Ends a training that is pruned.
 
         Raises:
-            PrunedError: With its history.
+            PrunedError: The training is pruned; the error has its history.
         """
         if end := self.pruned_at(history):
             raise PrunedError(list(history[:end]))
@@ -79,10 +79,10 @@ class TrainingJob:
         """Makes the network as it is before the training; the seed of torch decides its weights.
 
         Args:
-            data: What it will be trained on.
+            data: The images that it will be trained on.
 
         Raises:
-            ValueError: It does not fit the images, or what it starts from is another network.
+            ValueError: The network does not fit the images, or the weights that it starts from.
         """
         with chdir(self.root):
             network = models.build(self.model.family, self.settings, data.shape, len(data.labels))
@@ -94,13 +94,13 @@ class TrainingJob:
         """Writes the trained network to the output, as `models.save` does.
 
         Args:
-            network: With the weights of the best epoch.
-            data: What it was trained on.
+            network: The network with the weights of the best epoch.
+            data: The images that it was trained on.
         """
         with chdir(self.root):
-            whole = models.complete(self.model.family, self.settings, network)
+            complete = models.complete(self.model.family, self.settings, network)
         models.save(
-            whole,
+            complete,
             self.output,
             family=self.model.family,
             settings=self.settings,

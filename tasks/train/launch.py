@@ -46,11 +46,11 @@ def launch(job: TrainingJob) -> dict[str, Any]:
     """Runs the loop on all workers.
 
     Returns:
-        What the loop makes of what the first of them returned.
+        The result of the loop, which it makes from what the first worker returned.
 
     Raises:
         KeyboardInterrupt: At Ctrl-C.
-        ValueError: As the loop does.
+        ValueError: The training loop raised it.
         ray.train.TrainingFailedError: More workers were lost than `scale.max_failures`, or waited
             too long for another one.
     """

@@ -1,4 +1,4 @@
-"""The loss of a batch of training images, and of the validation split."""
+"""Calculates the loss of a batch of training images, and of the validation split."""
 
 from collections.abc import Callable
 from functools import partial
@@ -26,8 +26,8 @@ def loss_function(
     Args:
         hyperparameters: The weights and the label smoothing.
         labels: int64 (rows,), of the training split.
-        classes: How many there are.
-        device: Where it is computed.
+        classes: The number of classes.
+        device: The device on which the loss is computed.
     """
     smoothing = hyperparameters.label_smoothing
     if hyperparameters.balance != "loss":
@@ -49,9 +49,9 @@ def mean_loss(loss_of: Loss, logits: Tensor, targets: Targets) -> Tensor:
     Returns:
         A scalar.
     """
-    (labels, share), *others = targets
+    (labels, share), *rest = targets
     loss = share * loss_of(logits, labels)
-    for labels, share in others:
+    for labels, share in rest:
         loss = loss + share * loss_of(logits, labels)
     return loss
 
@@ -67,9 +67,9 @@ def validate(
 
     Args:
         network: Put into evaluation mode here.
-        split: What to evaluate it on.
-        batches: Which worker this is.
-        at_once: How many images go through the network together.
+        split: The split to evaluate it on.
+        batches: The sampler, which knows the rank of this worker.
+        at_once: The number of images that go through the network together.
         device: The network's device.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Changes a network for its training: adapters, a part of it for each worker, an average of it."""
+"""Changes a network for its training: adds adapters, divides it, and averages its weights."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -58,18 +58,18 @@ def merge_adapters(network: "Network") -> None:
 def update_average(average: nn.Module, network: nn.Module, decay: float, updates: int) -> None:
     """Takes the weights after a step into their average, without waiting for a GPU.
 
-    The first time the average becomes the weights. The statistics of batch norms are always the
+    The first update copies the weights. The statistics of batch norms are always the
     network's own.
 
     Args:
-        average: Another network like it; changed in place.
-        network: After a step.
+        average: A network of the same kind, which is changed in place.
+        network: The network after a step.
         decay: The part of the average that stays. It is less in the first updates,
             (1 + n) / (10 + n) after n of them, as in TensorFlow's `ExponentialMovingAverage`.
-        updates: How many there were before this one.
+        updates: The number of updates before this one.
     """
-    kept = min(decay, (1 + updates) / (10 + updates)) if updates else 0.0
-    take = get_ema_multi_avg_fn(kept)  # type: ignore[no-untyped-call]
+    weight = min(decay, (1 + updates) / (10 + updates)) if updates else 0.0
+    take = get_ema_multi_avg_fn(weight)  # type: ignore[no-untyped-call]
     take(tuple(average.parameters()), tuple(network.parameters()), updates)
     for averaged, current in zip(average.buffers(), network.buffers(), strict=True):
         averaged.copy_(current)
@@ -85,15 +85,17 @@ def divide(network: "Network", device: torch.device, precision: str) -> None:
 
     Args:
         network: On the CPU, with the same weights on each worker.
-        device: Of this worker; GPUs get their parts here.
-        precision: Of the training.
+        device: The device of this worker; GPUs get their parts here.
+        precision: The precision of the training.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
     policy = MixedPrecisionPolicy()
-    if precision == "bf16" and not any(isinstance(each, BATCH_NORMS) for each in network.modules()):
+    if precision == "bf16" and not any(
+        isinstance(module, BATCH_NORMS) for module in network.modules()
+    ):
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
     for unit in (*network.layers(), network):
         fully_shard(unit, mesh=mesh, mp_policy=policy)
@@ -122,8 +124,8 @@ def states_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
 def weights_of(network: nn.Module) -> dict[str, torch.Tensor]:
     """A copy of a network's state on the CPU; of a divided one, for the first worker."""
     return {
-        name: (each.full_tensor() if hasattr(each, "full_tensor") else each).cpu().clone()
-        for name, each in network.state_dict().items()
+        name: (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).cpu().clone()
+        for name, tensor in network.state_dict().items()
     }
 
 

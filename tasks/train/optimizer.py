@@ -29,9 +29,9 @@ def make_optimizer(network: "Network", hyperparameters: Train) -> torch.optim.Op
     depths = network.depths() if hyperparameters.layer_decay < 1 else {}
     deepest = max(depths.values(), default=0)
     groups: dict[tuple[int, bool], list[torch.nn.Parameter]] = {}
-    for name, each in network.named_parameters():
-        if each.requires_grad:
-            groups.setdefault((depths.get(name, 0), each.ndim <= 1), []).append(each)
+    for name, parameter in network.named_parameters():
+        if parameter.requires_grad:
+            groups.setdefault((depths.get(name, 0), parameter.ndim <= 1), []).append(parameter)
     settings: list[dict[str, Any]] = [
         {
             "params": parameters,
@@ -85,23 +85,23 @@ def learning_rate(
 
 
 def _plateaus(losses: Sequence[float], plateau: Plateau) -> int:
-    """How often the losses have stopped to fall."""
-    best, waited, found = float("inf"), 0, 0
+    """Counts how often the losses have stopped falling."""
+    best, waited, plateaus = float("inf"), 0, 0
     for loss in losses:
         if loss < best * (1 - PLATEAU_THRESHOLD):
             best, waited = loss, 0
         else:
             waited += 1
         if waited > plateau.patience:
-            found, waited = found + 1, 0
-    return found
+            plateaus, waited = plateaus + 1, 0
+    return plateaus
 
 
 def clip_gradients(module: torch.nn.Module, largest: float) -> torch.Tensor:
     """Scales the gradients down if their norm, over all parameters, is too large.
 
     Args:
-        module: Its parameters have gradients.
+        module: A network whose parameters have gradients.
         largest: The largest norm allowed; 0 for no limit.
 
     Returns:
@@ -110,10 +110,12 @@ def clip_gradients(module: torch.nn.Module, largest: float) -> torch.Tensor:
     if largest:
         norm = clip_grad_norm_(module.parameters(), largest)
     else:
-        norm = get_total_norm([each.grad for each in module.parameters() if each.grad is not None])
+        norm = get_total_norm(
+            [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+        )
     # Of a network that is divided among workers, each has a part of the norm.
-    whole: torch.Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-    return whole
+    total: torch.Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+    return total
 
 
 def _anneal(start: float, end: float, fraction: float) -> float:

@@ -42,7 +42,7 @@ class Meter:
         """Starts to measure.
 
         Args:
-            scratch: Of the training.
+            scratch: The scratch folder of the training.
             epochs: Epochs of the whole training.
             per_epoch: Optimizer steps of each.
             batch: Images of a step, over all workers.
@@ -72,14 +72,14 @@ class Meter:
 
     def write(self, step: int, loss: float, speed: float, history: Sequence[Epoch]) -> None:
         """Writes the progress of the training, whose speed is in images per second."""
-        done, seconds = step - self._first, monotonic() - self._began
+        steps_done, seconds = step - self._first, monotonic() - self._began
         progress = Progress(
             epoch=min(step // self._per_epoch + 1, self._epochs),
             epochs=self._epochs,
             fraction=step / self._steps,
             images_per_second=speed,
             loss=loss,
-            seconds_left=seconds / done * (self._steps - step) if done else 0.0,
+            seconds_left=seconds / steps_done * (self._steps - step) if steps_done else 0.0,
         )
         write(self._scratch, progress, history)
 
@@ -91,7 +91,7 @@ def followed(
     """Shows and logs what a loop writes, while the training runs and once after it.
 
     Args:
-        scratch: Of the training.
+        scratch: The scratch folder of the training.
         show: Called whenever the progress has changed.
         log: Called from time to time with all epochs so far; called again later if it fails.
 
@@ -103,9 +103,9 @@ def followed(
 
     def take() -> Sequence[Epoch]:
         """Shows what is written; returns the epochs that are over."""
-        written = json.loads(file.read_text(encoding="utf-8"))
-        show(Progress(**written["progress"]))
-        history: Sequence[Epoch] = written["history"]
+        document = json.loads(file.read_text(encoding="utf-8"))
+        show(Progress(**document["progress"]))
+        history: Sequence[Epoch] = document["history"]
         return history
 
     with console.telling_meanwhile(_follow, file, take, log):

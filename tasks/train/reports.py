@@ -2,8 +2,8 @@
 
 With workers, Ray Train copies each reported checkpoint to its storage, calls `Reports` in its
 controller, and gives the last checkpoint back when the function runs again after a kill. Without
-workers, Ray Train runs the function in this process and keeps nothing: `reporting_in_process` does
-the same there.
+workers, Ray Train runs the function in this process and keeps nothing; `reporting_in_process` then
+keeps the checkpoints and calls `Reports` instead.
 """
 
 import json
@@ -48,8 +48,8 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
         self.history: list[dict[str, Any]] = []
         self.best: dict[str, Any] | None = None
         if (file := job.scratch / HISTORY).exists():
-            written = json.loads(file.read_text(encoding="utf-8"))
-            self.history, self.best = written["history"], written["best"]
+            document = json.loads(file.read_text(encoding="utf-8"))
+            self.history, self.best = document["history"], document["best"]
 
     @property
     def best_checkpoint(self) -> Path:
@@ -91,16 +91,20 @@ class Reports(UserCallback):  # type: ignore[misc]  # Ray is not typed
 
     def show_progress(self) -> None:
         """Writes the progress, in which a report is taken for an epoch."""
-        epochs, done, last = self._job.hyperparameters.epochs, len(self.history), self.history[-1]
-        now = Progress(
-            epoch=min(done, epochs),  # whose loss it is
+        epochs, reports, last = (
+            self._job.hyperparameters.epochs,
+            len(self.history),
+            self.history[-1],
+        )
+        current = Progress(
+            epoch=min(reports, epochs),  # whose loss it is
             epochs=epochs,
-            fraction=min(done / epochs, 1.0),
+            fraction=min(reports / epochs, 1.0),
             images_per_second=self._images / last["seconds"],
             loss=last.get("train_loss", last.get("loss")),
-            seconds_left=max(epochs - done, 0) * last["seconds"],
+            seconds_left=max(epochs - reports, 0) * last["seconds"],
         )
-        progress.write(self._job.scratch, now, self.history)
+        progress.write(self._job.scratch, current, self.history)
 
 
 @contextmanager
@@ -118,25 +122,25 @@ def reporting_in_process(job: TrainingJob, reports: Reports, users: ModuleType) 
         return [above / str(entry["epoch"]) for entry in reports.history if entry["checkpoint"]]
 
     def report(metrics: Mapping[str, Any], checkpoint: Any = None, **options: Any) -> None:
-        kept = None
+        copied = None
         if checkpoint:
-            kept = Checkpoint.from_directory(above / str(len(reports.history) + 1))
-            _copy(checkpoint, Path(kept.path))
-        reports.after_report(None, [dict(metrics)], kept)
+            copied = Checkpoint.from_directory(above / str(len(reports.history) + 1))
+            _copy(checkpoint, Path(copied.path))
+        reports.after_report(None, [dict(metrics)], copied)
         _remove_others(above, set(newest()[-job.scale.keep_checkpoints :]))
 
     def get_checkpoint() -> Checkpoint | None:
         return Checkpoint.from_directory(newest()[-1]) if newest() else None
 
-    own = {ray.train.report: report, ray.train.get_checkpoint: get_checkpoint}
+    replacements = {ray.train.report: report, ray.train.get_checkpoint: get_checkpoint}
     replaced = [
         (module, name, value)
         for module in (ray.train, users)
         for name, value in vars(module).items()
-        if any(value is original for original in own)
+        if any(value is original for original in replacements)
     ]
     for module, name, original in replaced:
-        setattr(module, name, own[original])
+        setattr(module, name, replacements[original])
     try:
         yield
     finally:
@@ -149,10 +153,10 @@ def _copy(checkpoint: Checkpoint, folder: Path) -> None:
         shutil.copytree(source, folder, dirs_exist_ok=True)
 
 
-def _remove_others(above: Path, kept: set[Path]) -> None:
+def _remove_others(above: Path, keep: set[Path]) -> None:
     """Removes the folders in a folder that are not kept."""
     for folder in above.glob("*"):
-        if folder not in kept:
+        if folder not in keep:
             shutil.rmtree(folder)
 
 

@@ -17,7 +17,7 @@ SHUFFLE, AUGMENT, NETWORK, CROP = range(4)
 
 @dataclass(frozen=True)
 class Windows:
-    """How an epoch goes through images of which only a part is in memory.
+    """The order of an epoch, if only a part of the images is in memory at a time.
 
     Attributes:
         batches: Batches of a window; their images are in memory together.
@@ -39,9 +39,9 @@ class BatchSampler:
         rows: Images of the training split.
         size: Images of a batch, over all workers.
         seed: The seed of all random choices of the training.
-        rank: Which worker this is, from 0.
-        workers: How many there are.
-        windows: None if all images are in memory.
+        rank: The rank of this worker, from 0.
+        workers: The number of workers.
+        windows: The windows of an epoch; None if all images are in memory.
         chances: float64 (rows,), how likely each image is drawn, to any scale; None when an epoch
             has every image once.
     """

@@ -1,4 +1,4 @@
-"""Which epoch is the best, and when a training ends early; both follow from its history."""
+"""Decides from the history of a training which epoch is the best, and whether it ends early."""
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -35,7 +35,7 @@ def stops_early(history: Sequence[Epoch], choice: Best, rule: EarlyStopping | No
     """Whether a training ends now because it no longer gets better.
 
     Args:
-        history: Its epochs so far.
+        history: The epochs of the training so far.
         choice: The metric, and whether it should be large.
         rule: When a training ends; None if only after its last epoch.
     """
@@ -64,7 +64,7 @@ def pruned_at(history: Sequence[Epoch], choice: Best, bounds: Mapping[int, float
     """The epoch, from 1, at which a trial of a search is ended; None if it is not.
 
     Args:
-        history: Its epochs so far.
+        history: The epochs of the training so far.
         choice: The metric, and whether it should be large.
         bounds: By the number of an epoch, the least that the trial has to have reached then, in the
             terms of `best_so_far`.
@@ -81,5 +81,5 @@ def _signed(epoch: Epoch, choice: Best) -> float:
 
 
 def score(epoch: Epoch, choice: Best) -> tuple[float, float]:
-    """What an epoch is compared by; larger is better."""
+    """The values by which epochs are compared; larger is better."""
     return _signed(epoch, choice), -epoch.get("val_loss", 0.0)

@@ -16,9 +16,9 @@ def find_start(workload: Workload, project: Project, images: Artifact, pulled: A
     trained further: the training starts where the champion's did, and so is the champion's.
 
     Args:
-        workload: Of the run.
+        workload: The workload of the run.
         project: The clone with the registry.
-        images: What the training takes.
+        images: The images or embeddings that it trains on.
         pulled: The output of `pull`.
     """
     if workload.train.init == "new":

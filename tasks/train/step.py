@@ -1,12 +1,13 @@
 """Trains the network with Ray Train, in this process or on workers, and tracks it in MLflow.
 
-- `checks.py` finds faults before a run, and `estimate.py` says what it takes
+- `checks.py` finds faults before a run, and `estimate.py` predicts its memory and time
 - `launch.py` starts the workers; `loops/` has the training loops, of which one is imported, and
   `job.py` their arguments
 - `sampler.py` and `ingest.py` bring the images; `augment.py` changes them
 - `network.py`, `device.py`, `optimizer.py`, `loss.py` and `collective.py` train the network
 - `selection.py` finds the best epoch
-- `checkpoint.py` and `progress.py` keep and show how far it is; `reports.py` does for a function
+- `checkpoint.py` and `progress.py` save and show the progress of the project's own loop, and
+  `reports.py` that of a function of the user's
 """
 
 import hashlib
@@ -85,13 +86,13 @@ def train(
     an entry for each epoch) and `report/mlflow.json`.
 
     Args:
-        model: Which network.
-        hyperparameters: How it is trained.
-        scale: On how many workers.
+        model: The settings of the network.
+        hyperparameters: The settings of the training.
+        scale: The settings of the workers.
         images: The output of `preprocess`, or of `embed`.
-        pulled: That of `pull`; only images that are not prepared are read there.
-        start: Which weights it starts from.
-        workspace: Its scratch holds the checkpoints.
+        pulled: The output of `pull`; only images that are not prepared are read there.
+        start: The weights that it starts from.
+        workspace: The scratch folder in it holds the checkpoints.
 
     Returns:
         As `_facts` does.
@@ -110,7 +111,9 @@ def train(
         try:
             with (
                 console.progress("train") as update,
-                followed(job.scratch, lambda now: update(now.fraction, str(now)), log),
+                followed(
+                    job.scratch, lambda progress: update(progress.fraction, str(progress)), log
+                ),
             ):
                 from tasks.train.launch import launch
 
@@ -150,14 +153,14 @@ def _job(
 
 
 def _parameters(job: TrainingJob) -> dict[str, Any]:
-    """What MLflow has of the workload."""
+    """The parameters that are recorded in MLflow."""
     followed = job.hyperparameters.model_dump(include=used_by(job.hyperparameters))
     named = flatten({"model": job.model.model_dump(), "train": followed})
     return named | {f"scale.{name}": getattr(job.scale, name) for name in SCALE}
 
 
 def _facts(job: TrainingJob, start: "Start", result: dict[str, Any]) -> Facts:
-    """What is known of a training that is over.
+    """The facts about a training that is over.
 
     Returns:
         `weights` (SHA-256 of the weights' file), `parameters` (how many), `numerics` (`precision`,
@@ -215,7 +218,7 @@ def _tracked(
 
 
 @train.chooses
-def _chosen(workload: Workload, images: Artifact, pulled: Artifact, start: "Start") -> Chosen:
+def _dependencies(workload: Workload, images: Artifact, pulled: Artifact, start: "Start") -> Chosen:
     users = modules_of_the_user(workload)
     modules = (module_name(workload.train), f"models.{workload.model.family}", *users)
     if workload.scale.ingest == "dataloader":

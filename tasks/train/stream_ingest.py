@@ -48,7 +48,7 @@ def of_trainer(job: TrainingJob, scaling: "ScalingConfig") -> dict[str, Any]:
 
     Args:
         job: The training.
-        scaling: Its workers.
+        scaling: The workers of the training.
     """
     import ray
     from ray.train import DataConfig
@@ -56,14 +56,14 @@ def of_trainer(job: TrainingJob, scaling: "ScalingConfig") -> dict[str, Any]:
     workers = max(scaling.num_workers, 1)
     cpus = ray.cluster_resources().get("CPU", 1)  # none yet, if it has still to grow
     # A training in this process takes no CPU of Ray's, but it takes as much of the machine's.
-    taken = workers * scaling.resources_per_worker["CPU"] if scaling.num_workers else cpus / 2
-    free = (cpus - taken) / workers
+    used_cpus = workers * scaling.resources_per_worker["CPU"] if scaling.num_workers else cpus / 2
+    free = (cpus - used_cpus) / workers
     tasks = job.scale.data_cpus or max(1, int(free))
-    each = min(1.0, math.floor(free / tasks * CPU_DIGITS) / CPU_DIGITS)
+    cpus_per_task = min(1.0, math.floor(free / tasks * CPU_DIGITS) / CPU_DIGITS)
     store = ray.cluster_resources()["object_store_memory"]
-    held = min(job.scale.memory_gb * 1e9 / 2, store / 2 / workers)
+    store_bytes = min(job.scale.memory_gb * 1e9 / 2, store / 2 / workers)
     datasets: dict[str, Callable[[], Dataset]] = {
-        _name(rank): partial(_dataset, job, rank, workers, tasks, each, held)
+        _name(rank): partial(_dataset, job, rank, workers, tasks, cpus_per_task, store_bytes)
         for rank in range(workers)
     }
     # Ray Train calls the functions whenever it starts the workers, also after one was lost.
@@ -74,8 +74,8 @@ def arriving(split: PreparedSplit, rank: int) -> "ArrivingImages":
     """The training images of a worker, which Ray Data decodes.
 
     Args:
-        split: With images that are not prepared.
-        rank: Of the worker.
+        split: A split with images that are not prepared.
+        rank: The rank of the worker.
     """
     from ray.train import get_dataset_shard
 
@@ -91,7 +91,7 @@ class ArrivingImages:
         Args:
             shard: The worker's dataset.
             shape: Height, width and channels of every image.
-            rows: How many images the split has.
+            rows: The number of images of the split.
         """
         self.shape, self._rows = shape, rows
         self.bytes_per_image: float = math.prod(shape)
@@ -118,12 +118,14 @@ class ArrivingImages:
         images = np.empty((len(rows), *self.shape), np.uint8)
         filled = 0
         while filled < len(rows):
-            some, which = self._rest or next(self._blocks)
-            count = min(len(which), len(rows) - filled)
-            assert np.array_equal(which[:count], rows[filled : filled + count]), "another order"
-            images[filled : filled + count] = some[:count]
+            block, block_rows = self._rest or next(self._blocks)
+            count = min(len(block_rows), len(rows) - filled)
+            assert np.array_equal(block_rows[:count], rows[filled : filled + count]), (
+                "another order"
+            )
+            images[filled : filled + count] = block[:count]
             filled += count
-            self._rest = (some[count:], which[count:]) if count < len(which) else None
+            self._rest = (block[count:], block_rows[count:]) if count < len(block_rows) else None
         return images
 
     def close(self) -> None:
@@ -156,17 +158,17 @@ def _blocks(shard: "DataIterator") -> "Generator[tuple[NDArray[np.uint8], NDArra
 
 
 def _dataset(
-    job: TrainingJob, rank: int, workers: int, tasks: int, cpus: float, held: float
+    job: TrainingJob, rank: int, workers: int, tasks: int, cpus: float, store_bytes: float
 ) -> "Dataset":
     """The dataset of one worker, from the step of the last checkpoint on.
 
     Args:
         job: The training.
-        rank: Which worker.
-        workers: How many there are.
-        tasks: How many decode images at once.
-        cpus: Of each task.
-        held: Bytes of decoded images in the object store.
+        rank: The rank of the worker.
+        workers: The number of workers.
+        tasks: The number of tasks that decode images at once.
+        cpus: The CPUs of each task.
+        store_bytes: Bytes of decoded images in the object store.
     """
     connect()
     from ray.data import ExecutionResources, TaskPoolStrategy, from_items
@@ -181,7 +183,7 @@ def _dataset(
     context.target_max_block_size = BLOCK_BYTES
     context.raise_original_map_exception = True
     context.execution_options.resource_limits = ExecutionResources.for_limits(
-        object_store_memory=held
+        object_store_memory=store_bytes
     )
     return source.map_batches(
         partial(_decode, described),
@@ -219,8 +221,8 @@ def _decode(described: bytes, items: "dict[str, NDArray[np.int64]]") -> Iterator
         decoded = images.decode(rows, parts)
         count = max(1, BLOCK_BYTES // math.prod(images.shape))
         for place in range(0, len(rows), count):
-            some = rows[place : place + count]
-            yield {"image": np.stack([*islice(decoded, len(some))]), "row": some}
+            chunk = rows[place : place + count]
+            yield {"image": np.stack([*islice(decoded, len(chunk))]), "row": chunk}
 
 
 @lru_cache(maxsize=1)
@@ -238,7 +240,8 @@ def _window(
 ) -> "tuple[NDArray[np.int64], NDArray[np.float64] | None]":
     """The rows of a worker in a window, int64 (rows,), ascending.
 
-    And the parts that are cut out of them, float64 (rows, 4); None without `augment.crop`.
+    The second value has the parts that are cut out of them, float64 (rows, 4); None without
+    `augment.crop`.
     """
     import numpy as np
 

@@ -34,10 +34,12 @@ def ending_elsewhere(
 
     def training(varied: Workload, trial: TrialContext) -> tuple[Artifact, bool]:
         store, planned = Store(run.project.store), plan(train, varied, inputs)
-        there = replace(run, trial=trial)
+        run_context = replace(run, trial=trial)
         hours, check = train.limit(varied), Verifier(store).check
         with store.lock(train.name, planned.key), ends_process(hours):
-            return get_or_run(store, train, planned, varied, inputs, there, check, refresh=refresh)
+            return get_or_run(
+                store, train, planned, varied, inputs, run_context, check, refresh=refresh
+            )
 
     return ending(training, workload, run.project, values, context)
 
@@ -55,7 +57,7 @@ def ending(
         training: Runs the step `train`; returns its output, and whether the store had it.
         workload: The workload of the search.
         project: The clone.
-        values: Those of the trial.
+        values: The parameters of the trial.
         context: What the training is told of the search.
     """
     choice, began = workload.train.best, monotonic()
@@ -65,7 +67,7 @@ def ending(
         varied = vary(workload, values)
         if faults := [*train.check(varied, project)]:
             raise UsageError(" ".join(faults))
-        # One that has finished all its epochs is compared by its result.
+        # A trial that has finished all its epochs is compared by its result.
         bounds = {n: bound for n, bound in context.bounds.items() if n < varied.train.epochs}
         artifact, cached = training(varied, replace(context, bounds=bounds))
         text = (artifact.folder / REPORT / "history.json").read_text(encoding="utf-8")
@@ -78,7 +80,7 @@ def ending(
         raise
     except Exception as error:
         reason, state = message_of(error), FAILED
-    known = [epoch for epoch in history if choice.metric in epoch]
-    best = max(known, key=lambda epoch: score(epoch, choice), default=None)
+    reported = [epoch for epoch in history if choice.metric in epoch]
+    best = max(reported, key=lambda epoch: score(epoch, choice), default=None)
     reached, seconds = best_so_far(history, choice), round(monotonic() - began, 3)
     return Ending(state, best, reached, reason, cached, seconds)

@@ -1,10 +1,10 @@
 """Finds images that look the same: by fingerprints, compared in bulk, and then by their pixels.
 
-The fingerprint has 63 bits: it is the perceptual hash of C. Zauner, Implementation and
-Benchmarking of Perceptual Image Hash Functions (2010), section 3.2.1, with the sign of each
-coefficient for its comparison with the median: the discrete cosine transform of the grey image, its
-8 x 8 lowest frequencies without the mean. The package ImageHash takes 70 to 430 µs for an image of
-32 x 32 that is read and inspected in 35; this takes 3.
+The fingerprint has 63 bits: it is the perceptual hash of C. Zauner, Implementation and Benchmarking
+of Perceptual Image Hash Functions (2010), section 3.2.1, with the sign of each coefficient for its
+comparison with the median: the discrete cosine transform of the grey image, its 8 x 8 lowest
+frequencies without the mean. The package ImageHash takes 70 to 430 µs for an image of 32 x 32 that
+is read and inspected in 35; this takes 3.
 
 Of pairs of different photos, one in ten million differs in 3 bits or less; of handwritten digits,
 which are strokes on an empty page, seventy-five in a million do. So the thumbnails of such a pair
@@ -88,60 +88,60 @@ def near_duplicates(
     """For each image, one of a higher rank that looks the same.
 
     Args:
-        prints: int64 (N,), their fingerprints; 0 looks like nothing.
+        prints: int64 (N,), the fingerprints of the images; 0 is never a match.
         ranks: int64 (N,), of the images' splits.
-        thumbnails: Of the images.
+        thumbnails: A function that gives the thumbnails of images.
 
     Returns:
         int64 (N,), the index of the image found, or -1.
     """
-    others = np.full(len(prints), -1)
-    known = np.flatnonzero(prints)
+    matches = np.full(len(prints), -1)
+    candidates = np.flatnonzero(prints)
     for rank in np.unique(ranks)[:-1]:
-        lower, higher = known[ranks[known] == rank], known[ranks[known] > rank]
-        for one, other in _near(prints, lower, higher):
-            left = others[one] < 0
-            one, other = one[left], other[left]
-            same = _look_the_same(one, other, thumbnails)
-            others[one[same]] = other[same]
-    return others
+        lower, higher = candidates[ranks[candidates] == rank], candidates[ranks[candidates] > rank]
+        for lefts, rights in _near(prints, lower, higher):
+            unmatched = matches[lefts] < 0
+            lefts, rights = lefts[unmatched], rights[unmatched]
+            alike = _look_the_same(lefts, rights, thumbnails)
+            matches[lefts[alike]] = rights[alike]
+    return matches
 
 
 def look_alikes(prints: NDArray[np.int64], thumbnails: Thumbnails) -> NDArray[np.int64]:
     """Pairs of images that look the same, enough of them to connect all that do.
 
     Args:
-        prints: int64 (N,), their fingerprints; 0 looks like nothing.
-        thumbnails: Of the images.
+        prints: int64 (N,), the fingerprints of the images; 0 is never a match.
+        thumbnails: A function that gives the thumbnails of images.
 
     Returns:
         int64 (2, P), the indices of the images.
     """
-    known = np.flatnonzero(prints)
+    candidates = np.flatnonzero(prints)
     pairs = [np.empty((2, 0), np.int64)]
-    for one, other in _near(prints, known, known):
-        same = _look_the_same(one, other, thumbnails)
-        pairs.append(np.stack([one[same], other[same]]))
+    for lefts, rights in _near(prints, candidates, candidates):
+        alike = _look_the_same(lefts, rights, thumbnails)
+        pairs.append(np.stack([lefts[alike], rights[alike]]))
     return np.concatenate(pairs, axis=1)
 
 
 def _look_the_same(
-    one: NDArray[np.int64], other: NDArray[np.int64], thumbnails: Thumbnails
+    lefts: NDArray[np.int64], rights: NDArray[np.int64], thumbnails: Thumbnails
 ) -> NDArray[np.bool_]:
     """Whether the thumbnails of pairs agree, but for their brightness and contrast."""
-    same = np.empty(len(one), bool)
-    for first in range(0, len(one), _PAIRS):
+    alike = np.empty(len(lefts), bool)
+    for first in range(0, len(lefts), _PAIRS):
         part = slice(first, first + _PAIRS)
-        pair = np.stack([thumbnails(one[part]), thumbnails(other[part])]).astype(np.float32)
+        pair = np.stack([thumbnails(lefts[part]), thumbnails(rights[part])]).astype(np.float32)
         pair -= pair.mean(axis=2, keepdims=True)
         contrast = pair.std(axis=2, keepdims=True).clip(1)
         a, b = pair * (contrast.mean(axis=0) / contrast)
-        same[part] = np.abs(a - b).max(axis=1) <= LARGEST
-    return same
+        alike[part] = np.abs(a - b).max(axis=1) <= LARGEST
+    return alike
 
 
 def _near(
-    prints: NDArray[np.int64], of: NDArray[np.int64], among: NDArray[np.int64]
+    prints: NDArray[np.int64], images: NDArray[np.int64], among: NDArray[np.int64]
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Pairs of images whose fingerprints differ in a few bits, of a part of the pairs at a time.
 
@@ -152,20 +152,20 @@ def _near(
 
     Args:
         prints: int64 (N,), the fingerprints of all images.
-        of: int64, the indices of the first images of the pairs.
+        images: int64, the indices of the first images of the pairs.
         among: int64, those of the second images.
     """
     bits = prints.view(np.uint64)
     for turn in range(0, 64, 16):
         turned = (bits << np.uint64(turn)) | (bits >> np.uint64(-turn % 64))
         ordered = among[np.argsort(turned[among], kind="stable")]
-        places = np.searchsorted(turned[ordered], turned[of])
+        places = np.searchsorted(turned[ordered], turned[images])
         for distance in range(-NEIGHBOURS, NEIGHBOURS):
             place = places + distance
             inside = (place >= 0) & (place < len(ordered))
-            one, other = of[inside], ordered[place[inside]]
-            near = (np.bitwise_count(bits[one] ^ bits[other]) <= BITS) & (one != other)
-            yield one[near], other[near]
+            lefts, rights = images[inside], ordered[place[inside]]
+            near = (np.bitwise_count(bits[lefts] ^ bits[rights]) <= BITS) & (lefts != rights)
+            yield lefts[near], rights[near]
 
 
 def _grey(images: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -193,9 +193,9 @@ def _thumbnails(grey: NDArray[np.float32]) -> NDArray[np.uint8]:
 @lru_cache
 def _scaling(length: int) -> NDArray[np.float32]:
     """The weights of an axis's pixels in each of a thumbnail, float32 (16, length)."""
-    one = Image.fromarray(np.eye(length, dtype=np.float32))
+    identity = Image.fromarray(np.eye(length, dtype=np.float32))
     side = math.isqrt(THUMBNAIL)
-    return np.asarray(one.resize((length, side), Image.Resampling.BICUBIC))
+    return np.asarray(identity.resize((length, side), Image.Resampling.BICUBIC))
 
 
 @lru_cache

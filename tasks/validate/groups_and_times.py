@@ -1,6 +1,7 @@
-"""Finds what the user tells of each image for its split: its group, and when it was taken.
+"""Reads the group of each image, and the time when it was taken; both may decide its split.
 
-Each is a column of the user's own, or is found in the image's name by a regular expression.
+The values are in a column of the user's own, or a regular expression finds them in the image's
+name.
 """
 
 import re

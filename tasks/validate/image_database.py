@@ -74,9 +74,9 @@ class ImageDatabase:
         """Adds images, which are numbered in the order in which they are added.
 
         Args:
-            images: As a file of the scan has them.
-            groups: The group of each; None for one that is in none.
-            times: When each was taken.
+            images: The images, as a file of the scan has them.
+            groups: The group of each image; None for an image without a group.
+            times: The time when each image was taken; None where it is not known.
         """
         rows = (
             row
@@ -97,7 +97,7 @@ class ImageDatabase:
             self._thumbnails.writelines(thumbnail or nothing for thumbnail in batch.to_pylist())
 
     def _thumbnails_of(self, numbers: NDArray[np.int64]) -> Thumbnails:
-        """What gives the thumbnails of images, by their places among the numbers of all."""
+        """A function that gives the thumbnails of images, by their places in `numbers`."""
         self._thumbnails.flush()
         every = np.memmap(self._thumbnails.name, np.uint8, "r").reshape(-1, THUMBNAIL)
         return lambda places: every[numbers[places]]
@@ -105,7 +105,8 @@ class ImageDatabase:
     def tie(self, near_duplicates: bool) -> None:
         """Sets `tie` of the images that decode: a number that is the same for those of one split.
 
-        That is the same pixels, and the same group; and what is connected by such images.
+        Images with the same pixels or the same group get the same number, and so do images that are
+        connected through such images.
 
         Args:
             near_duplicates: Whether images that look the same are tied, too.
@@ -113,11 +114,11 @@ class ImageDatabase:
         self._change("UPDATE images SET tie = code(pixels) WHERE pixels IS NOT NULL")
         if not (near_duplicates or self.number("SELECT COUNT(member) FROM images")):
             return
-        found = self._database.execute(
+        selected = self._database.execute(
             "SELECT image, tie, member IS NOT NULL, COALESCE(member, 0), fingerprint FROM images"
             " WHERE tie IS NOT NULL"
         )
-        rows = np.fromiter(map(tuple, found), np.dtype((np.int64, 5)))
+        rows = np.fromiter(map(tuple, selected), np.dtype((np.int64, 5)))
         numbers, ties, has_group, groups, prints = rows.T
         pairs = [equal(ties), np.flatnonzero(has_group)[equal(groups[has_group == 1])]]
         if near_duplicates:
@@ -153,18 +154,18 @@ class ImageDatabase:
         Sets `near_duplicate`, the number of that image, and `near_duplicate_in`, its split. The
         images that `find_shared` has found are left out.
         """
-        found = self._database.execute(
+        selected = self._database.execute(
             "SELECT image, fingerprint, rank FROM images WHERE error IS NULL AND also_in IS NULL"
         )
-        numbers, prints, ranks = np.fromiter(map(tuple, found), np.dtype((np.int64, 3))).T
-        others = near_duplicates(prints, ranks, self._thumbnails_of(numbers))
-        places = np.flatnonzero(others >= 0)
+        numbers, prints, ranks = np.fromiter(map(tuple, selected), np.dtype((np.int64, 3))).T
+        matches = near_duplicates(prints, ranks, self._thumbnails_of(numbers))
+        places = np.flatnonzero(matches >= 0)
         with self._database:
             self._database.executemany(
                 "UPDATE images SET near_duplicate = ?, near_duplicate_in = ? WHERE image = ?",
                 (
-                    (int(numbers[other]), SPLITS[ranks[other]], int(numbers[place]))
-                    for place, other in zip(places, others[places], strict=True)
+                    (int(numbers[match]), SPLITS[ranks[match]], int(numbers[place]))
+                    for place, match in zip(places, matches[places], strict=True)
                 ),
             )
 
@@ -247,13 +248,13 @@ CREATE VIEW near_duplicates AS
 """
 
 
-def _in_later_split(column: str, shared: str, others: str = "TRUE") -> str:
+def _in_later_split(column: str, shared: str, condition: str = "TRUE") -> str:
     """SQL that sets a column to the last split (train, val, test) that shares a value."""
     return (
         f"UPDATE images SET {column} = iif(last = 2, 'test', 'val')"
         f" FROM (SELECT {shared} AS value, MAX(rank) AS last FROM images"
         f"  WHERE {shared} IS NOT NULL GROUP BY {shared} HAVING last > MIN(rank))"
-        f" WHERE {shared} = value AND rank < last AND {others}"
+        f" WHERE {shared} = value AND rank < last AND {condition}"
     )
 
 

@@ -1,7 +1,7 @@
 """Decodes every image once, in a plan of Ray Data, and writes what it finds to disk.
 
-It inspects the units of the data and writes a Parquet file about each; nothing comes back to the
-driver. The files remain after a kill, and the next run inspects only the units without one.
+Each unit of the data is inspected, and a Parquet file about it is written; nothing comes back to
+the driver. The files remain after a kill, and the next run inspects only the units without one.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ def scan_units(source: RawDataset, folder: Path, with_times: bool = False) -> li
 
     Args:
         source: The data.
-        folder: Where the files go.
+        folder: The folder of the files.
         with_times: Whether to look for the times in the images' EXIF data.
 
     Returns:

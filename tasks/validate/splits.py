@@ -1,16 +1,16 @@
 """Assigns images to the splits that the data's names do not define.
 
 A missing split is taken out of the training images, or out of all images if the data has no splits
-at all. What is divided are ties: images that stay together. Those with the same pixels are one, and
-so are all of a group (`data.group`).
+at all. Images that have to stay together form a tie: those with the same pixels, and those of the
+same group (`data.group`). Whole ties are assigned to a split.
 
-Each tie has a place, a number from 0 to 1 that its name decides: of an image the digest of its
-pixels, of a group its value. Test are the ties with places below `data.split.test`, val the next
-ones. In a class that has too few in one of them, the next in order of their places follow. So no
-tie of a class moves from train to val or to test when images are added, whatever they are: those
-that are held out for lack of others give their place up for lower ones, and fall back. (Shares that
-are exact in each class cannot have this property: they move a few images both ways each time.) The
-exception is a class all of whose ties would be held out: the last of them are its training images.
+Each tie has a place, a number from 0 to 1 that follows from the digest of its pixels, or from the
+value of its group. Ties with places below `data.split.test` are test, and the next ones are val. If
+a class then has too few ties in test or val, the ties with the next places are added. So no tie
+moves from train to val or test when images are added; a tie that was held out only because its
+class had too few may move back to train. (Exact shares in each class could not guarantee this: they
+would move a few images both ways each time.) The exception is a class whose ties would all be held
+out: the last of them are used for training.
 
 With `data.time`, the newest images are test and those before them val, whatever their classes.
 """
@@ -83,7 +83,7 @@ def assign_splits(
     """Sets `split` of the images where the data's names define none.
 
     Args:
-        database: With the table `images`.
+        database: A database with the table `images`.
         fractions: How much of these images `val` and `test` get.
         checks: How many images of a class a split should have, where there are three times as many.
         by_time: Whether their times decide.
@@ -118,8 +118,8 @@ def code(text: str) -> int:
 
 def equal(values: NDArray[np.int64]) -> NDArray[np.int64]:
     """Pairs (2, P) of the indices of equal values, enough of them to connect all that are equal."""
-    _, first, which = np.unique(values, return_index=True, return_inverse=True)
-    return np.stack([np.arange(len(values)), first[which]])
+    _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+    return np.stack([np.arange(len(values)), first[inverse]])
 
 
 def connect(pairs: NDArray[np.int64], names: NDArray[np.int64]) -> NDArray[np.int64]:

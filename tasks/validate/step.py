@@ -206,10 +206,10 @@ def _lacking(finding: "Finding", table: str, key: str, database: ImageDatabase) 
 
 
 def _line(finding: "Finding", examples: Sequence[str]) -> str:
-    more = finding.failed - len(examples)
+    hidden = finding.failed - len(examples)
     return (
         f"- {finding.rule.fault}: {finding.failed:,} of {finding.rows:,}: "
-        f"{', '.join(examples)}{f', and {more:,} more' if more else ''}"
+        f"{', '.join(examples)}{f', and {hidden:,} more' if hidden else ''}"
     )
 
 
@@ -224,7 +224,7 @@ def _reject(lines: Sequence[str], workspace: Workspace) -> str:
 
 
 @validate.chooses
-def _chosen(workload: Workload, pulled: Artifact) -> Chosen:
+def _dependencies(workload: Workload, pulled: Artifact) -> Chosen:
     return Chosen(modules=(READERS[pulled.facts["format"]],))
 
 

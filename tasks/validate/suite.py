@@ -47,9 +47,9 @@ class Finding:
 
     Attributes:
         rule: The rule.
-        number: Its index among the rules of its table.
-        rows: How many rows the table has.
-        failed: How many of them failed.
+        number: The index of the rule among the rules of its table.
+        rows: The number of rows of the table.
+        failed: The number of rows that failed.
         query: Selects the key of those that failed, among others.
     """
 
@@ -93,7 +93,7 @@ def image_rules(checks: Checks) -> list[Rule]:
 
 
 def _shared_rules(checks: Checks) -> list[Rule]:
-    """What is expected of each image beside the others."""
+    """What is expected of each image in relation to the other images."""
     return [
         Rule(
             "images that a split held out from theirs has too",
@@ -194,9 +194,9 @@ class SuiteRunner:
         """Checks one table.
 
         Args:
-            table: Its name; it is checked once.
+            table: The name of the table; each table is checked once.
             key: The column whose values are distinct.
-            rules: With distinct expectations.
+            rules: Rules with distinct expectations.
 
         Returns:
             The rules that failed, in their order.
@@ -220,12 +220,12 @@ class SuiteRunner:
         results = {result.expectation_config.notes: result for result in outcome.results}
         findings = []
         for number, rule in enumerate(rules):
-            found = results[rule.fault]
-            if not found.success:
+            result = results[rule.fault]
+            if not result.success:
                 # Absent if the expectation itself raised; the result then has its traceback.
-                assert "unexpected_index_query" in found.result, found.exception_info
-                query = found.result["unexpected_index_query"].rstrip(";")
-                counts = (found.result["element_count"], found.result["unexpected_count"])
+                assert "unexpected_index_query" in result.result, result.exception_info
+                query = result.result["unexpected_index_query"].rstrip(";")
+                counts = (result.result["element_count"], result.result["unexpected_count"])
                 findings.append(Finding(rule, number, *counts, query))
         return findings
 

@@ -1,8 +1,8 @@
 """The training loops: the project's own, and the one around a function of the user's.
 
-The loop is imported by its name, so that the code of the other one does not belong to the step's.
-A loop has `work`, which runs on each worker; `callbacks` for Ray Train; and `finish`, which makes
-of what the first worker returned what the step needs.
+The loop is imported by its name, so that the code of the other one does not belong to the step's. A
+loop has `work`, which runs on each worker; `callbacks` for Ray Train; and `finish`, which makes of
+what the first worker returned what the step needs.
 """
 
 from importlib import import_module
@@ -27,8 +27,8 @@ def loop_of(hyperparameters: Train) -> Any:
 
 def used_by(hyperparameters: Train) -> set[str]:
     """The parameters of the section `train` that a training's loop follows."""
-    own = set(Train.model_fields) - {"function", "arguments"}
-    return USED_BY_FUNCTION if hyperparameters.function else own
+    used_by_own_loop = set(Train.model_fields) - {"function", "arguments"}
+    return USED_BY_FUNCTION if hyperparameters.function else used_by_own_loop
 
 
 def modules_of_the_user(workload: Workload) -> list[str]:

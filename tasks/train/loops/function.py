@@ -42,7 +42,7 @@ WRAPPED = re.compile(r"^((module|_orig_mod)\.)+|\b(_orig_mod|_checkpoint_wrapped
 
 
 def callbacks(job: TrainingJob) -> list[Reports]:
-    """What Ray Train's controller calls: it keeps what is reported."""
+    """The callbacks for Ray Train's controller: they keep what is reported."""
     return [Reports(job)]
 
 
@@ -54,7 +54,7 @@ def work(job: TrainingJob) -> dict[str, Any]:
 
     Raises:
         PrunedError: The training is a trial of a search, which ends it.
-        ValueError: The function failed in a way that another try would not mend.
+        ValueError: The function failed, and another try would not help.
     """
     named = job.hyperparameters.function
     assert named is not None
@@ -78,7 +78,7 @@ def _call(function: Callable[..., Any], config: dict[str, Any], named: str) -> N
     """Calls the function.
 
     Raises:
-        ValueError: It failed in a way that another try would not mend.
+        ValueError: The function failed, and another try would not help.
     """
     try:
         function(config)
@@ -116,7 +116,7 @@ def finish(job: TrainingJob, result: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         job: The training.
-        result: Of the first worker.
+        result: What the function `work` returned on the first worker.
 
     Returns:
         `history` (what was reported), `best` (the best report), `parameters` (how many) and
@@ -167,12 +167,12 @@ def _save(job: TrainingJob, checkpoint: Path) -> int:
     """
     data = open_prepared(job.images)
     network = job.build(data)
-    own = {_plain(name): value for name, value in network.classifier.state_dict().items()}
+    state = {_plain(name): value for name, value in network.classifier.state_dict().items()}
     for path in sorted(path for path in checkpoint.rglob("*") if path.suffix in SUFFIXES):
         for weights in _state_dicts(path):
-            if _fit(weights, own):
+            if _fit(weights, state):
                 for name, value in weights.items():
-                    own[name].copy_(value)
+                    state[name].copy_(value)
                 job.save(network, data)
                 return sum(parameter.numel() for parameter in network.parameters())
     raise ValueError(
@@ -185,12 +185,12 @@ def _plain(name: str) -> str:
     return WRAPPED.sub("", name)
 
 
-def _fit(weights: Mapping[str, Any], own: Mapping[str, Any]) -> bool:
+def _fit(weights: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
     """Whether weights are all of a network's; of tied ones, one is enough."""
-    shapes = {name: value.shape for name, value in own.items()}
-    given = {own[name].data_ptr() for name in weights.keys() & own.keys()}
+    shapes = {name: value.shape for name, value in state.items()}
+    pointers = {state[name].data_ptr() for name in weights.keys() & state.keys()}
     return all(value.shape == shapes.get(name) for name, value in weights.items()) and all(
-        name in weights or value.data_ptr() in given for name, value in own.items()
+        name in weights or value.data_ptr() in pointers for name, value in state.items()
     )
 
 
@@ -203,7 +203,7 @@ def _state_dicts(path: Path) -> Iterator[dict[str, Any]]:
             content = torch.load(path, map_location="cpu", weights_only=True)
         except Exception:  # a file of another kind, or with objects that are not read
             return
-    held = [content, *content.values()] if isinstance(content, Mapping) else []
-    for state in held:
+    candidates = [content, *content.values()] if isinstance(content, Mapping) else []
+    for state in candidates:
         if isinstance(state, Mapping) and all(torch.is_tensor(value) for value in state.values()):
             yield {_plain(str(name)): value for name, value in state.items()}

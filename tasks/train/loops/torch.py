@@ -31,12 +31,12 @@ STEPS_BETWEEN_CHECKS = 50  # for numbers that are not finite, which wait until t
 
 
 def callbacks(job: TrainingJob) -> list[Any]:
-    """What Ray Train's controller calls: nothing, because this loop has its own checkpoints."""
+    """The callbacks for Ray Train's controller: none, as this loop writes its own checkpoints."""
     return []
 
 
 def finish(job: TrainingJob, result: dict[str, Any]) -> dict[str, Any]:
-    """What the first worker returned, which has saved the network itself."""
+    """Returns what the first worker returned; that worker has already saved the network."""
     return result
 
 
@@ -139,7 +139,7 @@ class Training:
         self.unfrozen: list[torch.nn.Parameter] = []  # of the backbone, after `freeze_epochs`
         if self.hyperparameters.freeze_epochs:
             backbone = self.network.backbone.parameters()
-            self.unfrozen = [each for each in backbone if each.requires_grad]
+            self.unfrozen = [parameter for parameter in backbone if parameter.requires_grad]
         self.average = deepcopy(self.network) if self.hyperparameters.ema else None
         newest = collective.value_of_first(checkpoint.newest(self.job.scratch))
         if before := checkpoint.load(self.job.scratch, newest):
@@ -147,7 +147,7 @@ class Training:
         self.module = self._wrap()
 
     def _go_on(self, before: Mapping[str, Any]) -> None:
-        """Takes the state of a checkpoint over."""
+        """Continues with the state of a checkpoint."""
         changes.restore(self.network, self.optimizer, before)
         if self.average:
             self.average.load_state_dict(before["average"])
@@ -166,8 +166,8 @@ class Training:
             "best": self.best,
         }
         if self.rank == 0:
-            kept = self.job.scale.keep_checkpoints
-            checkpoint.save(self.job.scratch, self.step, state, kept)
+            keep = self.job.scale.keep_checkpoints
+            checkpoint.save(self.job.scratch, self.step, state, keep)
         self.saved = monotonic()
 
     @property
@@ -193,7 +193,7 @@ class Training:
         return len(self.history) < self.hyperparameters.freeze_epochs
 
     def _wrap(self) -> torch.nn.Module:
-        """What the training calls: the network; with several workers, inside DDP.
+        """The module that the training calls: the network, inside DDP if there are several workers.
 
         DDP knows only the parameters that have gradients when it is made. The families leave out
         those that no gradient reaches; in a network of the user's, DDP looks for them.
@@ -290,7 +290,7 @@ class Training:
                 network, self.val, self.batches, self.at_once, self.device
             )
         self._check_finite(val_loss)
-        this: dict[str, Any] = {
+        entry: dict[str, Any] = {
             "epoch": len(self.history) + 1,
             "train_loss": float(collective.sum_over_workers(self.loss_sum))
             / self.workers
@@ -302,10 +302,10 @@ class Training:
             "seconds": monotonic() - self.ended,  # includes the checkpoint of the epoch before
         }
         self.ended = monotonic()
-        self.history.append(this)
+        self.history.append(entry)
         best = self.best["epoch"] if self.best else None
-        if is_better(this, best, self.hyperparameters.best):
-            self.best = {"epoch": dict(this), "weights": changes.weights_of(network)}
+        if is_better(entry, best, self.hyperparameters.best):
+            self.best = {"epoch": dict(entry), "weights": changes.weights_of(network)}
         self.loss_sum.zero_()
         worth = min(checkpoint.WORTH_SECONDS, self.job.scale.checkpoint_seconds)
         if collective.value_of_first(monotonic() - self.saved > worth or self.is_over):
@@ -330,7 +330,7 @@ class Training:
         return {
             "history": self.history,
             "best": self.best["epoch"],
-            "parameters": sum(each.numel() for each in self.network.parameters()),
+            "parameters": sum(parameter.numel() for parameter in self.network.parameters()),
             "numerics": self.numerics,
         }
 
