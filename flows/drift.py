@@ -35,8 +35,8 @@ def drift(
 
     Args:
         workload: The name of a workload, or of what runs with `--as`.
-        input: As for the flow `predict`.
-        reference: What it is compared with, such as the input of last month; the test split that
+        input: A folder, a file or a URL, as the flow `predict` takes it.
+        reference: Images that the input is compared with, such as the input of last month; the test split that
             the version was evaluated on if None.
         version: The number of a version, or an alias.
         image_column: The Parquet column with the images; `image` or `img` if None.
@@ -68,7 +68,7 @@ def drift(
 
 
 def check(project: Project, model: str, input: str, reference: str | None) -> ModelVersion:
-    """Checks what the user has given, as the flow takes it.
+    """Checks the arguments of the flow, before it begins.
 
     Returns:
         The version that is to classify.
