@@ -28,10 +28,10 @@ def replacing(path: Path) -> Iterator[Path]:
     Yields:
         What the block has to write to. There is nothing yet.
     """
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
         with suppress(FileNotFoundError):  # its writer has renamed it
-            if time() - left.stat().st_mtime > ABANDONED_SECONDS:
-                _remove(left)
+            if time() - leftover.stat().st_mtime > ABANDONED_SECONDS:
+                _remove(leftover)
     aside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
     try:
         yield aside

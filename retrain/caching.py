@@ -87,11 +87,11 @@ def run_as_task(
 def is_transient(error: BaseException) -> bool:
     """Whether a retry can help: never after an error about the input or the code, or a timeout."""
     chain = list(_causes(error))
-    if any(is_verdict(each) or _is_final(each) for each in chain):
+    if any(is_verdict(cause) or _is_final(cause) for cause in chain):
         return False
     return any(
-        isinstance(each, OSError) or type(each).__module__.split(".")[0] in _TRANSIENT_MODULES
-        for each in chain
+        isinstance(cause, OSError) or type(cause).__module__.split(".")[0] in _TRANSIENT_MODULES
+        for cause in chain
     )
 
 
@@ -104,7 +104,7 @@ def _is_final(error: BaseException) -> bool:
     if isinstance(error, TaskRunTimeoutError | DamagedArtifactError):
         return True
     # Ray raises a subclass that it derives at run time.
-    return any(each.__module__.startswith("ray.train.") for each in type(error).__mro__)
+    return any(kind.__module__.startswith("ray.train.") for kind in type(error).__mro__)
 
 
 def _is_transient(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
@@ -117,6 +117,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
     yield error
     workers = getattr(error, "worker_failures", None)
     inner = list(workers.values()) if isinstance(workers, dict) else []
-    for each in [error.__cause__, getattr(error, "cause", None), *inner]:
-        if isinstance(each, BaseException) and each is not error:
-            yield from _causes(each)
+    for cause in [error.__cause__, getattr(error, "cause", None), *inner]:
+        if isinstance(cause, BaseException) and cause is not error:
+            yield from _causes(cause)

@@ -60,10 +60,10 @@ def get_or_run(
     """
     store.use(step.name, plan.key)
     store.clear(step.name, plan.key)
-    if not refresh and (found := store.find(step.name, plan.key)):
+    if not refresh and (artifact := store.find(step.name, plan.key)):
         # Of a run that was killed when it had published its output, or refreshed it.
         shutil.rmtree(store.scratch(step.name, plan.key))
-        return found, True
+        return artifact, True
     return _make(store, step, plan, workload, inputs, context, check, refresh), False
 
 
@@ -80,9 +80,9 @@ def _make(
     """Runs a step and publishes its output; see `get_or_run`."""
     partial = store.partial(step.name, plan.key)
     # The step itself checks what it looks up; all of that output may be far more.
-    read = [each for each in inputs if each.step not in step.looked_up]
+    to_check = [source for source in inputs if source.step not in step.looked_up]
     try:
-        with _checked(read, check) as state:
+        with _checked(to_check, check) as state:
             partial.mkdir(parents=True)
             scratch, is_stale = store.scratch_from(step.name, plan.key, state)
             workspace = Workspace(
@@ -148,19 +148,19 @@ def _checked(inputs: Sequence[Input], check: Check) -> Iterator[str]:
         DamagedArtifactError: An input has changed. After the block it is raised even if the block
             raises another error, to which the damage may have led.
     """
-    artifacts = [each for each in inputs if isinstance(each, Artifact)]
-    before = [state_of(each.folder) for each in artifacts]
+    artifacts = [artifact for artifact in inputs if isinstance(artifact, Artifact)]
+    states = [state_of(artifact.folder) for artifact in artifacts]
     check(inputs)
     try:
-        yield digest_of(before)
+        yield digest_of(states)
     except Exception:
-        _check_unchanged(artifacts, before, check)
+        _check_unchanged(artifacts, states, check)
         raise
-    _check_unchanged(artifacts, before, check)
+    _check_unchanged(artifacts, states, check)
 
 
-def _check_unchanged(artifacts: Sequence[Artifact], before: Sequence[str], check: Check) -> None:
-    for artifact, state in zip(artifacts, before, strict=True):
+def _check_unchanged(artifacts: Sequence[Artifact], states: Sequence[str], check: Check) -> None:
+    for artifact, state in zip(artifacts, states, strict=True):
         if state_of(artifact.folder) != state:
             check([artifact])
             # Undamaged now: another run has made it again, or a person has restored it.

@@ -136,8 +136,8 @@ class StepsFlow(Flow[..., Any]):
 
     def check(self, workload: Workload, project: Project) -> None:
         """Raises a UsageError with a line for each fault that would make a run fail."""
-        known = [step.name for step in self.known_steps()]
-        preflight.check(self.steps_for(workload), workload, project, known)
+        step_names = [step.name for step in self.known_steps()]
+        preflight.check(self.steps_for(workload), workload, project, step_names)
         preflight.refuse(workload, self._check(workload, project))
 
     def known_steps(self) -> tuple[Step, ...]:
@@ -295,15 +295,15 @@ class StepsFlow(Flow[..., Any]):
         return document
 
 
-def _steps_of(function: Callable[..., Any], seen: set[object]) -> dict[str, Step]:
+def _steps_of(function: Callable[..., Any], visited: set[object]) -> dict[str, Step]:
     """The steps that a function names, and those that the project's functions in it name."""
     steps: dict[str, Step] = {}
     for value in inspect.getclosurevars(function).globals.values():
         if isinstance(value, Step):
             steps[value.name] = value
-        elif inspect.isfunction(value) and value not in seen and source_of(value.__module__):
-            seen.add(value)
-            steps |= _steps_of(value, seen)  # one that is there keeps its place
+        elif inspect.isfunction(value) and value not in visited and source_of(value.__module__):
+            visited.add(value)
+            steps |= _steps_of(value, visited)  # one that is there keeps its place
     return steps
 
 
@@ -340,10 +340,10 @@ def flow(
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
-        made: Flow[..., Any] = Flow(function)
+        decorated: Flow[..., Any] = Flow(function)
         if tells and version:
-            made = StepsFlow(function, tells, version, check, beside)
+            decorated = StepsFlow(function, tells, version, check, beside)
         is_in_a_package = "." in function.__module__
-        return made if is_in_a_package else made.as_prefect_flow()
+        return decorated if is_in_a_package else decorated.as_prefect_flow()
 
     return decorate if fn is None else decorate(fn)

@@ -72,7 +72,7 @@ def precision(flops: float, workers: int = 0, nodes: tuple[Node, ...] = ()) -> P
 
 
 def threads(
-    flops: float, workers: int, wanted: int | str | None, nodes: tuple[Node, ...] = ()
+    flops: float, workers: int, configured: int | str | None, nodes: tuple[Node, ...] = ()
 ) -> int | None:
     """Decides how many CPU threads each worker of a training uses.
 
@@ -82,7 +82,7 @@ def threads(
     Args:
         flops: Of a forward pass over a batch, of all workers.
         workers: Of the training; 0 is the process itself.
-        wanted: The configured value; a number is returned as it is.
+        configured: The configured value; a number is returned as it is.
         nodes: The machines that may train, among which the workers are spread; none is this one.
 
     Returns:
@@ -91,19 +91,19 @@ def threads(
     sharing = max(1, workers)
     if len(_gpus(nodes)) >= sharing:
         return None
-    if isinstance(wanted, int):
-        return wanted
+    if isinstance(configured, int):
+        return configured
     if flops / sharing < LARGE:
         return 1
     from joblib import cpu_count  # knows the limits of a container
 
-    cores = min((each.cores for each in nodes), default=None) or int(cpu_count())
+    cores = min((node.cores for node in nodes), default=None) or int(cpu_count())
     return max(1, cores // ceil(sharing / max(1, len(nodes))))
 
 
 def _gpus(nodes: tuple[Node, ...]) -> tuple[float, ...]:
     """The compute capability of each GPU of some machines; of this one, if there are none."""
-    return tuple(gpu for each in nodes for gpu in each.gpus) if nodes else gpu_capabilities()
+    return tuple(gpu for node in nodes for gpu in node.gpus) if nodes else gpu_capabilities()
 
 
 def find_compiler(on_gpu: bool) -> str | None:
@@ -133,7 +133,7 @@ def has_bf16(workers: int = 0, nodes: tuple[Node, ...] = ()) -> bool:
     gpus = _gpus(nodes)
     if len(gpus) >= max(1, workers):
         return min(gpus) >= BF16_CAPABILITY
-    return all(each.has_bf16 for each in nodes) if nodes else cpu_has_bf16()
+    return all(node.has_bf16 for node in nodes) if nodes else cpu_has_bf16()
 
 
 def cpu_has_bf16() -> bool:
@@ -177,8 +177,8 @@ def free_memory() -> float:
     """Bytes of memory that no process uses now, of the machine or within the container's limit."""
     import psutil
 
-    left = [limit - used for limit, used in _container_limits()]
-    return float(min([psutil.virtual_memory().available, *left]))
+    remaining = [limit - used for limit, used in _container_limits()]
+    return float(min([psutil.virtual_memory().available, *remaining]))
 
 
 def _container_limits() -> Iterator[tuple[int, int]]:
@@ -244,17 +244,17 @@ def gpus() -> tuple[Gpu, ...]:
     is_hidden = visible in ("", "-1")
     if is_hidden or version("torch").endswith("+cpu") or not shutil.which("nvidia-smi"):
         return ()
-    asked = subprocess.run(
+    answer = subprocess.run(
         ["nvidia-smi", "--query-gpu=name,compute_cap,memory.free", "--format=csv,noheader,nounits"],
         capture_output=True,
         text=True,
     )
-    found = []
-    for line in asked.stdout.splitlines():
+    listed = []
+    for line in answer.stdout.splitlines():
         # Without a driver or a GPU, a sentence; `[N/A]` for what a GPU does not tell.
         with suppress(ValueError):
             name, capability, free = (field.strip() for field in line.rsplit(",", 2))
             memory = float(free) * 2**20 if free.isdigit() else 0.0
-            found.append(Gpu(name, float(capability), memory))
+            listed.append(Gpu(name, float(capability), memory))
     # Only the driver resolves every form of a GPU's name, so they are counted, not selected.
-    return tuple(found if visible is None else found[: len(visible.split(","))])
+    return tuple(listed if visible is None else listed[: len(visible.split(","))])

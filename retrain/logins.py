@@ -16,7 +16,7 @@ _PARAMETER = re.compile(
 
 def has_login(url: str) -> bool:
     """Whether a URL, or one of several joined with `::`, has a password or a token in it."""
-    users = (found.groups() for found in _LOGIN.finditer(url))
+    users = (match.groups() for match in _LOGIN.finditer(url))
     named = any(":" in user or scheme in ("http", "https") for scheme, user in users)
     return "://" in url and (named or bool(_PARAMETER.search(url)))
 

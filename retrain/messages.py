@@ -26,9 +26,9 @@ def message_of(error: BaseException) -> str:
     if isinstance(error, ValueError):  # it is ours, or of a value that the user has given
         return _shortened(error)
     space, folder = _least_space()
-    if space < MIN_BYTES or any(getattr(each, "errno", None) in FULL for each in _causes(error)):
-        left = f"{space / 1e6:.0f} MB are left there"
-        return f"The disk is full: make room in {folder} ({left}), or use another disk."
+    if space < MIN_BYTES or any(getattr(cause, "errno", None) in FULL for cause in _causes(error)):
+        remaining = f"{space / 1e6:.0f} MB are left there"
+        return f"The disk is full: make room in {folder} ({remaining}), or use another disk."
     return _shortened(error)
 
 

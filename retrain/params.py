@@ -159,10 +159,10 @@ def _make(origin: Origin) -> Workload:
     settings = workload.model.model_dump(exclude={"family"})
     module = families.module_of(family)
     declared = validate(module.Settings, settings, name, ("model",))
-    known = workload.model_dump(exclude={"name"}) | {
+    values = workload.model_dump(exclude={"name"}) | {
         "model": {"family": family} | declared.model_dump()
     }
-    _check_dropped(overrides, known, name)
+    _check_dropped(overrides, values, name)
     shape = (workload.images.size, workload.images.size, workload.images.channels)
     faults = [*workload.faults(), *families.faults(module, declared, shape)]
     if faults:
@@ -275,9 +275,9 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
         tree[last] = value
 
 
-def _check_dropped(overrides: Mapping[str, Any], known: Mapping[str, Any], workload: str) -> None:
+def _check_dropped(overrides: Mapping[str, Any], values: Mapping[str, Any], workload: str) -> None:
     """Refuses to drop what does not exist, which would have no effect."""
-    paths = (name.split(".") for name in flatten(known))
+    paths = (name.split(".") for name in flatten(values))
     names = {name for path in paths for name in accumulate(path, "{}.{}".format)}  # sections, too
     for dotted, value in overrides.items():
         if value == DEFAULT and dotted not in names:
@@ -315,10 +315,10 @@ def _with_numerics(
         chosen = "fp32" if train.function else precision(flops, scale.workers, nodes)
         train = train.model_copy(update={"precision": chosen})
     if evaluate.precision == "auto":
-        whole = trained == evaluated
-        follows = train.precision if whole else precision(evaluated * evaluate.batch_size)
+        trains_all = trained == evaluated
+        follows = train.precision if trains_all else precision(evaluated * evaluate.batch_size)
         evaluate = evaluate.model_copy(update={"precision": follows})
     count = threads(flops, scale.workers, scale.threads, nodes)
     scale = scale.model_copy(update={"threads": count})
-    decided = {type(each).__name__.lower(): each for each in (train, evaluate, scale)}
+    decided = {type(section).__name__.lower(): section for section in (train, evaluate, scale)}
     return workload.model_copy(update=decided)

@@ -43,6 +43,6 @@ def leave_out_what_needs_a_dashboard(trainer: Any) -> None:
 
     def without_the_helper() -> list[Any]:
         name = "PlacementGroupCleanerCallback"
-        return [each for each in defaults() if type(each).__name__ != name]
+        return [callback for callback in defaults() if type(callback).__name__ != name]
 
     trainer._create_default_callbacks = without_the_helper

@@ -72,7 +72,7 @@ class Project:
             FileNotFoundError: Git is not installed.
         """
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 ["git", *arguments],
                 cwd=self.root,
                 capture_output=True,
@@ -81,9 +81,9 @@ class Project:
             )
         except FileNotFoundError:
             raise FileNotFoundError("git is not installed here: install it.") from None
-        if done.returncode:
-            raise ValueError(f"git {' '.join(arguments)}: {done.stderr.strip()}")
-        return done.stdout.strip()
+        if process.returncode:
+            raise ValueError(f"git {' '.join(arguments)}: {process.stderr.strip()}")
+        return process.stdout.strip()
 
     def is_in_git(self) -> bool:
         """Whether it lies in a git repository; an unpacked archive does not."""
@@ -116,7 +116,9 @@ class Project:
             ("ls-files", "--others", "--exclude-standard", "-z", "*.py"),
         )
         try:
-            names = {name for each in listings for name in self.git(*each).split("\0") if name}
+            names = {
+                name for listing in listings for name in self.git(*listing).split("\0") if name
+            }
         except (ValueError, FileNotFoundError):
             return None
         if not names:

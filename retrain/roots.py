@@ -56,11 +56,11 @@ def replace(project: Project, find: Callable[[], Roots]) -> None:
 
 def of_others(project: Project) -> Roots:
     """The roots of the other projects that use the store."""
-    found, own = Roots(), _file(project)
-    for file in own.parent.glob("*.json"):
-        if file != own and time() - file.stat().st_mtime < DAYS * 86400:
-            found |= _read(file)
-    return found
+    roots, own_file = Roots(), _file(project)
+    for file in own_file.parent.glob("*.json"):
+        if file != own_file and time() - file.stat().st_mtime < DAYS * 86400:
+            roots |= _read(file)
+    return roots
 
 
 @contextmanager
@@ -75,22 +75,22 @@ def _locked(project: Project) -> Iterator[Path]:
 def _file(project: Project) -> Path:
     """The file of a project, by an id that a copy of the project does not share."""
     path = project.state / "id.json"
-    known = {}
+    identity = {}
     with suppress(FileNotFoundError):
-        known = json.loads(path.read_text(encoding="utf-8"))
-    if known.get("project") != str(project.root):
-        known = {"project": str(project.root), "id": secrets.token_hex(8)}
+        identity = json.loads(path.read_text(encoding="utf-8"))
+    if identity.get("project") != str(project.root):
+        identity = {"project": str(project.root), "id": secrets.token_hex(8)}
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, known)
-    return project.store / ROOTS / f"{known['id']}.json"
+        write_json(path, identity)
+    return project.store / ROOTS / f"{identity['id']}.json"
 
 
 def _read(file: Path) -> Roots:
     try:
-        known = json.loads(file.read_text(encoding="utf-8"))
+        values = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return Roots()
-    return Roots(frozenset(map(tuple, known["outputs"])), frozenset(known["digests"]))
+    return Roots(frozenset(map(tuple, values["outputs"])), frozenset(values["digests"]))
 
 
 def _write(project: Project, file: Path, roots: Roots) -> None:

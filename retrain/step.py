@@ -213,7 +213,7 @@ class Step:
         has_stage: Whether `dvc.yaml` has a stage for the step.
         imports: The modules that take long to import: a run that needs the step imports them
             while its Prefect server starts.
-        ahead: Called when the step has to run, to start what a later step needs.
+        prepare: Called when the step has to run, to start what a later step needs.
         chosen: Called with the workload and the inputs; returns what is used because of them.
         check: Finds faults that would make the step fail, before a run's first step: a sentence
             for each. It takes milliseconds and imports nothing heavy.
@@ -237,7 +237,7 @@ class Step:
     needed: Callable[[Workload], bool] = lambda workload: True
     has_stage: bool = True
     imports: tuple[str, ...] = ()
-    ahead: Callable[[], object] = lambda: None
+    prepare: Callable[[], object] = lambda: None
     chosen: Callable[..., Chosen] = lambda workload, *inputs: Chosen()
     check: Callable[[Workload, Project], Iterable[str]] = lambda workload, project: ()
     check_slowly: Callable[[Workload, Project], Iterable[str]] = lambda workload, project: ()

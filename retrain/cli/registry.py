@@ -126,10 +126,10 @@ def history(workload: Name, /, *, plot: Path | None = None, project: Clone) -> A
 
 def _from_to(entry: "Entry") -> str:
     """The champion before, and the version that was decided about."""
-    before = "none" if entry.previous is None else str(entry.previous)
+    previous = "none" if entry.previous is None else str(entry.previous)
     if entry.appoints:
-        return f"{before} -> {entry.version}"
-    return f"{before}, not {'yet ' if entry.action == 'waiting' else ''}{entry.version}"
+        return f"{previous} -> {entry.version}"
+    return f"{previous}, not {'yet ' if entry.action == 'waiting' else ''}{entry.version}"
 
 
 def _plot(project: Project, name: str, ledger: "Ledger", file: Path) -> None:

@@ -36,8 +36,11 @@ def _lines(verified: "Verified") -> Iterator[str]:
 
     for artifact in verified.damaged:
         yield f"{artifact.step} {artifact.key[:12]} is damaged: {artifact.reason}"
-    for left in verified.leftovers:
-        yield f"{left['step']} {left['key'][:12]} left {decimal(left['bytes'])} in {left['path']}"
+    for leftover in verified.leftovers:
+        yield (
+            f"{leftover['step']} {leftover['key'][:12]} left {decimal(leftover['bytes'])} "
+            f"in {leftover['path']}"
+        )
     if not verified.damaged:
         yield "No artifact in the store is damaged."
     elif verified.repaired:

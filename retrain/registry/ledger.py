@@ -140,8 +140,8 @@ class Ledger:
     @property
     def unfinished(self) -> tuple[Entry, ...]:
         """The entries that were not carried out."""
-        done, _ = split_seal(self.seal)
-        return tuple(entry for entry in self.entries if entry.number > done)
+        last_done, _ = split_seal(self.seal)
+        return tuple(entry for entry in self.entries if entry.number > last_done)
 
     @property
     def appointment(self) -> Entry | None:
@@ -227,8 +227,8 @@ class Ledger:
             if entry.action == "rejected" and entry.reviews:
                 against = [entry.version]
             if entry.action == "rolled back" and entry.version in line:
-                kept = line.index(entry.version) + 1
-                line, against = line[:kept], line[kept:]
+                length = line.index(entry.version) + 1
+                line, against = line[:length], line[length:]
             elif entry.appoints and line[-1:] != [entry.version]:  # else it got its alias back
                 line.append(entry.version)
             for version in against:

@@ -107,12 +107,12 @@ class Lineage:
     @property
     def trained(self) -> Made:
         """The output of the training."""
-        return next(made for made in self.steps if made.step == "train")
+        return next(output for output in self.steps if output.step == "train")
 
     @property
     def libraries(self) -> dict[str, str]:
         """The version of each library that changed one of the outputs."""
-        plans = [made.plan or {"libraries": {}} for made in self.steps]
+        plans = [output.plan or {"libraries": {}} for output in self.steps]
         return {name: value for plan in plans for name, value in plan["libraries"].items()}
 
 
@@ -142,7 +142,7 @@ def read(project: Project, version: ModelVersion) -> Lineage | None:
         )
     fields = json.loads(content)
     images = Images(**fields.pop("images"))
-    steps = tuple(Made(**made) for made in fields.pop("steps"))
+    steps = tuple(Made(**output) for output in fields.pop("steps"))
     return Lineage(images=images, steps=steps, **fields)
 
 
@@ -174,16 +174,16 @@ def write_images(project: Project, lineage: Lineage, file: Path) -> int:
     if write is None:
         raise UsageError(f"--images {file}: name a file that ends in .parquet or .csv.")
     images = lineage.images
-    [digest] = [made.digest for made in lineage.steps if made.step == images.step]
-    found = Store(project.store).find_digest(images.step, digest)
-    if found is None:
+    [digest] = [output.digest for output in lineage.steps if output.step == images.step]
+    artifact = Store(project.store).find_digest(images.step, digest)
+    if artifact is None:
         revision = f" --data-rev {lineage.commit}" if lineage.data["tracked"] else ""
         raise ValueError(
             f"The store has lost the list of the images ({images.step} {images.key[:12]}), so only "
             "their digest per split is known. With the code and the checks of then, this makes it "
             f"again: retrain {images.step} {lineage.entry or lineage.model}{revision}"
         )
-    listed = found.folder / images.file
+    listed = artifact.folder / images.file
     if digests_of_images(listed) != images.splits:
         raise ValueError(f"{listed} has changed since the version was registered.")
     table = parquet.read_table(listed, columns=list(COLUMNS)).select(list(COLUMNS))

@@ -24,11 +24,11 @@ def download(project: Project, version: ModelVersion) -> Path:
         ValueError: The weights are missing, or are not those that were registered.
     """
     uri = uri_of(project, version)
-    here = tracking.local_path(uri)
-    package = here or project.state / "champions" / (version.package_digest)
-    if not here and package.exists() and not _has_weights(package, version):
+    local = tracking.local_path(uri)
+    package = local or project.state / "champions" / (version.package_digest)
+    if not local and package.exists() and not _has_weights(package, version):
         shutil.rmtree(package)  # the copy is damaged
-    if not (here or package.exists()):
+    if not (local or package.exists()):
         package.parent.mkdir(parents=True, exist_ok=True)
         with (
             atomic.replacing(package) as aside,

@@ -137,12 +137,15 @@ def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None
     with checked_out(project, record.commit) as folder:
         copy = Copy(folder.root)
         _prepare(project, copy, record)
-        made = _make(project, copy, record)
-    before, after = record.training.get("numerics"), made["train"]["facts"].get("numerics")
-    if before != after:
-        differs.append(f"numerics {before} -> {after}")
-    metrics = made[record.steps[-1].step]["facts"].get("metrics", {})
-    reproduced = str(made["train"]["facts"]["weights"])
+        manifests = _make(project, copy, record)
+    recorded_numerics, numerics = (
+        record.training.get("numerics"),
+        manifests["train"]["facts"].get("numerics"),
+    )
+    if recorded_numerics != numerics:
+        differs.append(f"numerics {recorded_numerics} -> {numerics}")
+    metrics = manifests[record.steps[-1].step]["facts"].get("metrics", {})
+    reproduced = str(manifests["train"]["facts"]["weights"])
     return Reproduction(
         model=version.name,
         version=version.version,
@@ -151,7 +154,8 @@ def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None
         weights=record.weights,
         reproduced=reproduced,
         steps={
-            step.step: made.get(step.step, {}).get("digest") == step.digest for step in record.steps
+            step.step: manifests.get(step.step, {}).get("digest") == step.digest
+            for step in record.steps
         },
         metrics={
             metric: (record.metrics.get(metric), metrics.get(metric))
@@ -167,17 +171,17 @@ def _surroundings(record: Lineage) -> Iterator[str]:
     files = (record.uncommitted or {}).get("files", ())
     if lost := [file for file in files if file not in RECORDED]:
         yield f"uncommitted changes were not kept, of {', '.join(lost)}"
-    for name, before in record.libraries.items():
+    for name, recorded_version in record.libraries.items():
         try:
-            here = installed(name)
+            version = installed(name)
         except PackageNotFoundError:
-            here = "not installed"
-        if here != before:
-            yield f"{name} {before} -> {here}"
-    then, now = record.trained.provenance.get("machine", {}), hardware.machine()
+            version = "not installed"
+        if version != recorded_version:
+            yield f"{name} {recorded_version} -> {version}"
+    recorded, machine = record.trained.provenance.get("machine", {}), hardware.machine()
     for name in SURROUNDINGS:
-        if name in then and then[name] != now[name]:
-            yield f"{name} {then[name]} -> {now[name]}"
+        if name in recorded and recorded[name] != machine[name]:
+            yield f"{name} {recorded[name]} -> {machine[name]}"
 
 
 def _prepare(project: Project, copy: Copy, record: Lineage) -> None:
@@ -215,10 +219,10 @@ def _share_cache(project: Project, copy: Copy) -> None:
     from dvc.repo import Repo
 
     settings: dict[str, Any] = {}
-    with Repo(str(project.root)) as ours:
+    with Repo(str(project.root)) as repository:
         for level in ("repo", "local"):
-            merge(settings, ours.config.load_one(level))
-        settings.setdefault("cache", {})["dir"] = ours.cache.local_cache_dir
+            merge(settings, repository.config.load_one(level))
+        settings.setdefault("cache", {})["dir"] = repository.cache.local_cache_dir
     with Config(str(copy.root / ".dvc")).edit("local") as config:
         merge(config, settings)
 
@@ -233,11 +237,13 @@ def _register_start(project: Project, copy: Copy, name: str, weights: str) -> No
     if version is None:
         raise ValueError(f"The weights that it started from are not in the registry: {weights}.")
     run = tracking.start_run(copy, name, "start", {}, "unknown")
-    known = {field.name: getattr(version, field.name) for field in fields(Candidate)}
+    attributes = {field.name: getattr(version, field.name) for field in fields(Candidate)}
     # Without how it was trained: else a training that finds itself would start where it did.
-    alone = {"run_id": run.run_id, "start": None, "train_key": None, "lineage": None}
-    made = versions.register(copy, Candidate(**known | alone), packages.download(project, version))
-    tracking.client(copy).set_registered_model_alias(name, CHAMPION, str(made.version))
+    without_lineage = {"run_id": run.run_id, "start": None, "train_key": None, "lineage": None}
+    start = versions.register(
+        copy, Candidate(**attributes | without_lineage), packages.download(project, version)
+    )
+    tracking.client(copy).set_registered_model_alias(name, CHAMPION, str(start.version))
 
 
 def _make(project: Project, copy: Copy, record: Lineage) -> dict[str, Manifest]:
@@ -280,7 +286,7 @@ def _run(project: Project, copy: Copy, steps: Sequence[str], name: str) -> None:
         copy.logs.symlink_to(project.logs)  # which stay when the copy goes
     read, write = os.pipe()
     with os.fdopen(read), os.fdopen(write, "wb"):
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", PROGRAM, name, *steps],
             cwd=copy.root,
             env=_environment(copy),
@@ -290,22 +296,24 @@ def _run(project: Project, copy: Copy, steps: Sequence[str], name: str) -> None:
             encoding="utf-8",
             errors="replace",
         )
-    if done.returncode:
+    if process.returncode:
         log = project.logs / f"{time.strftime('%Y%m%d-%H%M%S')}-reproduce-{name}.log"
-        log.write_text(done.stderr, encoding="utf-8")
-        lines = done.stderr.strip().splitlines()
-        last = lines[-1] if lines else f"its process ended with code {done.returncode}"
-        error = ValueError(f"{name} cannot be trained again: {last}")
+        log.write_text(process.stderr, encoding="utf-8")
+        lines = process.stderr.strip().splitlines()
+        last_line = lines[-1] if lines else f"its process ended with code {process.returncode}"
+        error = ValueError(f"{name} cannot be trained again: {last_line}")
         error.add_note(f"More is in {log}")
         raise error
 
 
 def _environment(copy: Copy) -> dict[str, str]:
     """Ours, with the copy's code in front, a store and an MLflow of its own, and no other."""
-    ours = ("MLFLOW_", "PREFECT_", "RETRAIN_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    paths = [str(copy.root), kept.get("PYTHONPATH", "")]
-    return kept | {
+    own_prefixes = ("MLFLOW_", "PREFECT_", "RETRAIN_")
+    variables = {
+        name: value for name, value in os.environ.items() if not name.startswith(own_prefixes)
+    }
+    paths = [str(copy.root), variables.get("PYTHONPATH", "")]
+    return variables | {
         "DVC_SITE_CACHE_DIR": str(copy.state / "dvc"),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }

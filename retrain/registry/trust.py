@@ -91,15 +91,15 @@ def look(project: Project, name: str) -> Standing:
     """
     head = read_head(project, name)  # before the ledger, which may become longer meanwhile
     model = snapshot.read(project, name)
-    written = ledger.read(model)
-    faults = [*written.broken_chain()]
-    if fault := _fault_of_head(project, head, written):
+    model_ledger = ledger.read(model)
+    faults = [*model_ledger.broken_chain()]
+    if fault := _fault_of_head(project, head, model_ledger):
         faults.append(fault)
-    unsigned = _unsigned(project, head, written)
-    return Standing(written, dict(model.aliases), tuple(faults), unsigned)
+    unsigned = _unsigned(project, head, model_ledger)
+    return Standing(model_ledger, dict(model.aliases), tuple(faults), unsigned)
 
 
-def _unsigned(project: Project, head: Head | None, written: Ledger) -> Entry | None:
+def _unsigned(project: Project, head: Head | None, model_ledger: Ledger) -> Entry | None:
     """The first entry at the end of a ledger that no allowed signer stands for.
 
     Each entry has the digest of the one before it. So a signature stands for all entries up to its
@@ -107,13 +107,13 @@ def _unsigned(project: Project, head: Head | None, written: Ledger) -> Entry | N
     """
     if not (project.root / SIGNERS).is_file():
         return None
-    known = head.number if head and head.ledger == written.run else 0
+    vouched = head.number if head and head.ledger == model_ledger.run else 0
     unsigned = None
-    for entry in reversed(written.entries):
-        if entry.number <= known:
+    for entry in reversed(model_ledger.entries):
+        if entry.number <= vouched:
             break
-        value = written.values[ledger.key_of(entry.number)]
-        text = signed_text(written.name, entry.number, value)
+        value = model_ledger.values[ledger.key_of(entry.number)]
+        text = signed_text(model_ledger.name, entry.number, value)
         if entry.signature and is_valid(project, text, entry.signature, entry.time):
             break
         unsigned = entry
@@ -143,20 +143,20 @@ def names(project: Project) -> list[str]:
     return sorted(path.stem for path in (project.root / LEDGERS).glob("*.json"))
 
 
-def advance(project: Project, written: Ledger) -> None:
+def advance(project: Project, model_ledger: Ledger) -> None:
     """Writes the head of a ledger, unless the project has it, or that of another ledger."""
-    if not written.entries or written.run is None:
+    if not model_ledger.entries or model_ledger.run is None:
         return
-    last, before = written.entries[-1], read_head(project, written.name)
-    if before and (before.ledger != written.run or before.number >= last.number):
+    last, old_head = model_ledger.entries[-1], read_head(project, model_ledger.name)
+    if old_head and (old_head.ledger != model_ledger.run or old_head.number >= last.number):
         return
-    path = _head_file(project, written.name)
+    path = _head_file(project, model_ledger.name)
     path.parent.mkdir(exist_ok=True)
-    head = Head(written.run, last.number, last.digest)
+    head = Head(model_ledger.run, last.number, last.digest)
     atomic.write_text(path, json.dumps(asdict(head), indent=1) + "\n")
 
 
-def _fault_of_head(project: Project, head: Head | None, written: Ledger) -> str | None:
+def _fault_of_head(project: Project, head: Head | None, model_ledger: Ledger) -> str | None:
     """How a ledger disagrees with its head; None if it does not.
 
     A clone may use an MLflow of its own beside the one that the head is of: one whose ledger it has
@@ -164,16 +164,16 @@ def _fault_of_head(project: Project, head: Head | None, written: Ledger) -> str 
     """
     if head is None:
         return None
-    file = project.relative(_head_file(project, written.name))
-    if head.ledger == written.run:
-        digests = {entry.number: entry.digest for entry in written.entries}
+    file = project.relative(_head_file(project, model_ledger.name))
+    if head.ledger == model_ledger.run:
+        digests = {entry.number: entry.digest for entry in model_ledger.entries}
         if digests.get(head.number) == head.digest:
             return None
         return f"entry {head.number}, which {file} names, was cut off or rewritten"
-    note = _note(project, written.name)
+    note = _note(project, model_ledger.name)
     noted = note.read_text(encoding="utf-8") if note.exists() else None
-    is_fresh = noted is None and not written.entries and project.has_own_mlflow
-    if is_fresh or (noted and noted == written.run):
+    is_fresh = noted is None and not model_ledger.entries and project.has_own_mlflow
+    if is_fresh or (noted and noted == model_ledger.run):
         return None
     return (
         f"{file} names another one (MLflow run {head.ledger}, {head.number} entries) than this "
@@ -196,7 +196,7 @@ def _note(project: Project, name: str) -> Path:
     return project.state / LEDGERS / f"{name}.txt"
 
 
-def value_of(project: Project, decision: Decision, written: Ledger) -> str:
+def value_of(project: Project, decision: Decision, model_ledger: Ledger) -> str:
     """The next entry of a ledger, as it is written.
 
     Raises:
@@ -204,17 +204,17 @@ def value_of(project: Project, decision: Decision, written: Ledger) -> str:
     """
     fields = asdict(replace(decision, document=None)) | {
         "document": ledger.digest_of_document(decision.document),
-        "before": written.head,
+        "before": model_ledger.head,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "who": decision.who or ledger.who(),
     }
-    text = signed_text(written.name, written.next, compact(fields))
+    text = signed_text(model_ledger.name, model_ledger.next, compact(fields))
     if signature := sign(project, text, fields["time"]):
         fields["signature"] = signature
     value = compact(fields)
     if len(decision.reason or "") > LONGEST_REASON or len(value) > LENGTH:
         raise ValueError(
-            f"The decision on {written.name} is too long for its ledger: a reason may have "
+            f"The decision on {model_ledger.name} is too long for its ledger: a reason may have "
             f"{LONGEST_REASON} characters."
         )
     return value
@@ -256,10 +256,10 @@ def sign(project: Project, text: str, time: str) -> str | None:
                 "of an SSH key that it lists."
             )
         return None
-    done = _ssh_keygen("sign", "-q", "-n", NAMESPACE, "-f", key, text=text)
-    if done.returncode:
-        raise ValueError(f"{KEY}: {key} cannot sign the ledger: {done.stderr.strip()}")
-    signature = "".join(done.stdout.split("\n")[1:]).partition("-")[0]
+    process = _ssh_keygen("sign", "-q", "-n", NAMESPACE, "-f", key, text=text)
+    if process.returncode:
+        raise ValueError(f"{KEY}: {key} cannot sign the ledger: {process.stderr.strip()}")
+    signature = "".join(process.stdout.split("\n")[1:]).partition("-")[0]
     if is_demanded and not is_valid(project, text, signature, time):
         raise ValueError(f"{KEY}: {key} is no key of an allowed signer; {SIGNERS} lists them.")
     return signature
@@ -291,11 +291,12 @@ def is_valid(project: Project, text: str, signature: str, time: str) -> bool:
         file = Path(folder, "signature")
         file.write_text("\n".join([BEGIN, *lines, END, ""]), encoding="utf-8")
         when = f"-Overify-time={datetime.fromisoformat(time):%Y%m%d%H%M%S}"
-        given = ("-s", str(file), "-f", str(project.root / SIGNERS), when)
-        found = _ssh_keygen("find-principals", *given)
-        return found.returncode == 0 and any(
-            _ssh_keygen("verify", *given, "-n", NAMESPACE, "-I", name, text=text).returncode == 0
-            for name in found.stdout.splitlines()
+        arguments = ("-s", str(file), "-f", str(project.root / SIGNERS), when)
+        principals = _ssh_keygen("find-principals", *arguments)
+        return principals.returncode == 0 and any(
+            _ssh_keygen("verify", *arguments, "-n", NAMESPACE, "-I", name, text=text).returncode
+            == 0
+            for name in principals.stdout.splitlines()
         )
 
 

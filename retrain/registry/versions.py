@@ -170,28 +170,28 @@ def parse_reference(text: str) -> tuple[str, str]:
     Raises:
         UsageError: It is written otherwise.
     """
-    name, at, wanted = text.partition("@")
-    if not name or (at and not wanted):
+    name, at, selector = text.partition("@")
+    if not name or (at and not selector):
         raise UsageError(f"{text!r} names no version. Write NAME, NAME@ALIAS or NAME@NUMBER.")
-    return name, wanted or CHAMPION
+    return name, selector or CHAMPION
 
 
-def find(project: Project, name: str, wanted: str) -> ModelVersion:
+def find(project: Project, name: str, selector: str) -> ModelVersion:
     """The version with a number or an alias.
 
     Raises:
         UsageError: There is none; the message says which there are.
     """
     model = snapshot.read(project, name)
-    number = model.aliases.get(wanted, int(wanted) if wanted.isdecimal() else 0)
+    number = model.aliases.get(selector, int(selector) if selector.isdecimal() else 0)
     if number in model.versions:
         return _read(model.versions[number], model)
     if not model.versions:
         raise UsageError(f"{name} has no registered model yet: retrain train {name}")
-    known = [str(each) for each in sorted(model.versions)] + sorted(model.aliases)
-    lacks = "champion" if wanted == CHAMPION else f"version {wanted!r}"
-    why = f" See: retrain status {name}" if wanted == CHAMPION else ""
-    raise UsageError(f"{name} has no {lacks}. There are: {', '.join(known)}.{why}")
+    selectors = [str(version) for version in sorted(model.versions)] + sorted(model.aliases)
+    lacks = "champion" if selector == CHAMPION else f"version {selector!r}"
+    why = f" See: retrain status {name}" if selector == CHAMPION else ""
+    raise UsageError(f"{name} has no {lacks}. There are: {', '.join(selectors)}.{why}")
 
 
 def find_version(project: Project, name: str, package_digest: str) -> ModelVersion | None:
@@ -261,9 +261,9 @@ def register(project: Project, candidate: Candidate, package: Path) -> ModelVers
         run_id=candidate.run_id,
         tags=tags,
     )
-    made = get(project, candidate.name, int(created.version))
-    assert made is not None
-    return made
+    registered = get(project, candidate.name, int(created.version))
+    assert registered is not None
+    return registered
 
 
 def mark_broken(project: Project, version: ModelVersion, why: str) -> None:
@@ -287,15 +287,15 @@ def _read(version: snapshot.Version, model: snapshot.Model) -> ModelVersion:
             f"by Retrain. Give the alias {CHAMPION!r} to one that was."
         )
     tags = {
-        each.name: version.tags[f"retrain.{each.name}"]
-        for each in fields(ModelVersion)
-        if f"retrain.{each.name}" in version.tags
+        attribute.name: version.tags[f"retrain.{attribute.name}"]
+        for attribute in fields(ModelVersion)
+        if f"retrain.{attribute.name}" in version.tags
     }
     values: dict[str, Any] = tags | {name: json.loads(tags[name]) for name in JSON & tags.keys()}
     if "latency" in values:
         values["latency"] = Latency(**values["latency"])
     created = datetime.fromtimestamp(version.creation_timestamp / 1000, UTC)
-    own = {
+    details = {
         "name": version.name,
         "version": version.version,
         "run_id": version.run_id,
@@ -304,4 +304,4 @@ def _read(version: snapshot.Version, model: snapshot.Model) -> ModelVersion:
         ),
         "created": created.isoformat(timespec="seconds"),
     }
-    return ModelVersion(**values | own)
+    return ModelVersion(**values | details)

@@ -62,9 +62,11 @@ def mark_crashed(message: str, *, runs: Collection[str] = (), pool: str | None =
 
     live: dict[str, Any] = {"state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}}
     its_pool = WorkPoolFilter.model_validate({"name": {"any_": [pool]}}) if pool else None
-    wanted = FlowRunFilter.model_validate(live if pool else live | {"id": {"any_": sorted(runs)}})
+    run_filter = FlowRunFilter.model_validate(
+        live if pool else live | {"id": {"any_": sorted(runs)}}
+    )
     with get_client(sync_client=True) as client:
-        for run in client.read_flow_runs(flow_run_filter=wanted, work_pool_filter=its_pool):
+        for run in client.read_flow_runs(flow_run_filter=run_filter, work_pool_filter=its_pool):
             its_tasks = FlowRunFilter.model_validate({"id": {"any_": [run.id]}})
             for task in client.read_task_runs(flow_run_filter=its_tasks):
                 if task.state and not task.state.is_final():

@@ -92,21 +92,23 @@ def run_one(flow: StepsFlow, step: Step, workload: Workload, project: Project) -
     with state.store.holding(state.context.run), suppress(StepEndedError):
         OneStep(state, last=step.name).follow(flow.fn, state.version)
     roots.add(project, [(outcome.step, outcome.key) for outcome in state.outcomes])
-    made = state.artifacts[step.name]
+    artifact = state.artifacts[step.name]
     version = asdict(state.version)
     del version["warning"]  # which is no reason to run the later stages
     record = {
         "step": step.name,
-        "key": made.key,
-        "digest": made.digest,
-        "facts": dict(made.facts),
+        "key": artifact.key,
+        "digest": artifact.digest,
+        "facts": dict(artifact.facts),
         "version": version,
     }
-    _write(project, workload, record, made.folder if step.cached else None)
+    _write(project, workload, record, artifact.folder if step.cached else None)
     if step is flow.steps[-1]:
         document = flow.tells.document(state)
-        how = {"how": f"dvc exp apply {experiment} && dvc repro promotes it"} if experiment else {}
-        flow.tells.show(document | how | {"took": document["seconds"]})
+        next_step = (
+            {"how": f"dvc exp apply {experiment} && dvc repro promotes it"} if experiment else {}
+        )
+        flow.tells.show(document | next_step | {"took": document["seconds"]})
     return record
 
 

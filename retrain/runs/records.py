@@ -105,10 +105,10 @@ def check_name(project: Project, name: str) -> None:
     Raises:
         UsageError: With the closest name.
     """
-    known = names(project)
-    if name not in known:
+    known_names = names(project)
+    if name not in known_names:
         raise UsageError(
-            f"No workload {name!r} in params.yaml or run here.{did_you_mean(name, known)}"
+            f"No workload {name!r} in params.yaml or run here.{did_you_mean(name, known_names)}"
         )
 
 
@@ -120,8 +120,8 @@ def last_run(project: Project, workload: str, flow: str | None = None) -> Docume
         workload: The name of the workload.
         flow: The name of the flow; the last run of any flow if None.
     """
-    found = _runs(project).glob(f"{flow or '*'}/{workload}/{LATEST}")
-    documents: list[Document] = [json.loads(path.read_text(encoding="utf-8")) for path in found]
+    paths = _runs(project).glob(f"{flow or '*'}/{workload}/{LATEST}")
+    documents: list[Document] = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
     return max(documents, key=lambda document: str(document["time"]), default=None)
 
 

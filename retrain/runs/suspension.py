@@ -34,8 +34,10 @@ def ask(form: type[Form], key: str, text: str) -> Form:
     from prefect.flow_runs import suspend_flow_run
     from prefect.input import RunInput
 
-    asked = RunInput.subclass_from_base_model_type(form).with_initial_data(description=text)
-    answer = suspend_flow_run(wait_for_input=asked, key=key)
+    form_with_text = RunInput.subclass_from_base_model_type(form).with_initial_data(
+        description=text
+    )
+    answer = suspend_flow_run(wait_for_input=form_with_text, key=key)
     return form.model_validate(answer.model_dump())
 
 
@@ -54,6 +56,6 @@ def end(run: str, state: str, message: str) -> None:
     from prefect.states import Completed
 
     with get_client(sync_client=True) as client, suppress(ObjectNotFound):
-        found = client.read_flow_run(UUID(run)).state
-        if found is not None and found.is_paused():
+        current = client.read_flow_run(UUID(run)).state
+        if current is not None and current.is_paused():
             client.set_flow_run_state(UUID(run), Completed(name=state, message=message))
