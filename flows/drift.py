@@ -36,8 +36,8 @@ def drift(
     Args:
         workload: The name of a workload, or of what runs with `--as`.
         input: A folder, a file or a URL, as the flow `predict` takes it.
-        reference: Images that the input is compared with, such as the input of last month; the test split that
-            the version was evaluated on if None.
+        reference: Images that the input is compared with, such as those of last
+            month; None for the test split that the version was evaluated on.
         version: The number of a version, or an alias.
         image_column: The Parquet column with the images; `image` or `img` if None.
 

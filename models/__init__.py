@@ -15,8 +15,8 @@ A family's module has:
 
 A family may have two more, which do not import torch:
 
-- `flops(settings, shape)`: the operations of a forward pass over one image. It decides precision and threads where
-  they are `auto`; a network whose family does not have it counts as large.
+- `flops(settings, shape)`: the operations of a forward pass over one image. They decide the
+  precision and the threads that are `auto`; a network whose family lacks it counts as large.
 - `faults(settings, shape)`: a sentence for each setting that does not fit the images.
 
 A family whose trainings are estimated has `without_memory(settings, shape, root, classes)`: the

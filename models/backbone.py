@@ -152,7 +152,8 @@ def load(
     """Loads a backbone in fp32, without a head.
 
     Args:
-        name: The name of the network in the settings; a relative path starts in the working directory.
+        name: The name of the network in the settings; a relative path starts in the working
+            directory.
         version: The version of the weights, as `pretrained.find_version` returned it.
         shape: Height, width and channels of the images that it is tried on; its own if None.
 

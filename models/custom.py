@@ -126,7 +126,8 @@ def build(
         loaded: Whether all its weights are still to be loaded.
 
     Raises:
-        ValueError: The function cannot be imported, fails, or returns no module; or its files have changed.
+        ValueError: The function cannot be imported, fails, or returns no module; or its files have
+            changed.
     """
     from models.network import Network
 

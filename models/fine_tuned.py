@@ -18,7 +18,8 @@ def loading(name: str, version: str | None) -> Iterator[dict[str, Any]]:
     """Says where a pretrained network is. Nothing is printed while it is loaded.
 
     Args:
-        name: The name of the network in the settings; a relative path starts in the working directory.
+        name: The name of the network in the settings; a relative path starts in the working
+            directory.
         version: The version of the weights, as `pretrained.find_version` returned it.
 
     Yields:

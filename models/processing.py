@@ -15,7 +15,8 @@ def difference(name: str, version: str | None, images: Mapping[str, Any]) -> str
     """What the image processor of a pretrained network would do otherwise, in one sentence.
 
     Args:
-        name: The name of the network in the settings; a relative path starts in the working directory.
+        name: The name of the network in the settings; a relative path starts in the working
+            directory.
         version: The version of the weights, as `pretrained.find_version` returned it.
         images: `size` and `resize`, as the workload has them.
 

@@ -24,7 +24,7 @@ from retrain.workload import Workload
 let_forks_end()
 
 CACHED = "Cached"  # what Prefect calls the state of a task that did not have to run
-PRUNED = "Pruned"  # and that of a trial that was ended early
+PRUNED = "Pruned"  # what Prefect calls the state of a trial that was ended early
 RETRIES = 2  # after errors that may pass
 BACKOFF_SECONDS = 2.0
 
@@ -41,14 +41,14 @@ def run_as_task(
     ended early.
 
     Args:
-        step: Which step.
+        step: The step to run.
         work: Returns the step's output, and whether the store had it.
-        workload: It may have a time limit for the step, for each of its tries.
-        context: The run.
+        workload: The workload, which may have a time limit for each try of the step.
+        context: The run that the task belongs to.
 
     Raises:
         PrunedError: The step is the trial of a search, and was ended early.
-        StepTimeoutError: It did not end within its limit.
+        StepTimeoutError: The step did not end within its limit.
         ValueError: From the step.
     """
     hours, trial = step.limit(workload), context.trial
@@ -98,8 +98,8 @@ def is_transient(error: BaseException) -> bool:
 def _is_final(error: BaseException) -> bool:
     """Whether a retry of this step cannot help.
 
-    Its time is over; or its input is damaged and must be made again first; or Ray Train has
-    already replaced lost workers as often as it may.
+    That is so if the time limit is over, if an input is damaged and must be made again first, or
+    if Ray Train has already replaced lost workers as often as it may.
     """
     if isinstance(error, TaskRunTimeoutError | DamagedArtifactError):
         return True

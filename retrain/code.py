@@ -60,7 +60,7 @@ def libraries_of(modules: Iterable[str]) -> tuple[str, ...]:
         modules: Dotted names of modules that there are.
 
     Returns:
-        Their names, in order.
+        The names of the distributions, in order.
     """
     modules_read = _follow(modules, (), OWN, None)
     packages = {name.split(".")[0] for _, _, imported in modules_read for name in imported}
@@ -93,10 +93,10 @@ def _follow(
         modules: Dotted names.
         without: Modules that are not read.
         not_followed: Packages that are not read, unless a module of theirs is among the first.
-        root: As for `code_digests`.
+        root: The folder that holds the packages; the project's own if None.
 
     Yields:
-        The name of each, and what `_read` gives.
+        The name of each module, its digest, and the names that it imports.
     """
     named = tuple(modules)
     visited, waiting = set(without), list(named)
@@ -142,8 +142,8 @@ def source_of(name: str, root: Path | None = None) -> Path | None:
     """The file of a module of the project, found without importing it; None for other modules.
 
     Args:
-        name: Its dotted name.
-        root: As for `code_digests`.
+        name: The dotted name of the module.
+        root: The folder that holds the packages; the project's own if None.
     """
     top, *parts = name.split(".")
     paths = [place.joinpath(*parts) for place in _places(top, root)]
@@ -186,8 +186,8 @@ def _imported(node: ast.Import | ast.ImportFrom, package: str) -> list[str]:
 def _canonical(node: object, imports: list[ast.Import | ast.ImportFrom]) -> str:
     """What a syntax tree does, as text that is the same in all versions of Python.
 
-    `ast.dump` gives another: versions differ in which fields there are and which empty ones are
-    shown.
+    The text of `ast.dump` is not: versions differ in which fields there are and which empty ones
+    are shown.
 
     Args:
         node: The tree, or a value in it.

@@ -36,16 +36,16 @@ def get_or_run(
     """Takes a step's output from the store, or runs the step and publishes it there.
 
     The step begins when its inputs have been found undamaged, so nothing that is in its scratch was
-    made from damaged ones; should they be changed later, that is never used again. The caller holds
-    the key's lock: its wait for another run does not count as time of the step.
+    made from damaged ones; if they are changed later, that scratch is never used again. The caller
+    holds the key's lock: its wait for another run does not count as time of the step.
 
     Args:
         store: Where the output is kept.
         step: What to run.
         plan: What the output depends on.
-        workload: Given to the step in sections.
+        workload: The workload, of which the step gets the sections that it reads.
         inputs: The outputs of the steps in its `inputs`.
-        context: Which run this is.
+        context: The run.
         check: Checks the inputs if the step runs.
         refresh: Run it even if the store has it.
 
@@ -61,7 +61,7 @@ def get_or_run(
     store.use(step.name, plan.key)
     store.clear(step.name, plan.key)
     if not refresh and (artifact := store.find(step.name, plan.key)):
-        # Of a run that was killed when it had published its output, or refreshed it.
+        # A run that was killed just after it published or refreshed its output left the scratch.
         shutil.rmtree(store.scratch(step.name, plan.key))
         return artifact, True
     return _make(store, step, plan, workload, inputs, context, check, refresh), False
@@ -139,7 +139,7 @@ def run_uncached(
 
 @contextmanager
 def _checked(inputs: Sequence[Input], check: Check) -> Iterator[str]:
-    """Checks inputs before its block, and after it that nobody has changed their files meanwhile.
+    """Checks inputs before the block, and after it that nobody has changed their files meanwhile.
 
     Yields:
         What identifies the inputs' files as they were checked.
@@ -163,7 +163,7 @@ def _check_unchanged(artifacts: Sequence[Artifact], states: Sequence[str], check
     for artifact, state in zip(artifacts, states, strict=True):
         if state_of(artifact.folder) != state:
             check([artifact])
-            # Undamaged now: another run has made it again, or a person has restored it.
+            # It is undamaged now: another run has made it again, or a person has restored it.
             reason = "its files changed while they were read"
             raise DamagedArtifactError(artifact.step, artifact.key, reason)
 

@@ -1,4 +1,4 @@
-"""Says what is wrong with a configuration: the place, and what is allowed there."""
+"""Writes the messages about a wrong configuration: where it is wrong, and what is allowed there."""
 
 import difflib
 import re
@@ -21,7 +21,7 @@ def validate(
 
     Args:
         kind: The model's class.
-        tree: The values, as they were read.
+        tree: The values that were read from the file.
         workload: The name of the workload that they are of, for the message.
         above: The names of the sections of the workload that the values are in.
 
@@ -42,7 +42,7 @@ def validate(
 
 
 def _join(messages: Sequence[str]) -> str:
-    """One sentence about a place; several messages are about the types that it may have."""
+    """Joins the messages about one place, one for each type that its value may have."""
     *rest, last = dict.fromkeys(messages)
     return " or ".join([*(message.rpartition(", is ")[0] or message for message in rest), last])
 
@@ -71,7 +71,7 @@ def _explain(
 def _keys_of(loc: Sequence[Any], tree: Any) -> Iterator[Any]:
     """The keys that lead to a fault.
 
-    Pydantic adds the name of a type where a value may have several: that is no key of the tree.
+    Where a value may have several types, Pydantic adds the name of one, which is no key.
     """
     for part in loc:
         if isinstance(tree, dict):

@@ -66,7 +66,7 @@ class Report(Protocol):
 
 
 class Flow(Generic[P, R]):
-    """A flow without steps.
+    """A flow of the project; one whose body calls steps is a `StepsFlow`.
 
     Attributes:
         fn: The function under the decorator; to call it runs it without Prefect.
@@ -110,7 +110,7 @@ class Flow(Generic[P, R]):
 class StepsFlow(Flow[..., Any]):
     """A flow whose function calls steps.
 
-    Its attribute `tells` is what it tells of a run.
+    Its attribute `tells` is the report that it makes of a run.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class StepsFlow(Flow[..., Any]):
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
-        """All its steps, in the order in which its function names them.
+        """The steps of the flow, in the order in which its function names them.
 
         A workload may not need some of them.
         """
@@ -141,7 +141,7 @@ class StepsFlow(Flow[..., Any]):
         preflight.refuse(workload, self._check(workload, project))
 
     def known_steps(self) -> tuple[Step, ...]:
-        """Those that a workload may have limits for: its own, and those of the flow beside it."""
+        """The steps that a workload may limit: those of this flow and of the flow beside it."""
         return self.steps if self._beside is None else (*self.steps, *self._beside.steps)
 
     def steps_for(self, workload: Workload) -> list[Step]:
@@ -149,13 +149,13 @@ class StepsFlow(Flow[..., Any]):
         return [step for step in self.steps if step.needed(workload)]
 
     def steps_from(self, first: str | None, workload: Workload) -> list[Step]:
-        """The steps that a workload needs from one on; none if that is None."""
+        """The steps that a workload needs from the step `first` on; none if it is None."""
         steps = self.steps_for(workload)
         names = [step.name for step in steps]
         return steps[names.index(first) :] if first in names else []
 
     def imports_from(self, first: str | None, workload: Workload) -> list[Callable[[], object]]:
-        """What a run imports for its steps from one on, in calls of about a second."""
+        """What a run imports for its steps from `first` on, in calls of about a second."""
         modules = [name for step in self.steps_from(first, workload) for name in step.imports]
         return [partial(import_module, name) for name in dict.fromkeys(modules)]
 
@@ -183,11 +183,11 @@ class StepsFlow(Flow[..., Any]):
         Args:
             project: The clone.
             workload: The workload, with the parameters of the run.
-            revision: As `data_rev` of `run`.
-            promote: As for `run`.
+            revision: The git revision of the data, which `run` takes as `data_rev`.
+            promote: Whether a model may become champion, as `run` takes it.
 
         Raises:
-            ValueError: As in a run.
+            ValueError: The user has to correct something, as in a run.
         """
         last = records.last_run(project, workload.name, self.name)
         if last and "error" in last:
@@ -276,7 +276,7 @@ class StepsFlow(Flow[..., Any]):
                 roots.add(project, ())
                 console.logger.info(same["outcome"])
                 return Completed(name="Skipped", message=same["outcome"], data=same)
-            # What is cached needs no check, which imports libraries.
+            # Steps that are cached need no check, which would import libraries.
             first = dry_run.has_to_run if dry_run else self.steps[0].name
             preflight.check_slowly(self.steps_from(first, config), config, project, force)
             preflight.check_surroundings(project)
@@ -290,7 +290,7 @@ class StepsFlow(Flow[..., Any]):
         with records.recording(state, self.tells.document):
             run.follow(self.fn, state.version)
         document = self.tells.document(state)
-        console.logger.info(document["outcome"])  # for who watches a deployment
+        console.logger.info(document["outcome"])  # for a person who watches a deployment
         self.tells.publish(run.project, document)
         return document
 
@@ -333,9 +333,9 @@ def flow(
 
     Args:
         fn: The function.
-        tells: What the flow tells of a run.
-        version: Finds the version of the data.
-        check: Finds faults before a run that are not of one step.
+        tells: The report that the flow makes of a run.
+        version: A function that finds the version of the data.
+        check: A function that finds faults before a run, which no single step would find.
         beside: A flow for the same workloads, which may have limits for its steps too.
     """
 

@@ -101,7 +101,7 @@ def _artifacts(store: Store, needed: Roots, since: float) -> Iterator[Finding]:
 
 def _leftovers(store: Store, since: float) -> Iterator[Finding]:
     for step, key, path in store.leftovers():
-        # What was half published is of no use to anyone; checkpoints are.
+        # A half published output is of no use to anyone, but checkpoints are.
         kind = "leftover" if path.name.startswith(".") else "scratch"
         if kind == "leftover" or store.last_used(step, key) < since:
             yield _finding(kind, store, step, key, path)
@@ -132,7 +132,7 @@ def _old_logs(project: Project) -> Iterator[Finding]:
 def _documents(project: Project) -> list[list[tuple[Path, dict[str, Any]]]]:
     """The documents of all runs, the last first, for each flow and workload.
 
-    Those of a flow under names that are not in `params.yaml` are together.
+    The runs of a flow under names that are not in `params.yaml` are one group.
     """
     workloads, runs = workload_names(project.params), project.state / "runs"
     groups: dict[tuple[str, str], list[tuple[Path, dict[str, Any]]]] = defaultdict(list)

@@ -1,7 +1,7 @@
 """Decides the precision and the threads of a network from the hardware that calculates it.
 
-By a rule, not by a measurement, because they are part of the key of the trained model: it must not
-depend on how busy the machine is.
+It follows a rule and does not measure: both are part of the key of the trained model, which must
+not depend on how busy the machine is.
 """
 
 import os
@@ -37,7 +37,7 @@ class Node:
     """A machine of a cluster.
 
     Attributes:
-        cores: That a process may use.
+        cores: The number of cores that a process may use.
         gpus: The compute capability of each GPU.
         has_bf16: Whether its CPU calculates in bfloat16.
     """
@@ -64,8 +64,8 @@ def precision(flops: float, workers: int = 0, nodes: tuple[Node, ...] = ()) -> P
     fp32.
 
     Args:
-        flops: Of a forward pass over a batch.
-        workers: Of the training; 0 is the process itself.
+        flops: The operations of a forward pass over a batch.
+        workers: The number of the training's workers; 0 is the process itself.
         nodes: The machines that may train; none is this one.
     """
     return "bf16" if flops >= LARGE and has_bf16(workers, nodes) else "fp32"
@@ -80,13 +80,13 @@ def threads(
     another program had one of the cores they made a small step 10 to 100 times slower.
 
     Args:
-        flops: Of a forward pass over a batch, of all workers.
-        workers: Of the training; 0 is the process itself.
+        flops: The operations of a forward pass over a batch, of all workers.
+        workers: The number of the training's workers; 0 is the process itself.
         configured: The configured value; a number is returned as it is.
         nodes: The machines that may train, among which the workers are spread; none is this one.
 
     Returns:
-        None where the training runs on GPUs, where the number changes nothing.
+        The number; None for a training on GPUs, where it changes nothing.
     """
     sharing = max(1, workers)
     if len(_gpus(nodes)) >= sharing:
@@ -110,10 +110,10 @@ def find_compiler(on_gpu: bool) -> str | None:
     """The compiler that `torch.compile` would call: for C on a GPU (by Triton), for C++ on a CPU.
 
     Args:
-        on_gpu: Where the network is trained.
+        on_gpu: Whether the network is trained on a GPU.
 
     Returns:
-        Its path; None if it is missing.
+        The path of the compiler; None if it is missing.
     """
     variable, usual = ("CC", "gcc") if on_gpu else ("CXX", "g++")
     return shutil.which(os.environ.get(variable) or usual)
@@ -127,7 +127,7 @@ def has_bf16(workers: int = 0, nodes: tuple[Node, ...] = ()) -> bool:
     is not imported.
 
     Args:
-        workers: Of a training; 0 is the process itself.
+        workers: The number of a training's workers; 0 is the process itself.
         nodes: The machines; none is this one.
     """
     gpus = _gpus(nodes)
@@ -160,7 +160,7 @@ def machine() -> dict[str, Any]:
 
 
 def _cpu() -> str:
-    """What Linux says of the CPU; empty elsewhere."""
+    """What Linux says of the CPU; empty on other systems."""
     try:
         return Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -223,7 +223,7 @@ class Gpu:
     """An NVIDIA GPU.
 
     Attributes:
-        name: Of the product.
+        name: The name of the product.
         capability: Its compute capability.
         free_memory: Bytes of its memory that are not used; 0 if it has none of its own.
     """

@@ -1,4 +1,4 @@
-"""The output of a step: its plan, which is what it depends on, and what is known of its files."""
+"""The output of a step, its digests, and its plan, which has everything that it depends on."""
 
 import hashlib
 import json
@@ -40,7 +40,7 @@ class Plan:
         config: The parameters that it reads, by dotted name.
         inputs: The digests of its inputs, by the step they come from.
         code: The digests of the modules that it runs, by dotted name.
-        libraries: The versions of the libraries that change its output.
+        libraries: The versions of the libraries that change the output.
     """
 
     step: str
@@ -62,7 +62,7 @@ class Plan:
 
     @property
     def definition(self) -> str:
-        """SHA-256 (hex) over what the key is over, except the inputs."""
+        """SHA-256 (hex) over the same values as the key, but without the inputs."""
         return digest_of(asdict(self) | {"config": self._changed(), "inputs": {}})
 
     def _changed(self) -> dict[str, Any]:
@@ -153,7 +153,7 @@ class Artifact:
 
     @classmethod
     def of(cls, step: str, key: str, folder: Path, manifest: Mapping[str, Any]) -> "Artifact":
-        """An output as its manifest describes it."""
+        """Makes the record of an output from its manifest."""
         return cls(step, key, manifest["digest"], folder, manifest["facts"], manifest["provenance"])
 
 
@@ -185,8 +185,8 @@ def list_files(folder: Path) -> list[dict[str, Any]]:
 def state_of(folder: Path) -> str:
     """SHA-256 (hex) over the paths, inodes, sizes and times of change of all files below a folder.
 
-    It is another one after a file was written to, replaced, added or removed. No file is read. A
-    manifest does not count: its time says when the artifact was used.
+    The digest is another one after a file was written to, replaced, added or removed. No file is
+    read. A manifest does not count: its time says when the artifact was used.
     """
     digest = hashlib.sha256()
     for place, folders, names in os.walk(folder):

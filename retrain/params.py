@@ -108,7 +108,7 @@ def load_section(params: Path, name: str, kind: type[S]) -> S:
 
     Args:
         params: The file `params.yaml`.
-        name: Of the workload.
+        name: The name of the workload.
         kind: The section is named as this class, in small letters.
 
     Raises:
@@ -123,7 +123,7 @@ def vary(workload: Workload, values: Mapping[str, Any]) -> Workload:
     """A workload with other values, as `load_workload` would give it for the same file.
 
     Args:
-        workload: From `load_workload`.
+        workload: A workload that `load_workload` has read.
         values: Further overrides, by dotted name.
 
     Raises:
@@ -167,7 +167,7 @@ def _make(origin: Origin) -> Workload:
     faults = [*workload.faults(), *families.faults(module, declared, shape)]
     if faults:
         raise UsageError(f"workload {name}: " + "\n".join(faults))
-    # Part of what is trained, as the content of the data is.
+    # The weights are part of what is trained, as the content of the data is.
     if version := module.pretrained_version(declared, origin.root):
         start = workload.model.model_copy(update={"pretrained_version": version})
         workload = workload.model_copy(update={"model": start})
@@ -239,7 +239,7 @@ def _read_all(params: Path) -> dict[str, Any]:
 
 
 def _read(folder: Path, params: Path) -> dict[str, Any]:
-    """The workloads of a file, as it has them."""
+    """The entries of a file's workloads, not checked yet."""
     try:
         tree = parse_yaml((folder / params).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -306,7 +306,7 @@ def _with_numerics(
         workload: A valid workload.
         nodes: The machines of the cluster that may train; none is this one.
         trained: FLOPs of a forward pass of what is trained, over one image.
-        evaluated: The same, of the whole network.
+        evaluated: FLOPs of a forward pass of the whole network, over one image.
     """
     train, evaluate, scale = workload.train, workload.evaluate, workload.scale
     flops = trained * train.batch_size

@@ -86,7 +86,7 @@ class Project:
         return process.stdout.strip()
 
     def is_in_git(self) -> bool:
-        """Whether it lies in a git repository; an unpacked archive does not."""
+        """Whether the project lies in a git repository; an unpacked archive does not."""
         return any((folder / ".git").exists() for folder in (self.root, *self.root.parents))
 
     def commit(self) -> str | None:
@@ -153,7 +153,7 @@ def _check_code(root: Path) -> None:
     """Refuses a project whose commit is not that of the code that runs, as in a git worktree.
 
     Raises:
-        UsageError: It has code of its own.
+        UsageError: The project has code of its own.
     """
     own = root / CODE.name
     if own.is_dir() and not own.samefile(CODE):

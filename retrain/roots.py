@@ -1,4 +1,4 @@
-"""What projects need of a store: each leaves its roots there, and no other one's `gc` takes them.
+"""What each project needs of a shared store, so that `retrain gc` of another one leaves it there.
 
 The roots of a project are a file in the store. Each run adds the outputs that it used or made, and
 `gc` writes the file anew, with what is still needed. They end with `retrain gc` in the project; or
@@ -26,8 +26,8 @@ class Roots:
     """What a project needs.
 
     Attributes:
-        outputs: By the step and the key.
-        digests: Of outputs that are needed whatever their key is.
+        outputs: The step and the key of each output that is needed.
+        digests: The digests of outputs that are needed whatever their key is.
     """
 
     outputs: frozenset[tuple[str, str]] = frozenset()
@@ -48,7 +48,7 @@ def replace(project: Project, find: Callable[[], Roots]) -> None:
 
     Args:
         project: The clone.
-        find: Finds them; no run of the project adds any meanwhile.
+        find: Finds the roots; no run of the project adds any meanwhile.
     """
     with _locked(project) as file:
         _write(project, file, find())

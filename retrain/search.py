@@ -125,11 +125,11 @@ def size(space: Sequence[Parameter]) -> float:
 def first_values(space: Sequence[Parameter], trials: int) -> list[Values]:
     """What is tried first, as Optuna keeps it: the workload's own values, and all of a small space.
 
-    With its own values, if they are in the space, a search never ends with something worse than
-    what is there.
+    Since the workload's own values are tried, if they are in the space, the best trial is never
+    worse than these.
 
     Args:
-        space: What is searched.
+        space: The parameters that are searched.
         trials: How many are tried in all.
     """
     current_values = (
@@ -183,7 +183,9 @@ class Ending:
 
 
 def search_key(training: Plan, tune: Tune) -> str:
-    """SHA-256 (hex) of what makes two searches the same: the training but for the space, the seed.
+    """SHA-256 (hex) over what identifies a search: the training, the space and the seed.
+
+    The values that the space varies do not count as a part of the training.
 
     Args:
         training: The plan of a trial, which has the version of the data too.
@@ -208,10 +210,10 @@ class Search:
 
     Attributes:
         folder: Where the study is kept; it need not exist.
-        space: What is searched.
-        seed: Of the values that are drawn.
+        space: The parameters that are searched.
+        seed: The seed of the values that are drawn.
         metric: The metric that trials are compared by.
-        maximize: Whether it should be large.
+        maximize: Whether the metric should be large.
     """
 
     folder: Path

@@ -176,7 +176,7 @@ class Store:
 
         Args:
             step: The step.
-            key: Its key.
+            key: The key of the step's output.
             state: What identifies the files, as `state_of` gives it.
 
         Returns:
@@ -287,8 +287,8 @@ class RunContext:
     """The run that makes an artifact (a Prefect flow run, or `dvc`), and its project.
 
     Attributes:
-        run: Its id.
-        project: The clone.
+        run: The id of the run.
+        project: The clone that the run is in.
         trial: The trial of a search that a step is run for.
     """
 

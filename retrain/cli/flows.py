@@ -1,6 +1,6 @@
-"""The commands that run a flow of steps, such as `retrain train vit`, and that about its last run.
+"""The commands that run a flow of steps, such as `retrain train vit`, and the command `why`.
 
-How a flow is run on the screen, through Prefect, is here for all commands that run one.
+`run_on_screen`, by which a command runs a flow through Prefect and shows it, is here too.
 """
 
 import os
@@ -200,9 +200,9 @@ def _run(
     """Runs a flow, if it has anything to do.
 
     Args:
-        flow: Which flow.
+        flow: The flow to run.
         workload: The name of the workload.
-        options: As the user has given them.
+        options: The options that the user has given.
         project: The clone.
         to_json: Leave standard output to the document.
         values: Parameters that other options set, by dotted name.
@@ -212,7 +212,7 @@ def _run(
     from retrain.runs import console
 
     overrides = dict(map(parse_override, options.overrides)) | dict(values)
-    # First, so that a wrong parameter is refused at once.
+    # This comes first, so that a wrong parameter is refused at once.
     config = load_workload(project.params, workload, overrides, as_name=options.as_name)
     flow.check(config, project)
     with console.shown_on(sys.stderr):  # it may have to read data that is not under DVC
@@ -269,7 +269,7 @@ def run_on_screen(
 
     Args:
         project: The clone.
-        name: Of the log file.
+        name: The last part of the log file's name.
         run: Makes the Prefect flow and calls it; returns the run's document.
         show: Shows the document to a person.
         to_json: Leave standard output to the document.
@@ -296,7 +296,7 @@ def run_on_screen(
 
 
 def _seconds() -> float:
-    """Since this process was started, with its imports."""
+    """The seconds since this process was started, with its imports."""
     import psutil
 
     began: float = psutil.Process().create_time()

@@ -1,4 +1,4 @@
-"""The commands about how a version came about: `lineage`, `reproduce`."""
+"""The commands `lineage` and `reproduce`: how a version of a model came about."""
 
 import dataclasses
 import sys
@@ -152,5 +152,5 @@ def _of_record(version: "ModelVersion", record: "Lineage | None") -> list[tuple[
 
 
 def _chosen(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Some of the values, those that are known."""
+    """The values under some names, without those that are not known."""
     return {name: values[name] for name in names if values.get(name) is not None}

@@ -34,7 +34,7 @@ class Parameter:
         name: Its dotted name: `train.lr`.
         values: What it may be: a type with bounds, or the values themselves.
         is_required: Whether a workload has to set it.
-        default: As JSON has it.
+        default: The default, as a JSON value.
         description: What it does.
         family: The family whose networks have it; None for all.
     """

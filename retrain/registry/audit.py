@@ -20,7 +20,7 @@ class Fault:
 
     Attributes:
         model: The name of the model.
-        what: It in one sentence.
+        what: What is wrong, in one sentence.
     """
 
     model: str

@@ -25,7 +25,7 @@ def read(project: Project, name: str) -> Ledger:
     """The ledger of a model; without entries before the first decision.
 
     Raises:
-        ValueError: It was changed, so that it cannot be read.
+        ValueError: The ledger was changed, so that it cannot be read.
     """
     return ledger.read(snapshot.read(project, name))
 
@@ -34,7 +34,7 @@ def champion(project: Project, name: str) -> ModelVersion | None:
     """The version in production; None before the first decision that made one.
 
     Raises:
-        ValueError: As `fault` says.
+        ValueError: Nothing may be decided about the model; the message is that of `fault`.
     """
     if problem := fault(project, name):
         raise ValueError(problem)
@@ -51,7 +51,7 @@ def fault(project: Project, name: str) -> str | None:
 
 
 def _missing(standing: Standing) -> str | None:
-    """What is said if no version is champion although the ledger says so."""
+    """The message if no version is champion although the ledger names one."""
     name, last = standing.ledger.name, standing.ledger.appointment
     if CHAMPION in standing.aliases or last is None or last in standing.ledger.unfinished:
         return None
@@ -70,7 +70,7 @@ def is_applied(project: Project, name: str, decision: Decision) -> bool:
 def is_entered(project: Project, name: str, decision: Decision) -> bool:
     """Whether a decision is in the ledger; a kill may have left it to be carried out.
 
-    If somebody has moved the alias by hand since, it is made anew.
+    A decision after which somebody has moved the alias by hand does not count: it is made anew.
     """
     model = snapshot.read(project, name)
     model_ledger = ledger.read(model)
@@ -132,7 +132,7 @@ def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelV
 
 
 def no_longer_waits(name: str, number: int) -> str:
-    """What is said of a version that waited for approval until something else was decided."""
+    """The message about a version that waited for approval until something else was decided."""
     return f"{name} version {number} waits for approval no more. See: retrain history {name}"
 
 
@@ -162,7 +162,7 @@ def write(client: "MlflowClient", run: str, number: int, value: str) -> bool:
         client: A client of the registry.
         run: The ledger's run.
         number: One more than the number of the last entry.
-        value: As `trust.value_of` gives it.
+        value: The text of the entry, as `trust.value_of` gives it.
 
     Returns:
         Whether the entry has this number now. If not, another machine was faster.
@@ -185,7 +185,7 @@ def write(client: "MlflowClient", run: str, number: int, value: str) -> bool:
 
 
 def deleted(run: str) -> str:
-    """What is said when the run of a ledger was deleted, but not for good."""
+    """The message when the run of a ledger was deleted, but not for good."""
     return f"the ledger was deleted; bring it back with: mlflow runs restore --run-id {run}"
 
 
@@ -198,7 +198,7 @@ def document_of(project: Project, model_ledger: Ledger, entry: Entry) -> dict[st
     """All that was considered for an entry; empty if nothing was.
 
     Raises:
-        ValueError: It is gone, or was changed.
+        ValueError: The document is gone, or was changed.
     """
     if not entry.document:
         return {}
@@ -213,7 +213,7 @@ def document_of(project: Project, model_ledger: Ledger, entry: Entry) -> dict[st
 
 
 def considered(project: Project, model_ledger: Ledger, entry: Entry) -> dict[str, Any]:
-    """The same; also empty if it is gone or was changed."""
+    """All that was considered for an entry; empty also if its document is gone or was changed."""
     try:
         return document_of(project, model_ledger, entry)
     except ValueError:

@@ -35,8 +35,8 @@ class Outcome:
         version: The number of the version.
         previous: The champion before the decision.
         verdict: The verdict of the gate; of a rollback, `rolled back`.
-        reason: A person's, for a rollback, an approval or a rejection; or why a version that passed
-            was not promoted.
+        reason: Why a person decided on a rollback, an approval or a rejection; or why a version
+            that passed was not promoted.
         data: The version of the data.
         commit: The git commit whose code decided.
         run: The Prefect flow run that decided.
@@ -86,7 +86,8 @@ class Entry(Outcome):
         document: SHA-256 (hex) of the document of the decision; None if it has none.
         before: SHA-256 (hex) of the entry before; empty for the first.
         digest: SHA-256 (hex) of this entry.
-        signature: Of an SSH key (base64), over all else that the entry says; None without one.
+        signature: The signature by an SSH key (base64), over all else that the entry says; None
+            without one.
     """
 
     number: int
@@ -244,7 +245,7 @@ def read(model: Model) -> Ledger:
     """Reads the ledger of a registered model; without entries before the first decision.
 
     Raises:
-        ValueError: An entry is none any more.
+        ValueError: The text of an entry cannot be read as one any more.
     """
     entries = []
     for key in sorted(model.ledger):
@@ -303,5 +304,5 @@ def who() -> str:
 
 
 def compact(value: Any) -> str:
-    """Canonical JSON, as it is hashed."""
+    """A value as canonical JSON, which is what is hashed."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -31,8 +31,10 @@ class Made:
         step: The name of the step.
         digest: SHA-256 (hex) of the output.
         key: The key of its plan; None if the store did not have it any more.
-        plan: What it depended on, as `retrain.outputs.Plan` has it; None as above.
-        provenance: As `retrain.store.Artifact` has it; empty as above.
+        plan: What it depended on, as `retrain.outputs.Plan` has it; None if
+            the store did not have it any more.
+        provenance: How it was made, as `retrain.outputs.Artifact` has it; empty if the store did
+            not have it any more.
     """
 
     step: str
@@ -48,7 +50,7 @@ class Images:
 
     Attributes:
         step: The step that listed them.
-        key: Of its output in the store.
+        key: The key of that step's output in the store.
         file: The list in that output: Parquet, with `COLUMNS` among its columns.
         splits: Of each split, how many `rows` it has, and `sha256` (hex) over the sorted SHA-256s
             of its images, each (hex) with a line feed.
@@ -76,12 +78,13 @@ class Lineage:
             the `path`.
         entry: The workload's entry in `params.yaml`; None if that is not known.
         overrides: What replaced the entry's parameters in that run, by dotted name.
-        parameters: All parameters of the workload, with what was `auto` decided; None as above.
+        parameters: All parameters of the workload, with what was `auto` decided; None if
+            they are not known.
         requirements: SHA-256 (hex) of `requirements.lock`; None without that file.
         validation: What the checks of the data found.
         images: Which images were used.
         training: What the training said of itself: its numerics, the best epoch.
-        metrics: Of the evaluation, by name.
+        metrics: The metrics of the evaluation, by name.
         steps: The outputs from the data to the evaluation, in order.
         mlflow_run: The run of the training.
     """
@@ -129,7 +132,7 @@ def read(project: Project, version: ModelVersion) -> Lineage | None:
     """The record of a version; None for an old version, which has none.
 
     Raises:
-        ValueError: It is gone, or was changed.
+        ValueError: The record is gone, or was changed.
     """
     if version.lineage is None:
         return None

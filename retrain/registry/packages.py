@@ -52,7 +52,7 @@ def fetch(project: Project, version: ModelVersion, folder: Path) -> Path:
 
     Args:
         project: The clone that the registry belongs to.
-        version: Of the model.
+        version: The version of the model.
         folder: Where to download it to, if it is not on this machine.
 
     Returns:

@@ -31,7 +31,7 @@ Manifest = Mapping[str, Any]
 
 PIN = "data.dvc"
 RECORDED = (PARAMS, PIN)  # files whose content is in the record, committed or not
-# Of a machine, what may change how numbers are rounded.
+# The facts about a machine that may change how numbers are rounded.
 SURROUNDINGS = ("processor", "instructions", "cores", "accelerators", "system", "python")
 
 # Runs steps in one process, each as `retrain step STEP NAME` does. It ends when its standard input
@@ -66,8 +66,8 @@ class Reproduction:
         version: The number of the version.
         commit: The git commit that was checked out.
         identical: Whether the weights are the same.
-        weights: SHA-256 (hex) of those of the version.
-        reproduced: SHA-256 (hex) of the new ones.
+        weights: SHA-256 (hex) of the weights of the version.
+        reproduced: SHA-256 (hex) of the new weights.
         steps: Of each step, whether it gave the same output; in order.
         metrics: Of each metric, the value of the version and the new one.
         differs: What else is not as it was: code that was not committed, libraries, the machine.
@@ -87,7 +87,7 @@ class Reproduction:
 
     @property
     def outcome(self) -> str:
-        """It in one sentence."""
+        """The result in one sentence."""
         name = f"{self.model} version {self.version}"
         if self.identical:
             return f"{name} is reproduced: the weights are identical."
@@ -102,12 +102,12 @@ class Copy(Project):
 
     @property
     def store(self) -> Path:
-        """Empty at first."""
+        """The store of the copy, which is empty at first."""
         return self.state / "store"
 
     @property
     def tracking_uri(self) -> str:
-        """A new SQLite file."""
+        """MLflow's store of the copy: a new SQLite file."""
         return f"sqlite:///{self.root / 'mlflow.db'}"
 
 
@@ -116,7 +116,7 @@ def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None
 
     Args:
         project: The clone with the registry and the repository.
-        version: Of the model.
+        version: The version of the model.
         say: Takes a line for a person before the first step.
 
     Raises:
@@ -167,7 +167,7 @@ def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None
 
 
 def _surroundings(record: Lineage) -> Iterator[str]:
-    """What is other than it was: uncommitted code, the libraries, and this machine."""
+    """What differs from the recorded training: uncommitted code, libraries, and the machine."""
     files = (record.uncommitted or {}).get("files", ())
     if lost := [file for file in files if file not in RECORDED]:
         yield f"uncommitted changes were not kept, of {', '.join(lost)}"
@@ -208,7 +208,7 @@ def _prepare(project: Project, copy: Copy, record: Lineage) -> None:
 
 
 def _place(project: Project, copy: Copy, value: str) -> str:
-    """What a copy of the code has to call a file or folder of the clone that it does not have."""
+    """The path by which a copy of the code reaches a file or folder that only the clone has."""
     place = Path(os.path.normpath(project.root / value))
     return str(place) if place.exists() and not (copy.root / value).exists() else value
 
@@ -231,7 +231,7 @@ def _register_start(project: Project, copy: Copy, name: str, weights: str) -> No
     """Makes the version that a training started from the champion of a copy.
 
     Raises:
-        ValueError: It is not in the registry any more.
+        ValueError: That version is not in the registry any more.
     """
     version = versions.find_by_weights(project, name, weights)
     if version is None:
@@ -278,7 +278,7 @@ def _run(project: Project, copy: Copy, steps: Sequence[str], name: str) -> None:
     """Runs steps in a copy of the code; they are ended with this process.
 
     Raises:
-        ValueError: One has failed.
+        ValueError: A step has failed.
     """
     project.logs.mkdir(parents=True, exist_ok=True)
     copy.state.mkdir(exist_ok=True)
@@ -291,7 +291,7 @@ def _run(project: Project, copy: Copy, steps: Sequence[str], name: str) -> None:
             cwd=copy.root,
             env=_environment(copy),
             stdin=read,
-            stdout=2,  # our standard output is for the result
+            stdout=2,  # standard output is for the result
             stderr=subprocess.PIPE,
             encoding="utf-8",
             errors="replace",
@@ -307,7 +307,7 @@ def _run(project: Project, copy: Copy, steps: Sequence[str], name: str) -> None:
 
 
 def _environment(copy: Copy) -> dict[str, str]:
-    """Ours, with the copy's code in front, a store and an MLflow of its own, and no other."""
+    """This process's environment for the copy: its own code first, its own store and MLflow."""
     own_prefixes = ("MLFLOW_", "PREFECT_", "RETRAIN_")
     variables = {
         name: value for name, value in os.environ.items() if not name.startswith(own_prefixes)

@@ -80,7 +80,7 @@ def read(project: Project, name: str) -> Model:
 
 
 def state_of(file: Path) -> str | None:
-    """What is another after each change of an SQLite file.
+    """A text that differs after each change of an SQLite file.
 
     None if the file's header does not count each of them, because it is written to a log first, or
     if it is no such file.

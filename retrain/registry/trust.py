@@ -35,7 +35,7 @@ class Head:
 
     Attributes:
         ledger: The id of the ledger's MLflow run.
-        number: Of the entry.
+        number: The number of the entry.
         digest: SHA-256 (hex) of the entry.
     """
 
@@ -46,10 +46,10 @@ class Head:
 
 @dataclass(frozen=True)
 class Standing:
-    """A ledger, and what is to be thought of it.
+    """A ledger, and whether it can be trusted.
 
     Attributes:
-        ledger: As it was read.
+        ledger: The ledger, as it was read.
         aliases: The number of a version, by alias, at the same moment.
         faults: What was done to the ledger: its chain is broken, or its head is another one.
         unsigned: The first entry at its end that no allowed signer stands for; None if there is
@@ -73,7 +73,7 @@ class Standing:
 
     @property
     def forged(self) -> str:
-        """What is said of the entry that is not signed, and what a person can do."""
+        """The message about the entry that is not signed, with what a person can do."""
         entry = self.unsigned
         assert entry
         return (
@@ -87,7 +87,7 @@ def look(project: Project, name: str) -> Standing:
     """Reads the ledger of a model, and judges it.
 
     Raises:
-        ValueError: It, or the file with its head, was changed so that it cannot be read.
+        ValueError: The ledger, or the file with its head, was changed so that it cannot be read.
     """
     head = read_head(project, name)  # before the ledger, which may become longer meanwhile
     model = snapshot.read(project, name)
@@ -200,7 +200,7 @@ def value_of(project: Project, decision: Decision, model_ledger: Ledger) -> str:
     """The next entry of a ledger, as it is written.
 
     Raises:
-        ValueError: It is too long; or it cannot be signed, and has to be.
+        ValueError: The entry is too long; or it has to be signed, and cannot be.
     """
     fields = asdict(replace(decision, document=None)) | {
         "document": ledger.digest_of_document(decision.document),
@@ -225,7 +225,7 @@ def signed_text(name: str, number: int, value: str) -> str:
 
     Args:
         name: The name of the model.
-        number: Of the entry.
+        number: The number of the entry.
         value: The entry as it is written, with its signature or without.
     """
     fields = json.loads(value) | {"model": name, "number": number}
@@ -238,7 +238,7 @@ def sign(project: Project, text: str, time: str) -> str | None:
 
     Args:
         project: The clone.
-        text: The text.
+        text: The text to sign.
         time: ISO 8601, UTC; when the key has to be an allowed one.
 
     Returns:
@@ -269,7 +269,7 @@ def check_signing(project: Project) -> None:
     """Checks that a run can sign, before it has worked for hours.
 
     Raises:
-        ValueError: As `sign` does.
+        ValueError: The run cannot sign, as `sign` says.
     """
     sign(project, "", datetime.now(UTC).isoformat(timespec="seconds"))
 
@@ -279,8 +279,8 @@ def is_valid(project: Project, text: str, signature: str, time: str) -> bool:
 
     Args:
         project: The clone.
-        text: The text.
-        signature: As `sign` gives it.
+        text: The signed text.
+        signature: The signature (base64), as `sign` gives it.
         time: ISO 8601, UTC; when the key had to be an allowed one.
 
     Raises:

@@ -73,8 +73,8 @@ class Latency:
     Attributes:
         p50: Milliseconds; half of the calls took no longer (nearest rank).
         p95: Milliseconds; 95 % of the calls took no longer (nearest rank).
-        calls: How many there were, of one image each.
-        threads: That PyTorch calculated with.
+        calls: The number of calls, of one image each.
+        threads: The number of threads that PyTorch calculated with.
         device: `cpu`, or the name of the GPU.
     """
 
@@ -107,7 +107,7 @@ class ModelVersion(Candidate):
         verdict: The last verdict of the gate on it; None before the first.
         created: When it was registered (ISO 8601, UTC).
         broken: Why it cannot be served; None if nothing is known against it.
-        latency: Of the last check before a promotion; None before the first.
+        latency: How fast it was in the last check before a promotion; None before the first.
     """
 
     version: int
@@ -146,13 +146,13 @@ def champion(project: Project, name: str) -> ModelVersion | None:
     """The version in production; None when there is none.
 
     Raises:
-        ValueError: It was not registered by this project.
+        ValueError: The version was not registered by this project.
     """
     return _of_alias(project, name, CHAMPION)
 
 
 def reference(project: Project, name: str) -> ModelVersion | None:
-    """The best version so far; None when there is none. What it raises, `champion` does, too."""
+    """The best version so far; None when there is none. It raises the errors of `champion`."""
     return _of_alias(project, name, REFERENCE)
 
 
@@ -162,13 +162,13 @@ def _of_alias(project: Project, name: str, alias: str) -> ModelVersion | None:
 
 
 def parse_reference(text: str) -> tuple[str, str]:
-    """Parses what names a version: `vit@champion`, `vit@7`, or `vit`, which is its champion.
+    """Parses the name of a version: `vit@champion`, `vit@7`, or `vit`, which is its champion.
 
     Returns:
         The name of the model, and the alias or the number, as `find` takes them.
 
     Raises:
-        UsageError: It is written otherwise.
+        UsageError: The text is written in another way.
     """
     name, at, selector = text.partition("@")
     if not name or (at and not selector):
@@ -217,7 +217,7 @@ def get(project: Project, name: str, number: int) -> ModelVersion | None:
     """A version by its number; None when there is none.
 
     Raises:
-        ValueError: It was not registered by this project.
+        ValueError: The version was not registered by this project.
     """
     model = snapshot.read(project, name)
     return _read(model.versions[number], model) if number in model.versions else None

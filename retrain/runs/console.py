@@ -109,7 +109,7 @@ def on_screen(log: Path, *, to_stderr: bool) -> Iterator[None]:
 
 @contextmanager
 def shown_on(stream: TextIO) -> Iterator[None]:
-    """Prints what is said to a stream, such as standard output."""
+    """Prints all lines of this module to a stream, such as standard output."""
     _screen.console = Console(file=stream, width=None if stream.isatty() else WIDTH)
     try:
         yield
@@ -135,11 +135,11 @@ def ended(step: str, cached: bool, why: str, seconds: float) -> None:
 def telling_meanwhile(tell: Callable[..., None], *arguments: Any) -> Iterator[None]:
     """Runs a function in a thread beside the block, in the context of the run.
 
-    In that context, Prefect assigns what is said to the run.
+    In that context, Prefect assigns the lines to the run.
 
     Args:
-        tell: Returns when the `Event` is set that it gets as its last argument.
-        arguments: Its other arguments.
+        tell: The function. It returns when the `Event` is set that is its last argument.
+        arguments: The other arguments of the function.
     """
     over = Event()
     thread = Thread(target=copy_context().run, args=(tell, *arguments, over), daemon=True)

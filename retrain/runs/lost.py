@@ -1,4 +1,4 @@
-"""Ends the runs in Prefect and MLflow whose process was killed; there they would go on for ever.
+"""Ends the runs in Prefect and MLflow whose process was killed; they would go on there for ever.
 
 A run holds its artifacts in the store from its start to its end, under a lock that the system
 releases when the process ends in any way. So nothing has to be known about processes, hosts and
@@ -52,8 +52,8 @@ def mark_crashed(message: str, *, runs: Collection[str] = (), pool: str | None =
     """Marks flow runs that go on according to Prefect, and their tasks, as crashed.
 
     Args:
-        message: Of their state.
-        runs: Their ids.
+        message: The message of the state `Crashed`.
+        runs: The ids of the flow runs.
         pool: The name of a work pool instead, for all of its runs.
     """
     from prefect.client.orchestration import get_client

@@ -37,10 +37,10 @@ class StepEndedError(Exception):
 
 @dataclass
 class OneStep(Run):
-    """Runs the steps up to one, without Prefect.
+    """Runs the steps of a flow up to a given one, without Prefect.
 
     Attributes:
-        last: The name of that step.
+        last: The name of the last step to run.
     """
 
     last: str = ""
@@ -75,7 +75,7 @@ def run_one(flow: StepsFlow, step: Step, workload: Workload, project: Project) -
 
     Args:
         flow: The flow.
-        step: One of its steps.
+        step: The step of the flow to run.
         workload: The workload of the run.
         project: The clone.
 
@@ -83,7 +83,7 @@ def run_one(flow: StepsFlow, step: Step, workload: Workload, project: Project) -
         The record of the step, as its `record.json` has it.
 
     Raises:
-        ValueError: As the steps do.
+        ValueError: From a step.
     """
     if not step.needed(workload):
         return _write(project, workload, {"step": step.name})

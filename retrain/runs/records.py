@@ -143,10 +143,10 @@ class FlowRun:
 
     Attributes:
         project: The clone.
-        store: What it reads, and where it keeps what it needs meanwhile.
+        store: The store that it reads, and where it keeps temporary files.
         id: The id of the Prefect flow run, which holds artifacts.
         flow: The name of the flow.
-        began: When, in seconds of the monotonic clock.
+        began: When the run began, in seconds of the monotonic clock.
     """
 
     project: Project
@@ -156,7 +156,7 @@ class FlowRun:
     began: float = field(default_factory=monotonic)
 
     def document(self, **results: Any) -> Document:
-        """The run's document, as `--json` prints it: what all have, and the results."""
+        """The run's document, as `--json` prints it: the part of all runs, and the results."""
         return {
             "flow": self.flow,
             "run": self.id,

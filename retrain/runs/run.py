@@ -52,12 +52,12 @@ class Run(StateRunner):
         """Runs a step, or takes its output from the store.
 
         Args:
-            step: Which step.
+            step: The step to run.
             *inputs: The outputs of the steps in its `inputs`, in that order.
-            workload: With other parameters than the run's.
+            workload: A workload with other parameters than the run's; None for the run's own.
 
         Raises:
-            StepTimeoutError: It did not end within its limit.
+            StepTimeoutError: The step did not end within its limit.
             ValueError: From the step.
         """
         parameters = workload or self.workload
@@ -95,8 +95,8 @@ class Run(StateRunner):
             The output, and whether the store had it.
 
         Raises:
-            PrunedError: It was ended early.
-            StepTimeoutError: It did not end within its limit.
+            PrunedError: The trial was ended early.
+            StepTimeoutError: The step did not end within its limit.
             ValueError: From the step.
         """
         context = replace(self.state.context, trial=trial)
@@ -130,7 +130,7 @@ class Run(StateRunner):
 
         with ExitStack() as locks:
             if step.cached:
-                # Before the task, whose time is limited.
+                # The lock is taken before the task begins, because the time of the task is limited.
                 locks.enter_context(store.lock(*name))
                 if refresh:
                     store.forget(*name)

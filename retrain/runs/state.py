@@ -188,9 +188,9 @@ class DryRun(StateRunner):
         """Takes a step's output from the store.
 
         Args:
-            step: Which step.
+            step: The step to run.
             *inputs: The outputs of the steps in its `inputs`, in that order.
-            workload: With other parameters than the run's.
+            workload: A workload with other parameters than the run's; None for the run's own.
 
         Raises:
             StepHasToRunError: The output is missing or damaged; or the step is not cached, and
@@ -215,7 +215,7 @@ class DryRun(StateRunner):
         return artifact
 
     def would_run(self, step: str, key: str) -> bool:
-        """Never: a dry run ends at the first step that would run."""
+        """Always False: a dry run ends at the first step that would run."""
         return False
 
     def agrees_with(self, document: dict[str, Any]) -> bool:

@@ -28,7 +28,7 @@ def ask(form: type[Form], key: str, text: str) -> Form:
 
     Args:
         form: The fields of the form.
-        key: Of the question, in this flow run.
+        key: The key of the question, in this flow run.
         text: The question (Markdown).
     """
     from prefect.flow_runs import suspend_flow_run
@@ -49,7 +49,7 @@ def end(run: str, state: str, message: str) -> None:
     Args:
         run: The id of the flow run.
         state: The name of its final state; the type is `COMPLETED`.
-        message: Of that state.
+        message: The message of that state.
     """
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound

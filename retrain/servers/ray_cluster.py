@@ -68,16 +68,17 @@ def is_remote() -> bool:
 def nodes(state: Path) -> tuple[Node, ...]:
     """The machines of the cluster of `RAY_ADDRESS` that may train.
 
-    They are asked once. A training asks anew if it finds others; see `forget_others`.
+    The machines are asked once. A training that finds other machines asks again; see
+    `forget_others`.
 
     Args:
         state: The project's folder for the files of runs, where the answer is kept.
 
     Returns:
-        None for a cluster that has still to grow.
+        The machines; none for a cluster that has still to grow.
 
     Raises:
-        ConnectionError: It does not answer within seconds.
+        ConnectionError: The cluster does not answer within seconds.
     """
     file, address = state / NODES, os.environ["RAY_ADDRESS"]
     cached = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
@@ -154,7 +155,7 @@ def check() -> None:
     """Checks that the cluster of `RAY_ADDRESS` answers, if one is named.
 
     Raises:
-        ConnectionError: It does not answer within seconds.
+        ConnectionError: The cluster does not answer within seconds.
     """
     address = os.environ.get("RAY_ADDRESS", "")
     if address not in ("", "auto", "local"):
@@ -248,8 +249,8 @@ def _changed(environment: Mapping[str, str]) -> dict[str, str]:
 def _passing_on(variables: Mapping[str, str]) -> dict[str, Any]:
     """The `runtime_env` that sets variables in a run's workers; empty if there are none to set.
 
-    Not with Ray's `env_vars`, because Ray writes their values to its logs, passwords too. An empty
-    one reuses workers that run already.
+    Ray's own `env_vars` are not used, because Ray writes their values to its logs, passwords too.
+    An empty `runtime_env` reuses workers that run already.
     """
 
     def set_variables() -> None:
