@@ -169,7 +169,7 @@ def _opened(
     """The name of the images for a person, and the images.
 
     Raises:
-        ValueError: None were named, and the store has lost those that the two were evaluated on.
+        ValueError: No images were named, and the store has lost those of the evaluations.
     """
     if data is not None:
         with predict.fetched(run, data, "--data") as folder:

@@ -50,7 +50,7 @@ def drift(
     project = find_project()
     model = check(project, f"{workload}@{version}", input, reference)
     with begun(project, "drift") as run:
-        # First what may not be there.
+        # This comes first, because these images may be missing.
         expected = _sample(run, model, reference, image_column)
         incoming = _sample(run, model, input, image_column)
         against = reference or report.TEST_SPLIT

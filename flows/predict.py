@@ -172,7 +172,7 @@ def check_output(project: Project, place: str | None, output: str, force: bool) 
         force: Whether the file may exist already.
 
     Raises:
-        UsageError: It exists, is a folder, or lies in the input.
+        UsageError: The file exists, is a folder, or lies in the input.
     """
     path = _path(project, output)
     if "://" in output or path.is_dir():
@@ -197,7 +197,7 @@ def fetched(run: FlowRun, place: str, option: str = "--input") -> Iterator[Path]
 
     Raises:
         UsageError: There is nothing at the URL.
-        ValueError: It changed while it was downloaded, or an archive is damaged.
+        ValueError: The input changed while it was downloaded, or an archive is damaged.
         OSError: The URL cannot be reached.
     """
     if "://" in place:

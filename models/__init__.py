@@ -133,7 +133,7 @@ def save(
         module: The network.
         folder: Made if it does not exist.
         family: A module of this package.
-        settings: Those that the network was built with, for information.
+        settings: The settings that the network was built with, for information.
         labels: The class names, by index of the logits.
         images: `size`, `channels` and `resize`.
     """
@@ -204,9 +204,9 @@ def take_weights(network: "Network", folder: Path, labels: Sequence[str]) -> Non
 
 
 def _weights_of(network: "Network") -> dict[str, Any]:
-    """What is saved of a network, by name; a tensor that has several names, under its first."""
-    first = {name for name, _ in (*network.named_parameters(), *network.named_buffers())}
-    return {name: value for name, value in network.state_dict().items() if name in first}
+    """The tensors of a network that are saved, each under its first name if it has several."""
+    first_names = {name for name, _ in (*network.named_parameters(), *network.named_buffers())}
+    return {name: value for name, value in network.state_dict().items() if name in first_names}
 
 
 def _write(path: Path, value: Any) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 # Keys of a config that the images decide.
 DECIDED = ("id2label", "image_size", "label2id", "num_channels", "num_labels")
-# Of a published config: about its last layer, or about a use that is not this one.
+# Keys of a published config about its last layer, or about another use than this one.
 NOT_TAKEN = ("dtype", "id2label", "label2id", "num_labels", "output_attentions",
              "output_hidden_states", "problem_type", "return_dict", "torch_dtype")  # fmt: skip
 # More of its parameters must not be missing from the files of a pretrained network.
@@ -228,13 +228,13 @@ def take_over(weights: Mapping[str, "Tensor"], classifier: Any) -> None:
         weights: The weights of the pretrained network, as `load` returns them.
         classifier: The network, perhaps for images of another size.
     """
-    own = classifier.state_dict()
+    tensors = classifier.state_dict()
     for name, value in weights.items():
-        before, after = tuple(value.shape), tuple(own[name].shape)
-        if before != after and (grids := _grids(name, before, after)):
+        old_shape, new_shape = tuple(value.shape), tuple(tensors[name].shape)
+        if old_shape != new_shape and (grids := _grids(name, old_shape, new_shape)):
             value = _interpolate(value, *grids)
-        own[name] = value
-    classifier.load_state_dict(own)
+        tensors[name] = value
+    classifier.load_state_dict(tensors)
 
 
 def _interpolate(positions: "Tensor", extra: int, old: int, new: int) -> "Tensor":

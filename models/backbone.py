@@ -98,8 +98,8 @@ class EmbeddingNetwork(Network):
             backbone: Takes pixels.
             head: Takes embeddings.
             sizes: All that rebuilds the head, except for its weights; JSON-able.
-            mean: Of each channel; subtracted from pixels in [0, 1].
-            std: Of each channel; the difference is divided by it.
+            mean: The mean of each channel; subtracted from pixels in [0, 1].
+            std: The standard deviation of each channel; the difference is divided by it.
         """
         parts = OrderedDict(backbone=backbone or nn.Identity(), head=head or nn.Identity())
         config = {"backbone": backbone.description if backbone else None, "head": dict(sizes)}
@@ -213,7 +213,7 @@ def check(name: str, published: Mapping[str, Any], shape: tuple[int, int, int]) 
 
     Args:
         name: The name of the network in the settings.
-        published: Its configuration.
+        published: The published configuration of the network.
         shape: Height, width and channels of the images.
 
     Raises:
@@ -233,7 +233,7 @@ def _kind_of(name: str, config: Mapping[str, Any]) -> tuple[Any, str]:
     """The class of a published network, of `transformers`, and the `pooling` of its backbone.
 
     Raises:
-        ValueError: It gives no embedding of an image.
+        ValueError: The network gives no embedding of an image.
     """
     import transformers
     from transformers.models.auto.modeling_auto import (

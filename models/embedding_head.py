@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from models.network import Network
 
-# As wide as embeddings are, nearly; it decides no more than threads and precision of the training.
+# About the width of embeddings; it only decides the threads and the precision of the training.
 WIDTH = 1024
 
 

@@ -119,7 +119,7 @@ def try_without_memory(make: Callable[[], Any], shape: tuple[int, int, int], beg
         The network, with a gradient for each parameter that its output depends on.
 
     Raises:
-        ValueError: It does not take such images.
+        ValueError: The network does not take such images.
     """
     import torch
 

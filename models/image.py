@@ -37,7 +37,7 @@ class Part:
     """A part of an image, of any size of it.
 
     Attributes:
-        area: Its share of the area.
+        area: The share of the image's area that the part has.
         ratio: Width to height, both in pixels. A part that would not fit is made smaller.
         x: Where it is in its free space, from 0 (left) to before 1 (right).
         y: Where it is in its free space, from 0 (top) to before 1 (bottom).
@@ -49,7 +49,7 @@ class Part:
     y: float
 
     def box(self, width: int, height: int) -> tuple[int, int, int, int]:
-        """Its left, top, right and bottom in an image of a size, in pixels."""
+        """The part's left, top, right and bottom in an image of a size, in pixels."""
         across = min((self.area * width * height * self.ratio) ** 0.5, width, self.ratio * height)
         w, h = max(1, round(across)), max(1, round(across / self.ratio))
         left, top = int(self.x * (width - w + 1)), int(self.y * (height - h + 1))
@@ -221,7 +221,7 @@ def _flatten(image: Image.Image) -> Image.Image:
     conversion would show the hidden colour, often black.
 
     Raises:
-        ValueError: Its numbers are beyond the range that its mode is used for.
+        ValueError: The numbers are beyond the range that its mode is used for.
     """
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return _narrow(image)

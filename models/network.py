@@ -1,4 +1,4 @@
-"""Wraps a classifier: stored pixels in, logits out."""
+"""Wraps an image classifier, so that it takes stored pixels and returns logits."""
 
 import re
 import threading
@@ -26,7 +26,7 @@ class Network(nn.Module):
 
     Attributes:
         description: All that `rebuild` needs, except for the weights and the files.
-        files: Those that it is made with, beside the weights, by the names to save them under.
+        files: The files that it is made with, beside the weights, by the names to save them under.
     """
 
     mean: Tensor
@@ -46,8 +46,8 @@ class Network(nn.Module):
             classifier: Takes float32 (N, C, H, W), and returns logits (N, classes) or something
                 that has them as `logits`.
             config: All that rebuilds the classifier, except for its weights; JSON-able.
-            mean: Of each channel; subtracted from pixels in [0, 1].
-            std: Of each channel; the difference is divided by it.
+            mean: The mean of each channel; subtracted from pixels in [0, 1].
+            std: The standard deviation of each channel; the difference is divided by it.
             files: The files that it is made with, by the names to save them under; None for none.
         """
         super().__init__()

@@ -149,11 +149,11 @@ def check_config(name: str, config: Mapping[str, Any], channels: int) -> None:
     if not isinstance(config.get("model_type"), str):
         raise ValueError(f"model.pretrained: {name} is a model without a type.")
     vision = config.get("vision_config")
-    own = (vision if isinstance(vision, Mapping) else config).get("num_channels", 3)
-    if own != channels:
+    own_channels = (vision if isinstance(vision, Mapping) else config).get("num_channels", 3)
+    if own_channels != channels:
         raise ValueError(
-            f"model.pretrained: {name} takes images of {own} channels, but images.channels is "
-            f"{channels}."
+            f"model.pretrained: {name} takes images of {own_channels} channels, but "
+            f"images.channels is {channels}."
         )
 
 
@@ -166,7 +166,7 @@ def read_config(name: str, version: str, root: Path) -> dict[str, Any] | None:
         root: Where a relative path starts.
 
     Raises:
-        ValueError: It is missing, or is not JSON.
+        ValueError: The configuration is missing, or is not JSON.
     """
     folder = find_folder(name, root)
     path = folder / CONFIG if folder else _cached(split_name(name)[0], version)

@@ -152,7 +152,7 @@ def _encoded(image: object, row: int) -> bytes:
     """The bytes of an encoded image, which JSON can hold as base64 only.
 
     Raises:
-        RequestError: It is something else, such as the address of an image.
+        RequestError: The value is something else, such as the address of an image.
     """
     if isinstance(image, (bytes, bytearray)):
         return bytes(image)

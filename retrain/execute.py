@@ -55,8 +55,8 @@ def get_or_run(
     Raises:
         DamagedArtifactError: An input has changed since it was made, even while the step ran.
             Nothing is published.
-        PrunedError: From the step, as the trial of a search. Its scratch is kept.
-        ValueError: From the step. The store is unchanged.
+        PrunedError: The step is the trial of a search, and was ended early. Its scratch is kept.
+        ValueError: The step has raised it. The store is unchanged.
     """
     store.use(step.name, plan.key)
     store.clear(step.name, plan.key)

@@ -148,15 +148,17 @@ class StepsFlow(Flow[..., Any]):
         """The steps that a workload needs, in order."""
         return [step for step in self.steps if step.needed(workload)]
 
-    def steps_from(self, first: str | None, workload: Workload) -> list[Step]:
-        """The steps that a workload needs from the step `first` on; none if it is None."""
+    def steps_from(self, first_step: str | None, workload: Workload) -> list[Step]:
+        """The steps that a workload needs from `first_step` on; none if it is None."""
         steps = self.steps_for(workload)
         names = [step.name for step in steps]
-        return steps[names.index(first) :] if first in names else []
+        return steps[names.index(first_step) :] if first_step in names else []
 
-    def imports_from(self, first: str | None, workload: Workload) -> list[Callable[[], object]]:
-        """What a run imports for its steps from `first` on, in calls of about a second."""
-        modules = [name for step in self.steps_from(first, workload) for name in step.imports]
+    def imports_from(
+        self, first_step: str | None, workload: Workload
+    ) -> list[Callable[[], object]]:
+        """What a run imports for its steps from `first_step` on, in calls of about a second."""
+        modules = [name for step in self.steps_from(first_step, workload) for name in step.imports]
         return [partial(import_module, name) for name in dict.fromkeys(modules)]
 
     def state(
@@ -206,29 +208,32 @@ class StepsFlow(Flow[..., Any]):
 
         None if the run would change something, or the last one failed or was killed.
         """
-        last = dry_run.last
-        if last is None or not dry_run.agrees_with(last):
+        last_run = dry_run.last
+        if last_run is None or not dry_run.agrees_with(last_run):
             return None
-        document = self.tells.document(dry_run.state) | {"time": last["time"], "unchanged": True}
-        since = f"Nothing changed since run {last['run'][:8]} of {last['time']}"
+        document = self.tells.document(dry_run.state) | {
+            "time": last_run["time"],
+            "unchanged": True,
+        }
+        since = f"Nothing changed since run {last_run['run'][:8]} of {last_run['time']}"
         return document | {"outcome": f"{since}; {self.tells.standing(document)}."}
 
     def preview(self, dry_run: DryRun, *, insist: bool, refresh: bool) -> Document:
         """Describes what a run with these options would do; `insist` is `run` of `run`."""
-        names = [step.name for step in self.steps_for(dry_run.workload)]
-        steps = dry_run.preview(names, refresh=refresh)
-        same = None if insist or refresh else self.unchanged(dry_run)
+        step_names = [step.name for step in self.steps_for(dry_run.workload)]
+        steps = dry_run.preview(step_names, refresh=refresh)
+        unchanged = None if insist or refresh else self.unchanged(dry_run)
         outcome = "Every output is in the store; no step would run."
-        if first := next((step for step in steps if step["would"] == "run"), None):
-            outcome = f"{first['step']} would be the first step to run: {first['why']}."
+        if first_step := next((step for step in steps if step["would"] == "run"), None):
+            outcome = f"{first_step['step']} would be the first step to run: {first_step['why']}."
         return {
             "flow": self.name,
             "workload": dry_run.workload.name,
             "dry_run": True,
-            "unchanged": same is not None,
+            "unchanged": unchanged is not None,
             "data": {"version": dry_run.state.version.digest},
             "steps": steps,
-            "outcome": same["outcome"] if same else outcome,
+            "outcome": unchanged["outcome"] if unchanged else outcome,
         }
 
     def run(
@@ -272,13 +277,13 @@ class StepsFlow(Flow[..., Any]):
             self.check(config, project)
             lost.end_lost_runs(project)
             dry_run = None if refresh else self.dry_run(project, config, data_rev, promote)
-            if dry_run and not run and (same := self.unchanged(dry_run)):
+            if dry_run and not run and (unchanged := self.unchanged(dry_run)):
                 roots.add(project, ())
-                console.logger.info(same["outcome"])
-                return Completed(name="Skipped", message=same["outcome"], data=same)
+                console.logger.info(unchanged["outcome"])
+                return Completed(name="Skipped", message=unchanged["outcome"], data=unchanged)
             # Steps that are cached need no check, which would import libraries.
-            first = dry_run.has_to_run if dry_run else self.steps[0].name
-            preflight.check_slowly(self.steps_from(first, config), config, project, force)
+            first_step = dry_run.has_to_run if dry_run else self.steps[0].name
+            preflight.check_slowly(self.steps_from(first_step, config), config, project, force)
             preflight.check_surroundings(project)
             return self._follow(Run(self.state(context, config, data_rev, promote), refresh))
 

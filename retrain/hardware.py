@@ -224,7 +224,7 @@ class Gpu:
 
     Attributes:
         name: The name of the product.
-        capability: Its compute capability.
+        capability: The compute capability of the GPU.
         free_memory: Bytes of its memory that are not used; 0 if it has none of its own.
     """
 

@@ -1,4 +1,4 @@
-"""Passwords and tokens in URLs, which keys, records and logs would keep.
+"""Finds passwords and tokens in URLs, which keys, records and logs would otherwise keep.
 
 Where a person names data by a URL, one with a login is refused: it belongs into the configuration
 of the library that opens the URL. The URLs of servers in the environment may need one; they are

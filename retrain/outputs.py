@@ -66,11 +66,11 @@ class Plan:
         return digest_of(asdict(self) | {"config": self._changed(), "inputs": {}})
 
     def _changed(self) -> dict[str, Any]:
-        first = first_defaults()
+        defaults = first_defaults()
         return {
             name: value
             for name, value in self.config.items()
-            if name not in first or value != first[name]
+            if name not in defaults or value != defaults[name]
         }
 
 

@@ -210,7 +210,7 @@ def parse_yaml(text: str) -> Any:
     """Reads YAML 1.2, as DVC does for the same file: 1e-3 is a number and `no` is a string.
 
     Raises:
-        YAMLError: It is not YAML.
+        YAMLError: The text is not YAML.
     """
     try:
         return YAML(typ="safe", pure=True).load(text)
@@ -312,8 +312,8 @@ def _with_numerics(
     flops = trained * train.batch_size
     if train.precision == "auto":
         # Nobody knows whether a function follows another one.
-        chosen = "fp32" if train.function else precision(flops, scale.workers, nodes)
-        train = train.model_copy(update={"precision": chosen})
+        train_precision = "fp32" if train.function else precision(flops, scale.workers, nodes)
+        train = train.model_copy(update={"precision": train_precision})
     if evaluate.precision == "auto":
         trains_all = trained == evaluated
         follows = train.precision if trains_all else precision(evaluated * evaluate.batch_size)

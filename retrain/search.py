@@ -46,8 +46,8 @@ class Parameter:
     """A parameter that is searched.
 
     Attributes:
-        name: Its dotted name.
-        searched: Its values.
+        name: The dotted name of the parameter.
+        searched: The values that are tried.
         is_whole: Whether a value from its range is a whole number.
         current: Its value in the workload; `ABSENT` if it has none there.
     """
@@ -331,8 +331,10 @@ class Search:
         sign = 1 if self.maximize else -1
         curves = [trial.intermediate_values for trial in self.study.get_trials(deepcopy=False)]
         rungs = [ceil(max(lengths) / part) for part in RUNGS]
-        others = {rung: [sign * curve[rung] for curve in curves if rung in curve] for rung in rungs}
-        return {rung: median_high(values) for rung, values in others.items() if values}
+        metrics_by_rung = {
+            rung: [sign * curve[rung] for curve in curves if rung in curve] for rung in rungs
+        }
+        return {rung: median_high(values) for rung, values in metrics_by_rung.items() if values}
 
     def _id(self, number: int) -> int:
         study = self.storage.get_study_id_from_name(NAME)

@@ -54,7 +54,7 @@ class DataVersion:
 
     @property
     def step(self) -> str:
-        """Its name as an input of `pull`."""
+        """The name under which the version of the data is an input of `pull`."""
         return "data"
 
 
@@ -322,7 +322,7 @@ def step(
 
     Args:
         inputs: The attribute of `Step`; the other arguments are attributes of it, too.
-        reads: None if the output depends on the inputs alone.
+        reads: The attribute of `Step`; None if the output depends on the inputs alone.
         name: The name of the step; that of the function if None.
         options: The other attributes of the step.
     """

@@ -54,7 +54,7 @@ def check(project: Project) -> None:
     """Checks that the project's MLflow answers, if it is on a network.
 
     Raises:
-        ConnectionError: It does not answer within seconds.
+        ConnectionError: MLflow does not answer within seconds.
     """
     uri = project.tracking_uri
     if "://" in uri and not uri.startswith("sqlite:"):

@@ -108,8 +108,8 @@ class Damage:
 
     Attributes:
         step: The step that made it.
-        key: Its key.
-        reason: What is wrong with it.
+        key: The key of the artifact.
+        reason: What is wrong with the artifact.
     """
 
     step: str

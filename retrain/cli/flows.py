@@ -312,7 +312,7 @@ def use_prefect_server(project: Project) -> bool:
         Whether there is one.
 
     Raises:
-        ConnectionError: It does not answer within seconds.
+        ConnectionError: The server does not answer within seconds.
     """
     from retrain.servers import reachable, services
 

@@ -44,7 +44,7 @@ def champion(project: Project, name: str) -> ModelVersion | None:
 def fault(project: Project, name: str) -> str | None:
     """Why nothing may be decided about a model until a person has looked; None if nothing is wrong.
 
-    Its ledger cannot be trusted; or it says that there is a champion, and there is none.
+    Something is wrong if its ledger cannot be trusted, or names a champion that there is not.
     """
     standing = trust.look(project, name)
     return standing.distrust or _missing(standing)
@@ -52,11 +52,15 @@ def fault(project: Project, name: str) -> str | None:
 
 def _missing(standing: Standing) -> str | None:
     """The message if no version is champion although the ledger names one."""
-    name, last = standing.ledger.name, standing.ledger.appointment
-    if CHAMPION in standing.aliases or last is None or last in standing.ledger.unfinished:
+    name, appointment = standing.ledger.name, standing.ledger.appointment
+    if (
+        CHAMPION in standing.aliases
+        or appointment is None
+        or appointment in standing.ledger.unfinished
+    ):
         return None
     return (
-        f"{name} has no champion, but its ledger says version {last.version}: its alias was "
+        f"{name} has no champion, but its ledger says version {appointment.version}: its alias was "
         "removed, or the version was deleted. Give the alias back, or go back to another version: "
         f"retrain rollback {name} --to VERSION --reason WHY"
     )
@@ -240,8 +244,13 @@ def _carry_out(project: Project, client: "MlflowClient", model_ledger: Ledger) -
         number = str(appointed[-1].version)
         for alias in (REFERENCE, CHAMPION) if appointed[-1].reference else (CHAMPION,):
             _set(client.set_registered_model_alias, name, alias, number)
-    last = model_ledger.entries[-1]
-    _set(client.set_registered_model_tag, name, ledger.DONE, f"{last.number} {last.digest}")
+    last_entry = model_ledger.entries[-1]
+    _set(
+        client.set_registered_model_tag,
+        name,
+        ledger.DONE,
+        f"{last_entry.number} {last_entry.digest}",
+    )
 
 
 def _set(function: Callable[..., None], *arguments: str) -> None:

@@ -81,7 +81,7 @@ class Entry(Outcome):
     """A decision in the ledger.
 
     Attributes:
-        number: Its place, from 1.
+        number: The place of the entry in the ledger, from 1.
         time: ISO 8601, UTC.
         document: SHA-256 (hex) of the document of the decision; None if it has none.
         before: SHA-256 (hex) of the entry before; empty for the first.

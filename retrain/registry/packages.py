@@ -1,4 +1,4 @@
-"""The package of a version: what is served, as it is in the registry."""
+"""Downloads the package of a registered version: the files that are served."""
 
 import shutil
 from pathlib import Path

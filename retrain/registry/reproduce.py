@@ -68,8 +68,8 @@ class Reproduction:
         identical: Whether the weights are the same.
         weights: SHA-256 (hex) of the weights of the version.
         reproduced: SHA-256 (hex) of the new weights.
-        steps: Of each step, whether it gave the same output; in order.
-        metrics: Of each metric, the value of the version and the new one.
+        steps: Whether each step gave the same output, in the order of the steps.
+        metrics: The value of each metric for the version, and the new one.
         differs: What else is not as it was: code that was not committed, libraries, the machine.
         seconds: How long it took.
     """
@@ -91,9 +91,9 @@ class Reproduction:
         name = f"{self.model} version {self.version}"
         if self.identical:
             return f"{name} is reproduced: the weights are identical."
-        other = next(step for step, is_identical in self.steps.items() if not is_identical)
+        different = next(step for step, is_identical in self.steps.items() if not is_identical)
         why = "; ".join(self.differs) or "nothing that is recorded differs"
-        return f"{name} is not reproduced: {other} gave another output; {why}."
+        return f"{name} is not reproduced: {different} gave another output; {why}."
 
 
 @dataclass(frozen=True)
@@ -256,15 +256,15 @@ def _make(project: Project, copy: Copy, record: Lineage) -> dict[str, Manifest]:
         ValueError: The data is not what it was; or a step failed.
     """
     stages = list(parse_yaml((copy.root / "dvc.yaml").read_text(encoding="utf-8"))["stages"])
-    first, *others = stages[: stages.index(record.steps[-1].step) + 1]
-    _run(project, copy, [first], record.model)
-    version = _manifests(copy)[first]["plan"]["inputs"]["data"]
+    first_stage, *later_stages = stages[: stages.index(record.steps[-1].step) + 1]
+    _run(project, copy, [first_stage], record.model)
+    version = _manifests(copy)[first_stage]["plan"]["inputs"]["data"]
     if version != record.data["version"]:
         raise ValueError(
             f"The data at {record.data['path']} is not what it was: version "
             f"{record.data['version']} then, and {version} now."
         )
-    _run(project, copy, others, record.model)
+    _run(project, copy, later_stages, record.model)
     return _manifests(copy)
 
 

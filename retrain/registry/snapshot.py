@@ -1,4 +1,4 @@
-"""All that MLflow has of a registered model: its aliases, versions, and ledger.
+"""Reads what MLflow keeps about a registered model: its aliases, versions, and ledger.
 
 To import MLflow takes 1.3 to 2 s, more than everything else in a run that finds nothing changed. So
 if its store is an SQLite file, what it answers is kept until the file changes: SQLite counts the

@@ -1,4 +1,4 @@
-"""Whether a run may build on the ledger of a model, and carry out what it finds there.
+"""Decides whether a run may trust the ledger of a model, add to it and carry out its entries.
 
 The chain of the entries has to be whole. The head, the number and the digest of the last entry, is
 a file of the project, `ledger/vit.json`, which is meant for git: a ledger that lacks that entry was
@@ -147,12 +147,12 @@ def advance(project: Project, model_ledger: Ledger) -> None:
     """Writes the head of a ledger, unless the project has it, or that of another ledger."""
     if not model_ledger.entries or model_ledger.run is None:
         return
-    last, old_head = model_ledger.entries[-1], read_head(project, model_ledger.name)
-    if old_head and (old_head.ledger != model_ledger.run or old_head.number >= last.number):
+    last_entry, old_head = model_ledger.entries[-1], read_head(project, model_ledger.name)
+    if old_head and (old_head.ledger != model_ledger.run or old_head.number >= last_entry.number):
         return
     path = _head_file(project, model_ledger.name)
     path.parent.mkdir(exist_ok=True)
-    head = Head(model_ledger.run, last.number, last.digest)
+    head = Head(model_ledger.run, last_entry.number, last_entry.digest)
     atomic.write_text(path, json.dumps(asdict(head), indent=1) + "\n")
 
 

@@ -102,7 +102,7 @@ class ModelVersion(Candidate):
     """A model in the registry.
 
     Attributes:
-        version: Its number, from 1.
+        version: The number of the version, from 1.
         aliases: `champion`, if it is that, and aliases that people have added.
         verdict: The last verdict of the gate on it; None before the first.
         created: When it was registered (ISO 8601, UTC).
@@ -119,7 +119,7 @@ class ModelVersion(Candidate):
 
     @property
     def title(self) -> str:
-        """Its name and number, for a sentence."""
+        """The name and number of the version, for a sentence."""
         return f"{self.name} version {self.version}"
 
     def public(self) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class ModelVersion(Candidate):
         return asdict(self)
 
     def identity(self) -> dict[str, Any]:
-        """Its name, number and package, for a document about what it was used for."""
+        """The version's name, number and package, for a document about what it was used for."""
         return {"name": self.name, "version": self.version, "package": self.package_digest}
 
 

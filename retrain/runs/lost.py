@@ -40,7 +40,7 @@ def _is_released(store: Store, key: str) -> bool:
     """Whether a step with a key was run in this clone and is not run now."""
     from filelock import Timeout
 
-    steps = [step for step, other in store.locks() if other == key]
+    steps = [step for step, locked_key in store.locks() if locked_key == key]
     with suppress(Timeout), ExitStack() as stack:
         for step in steps:
             stack.enter_context(store.lock(step, key, wait=False))

@@ -49,7 +49,7 @@ class OneStep(Run):
         """Runs a step, or takes its output from the store.
 
         Raises:
-            StepEndedError: It was the last one.
+            StepEndedError: The step was the last one to run.
             ValueError: From the step.
         """
         artifact = super().__call__(step, *inputs, workload=workload)

@@ -199,7 +199,7 @@ def publish_table(
     Args:
         name: What it is about: the workload or the model.
         kind: What it holds, in a word.
-        rows: Of each row, the values by column.
+        rows: The values of each row, by column.
         description: A sentence above it, in Markdown.
     """
     from prefect.artifacts import create_table_artifact

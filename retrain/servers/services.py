@@ -61,8 +61,8 @@ class Service:
     """A server that `up` starts.
 
     Attributes:
-        name: Its name for supervisor, in messages, and of its log.
-        url: Its address: of its pages for a browser, or of Ray; None for the worker.
+        name: The name of the service for supervisor, in messages, and of its log.
+        url: The address of the service: of its pages for a browser, or of Ray; None for the worker.
         module: The module that is run, and its arguments.
         other_port: How a person chooses another port; empty if it is not given one.
         health: The path of a page that answers when it is ready, if it has one.
@@ -233,8 +233,8 @@ def _start_supervisor(project: Project, services: Sequence[Service], api: str) -
     """Starts supervisor, which starts nothing yet, if it does not run.
 
     Raises:
-        UsageError: It runs with another configuration.
-        ValueError: It does not start; with what it says of that.
+        UsageError: Supervisor runs with another configuration.
+        ValueError: Supervisor does not start; the message has its output.
     """
     file, text = project.state / CONFIGURATION, _configuration(project, services)
     if _states(project):
@@ -334,11 +334,11 @@ def _run(project: Project, api: str, *module: str) -> "subprocess.CompletedProce
         # Six fewer processes: jobs are for the evaluation of language models.
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     }
-    own = {"PREFECT_API_URL": api, "PREFECT_CLI_COLORS": "false"}
+    variables = {"PREFECT_API_URL": api, "PREFECT_CLI_COLORS": "false"}
     return subprocess.run(
         [sys.executable, "-m", *module],
         cwd=project.root,
-        env=preset | os.environ | ray_cluster.token(project) | own,
+        env=preset | os.environ | ray_cluster.token(project) | variables,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
