@@ -148,17 +148,15 @@ class StepsFlow(Flow[..., Any]):
         """The steps that a workload needs, in order."""
         return [step for step in self.steps if step.needed(workload)]
 
-    def steps_from(self, first_step: str | None, workload: Workload) -> list[Step]:
-        """The steps that a workload needs from `first_step` on; none if it is None."""
+    def steps_from(self, start: str | None, workload: Workload) -> list[Step]:
+        """The steps that a workload needs from `start` on; none if it is None."""
         steps = self.steps_for(workload)
         names = [step.name for step in steps]
-        return steps[names.index(first_step) :] if first_step in names else []
+        return steps[names.index(start) :] if start in names else []
 
-    def imports_from(
-        self, first_step: str | None, workload: Workload
-    ) -> list[Callable[[], object]]:
-        """What a run imports for its steps from `first_step` on, in calls of about a second."""
-        modules = [name for step in self.steps_from(first_step, workload) for name in step.imports]
+    def imports_from(self, start: str | None, workload: Workload) -> list[Callable[[], object]]:
+        """What a run imports for its steps from `start` on, in calls of about a second."""
+        modules = [name for step in self.steps_from(start, workload) for name in step.imports]
         return [partial(import_module, name) for name in dict.fromkeys(modules)]
 
     def state(
@@ -208,14 +206,11 @@ class StepsFlow(Flow[..., Any]):
 
         None if the run would change something, or the last one failed or was killed.
         """
-        last_run = dry_run.last
-        if last_run is None or not dry_run.agrees_with(last_run):
+        last = dry_run.last
+        if last is None or not dry_run.agrees_with(last):
             return None
-        document = self.tells.document(dry_run.state) | {
-            "time": last_run["time"],
-            "unchanged": True,
-        }
-        since = f"Nothing changed since run {last_run['run'][:8]} of {last_run['time']}"
+        document = self.tells.document(dry_run.state) | {"time": last["time"], "unchanged": True}
+        since = f"Nothing changed since run {last['run'][:8]} of {last['time']}"
         return document | {"outcome": f"{since}; {self.tells.standing(document)}."}
 
     def preview(self, dry_run: DryRun, *, insist: bool, refresh: bool) -> Document:
