@@ -48,7 +48,7 @@ def compare(
 
     Args:
         a: `NAME`, which means its champion, `NAME@ALIAS` or `NAME@NUMBER`.
-        b: The same; the result says by how much this one is better.
+        b: Another version, written like `a`; the result says by how much this one is better.
         data: A folder or a URL as for the flow `predict`, with or without classes; a relative path
             starts at the project's folder. If None, the test split of the newer version.
         output: The Parquet file for the images to which the two give different labels.
@@ -73,7 +73,9 @@ def compare(
             path.parent.mkdir(parents=True, exist_ok=True)
             with atomic.replacing(path) as aside:
                 pq.write_table(differences, aside)
-        metrics = [{"metric": name} | of for name, of in comparison.get("metrics", {}).items()]
+        metrics = [
+            {"metric": name} | values for name, values in comparison.get("metrics", {}).items()
+        ]
         publish_table(models[1].name, "comparison", metrics or comparison["pairs"], outcome)
         return run.document(
             data=place,
@@ -88,7 +90,7 @@ def compare(
 def check(
     project: Project, a: str, b: str, data: str | None, output: str | None, force: bool
 ) -> tuple[ModelVersion, ModelVersion]:
-    """Checks what the user has given; as the flow takes it.
+    """Checks the arguments of the flow, before it begins.
 
     Returns:
         The two versions.
@@ -97,14 +99,14 @@ def check(
         UsageError: There is no such version, both are the same, there are no such images, or the
             output cannot be written.
     """
-    one, other = (predict.find_named(project, text) for text in (a, b))
-    if (one.name, one.version) == (other.name, other.version):
-        raise UsageError(f"{a} and {b} are both {one.title}: name two versions.")
+    first, second = (predict.find_named(project, text) for text in (a, b))
+    if (first.name, first.version) == (second.name, second.version):
+        raise UsageError(f"{a} and {b} are both {first.title}: name two versions.")
     if data is not None:
         predict.check_input(project, data, "--data")
     if output is not None:
         predict.check_output(project, data, output, force)
-    return one, other
+    return first, second
 
 
 def compare_on(
@@ -114,11 +116,11 @@ def compare_on(
 
     Args:
         run: The run, in whose store the answers are kept meanwhile.
-        models: The two.
+        models: The two versions.
         source: The images.
 
     Returns:
-        As `tasks.gate.any_two.compare`.
+        What `tasks.gate.any_two.compare` returns.
 
     Raises:
         ValueError: There is no image, a file is broken, or a package is.
@@ -167,7 +169,7 @@ def _opened(
     """The name of the images for a person, and the images.
 
     Raises:
-        ValueError: None were named, and the store has lost those that the two were evaluated on.
+        ValueError: No images were named, and the store has lost those of the evaluations.
     """
     if data is not None:
         with predict.fetched(run, data, "--data") as folder:
@@ -180,8 +182,8 @@ def _opened(
             reader = EvaluatedImages(evaluated.source, evaluated.validated)
             yield f"the {SPLIT} split of {model.title}", Source(evaluated.source.format, reader)
             return
-    one, other = models
+    first, second = models
     raise ValueError(
-        f"The store has lost what {one.title} and {other.title} were evaluated on, which it keeps "
-        "for the champion and the reference only: name other images with --data."
+        f"The store has lost what {first.title} and {second.title} were evaluated on, which it "
+        "keeps for the champion and the reference only: name other images with --data."
     )

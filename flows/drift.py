@@ -35,9 +35,9 @@ def drift(
 
     Args:
         workload: The name of a workload, or of what runs with `--as`.
-        input: As for the flow `predict`.
-        reference: What it is compared with, such as the input of last month; the test split that
-            the version was evaluated on if None.
+        input: A folder, a file or a URL, as the flow `predict` takes it.
+        reference: Images that the input is compared with, such as those of last
+            month; None for the test split that the version was evaluated on.
         version: The number of a version, or an alias.
         image_column: The Parquet column with the images; `image` or `img` if None.
 
@@ -50,7 +50,7 @@ def drift(
     project = find_project()
     model = check(project, f"{workload}@{version}", input, reference)
     with begun(project, "drift") as run:
-        # First what may not be there.
+        # This comes first, because these images may be missing.
         expected = _sample(run, model, reference, image_column)
         incoming = _sample(run, model, input, image_column)
         against = reference or report.TEST_SPLIT
@@ -68,7 +68,7 @@ def drift(
 
 
 def check(project: Project, model: str, input: str, reference: str | None) -> ModelVersion:
-    """Checks what the user has given, as the flow takes it.
+    """Checks the arguments of the flow, before it begins.
 
     Returns:
         The version that is to classify.

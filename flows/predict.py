@@ -92,12 +92,12 @@ def predict(
 def check(
     project: Project, model: str, input: str, output: str, force: bool
 ) -> tuple[ModelVersion, Path]:
-    """Checks what the user has given, as the flow takes it.
+    """Checks the arguments of the flow, before it begins.
 
     Args:
         project: The clone.
-        model: As `find_named` takes it.
-        input: As the flow takes it, like the next ones.
+        model: The version, as `find_named` takes it.
+        input: A folder, a file or a URL, as the flow takes it.
         output: The Parquet file to write.
         force: Replace the output if it exists.
 
@@ -118,9 +118,9 @@ def find_named(project: Project, text: str) -> ModelVersion:
     Raises:
         UsageError: There is no such workload or version.
     """
-    name, wanted = versions.parse_reference(text)
+    name, selector = versions.parse_reference(text)
     try:
-        return versions.find(project, name, wanted)
+        return versions.find(project, name, selector)
     except UsageError:
         records.check_name(project, name)
         raise
@@ -150,7 +150,7 @@ def check_input(project: Project, place: str, option: str = "--input") -> None:
     Args:
         project: The clone.
         place: A path or a URL.
-        option: What the user gave it as.
+        option: The option by which the user gave the input, for messages.
 
     Raises:
         UsageError: There is nothing, or a device, a pipe or a socket; or a URL has a login.
@@ -169,10 +169,10 @@ def check_output(project: Project, place: str | None, output: str, force: bool) 
         project: The clone.
         place: The input; None for images of the store.
         output: The path or name of the file.
-        force: It may exist.
+        force: Whether the file may exist already.
 
     Raises:
-        UsageError: It exists, is a folder, or lies in the input.
+        UsageError: The file exists, is a folder, or lies in the input.
     """
     path = _path(project, output)
     if "://" in output or path.is_dir():
@@ -193,11 +193,11 @@ def fetched(run: FlowRun, place: str, option: str = "--input") -> Iterator[Path]
     Args:
         run: The run that reads it.
         place: A folder, a file, or a URL that fsspec knows.
-        option: What the user gave it as.
+        option: The option by which the user gave the input, for messages.
 
     Raises:
         UsageError: There is nothing at the URL.
-        ValueError: It changed while it was downloaded, or an archive is damaged.
+        ValueError: The input changed while it was downloaded, or an archive is damaged.
         OSError: The URL cannot be reached.
     """
     if "://" in place:

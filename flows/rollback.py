@@ -32,7 +32,7 @@ def rollback(workload: str, reason: str, to: int | None = None) -> dict[str, Any
     """
     from prefect.artifacts import create_markdown_artifact
 
-    done = roll_back(find_project(), workload, reason, to)
-    markdown = f"# {done.outcome}\n\n{done.says or ''}"
+    result = roll_back(find_project(), workload, reason, to)
+    markdown = f"# {result.outcome}\n\n{result.says or ''}"
     create_markdown_artifact(key=artifact_key(workload, "rollback"), markdown=markdown)
-    return asdict(done)
+    return asdict(result)

@@ -75,7 +75,7 @@ def decide(
     When another run has promoted its model meanwhile, the comparison is made again, with that one.
 
     Raises:
-        ValueError: As `train` does.
+        ValueError: The user has to correct something, as for `train`.
     """
     run = current_run()
     slices = score_slices(data, checked, scores)

@@ -58,7 +58,7 @@ def tune(version: DataVersion) -> None:
 
 
 def _search(run: Run, images: Artifact, data: Artifact) -> None:
-    """Runs the trials that are left, and writes what is told of them.
+    """Runs the trials that remain, and writes the table and the plots of all of them.
 
     Raises:
         ValueError: All of them failed.

@@ -15,8 +15,8 @@ A family's module has:
 
 A family may have two more, which do not import torch:
 
-- `flops(settings, shape)`: of a forward pass over one image. It decides precision and threads where
-  they are `auto`; a network whose family does not have it counts as large.
+- `flops(settings, shape)`: the operations of a forward pass over one image. They decide the
+  precision and the threads that are `auto`; a network whose family lacks it counts as large.
 - `faults(settings, shape)`: a sentence for each setting that does not fit the images.
 
 A family whose trainings are estimated has `without_memory(settings, shape, root, classes)`: the
@@ -24,7 +24,7 @@ network on PyTorch's device `meta`, or None if its sizes are not known.
 
 A family that trains a part of its network, on embeddings, has two more:
 
-- `training_flops(settings, shape)`: as `flops`, of this part.
+- `training_flops(settings, shape)`: the operations of a forward pass through this part.
 - `complete(settings, trained)`: the whole network, with the part that was trained; `build` makes
   the part, and its shape is that of an embedding: `(D,)`.
 
@@ -76,9 +76,9 @@ def build(
 
     Args:
         family: A module of this package.
-        settings: As that family's `Settings` declare them.
+        settings: The settings of the network, as that family's `Settings` declare them.
         shape: Height, width and channels of the images; or the length of their embeddings.
-        classes: How many there are.
+        classes: The number of classes.
 
     Raises:
         ValueError: The settings do not fit the shape of the images.
@@ -93,7 +93,7 @@ def complete(family: str, settings: Mapping[str, Any], trained: "Network") -> "N
 
     Args:
         family: A module of this package.
-        settings: As that family's `Settings` declare them.
+        settings: The settings of the network, as that family's `Settings` declare them.
         trained: All of the network, or the part that the family trains.
 
     Raises:
@@ -133,7 +133,7 @@ def save(
         module: The network.
         folder: Made if it does not exist.
         family: A module of this package.
-        settings: Those that the network was built with, for information.
+        settings: The settings that the network was built with, for information.
         labels: The class names, by index of the logits.
         images: `size`, `channels` and `resize`.
     """
@@ -172,8 +172,8 @@ def take_weights(network: "Network", folder: Path, labels: Sequence[str]) -> Non
     a class that the saved network does not know, it stays as it is.
 
     Args:
-        network: As `build` made it.
-        folder: As `save` wrote it.
+        network: The new network, which `build` made.
+        folder: The folder of the saved network, which `save` wrote.
         labels: The class names of the new network.
 
     Raises:
@@ -182,29 +182,31 @@ def take_weights(network: "Network", folder: Path, labels: Sequence[str]) -> Non
     from safetensors.torch import load_file
 
     saved = load_file(folder / WEIGHTS)
-    before = json.loads((folder / LABELS).read_text(encoding="utf-8"))
-    shared = [name for name in labels if name in before]
-    rows, theirs = ([names.index(name) for name in shared] for names in (list(labels), before))
-    for name, own in _weights_of(network).items():
-        other = saved.get(name)
-        shape = None if other is None else tuple(other.shape)
-        per_class = own.shape[:1] == (len(labels),) and network.is_per_class(name)
-        if per_class and shape == (len(before), *own.shape[1:]):
-            own[rows] = other[theirs]
-        elif shape == tuple(own.shape):
-            own.copy_(other)
+    saved_labels = json.loads((folder / LABELS).read_text(encoding="utf-8"))
+    shared = [name for name in labels if name in saved_labels]
+    rows, saved_rows = (
+        [names.index(name) for name in shared] for names in (list(labels), saved_labels)
+    )
+    for name, tensor in _weights_of(network).items():
+        saved_tensor = saved.get(name)
+        shape = None if saved_tensor is None else tuple(saved_tensor.shape)
+        per_class = tensor.shape[:1] == (len(labels),) and network.is_per_class(name)
+        if per_class and shape == (len(saved_labels), *tensor.shape[1:]):
+            tensor[rows] = saved_tensor[saved_rows]
+        elif shape == tuple(tensor.shape):
+            tensor.copy_(saved_tensor)
         else:
             raise ValueError(
                 f"train.init: the champion is another network: its {name} is "
-                f"{shape or 'missing'}, and not {tuple(own.shape)}. Leave train.init out to train "
-                "a new one."
+                f"{shape or 'missing'}, and not {tuple(tensor.shape)}. Leave train.init out to "
+                "train a new one."
             )
 
 
 def _weights_of(network: "Network") -> dict[str, Any]:
-    """What is saved of a network, by name; a tensor that has several names, under its first."""
-    first = {name for name, _ in (*network.named_parameters(), *network.named_buffers())}
-    return {name: value for name, value in network.state_dict().items() if name in first}
+    """The tensors of a network that are saved, each under its first name if it has several."""
+    first_names = {name for name, _ in (*network.named_parameters(), *network.named_buffers())}
+    return {name: value for name, value in network.state_dict().items() if name in first_names}
 
 
 def _write(path: Path, value: Any) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 # Keys of a config that the images decide.
 DECIDED = ("id2label", "image_size", "label2id", "num_channels", "num_labels")
-# Of a published config: about its last layer, or about a use that is not this one.
+# Keys of a published config about its last layer, or about another use than this one.
 NOT_TAKEN = ("dtype", "id2label", "label2id", "num_labels", "output_attentions",
              "output_hidden_states", "problem_type", "return_dict", "torch_dtype")  # fmt: skip
 # More of its parameters must not be missing from the files of a pretrained network.
@@ -24,9 +24,9 @@ class Architecture:
     """What a network is made from.
 
     Attributes:
-        place: Of it in the settings, for messages.
+        place: The setting that names the network, for messages.
         kind: The class of the classifier, of `transformers`.
-        config: As published, or as in the settings.
+        config: The configuration, as it was published or as the settings have it.
         is_pretrained: Whether it was published with weights.
     """
 
@@ -80,15 +80,15 @@ def classifiers(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def published(name: str, config: Mapping[str, Any], channels: int) -> Architecture:
-    """What a pretrained network is made from.
+    """Describes what a pretrained network is made from.
 
     Args:
-        name: Of the pretrained model in the settings.
-        config: As it was published.
-        channels: Of the images.
+        name: The name of the pretrained model in the settings.
+        config: The configuration of the model, as it was published.
+        channels: The number of channels of the images.
 
     Raises:
-        ValueError: It is none that classifies images, or those of other channels.
+        ValueError: The model does not classify images, or takes images of other channels.
     """
     pretrained.check_config(name, config, channels)
     classes, place = classifiers(config), f"model.pretrained: {name}"
@@ -96,16 +96,22 @@ def published(name: str, config: Mapping[str, Any], channels: int) -> Architectu
         raise ValueError(
             f"{place} is a {config['model_type']}, which transformers has no image classifier for."
         )
-    own = [each for each in config.get("architectures") or () if each in classes]
-    kept = {key: value for key, value in config.items() if key not in NOT_TAKEN}
-    return Architecture(place, classes[own[0] if own else next(iter(classes))], kept, True)
+    named = [
+        name_of_class
+        for name_of_class in config.get("architectures") or ()
+        if name_of_class in classes
+    ]
+    network_config = {key: value for key, value in config.items() if key not in NOT_TAKEN}
+    return Architecture(
+        place, classes[named[0] if named else next(iter(classes))], network_config, True
+    )
 
 
 def written(config: Mapping[str, Any]) -> Architecture:
-    """What a network with random weights is made from.
+    """Describes what a network with random weights is made from.
 
     Args:
-        config: As in the settings.
+        config: The configuration, as the settings have it.
 
     Raises:
         ValueError: There is no such type, or it has no such parameter.
@@ -137,7 +143,7 @@ def fit(architecture: Architecture, shape: tuple[int, int, int]) -> frozenset[st
         The names of the parameters that no gradient reaches.
 
     Raises:
-        ValueError: It does not, or a value of its config is wrong.
+        ValueError: The network does not take them, or a value of its config is wrong.
     """
     config = architecture.config_for(shape, 2)
     network = fine_tuned.try_without_memory(
@@ -146,19 +152,21 @@ def fit(architecture: Architecture, shape: tuple[int, int, int]) -> frozenset[st
         f"{architecture.place}: this {architecture.config['model_type']} cannot take",
     )
     if architecture.is_pretrained:
-        own = architecture.config_for(None, 2)
-        before = _shapes(architecture.without_memory(own))
-        for name, after in _shapes(network).items():
-            if after != before[name] and _grids(name, before[name], after) is None:
+        own_config = architecture.config_for(None, 2)
+        old_shapes = _shapes(architecture.without_memory(own_config))
+        for name, new_shape in _shapes(network).items():
+            if new_shape != old_shapes[name] and _grids(name, old_shapes[name], new_shape) is None:
                 raise ValueError(
                     f"{architecture.place} takes images of one size only, because of its {name}: "
-                    f"set images.size={vision_config(own).image_size}."
+                    f"set images.size={vision_config(own_config).image_size}."
                 )
-    return frozenset(name for name, each in network.named_parameters() if each.grad is None)
+    return frozenset(
+        name for name, parameter in network.named_parameters() if parameter.grad is None
+    )
 
 
 def _shapes(network: Any) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(each.shape) for name, each in network.named_parameters()}
+    return {name: tuple(parameter.shape) for name, parameter in network.named_parameters()}
 
 
 def _grids(
@@ -184,46 +192,49 @@ def load(architecture: Architecture, where: Mapping[str, Any]) -> dict[str, "Ten
 
     Args:
         architecture: What it is made from.
-        where: As `fine_tuned.loading` gives it.
+        where: Where the files are, as `fine_tuned.loading` gives it.
 
     Raises:
         ValueError: The files hold weights of another network.
     """
     import torch
 
-    network, found = architecture.kind.from_pretrained(
+    network, loading_info = architecture.kind.from_pretrained(
         **where,
         config=architecture.config_for(None, 2),
         dtype=torch.float32,
         ignore_mismatched_sizes=True,  # of the last layer
         output_loading_info=True,
     )
-    sizes = {name: each.numel() for name, each in network.named_parameters()}
+    sizes = {name: parameter.numel() for name, parameter in network.named_parameters()}
     more_classes = _shapes(architecture.without_memory(architecture.config_for(None, 3)))
-    last = {name for name, shape in _shapes(network).items() if shape != more_classes[name]}
-    missing = {*found["missing_keys"], *(each[0] for each in found["mismatched_keys"])} - last
+    last_layer = {name for name, shape in _shapes(network).items() if shape != more_classes[name]}
+    missing = {
+        *loading_info["missing_keys"],
+        *(parameter[0] for parameter in loading_info["mismatched_keys"]),
+    } - last_layer
     if sum(sizes.get(name, 0) for name in missing) > MOST_MISSING * sum(sizes.values()):
         raise ValueError(
             f"{architecture.place} is called a {architecture.config['model_type']}, but its files "
             f"hold other weights: they lack {min(missing)}, for example."
         )
-    return {name: value for name, value in network.state_dict().items() if name not in last}
+    return {name: value for name, value in network.state_dict().items() if name not in last_layer}
 
 
 def take_over(weights: Mapping[str, "Tensor"], classifier: Any) -> None:
     """Gives a network with random weights those of a pretrained one.
 
     Args:
-        weights: Of the pretrained network, as `load` returns them.
+        weights: The weights of the pretrained network, as `load` returns them.
         classifier: The network, perhaps for images of another size.
     """
-    own = classifier.state_dict()
+    tensors = classifier.state_dict()
     for name, value in weights.items():
-        before, after = tuple(value.shape), tuple(own[name].shape)
-        if before != after and (grids := _grids(name, before, after)):
+        old_shape, new_shape = tuple(value.shape), tuple(tensors[name].shape)
+        if old_shape != new_shape and (grids := _grids(name, old_shape, new_shape)):
             value = _interpolate(value, *grids)
-        own[name] = value
-    classifier.load_state_dict(own)
+        tensors[name] = value
+    classifier.load_state_dict(tensors)
 
 
 def _interpolate(positions: "Tensor", extra: int, old: int, new: int) -> "Tensor":
@@ -233,16 +244,16 @@ def _interpolate(positions: "Tensor", extra: int, old: int, new: int) -> "Tensor
         positions: (…, extra + old², width).
         extra: Tokens before those of the patches.
         old: Side of the grid of patches.
-        new: The same, afterwards.
+        new: Side of the grid of patches afterwards.
 
     Returns:
         (…, extra + new², width).
     """
     import torch
 
-    kept, patches = positions[..., :extra, :], positions[..., extra:, :]
+    extra_tokens, patches = positions[..., :extra, :], positions[..., extra:, :]
     width = positions.shape[-1]
     image = patches.reshape(1, old, old, width).permute(0, 3, 1, 2)
     image = torch.nn.functional.interpolate(image, (new, new), mode="bicubic", align_corners=False)
     patches = image.permute(0, 2, 3, 1).reshape(*positions.shape[:-2], new * new, width)
-    return torch.cat((kept, patches), dim=-2)
+    return torch.cat((extra_tokens, patches), dim=-2)

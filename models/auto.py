@@ -85,7 +85,7 @@ def library_faults(settings: Settings, shape: tuple[int, int, int], root: Path) 
     The network is tried without memory, which takes seconds with the import of torch.
 
     Args:
-        settings: Of the network, with the version of the weights.
+        settings: The settings of the network, with the version of the weights.
         shape: Height, width and channels of the images.
         root: Where a relative path starts.
 
@@ -106,10 +106,10 @@ def without_memory(
     """The network as tensors that have shapes but no values.
 
     Args:
-        settings: Of the network, with the version of the weights.
+        settings: The settings of the network, with the version of the weights.
         shape: Height, width and channels of the images.
         root: Where a relative path starts.
-        classes: How many there are.
+        classes: The number of classes.
 
     Returns:
         None if its configuration is not on this machine, or fits no network.
@@ -133,9 +133,9 @@ def build(settings: Settings, shape: tuple[int, int, int], classes: int) -> "Net
     Parameters that no gradient reaches, such as a mask token, are not trained.
 
     Args:
-        settings: Of the network.
+        settings: The settings of the network.
         shape: Height (= width), width and channels of the images.
-        classes: How many there are.
+        classes: The number of classes.
 
     Raises:
         ValueError: The settings do not fit the images, or there is no such pretrained model.

@@ -41,13 +41,13 @@ class Backbone(nn.Module):
     """A pretrained network that gives embeddings; it is never trained.
 
     Attributes:
-        model: Of `transformers`.
+        model: The network of `transformers`.
         pooling: Which of its outputs is the embedding: `image_embeds`, `pooler_output` or
             `class_token`.
     """
 
     def __init__(self, model: nn.Module, pooling: str) -> None:
-        """Wraps a network."""
+        """Wraps a network of `transformers`."""
         super().__init__()
         self.model, self.pooling = model, pooling
 
@@ -98,8 +98,8 @@ class EmbeddingNetwork(Network):
             backbone: Takes pixels.
             head: Takes embeddings.
             sizes: All that rebuilds the head, except for its weights; JSON-able.
-            mean: Of each channel; subtracted from pixels in [0, 1].
-            std: Of each channel; the difference is divided by it.
+            mean: The mean of each channel; subtracted from pixels in [0, 1].
+            std: The standard deviation of each channel; the difference is divided by it.
         """
         parts = OrderedDict(backbone=backbone or nn.Identity(), head=head or nn.Identity())
         config = {"backbone": backbone.description if backbone else None, "head": dict(sizes)}
@@ -112,7 +112,7 @@ class EmbeddingNetwork(Network):
 
     @property
     def of_transformers(self) -> nn.Module | None:
-        """What the backbone wraps."""
+        """The network of `transformers` that the backbone wraps."""
         return getattr(self.backbone, "model", None)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -152,12 +152,13 @@ def load(
     """Loads a backbone in fp32, without a head.
 
     Args:
-        name: As in the settings; a relative path starts in the working directory.
-        version: As `pretrained.find_version` returned it.
+        name: The name of the network in the settings; a relative path starts in the working
+            directory.
+        version: The version of the weights, as `pretrained.find_version` returned it.
         shape: Height, width and channels of the images that it is tried on; its own if None.
 
     Returns:
-        What has `embed`, in evaluation mode.
+        The backbone, in evaluation mode; its method `embed` gives the embeddings.
 
     Raises:
         ValueError: There is no such network, it gives no embedding of images, or its files lack
@@ -169,7 +170,7 @@ def load(
     with fine_tuned.loading(name, version) as where:
         published, _ = PreTrainedConfig.get_config_dict(**where)
         kind, pooling = _kind_of(name, published)
-        model, found = kind.from_pretrained(
+        model, loading_info = kind.from_pretrained(
             **where,
             **_options(kind, pooling),
             dtype=torch.float32,
@@ -179,8 +180,13 @@ def load(
         channels = _number(model.config, "num_channels", 3)
         side = _number(model.config, "image_size", 224)
         tried = _try(name, kind, pooling, model.config, shape or (side, side, channels))
-        unused = {each for each, weight in tried.named_parameters() if weight.grad is None}
-        lacking = {*found["missing_keys"], *(each[0] for each in found["mismatched_keys"])} - unused
+        unused = {
+            parameter for parameter, weight in tried.named_parameters() if weight.grad is None
+        }
+        lacking = {
+            *loading_info["missing_keys"],
+            *(parameter[0] for parameter in loading_info["mismatched_keys"]),
+        } - unused
         if lacking:
             raise ValueError(
                 f"model.pretrained: the files of {name} lack weights of its config that its "
@@ -206,12 +212,12 @@ def check(name: str, published: Mapping[str, Any], shape: tuple[int, int, int]) 
     """Tries a backbone on images.
 
     Args:
-        name: As in the settings.
-        published: Its configuration.
+        name: The name of the network in the settings.
+        published: The published configuration of the network.
         shape: Height, width and channels of the images.
 
     Raises:
-        ValueError: It gives no embedding of such images.
+        ValueError: The backbone gives no embedding of such images.
     """
     kind, pooling = _kind_of(name, published)
     own = published.get("vision_config", published)
@@ -227,7 +233,7 @@ def _kind_of(name: str, config: Mapping[str, Any]) -> tuple[Any, str]:
     """The class of a published network, of `transformers`, and the `pooling` of its backbone.
 
     Raises:
-        ValueError: It gives no embedding of an image.
+        ValueError: The network gives no embedding of an image.
     """
     import transformers
     from transformers.models.auto.modeling_auto import (
@@ -250,8 +256,8 @@ def _kind_of(name: str, config: Mapping[str, Any]) -> tuple[Any, str]:
 
 def _options(kind: Any, pooling: str) -> dict[str, bool]:
     """What a class takes beside the config: no pooler where none is used."""
-    known = inspect.signature(kind.__init__).parameters
-    leave_out = pooling == "class_token" and "add_pooling_layer" in known
+    parameters = inspect.signature(kind.__init__).parameters
+    leave_out = pooling == "class_token" and "add_pooling_layer" in parameters
     return {"add_pooling_layer": False} if leave_out else {}
 
 

@@ -57,14 +57,14 @@ class Settings(BaseModel):
 
 
 def faults(settings: Settings, shape: tuple[int, int, int]) -> list[str]:
-    """A sentence for each setting that does not fit the images, or another one."""
-    found = [
+    """A sentence for each setting that does not fit the images, or does not fit other settings."""
+    messages = [
         f"model.{name}: {len(values)} values for images of {shape[2]} channels."
         for name, values in (("mean", settings.mean), ("std", settings.std))
         if len(values) not in (1, shape[2])
     ]
     twice = {"num_classes", "pretrained", *settings.arguments} & settings.files.keys()
-    return found + [f"model.files.{name}: is an argument already." for name in sorted(twice)]
+    return messages + [f"model.files.{name}: is an argument already." for name in sorted(twice)]
 
 
 def pretrained_version(settings: Settings, root: Path) -> str | None:
@@ -78,7 +78,7 @@ def pretrained_version(settings: Settings, root: Path) -> str | None:
 
 
 def pretrained_faults(settings: Settings, shape: tuple[int, int, int], root: Path) -> Iterator[str]:
-    """A sentence for each of the files that there is not, or one if they are others."""
+    """A sentence for each file that is missing, or one if the content of the files has changed."""
     missing = [name for name, path in _paths(settings, root).items() if not path.is_file()]
     yield from (f"model.files.{name}: no file {settings.files[name]}." for name in missing)
     if not missing:
@@ -89,7 +89,7 @@ def pretrained_faults(settings: Settings, shape: tuple[int, int, int], root: Pat
 
 
 def library_faults(settings: Settings, shape: tuple[int, int, int], root: Path) -> Iterator[str]:
-    """None: `tasks/train/checks.py` tries the function."""
+    """Finds no faults here, because `tasks/train/checks.py` tries the function."""
     return iter(())
 
 
@@ -97,17 +97,17 @@ def files(settings: Settings, root: Path) -> dict[str, Path]:
     """The paths of the files, by the names of the arguments.
 
     Args:
-        settings: Of the network.
+        settings: The settings of the network.
         root: Where a relative path starts.
 
     Raises:
         ValueError: Their content is not what it was when the workload was read.
         OSError: One cannot be read.
     """
-    found, version = _paths(settings, root), settings.pretrained_version
-    if version and pretrained.digest_of(found) != version:
+    paths, version = _paths(settings, root), settings.pretrained_version
+    if version and pretrained.digest_of(paths) != version:
         raise ValueError(f"model.files: their content is not model.pretrained_version {version}.")
-    return found
+    return paths
 
 
 def _paths(settings: Settings, root: Path) -> dict[str, Path]:
@@ -117,16 +117,17 @@ def _paths(settings: Settings, root: Path) -> dict[str, Path]:
 def build(
     settings: Settings, shape: tuple[int, ...], classes: int, *, loaded: bool = False
 ) -> "Network":
-    """Calls the function.
+    """Makes a network by a call of the user's function.
 
     Args:
-        settings: Of the network; relative paths start in the working directory.
+        settings: The settings of the network; relative paths start in the working directory.
         shape: Height, width and channels of the images.
-        classes: How many there are.
+        classes: The number of classes.
         loaded: Whether all its weights are still to be loaded.
 
     Raises:
-        ValueError: It cannot be imported, fails, or returns no module; or its files have changed.
+        ValueError: The function cannot be imported, fails, or returns no module; or its files have
+            changed.
     """
     from models.network import Network
 
@@ -134,13 +135,13 @@ def build(
     arguments = settings.arguments | {"num_classes": classes}
     stored = {name: f"{name}{path.suffix}" for name, path in paths.items()}
     config = {"factory": settings.factory, "arguments": arguments, "files": stored}
-    made = _make(settings.factory, arguments | paths, loaded)
+    classifier = _make(settings.factory, arguments | paths, loaded)
     saved = {stored[name]: path for name, path in paths.items()}
     mean, std = (
         values * shape[2] if len(values) == 1 else values
         for values in (settings.mean, settings.std)
     )
-    return Network(made, config, mean, std, saved)
+    return Network(classifier, config, mean, std, saved)
 
 
 def without_memory(
@@ -167,8 +168,8 @@ def rebuild(description: Mapping[str, Any], files: Mapping[str, Path]) -> "Netwo
     config = description["config"]
     # Packages of older versions of this project have no files.
     paths = {name: files[stored] for name, stored in config.get("files", {}).items()}
-    made = _make(config["factory"], config["arguments"] | paths, True)
-    return Network(made, config, description["mean"], description["std"], files)
+    classifier = _make(config["factory"], config["arguments"] | paths, True)
+    return Network(classifier, config, description["mean"], description["std"], files)
 
 
 def _make(factory: str, arguments: Mapping[str, Any], loaded: bool) -> Any:
@@ -178,11 +179,11 @@ def _make(factory: str, arguments: Mapping[str, Any], loaded: bool) -> Any:
     if loaded and "pretrained" in {*arguments, *signature(function).parameters}:
         arguments = {**arguments, "pretrained": False}
     try:
-        made = function(**arguments)
+        module = function(**arguments)
     except Exception as error:
         raise ValueError(f"{KEY}: {factory} failed: {user_code.said_by(error)}.") from error
-    if not isinstance(made, torch.nn.Module):
+    if not isinstance(module, torch.nn.Module):
         raise ValueError(
-            f"{KEY}: {factory} returned a {type(made).__name__}, not a torch.nn.Module."
+            f"{KEY}: {factory} returned a {type(module).__name__}, not a torch.nn.Module."
         )
-    return made
+    return module

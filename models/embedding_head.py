@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
     from models.network import Network
 
-# As wide as embeddings are, nearly; it decides no more than threads and precision of the training.
+# About the width of embeddings; it only decides the threads and the precision of the training.
 WIDTH = 1024
 
 
 class Settings(Pretrained):
-    """A network's settings in `params.yaml`."""
+    """The settings in `params.yaml` of a head on embeddings."""
 
     pretrained: Name = Field(
         description=(
@@ -59,7 +59,7 @@ def library_faults(settings: Settings, shape: tuple[int, int, int], root: Path) 
     The network is tried without memory, which takes seconds with the import of torch.
 
     Args:
-        settings: Of the network, with the version of the weights.
+        settings: The settings of the network, with the version of the weights.
         shape: Height, width and channels of the images.
         root: Where a relative path starts.
 
@@ -80,9 +80,9 @@ def build(settings: Settings, shape: tuple[int], classes: int) -> "Network":
     """Makes a new head, which takes embeddings; `complete` puts it on its backbone.
 
     Args:
-        settings: Of the network.
+        settings: The settings of the network.
         shape: The length of an embedding.
-        classes: How many there are.
+        classes: The number of classes.
     """
     from models.backbone import EmbeddingNetwork
 
@@ -100,11 +100,11 @@ def complete(settings: Settings, trained: "Network") -> "Network":
     """Puts a trained head on its backbone.
 
     Args:
-        settings: Of the network.
-        trained: As `build` made it.
+        settings: The settings of the network.
+        trained: The head that `build` made, after its training.
 
     Returns:
-        What takes images, on the CPU.
+        The whole network, which takes images; it is on the CPU.
 
     Raises:
         ValueError: There is no such backbone, or it gives no embedding.

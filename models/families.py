@@ -21,18 +21,18 @@ def flops(module: Any, settings: BaseModel, shape: tuple[int, int, int]) -> tupl
     """Floating-point operations of a forward pass over one image.
 
     Args:
-        module: Of the family.
-        settings: Of the network, as the family declares them.
+        module: The module of the family.
+        settings: The settings of the network, as the family declares them.
         shape: Height, width and channels of the images.
 
     Returns:
-        Those of the part that is trained, over what it takes; and those of the network, infinite
-        where the family does not say.
+        The operations of the part that is trained, over what it takes; and those of the whole
+        network, which are infinite if the family does not say.
     """
-    whole = module.flops(settings, shape) if hasattr(module, "flops") else float("inf")
+    total = module.flops(settings, shape) if hasattr(module, "flops") else float("inf")
     if hasattr(module, "training_flops"):
-        return module.training_flops(settings, shape), whole
-    return whole, whole
+        return module.training_flops(settings, shape), total
+    return total, total
 
 
 def faults(module: Any, settings: BaseModel, shape: tuple[int, int, int]) -> list[str]:

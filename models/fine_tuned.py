@@ -18,14 +18,15 @@ def loading(name: str, version: str | None) -> Iterator[dict[str, Any]]:
     """Says where a pretrained network is. Nothing is printed while it is loaded.
 
     Args:
-        name: As in the settings; a relative path starts in the working directory.
-        version: As `pretrained.find_version` returned it.
+        name: The name of the network in the settings; a relative path starts in the working
+            directory.
+        version: The version of the weights, as `pretrained.find_version` returned it.
 
     Yields:
         The arguments that `from_pretrained` takes for it.
 
     Raises:
-        ValueError: It is not of this version any more.
+        ValueError: The folder does not hold this version any more.
     """
     folder = pretrained.find_folder(name, Path())
     if folder:
@@ -49,9 +50,9 @@ def follow_processor(
     turned instead: from then on the network takes RGB, wherever it is saved or exported.
 
     Args:
-        where: As `loading` gives it.
-        network: With the pretrained weights; its first convolution may be changed.
-        channels: Of the images.
+        where: Where the files are, as `loading` gives it.
+        network: The network with its pretrained weights; the first convolution may be changed.
+        channels: The number of channels of the images.
 
     Returns:
         The mean and the standard deviation for pixels in [0, 1], a value for each channel; 0.5
@@ -59,20 +60,22 @@ def follow_processor(
     """
     import torch
 
-    own = image_processor(where)
-    if own is None:
+    processor = image_processor(where)
+    if processor is None:
         return HALF * channels, HALF * channels
-    if getattr(own, "do_flip_channel_order", False):
-        first = next(each for each in network.modules() if isinstance(each, torch.nn.Conv2d))
+    if getattr(processor, "do_flip_channel_order", False):
+        convolution = next(
+            value for value in network.modules() if isinstance(value, torch.nn.Conv2d)
+        )
         with torch.no_grad():
-            first.weight.copy_(first.weight.flip(1))
-    white = 255 * own.rescale_factor if own.do_rescale else 255.0
-    least = 1 if getattr(own, "rescale_offset", False) else 0
+            convolution.weight.copy_(convolution.weight.flip(1))
+    white = 255 * processor.rescale_factor if processor.do_rescale else 255.0
+    least = 1 if getattr(processor, "rescale_offset", False) else 0
     # EfficientNet's divides by the standard deviation a second time.
-    times = bool(own.do_normalize) + getattr(own, "include_top", False)
-    means = own.image_mean if own.do_normalize else (0.0,)
-    mean = [(each + least) / white for each in means]
-    std = [each**times / white for each in own.image_std]
+    times = bool(processor.do_normalize) + getattr(processor, "include_top", False)
+    means = processor.image_mean if processor.do_normalize else (0.0,)
+    mean = [(value + least) / white for value in means]
+    std = [value**times / white for value in processor.image_std]
     if len(mean) != channels:  # one value for all of them
         mean = mean[:1] * channels
     if len(std) != channels:
@@ -84,7 +87,7 @@ def image_processor(where: Mapping[str, Any]) -> Any:
     """The image processor of a pretrained network; None if it has no file of one.
 
     Args:
-        where: As `loading` gives it.
+        where: Where the files are, as `loading` gives it.
     """
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
     from transformers import AutoImageProcessor
@@ -104,19 +107,19 @@ def first_line(error: Exception) -> str:
     return " ".join(lines[:2]).removesuffix(".")[:200] or type(error).__name__
 
 
-def try_without_memory(make: Callable[[], Any], shape: tuple[int, int, int], says: str) -> Any:
+def try_without_memory(make: Callable[[], Any], shape: tuple[int, int, int], beginning: str) -> Any:
     """Has a new network take two images, and go back, with tensors that have shapes but no values.
 
     Args:
         make: Makes the network.
         shape: Height, width and channels of the images.
-        says: The beginning of the message for images that the network does not take.
+        beginning: The beginning of the message for images that the network does not take.
 
     Returns:
         The network, with a gradient for each parameter that its output depends on.
 
     Raises:
-        ValueError: It does not take such images.
+        ValueError: The network does not take such images.
     """
     import torch
 
@@ -129,7 +132,7 @@ def try_without_memory(make: Callable[[], Any], shape: tuple[int, int, int], say
     # Whatever the code of an architecture stumbles over.
     except Exception as error:
         raise ValueError(
-            f"{says} images of {height} x {width} pixels and {channels} channels "
+            f"{beginning} images of {height} x {width} pixels and {channels} channels "
             f"({first_line(error)})."
         ) from error
     return network

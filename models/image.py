@@ -37,10 +37,10 @@ class Part:
     """A part of an image, of any size of it.
 
     Attributes:
-        area: Its share of the area.
+        area: The share of the image's area that the part has.
         ratio: Width to height, both in pixels. A part that would not fit is made smaller.
         x: Where it is in its free space, from 0 (left) to before 1 (right).
-        y: The same, from 0 (top).
+        y: Where it is in its free space, from 0 (top) to before 1 (bottom).
     """
 
     area: float
@@ -49,7 +49,7 @@ class Part:
     y: float
 
     def box(self, width: int, height: int) -> tuple[int, int, int, int]:
-        """Its left, top, right and bottom in an image of a size, in pixels."""
+        """The part's left, top, right and bottom in an image of a size, in pixels."""
         across = min((self.area * width * height * self.ratio) ** 0.5, width, self.ratio * height)
         w, h = max(1, round(across)), max(1, round(across / self.ratio))
         left, top = int(self.x * (width - w + 1)), int(self.y * (height - h + 1))
@@ -69,7 +69,7 @@ def inspect(data: bytes, reduced: bool = False) -> tuple[ImageProperties, NDArra
         Its properties; and its pixels, uint8 (H, W, C), the right way up, C being 1 or 3.
 
     Raises:
-        ValueError: It does not decode; the message says why.
+        ValueError: The image does not decode; the message says why.
     """
     image, (width, height), _ = _decode(data, least=16 if reduced else None)
     flat = _flatten(image)
@@ -99,7 +99,7 @@ def to_array(data: bytes, size: int, channels: int, resize: str) -> NDArray[np.u
         uint8 (size, size, channels).
 
     Raises:
-        ValueError: It does not decode; the message says why.
+        ValueError: The image does not decode; the message says why.
     """
     image, sides, reduction = _decode(data, least=2 * size)
     return _scale(image, reduction, size, channels, _box(*sides, resize))
@@ -114,13 +114,13 @@ def cut_array(data: bytes, size: int, channels: int, part: Part) -> NDArray[np.u
         data: The encoded image.
         size: Height and width in pixels.
         channels: 1 or 3.
-        part: Of the image.
+        part: The part of the image.
 
     Returns:
         uint8 (size, size, channels).
 
     Raises:
-        ValueError: It does not decode; the message says why.
+        ValueError: The image does not decode; the message says why.
     """
     shorter = (part.area * min(part.ratio, 1 / part.ratio)) ** 0.5  # side, of the image's, or more
     image, sides, reduction = _decode(data, least=2 * size / shorter)
@@ -158,7 +158,7 @@ def _decode(data: bytes, least: float | None) -> tuple[Image.Image, tuple[int, i
         it was reduced; and how many of these a pixel now stands for, in each direction.
 
     Raises:
-        ValueError: It does not decode.
+        ValueError: The image does not decode.
     """
     limit = Image.MAX_IMAGE_PIXELS or float("inf")
     try:
@@ -173,8 +173,8 @@ def _decode(data: bytes, least: float | None) -> tuple[Image.Image, tuple[int, i
             width, height = height, width
         ImageOps.exif_transpose(image, in_place=True)
     except UnidentifiedImageError:
-        known = ", ".join(FORMATS)
-        raise ValueError(f"not an image ({known})" if data else "empty") from None
+        formats = ", ".join(FORMATS)
+        raise ValueError(f"not an image ({formats})" if data else "empty") from None
     except Exception as error:  # a decoder may raise anything for a broken file
         raise ValueError(str(error) or type(error).__name__) from error
     return image, (width, height), reduction
@@ -190,10 +190,10 @@ def _scale(
     """Brings a part of a decoded image to the size wanted.
 
     Args:
-        image: As `_decode` returns it.
-        reduction: The same.
-        size: Height and width wanted.
-        channels: 1 or 3, as wanted.
+        image: The decoded image, as `_decode` returns it.
+        reduction: How many original pixels one of its pixels stands for, in each direction.
+        size: Height and width of the result.
+        channels: The channels of the result, 1 or 3.
         box: The part's left, top, right and bottom before the image was reduced.
     """
     image = _convert(_flatten(image), "L" if channels == 1 else "RGB")
@@ -221,7 +221,7 @@ def _flatten(image: Image.Image) -> Image.Image:
     conversion would show the hidden colour, often black.
 
     Raises:
-        ValueError: Its numbers are beyond the range that its mode is used for.
+        ValueError: The numbers are beyond the range that its mode is used for.
     """
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return _narrow(image)

@@ -1,4 +1,4 @@
-"""Wraps a classifier: stored pixels in, logits out."""
+"""Wraps an image classifier, so that it takes stored pixels and returns logits."""
 
 import re
 import threading
@@ -26,7 +26,7 @@ class Network(nn.Module):
 
     Attributes:
         description: All that `rebuild` needs, except for the weights and the files.
-        files: Those that it is made with, beside the weights, by the names to save them under.
+        files: The files that it is made with, beside the weights, by the names to save them under.
     """
 
     mean: Tensor
@@ -46,9 +46,9 @@ class Network(nn.Module):
             classifier: Takes float32 (N, C, H, W), and returns logits (N, classes) or something
                 that has them as `logits`.
             config: All that rebuilds the classifier, except for its weights; JSON-able.
-            mean: Of each channel; subtracted from pixels in [0, 1].
-            std: Of each channel; the difference is divided by it.
-            files: As the attribute; none if None.
+            mean: The mean of each channel; subtracted from pixels in [0, 1].
+            std: The standard deviation of each channel; the difference is divided by it.
+            files: The files that it is made with, by the names to save them under; None for none.
         """
         super().__init__()
         self.classifier = classifier
@@ -103,12 +103,14 @@ class Network(nn.Module):
         None for any other network: nothing is known of its parts.
         """
         parts = list(self.classifier.children())
-        known = hasattr(self.classifier, "base_model_prefix") and len(parts) > 1
-        return parts[-1] if known else None
+        has_parts = hasattr(self.classifier, "base_model_prefix") and len(parts) > 1
+        return parts[-1] if has_parts else None
 
     def layers(self) -> list[nn.Module]:
         """The layers of the backbone; in a network with stages, these; none if it has no list."""
-        lists = (each for each in self.classifier.modules() if isinstance(each, nn.ModuleList))
+        lists = (
+            module for module in self.classifier.modules() if isinstance(module, nn.ModuleList)
+        )
         return list(next(lists, ()))
 
     def is_per_class(self, name: str) -> bool:
@@ -124,11 +126,11 @@ class Network(nn.Module):
         """
         backbone, _ = next(self.classifier.named_children())
         layer = re.compile(rf"classifier\.{backbone}\.(?:.*?\.)?(\d+)\.")
-        found = {name: layer.match(name) for name, _ in self.named_parameters()}
-        after = 2 + max(int(match[1]) for match in found.values() if match)
+        matches = {name: layer.match(name) for name, _ in self.named_parameters()}
+        last_depth = 2 + max(int(match[1]) for match in matches.values() if match)
         depth, depths = 0, {}
-        for name, match in found.items():
-            depth = 1 + int(match[1]) if match else after * bool(depth)
+        for name, match in matches.items():
+            depth = 1 + int(match[1]) if match else last_depth * bool(depth)
             depths[name] = depth
         return depths
 
@@ -146,7 +148,7 @@ class Network(nn.Module):
         return logits.float()
 
     def normalised(self, images: Tensor) -> Tensor:
-        """What the classifier takes.
+        """Images as the classifier takes them: float pixels, normalised.
 
         Args:
             images: uint8 (N, H, W, C).
@@ -183,8 +185,8 @@ class Observed:
         """The probability of each class, and what the last layer calculates them from.
 
         Args:
-            images: As `Network.probabilities` takes them.
-            precision: The same.
+            images: uint8 (N, H, W, C), on the network's device.
+            precision: `fp32` or `bf16`, of the matrix products.
 
         Returns:
             The probabilities, float32 (N, classes); and the features, float32 (N, D), or None for
@@ -196,8 +198,8 @@ class Observed:
         self._taken.features = None
         return probabilities, None if features is None else features.flatten(1).float()
 
-    def _take(self, _: nn.Module, given: tuple[Tensor, ...]) -> None:
-        self._taken.features = given[0]
+    def _take(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._taken.features = inputs[0]
 
 
 @contextmanager
@@ -205,7 +207,7 @@ def inference(device: torch.device, precision: str) -> Iterator[None]:
     """Calculates without gradients, as evaluation and serving do.
 
     Args:
-        device: Of the network.
+        device: The device of the network.
         precision: `fp32` or `bf16`, of the matrix products.
     """
     bf16 = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
@@ -230,8 +232,8 @@ def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 
     Args:
         images: uint8 (N, H, W, C).
-        mean: As `in_stored_units` gives it.
-        std: As `in_stored_units` gives it.
+        mean: The mean of each channel, as `in_stored_units` gives it.
+        std: The standard deviation of each channel, as `in_stored_units` gives it.
 
     Returns:
         float32 (N, C, H, W).
@@ -247,5 +249,5 @@ def config_of(network: Any) -> dict[str, Any]:
 
 def wrap(classifier: Any, mean: Sequence[float], std: Sequence[float]) -> Network:
     """Wraps an image classifier of `transformers`, and describes it by its config."""
-    more = {"num_labels": classifier.num_labels, "architectures": [type(classifier).__name__]}
-    return Network(classifier, config_of(classifier) | more, mean, std)
+    extra = {"num_labels": classifier.num_labels, "architectures": [type(classifier).__name__]}
+    return Network(classifier, config_of(classifier) | extra, mean, std)

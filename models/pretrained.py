@@ -55,7 +55,7 @@ def find_folder(name: str, root: Path) -> Path | None:
     """The folder that a name means; None if there is none.
 
     Args:
-        name: As in the settings.
+        name: The name of the model in the settings.
         root: Where a relative path starts.
     """
     path = root / Path(name).expanduser()
@@ -72,7 +72,7 @@ def find_version(name: str, root: Path) -> str:
     """The version of pretrained weights.
 
     Args:
-        name: As in the settings.
+        name: The name of the model in the settings.
         root: Where a relative path starts.
 
     Returns:
@@ -96,7 +96,7 @@ def pretrained_version(settings: Pretrained, root: Path) -> str | None:
     """The version of the pretrained weights of a network; None without any, or if it is not known.
 
     Args:
-        settings: Of the network; the version in them is the one, if there is one.
+        settings: The settings of the network; a version in them is taken as it is.
         root: Where a relative path starts.
     """
     name = settings.pretrained
@@ -114,20 +114,20 @@ def pretrained_faults(
     """Finds faults of pretrained weights, as far as they are known without `transformers`.
 
     Args:
-        settings: Of the network, with the version of the weights.
+        settings: The settings of the network, with the version of the weights.
         shape: Height, width and channels of the images.
         root: Where a relative path starts.
 
     Yields:
         A sentence for each fault.
     """
-    name, given = settings.pretrained, settings.pretrained_version
+    name, set_version = settings.pretrained, settings.pretrained_version
     if name is None:
         return
     try:
-        version = given or find_version(name, root)
+        version = set_version or find_version(name, root)
         if find_folder(name, root) and version != find_version(name, root):
-            yield f"model.pretrained: {name} does not hold model.pretrained_version {given}."
+            yield f"model.pretrained: {name} does not hold model.pretrained_version {set_version}."
         if config := read_config(name, version, root):
             check_config(name, config, shape[2])
     except (ValueError, FileNotFoundError, ConnectionError) as error:
@@ -139,21 +139,21 @@ def check_config(name: str, config: Mapping[str, Any], channels: int) -> None:
     """Checks that a published configuration has a type, and is for images of some channels.
 
     Args:
-        name: As in the settings.
-        config: As it was published.
-        channels: Of the images.
+        name: The name of the model in the settings.
+        config: The configuration of the model, as it was published.
+        channels: The number of channels of the images.
 
     Raises:
-        ValueError: It is not.
+        ValueError: The configuration has no type, or is for other images.
     """
     if not isinstance(config.get("model_type"), str):
         raise ValueError(f"model.pretrained: {name} is a model without a type.")
     vision = config.get("vision_config")
-    own = (vision if isinstance(vision, Mapping) else config).get("num_channels", 3)
-    if own != channels:
+    own_channels = (vision if isinstance(vision, Mapping) else config).get("num_channels", 3)
+    if own_channels != channels:
         raise ValueError(
-            f"model.pretrained: {name} takes images of {own} channels, but images.channels is "
-            f"{channels}."
+            f"model.pretrained: {name} takes images of {own_channels} channels, but "
+            f"images.channels is {channels}."
         )
 
 
@@ -161,12 +161,12 @@ def read_config(name: str, version: str, root: Path) -> dict[str, Any] | None:
     """The configuration of a pretrained network; None if it has to be downloaded first.
 
     Args:
-        name: As in the settings.
-        version: As `find_version` returns it.
+        name: The name of the model in the settings.
+        version: The version of the weights, as `find_version` returns it.
         root: Where a relative path starts.
 
     Raises:
-        ValueError: It is missing, or is not JSON.
+        ValueError: The configuration is missing, or is not JSON.
     """
     folder = find_folder(name, root)
     path = folder / CONFIG if folder else _cached(split_name(name)[0], version)
@@ -202,8 +202,8 @@ def _sha256(path: Path, size: int, changed: int) -> str:
 
     Args:
         path: The file.
-        size: In bytes.
-        changed: When it changed, in ns. With the size, it tells whether to read it again.
+        size: The size of the file, in bytes.
+        changed: When the file changed, in ns. With the size, it tells whether to read it again.
     """
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -232,8 +232,8 @@ def _commit(model: str, revision: str) -> str:
             f"{revision}; if it is private or gated, log in first: hf auth login"
         ) from None
     except Exception as error:  # its library for HTTP has its own kinds
-        if kept := _cached(model, revision):
-            return kept.parent.name
+        if cached := _cached(model, revision):
+            return cached.parent.name
         raise ConnectionError(
             f"there is no folder {model}, and the Hugging Face hub cannot be reached"
         ) from error
@@ -243,5 +243,5 @@ def _cached(model: str, revision: str) -> Path | None:
     """The configuration of a model in the hub's cache; its folder is named by the commit."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(model, CONFIG, revision=revision)
-    return Path(found) if isinstance(found, str) else None
+    path = try_to_load_from_cache(model, CONFIG, revision=revision)
+    return Path(path) if isinstance(path, str) else None

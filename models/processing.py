@@ -15,12 +15,13 @@ def difference(name: str, version: str | None, images: Mapping[str, Any]) -> str
     """What the image processor of a pretrained network would do otherwise, in one sentence.
 
     Args:
-        name: Of the network in the settings; a relative path starts in the working directory.
-        version: As `pretrained.find_version` returned it.
+        name: The name of the network in the settings; a relative path starts in the working
+            directory.
+        version: The version of the weights, as `pretrained.find_version` returned it.
         images: `size` and `resize`, as the workload has them.
 
     Returns:
-        None if there is nothing, or the processor cannot be read.
+        The sentence; None if there is no difference, or the processor cannot be read.
     """
     try:
         with fine_tuned.loading(name, version) as where:

@@ -87,9 +87,9 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
         return self.predict_with_features(model_input)[["label", "probabilities"]]
 
     def predict_with_features(self, model_input: pd.DataFrame) -> pd.DataFrame:
-        """As `predict`, with the column `features`: what the last layer takes.
+        """Classifies as `predict` does, and adds the column `features`: what the last layer takes.
 
-        It is float32 (D,), or None for a network whose last layer is not known.
+        A row of it is float32 (D,), or None for a network whose last layer is not known.
         """
         if "image" not in model_input:
             raise RequestError(f"There is no column `image`: for each row, {HINT}.")
@@ -122,14 +122,14 @@ class ImageClassifier(PythonModel):  # type: ignore[misc]  # MLflow has no types
         images = torch.from_numpy(pixels).to(self._device)
         probabilities, features = self._observed.answer(images, self._precision)
         rows = probabilities.tolist()
-        known = [None] * len(rows) if features is None else features.cpu().numpy()
+        feature_rows = [None] * len(rows) if features is None else features.cpu().numpy()
         return [
             {
                 "label": labels[max(range(len(row)), key=row.__getitem__)],
                 "probabilities": dict(zip(labels, row, strict=True)),
-                "features": taken,
+                "features": row_features,
             }
-            for row, taken in zip(rows, known, strict=True)
+            for row, row_features in zip(rows, feature_rows, strict=True)
         ]
 
 
@@ -152,7 +152,7 @@ def _encoded(image: object, row: int) -> bytes:
     """The bytes of an encoded image, which JSON can hold as base64 only.
 
     Raises:
-        RequestError: It is something else, such as the address of an image.
+        RequestError: The value is something else, such as the address of an image.
     """
     if isinstance(image, (bytes, bytearray)):
         return bytes(image)

@@ -13,7 +13,7 @@ PATTERN = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
 
 
 def module_of(named: str) -> str:
-    """The dotted name of the module."""
+    """The dotted name of the module in `package.module:name`."""
     return named.partition(":")[0]
 
 
@@ -21,8 +21,8 @@ def find(named: str, key: str, root: Path | None = None) -> Any:
     """Imports what a setting names.
 
     Args:
-        named: Such as `examples.port.ported:build`.
-        key: The setting, for messages.
+        named: The value of the setting, such as `examples.port.ported:build`.
+        key: The name of the setting, for messages.
         root: The project's folder, from which modules are imported too; none if None, in the
             package of a model, which has a copy of them.
 
@@ -33,21 +33,27 @@ def find(named: str, key: str, root: Path | None = None) -> Any:
         sys.path.insert(0, str(root))
     module, _, name = named.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name, None)
+        function = getattr(importlib.import_module(module), name, None)
     except Exception as error:
         raise ValueError(f"{key}: {module} cannot be imported: {said_by(error)}.") from error
-    if not callable(found):
+    if not callable(function):
         raise ValueError(f"{key}: {module} has no function {name}.")
-    return found
+    return function
 
 
 def said_by(error: BaseException) -> str:
     """An error in one line: its class, its message, and the place in the user's code."""
     frames = traceback.extract_tb(error.__traceback__)
     # Below it, there may be frames of libraries.
-    own = [each for each in frames if not each.filename.startswith(("<", *LIBRARIES))] or frames
+    user_frames = [
+        frame for frame in frames if not frame.filename.startswith(("<", *LIBRARIES))
+    ] or frames
     message = (str(error).splitlines() or [""])[0]
-    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    place = (
+        f" ({Path(user_frames[-1].filename).name}, line {user_frames[-1].lineno})"
+        if user_frames
+        else ""
+    )
     return (
         f"{type(error).__name__}: {message}{place}" if message else f"{type(error).__name__}{place}"
     )

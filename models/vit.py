@@ -99,8 +99,8 @@ def flops(settings: Settings, shape: tuple[int, int, int]) -> float:
     """The cost of a forward pass over one image, counting only the large matrix products.
 
     Args:
-        settings: Of the network; one that is pretrained counts as infinitely large, because its
-            sizes are not known before the download, and published ones are large.
+        settings: The settings of the network. A pretrained one counts as infinitely large, because
+            its sizes are not known before the download, and published networks are large.
         shape: Height, width and channels of the images.
 
     Returns:

@@ -1,4 +1,7 @@
-"""Writes files and folders aside and renames them: nobody ever sees a part under their name."""
+"""Writes files and folders under a temporary name and renames them when they are complete.
+
+So no reader ever sees a part of one under its final name.
+"""
 
 import glob
 import json
@@ -16,22 +19,23 @@ ABANDONED_SECONDS = 86400.0  # since when nothing was written to what a killed w
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Gives a name aside for a file or a folder, which gets its own name after the block.
+    """Gives a temporary name for a file or a folder, which gets its own name after the block.
 
-    The name is beside it and of no other writer, in any process. Of several files the last one
-    wins; of several folders the first one, so they have to hold the same. If the block raises,
-    nothing changes. What writers left that were killed is removed a day later.
+    The temporary name is in the same folder, and no other writer has it, in any process. If
+    several writers make the same file, the last one wins; for a folder the first one wins, so all
+    of them have to write the same content. If the block raises, nothing changes. What killed
+    writers left is removed a day later.
 
     Args:
         path: What the block makes; its folder exists.
 
     Yields:
-        What the block has to write to. There is nothing yet.
+        The path that the block has to write to. Nothing exists there yet.
     """
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
         with suppress(FileNotFoundError):  # its writer has renamed it
-            if time() - left.stat().st_mtime > ABANDONED_SECONDS:
-                _remove(left)
+            if time() - leftover.stat().st_mtime > ABANDONED_SECONDS:
+                _remove(leftover)
     aside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
     try:
         yield aside

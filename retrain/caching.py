@@ -24,7 +24,7 @@ from retrain.workload import Workload
 let_forks_end()
 
 CACHED = "Cached"  # what Prefect calls the state of a task that did not have to run
-PRUNED = "Pruned"  # and that of a trial that was ended early
+PRUNED = "Pruned"  # what Prefect calls the state of a trial that was ended early
 RETRIES = 2  # after errors that may pass
 BACKOFF_SECONDS = 2.0
 
@@ -41,14 +41,14 @@ def run_as_task(
     ended early.
 
     Args:
-        step: Which step.
+        step: The step to run.
         work: Returns the step's output, and whether the store had it.
-        workload: It may have a time limit for the step, for each of its tries.
-        context: The run.
+        workload: The workload, which may have a time limit for each try of the step.
+        context: The run that the task belongs to.
 
     Raises:
         PrunedError: The step is the trial of a search, and was ended early.
-        StepTimeoutError: It did not end within its limit.
+        StepTimeoutError: The step did not end within its limit.
         ValueError: From the step.
     """
     hours, trial = step.limit(workload), context.trial
@@ -87,24 +87,24 @@ def run_as_task(
 def is_transient(error: BaseException) -> bool:
     """Whether a retry can help: never after an error about the input or the code, or a timeout."""
     chain = list(_causes(error))
-    if any(is_verdict(each) or _is_final(each) for each in chain):
+    if any(is_verdict(cause) or _is_final(cause) for cause in chain):
         return False
     return any(
-        isinstance(each, OSError) or type(each).__module__.split(".")[0] in _TRANSIENT_MODULES
-        for each in chain
+        isinstance(cause, OSError) or type(cause).__module__.split(".")[0] in _TRANSIENT_MODULES
+        for cause in chain
     )
 
 
 def _is_final(error: BaseException) -> bool:
     """Whether a retry of this step cannot help.
 
-    Its time is over; or its input is damaged and must be made again first; or Ray Train has
-    already replaced lost workers as often as it may.
+    That is so if the time limit is over, if an input is damaged and must be made again first, or
+    if Ray Train has already replaced lost workers as often as it may.
     """
     if isinstance(error, TaskRunTimeoutError | DamagedArtifactError):
         return True
     # Ray raises a subclass that it derives at run time.
-    return any(each.__module__.startswith("ray.train.") for each in type(error).__mro__)
+    return any(kind.__module__.startswith("ray.train.") for kind in type(error).__mro__)
 
 
 def _is_transient(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
@@ -117,6 +117,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
     yield error
     workers = getattr(error, "worker_failures", None)
     inner = list(workers.values()) if isinstance(workers, dict) else []
-    for each in [error.__cause__, getattr(error, "cause", None), *inner]:
-        if isinstance(each, BaseException) and each is not error:
-            yield from _causes(each)
+    for cause in [error.__cause__, getattr(error, "cause", None), *inner]:
+        if isinstance(cause, BaseException) and cause is not error:
+            yield from _causes(cause)

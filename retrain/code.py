@@ -46,8 +46,8 @@ def code_digests(
         The SHA-256 (hex) of each module by its dotted name, in order of the names. A module without
         code, such as a package with only a docstring, has none.
     """
-    found = _follow(modules, without, NOT_FOLLOWED, root)
-    return dict(sorted((name, digest) for name, digest, _ in found if digest))
+    modules_read = _follow(modules, without, NOT_FOLLOWED, root)
+    return dict(sorted((name, digest) for name, digest, _ in modules_read if digest))
 
 
 def libraries_of(modules: Iterable[str]) -> tuple[str, ...]:
@@ -60,18 +60,18 @@ def libraries_of(modules: Iterable[str]) -> tuple[str, ...]:
         modules: Dotted names of modules that there are.
 
     Returns:
-        Their names, in order.
+        The names of the distributions, in order.
     """
-    read = _follow(modules, (), OWN, None)
-    packages = {name.split(".")[0] for _, _, imported in read for name in imported}
+    modules_read = _follow(modules, (), OWN, None)
+    packages = {name.split(".")[0] for _, _, imported in modules_read for name in imported}
     outside = {name for name in packages - sys.stdlib_module_names if source_of(name) is None}
     installed = _installed() if outside else {}  # it takes a fifth of a second
-    found: set[str] = set()
+    libraries: set[str] = set()
     for name in outside:
-        distributions = {_normalised(each) for each in installed.get(name, ())}
+        distributions = {_normalised(distribution) for distribution in installed.get(name, ())}
         # Others may add to a package: mlflow-tracing has a part of mlflow's.
-        found |= distributions & {_normalised(name)} or distributions
-    return tuple(sorted(found))
+        libraries |= distributions & {_normalised(name)} or distributions
+    return tuple(sorted(libraries))
 
 
 _installed = cache(packages_distributions)
@@ -93,25 +93,25 @@ def _follow(
         modules: Dotted names.
         without: Modules that are not read.
         not_followed: Packages that are not read, unless a module of theirs is among the first.
-        root: As for `code_digests`.
+        root: The folder that holds the packages; the project's own if None.
 
     Yields:
-        The name of each, and what `_read` gives.
+        The name of each module, its digest, and the names that it imports.
     """
     named = tuple(modules)
-    seen, waiting = set(without), list(named)
+    visited, waiting = set(without), list(named)
     while waiting:
         name = waiting.pop()
-        if name in seen:
+        if name in visited:
             continue
-        seen.add(name)
+        visited.add(name)
         source = source_of(name, root)
         if source is None:
             assert name not in named, f"{name} is no module of the project"
             continue
         package = name if source.name == "__init__.py" else name.rpartition(".")[0]
         digest, imported = _read(source.read_text(encoding="utf-8"), package)
-        waiting += (each for each in imported if each.split(".")[0] not in not_followed)
+        waiting += (module for module in imported if module.split(".")[0] not in not_followed)
         yield name, digest, imported
 
 
@@ -124,7 +124,9 @@ def _read(text: str, package: str) -> tuple[str | None, tuple[str, ...]]:
     imports: list[ast.Import | ast.ImportFrom] = []
     canonical = _canonical(_parse(text), imports)
     digest = hashlib.sha256(canonical.encode()).hexdigest() if canonical != EMPTY else None
-    return digest, tuple({name: None for each in imports for name in _imported(each, package)})
+    return digest, tuple(
+        {name: None for statement in imports for name in _imported(statement, package)}
+    )
 
 
 def _parse(text: str) -> ast.Module:
@@ -140,8 +142,8 @@ def source_of(name: str, root: Path | None = None) -> Path | None:
     """The file of a module of the project, found without importing it; None for other modules.
 
     Args:
-        name: Its dotted name.
-        root: As for `code_digests`.
+        name: The dotted name of the module.
+        root: The folder that holds the packages; the project's own if None.
     """
     top, *parts = name.split(".")
     paths = [place.joinpath(*parts) for place in _places(top, root)]
@@ -184,15 +186,15 @@ def _imported(node: ast.Import | ast.ImportFrom, package: str) -> list[str]:
 def _canonical(node: object, imports: list[ast.Import | ast.ImportFrom]) -> str:
     """What a syntax tree does, as text that is the same in all versions of Python.
 
-    `ast.dump` gives another: versions differ in which fields there are and which empty ones are
-    shown.
+    The text of `ast.dump` is not: versions differ in which fields there are and which empty ones
+    are shown.
 
     Args:
         node: The tree, or a value in it.
         imports: Receives the statements that import.
     """
     if isinstance(node, list):
-        return f"[{','.join([_canonical(each, imports) for each in node])}]"
+        return f"[{','.join([_canonical(element, imports) for element in node])}]"
     if not isinstance(node, ast.AST):
         return ascii(node)  # `repr` escapes letters that this version of Python does not know
     if isinstance(node, ast.Import | ast.ImportFrom):
@@ -228,15 +230,15 @@ def _effective(values: list[Any], node: ast.AST, name: str) -> list[Any]:
 
 def _executed(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
     """The statements without those for type checkers only."""
-    for each in statements:
+    for statement in statements:
         if (
-            isinstance(each, ast.If)
-            and isinstance(each.test, ast.Name)
-            and each.test.id == "TYPE_CHECKING"
+            isinstance(statement, ast.If)
+            and isinstance(statement.test, ast.Name)
+            and statement.test.id == "TYPE_CHECKING"
         ):
-            yield from _executed(each.orelse)
+            yield from _executed(statement.orelse)
         else:
-            yield each
+            yield statement
 
 
 def _joined(values: list[ast.expr]) -> list[ast.expr]:

@@ -45,10 +45,10 @@ def _create(path: Path, create: Callable[[Path], None]) -> None:
     shutil.rmtree(aside, ignore_errors=True)  # of a process that was killed
     aside.mkdir()
     try:
-        made = aside / path.name
-        create(made)
-        with closing(sqlite3.connect(made)) as database:
+        database_file = aside / path.name
+        create(database_file)
+        with closing(sqlite3.connect(database_file)) as database:
             database.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # all of it is in one file now
-        made.rename(path)
+        database_file.rename(path)
     finally:
         shutil.rmtree(aside)

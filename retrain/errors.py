@@ -1,4 +1,4 @@
-"""The kinds of error of a run: wrong usage, bad data, a new champion, time limits, damage."""
+"""The errors that a run may raise: wrong usage, bad data, a new champion, time limits, damage."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -43,8 +43,8 @@ class DamagedArtifactError(Exception):
 
     Attributes:
         step: The step that made it.
-        key: Its key.
-        damage: What is wrong with it.
+        key: The key of the artifact.
+        damage: What is wrong with the artifact.
     """
 
     def __init__(self, step: str, key: str, damage: str) -> None:

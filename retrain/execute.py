@@ -36,16 +36,16 @@ def get_or_run(
     """Takes a step's output from the store, or runs the step and publishes it there.
 
     The step begins when its inputs have been found undamaged, so nothing that is in its scratch was
-    made from damaged ones; should they be changed later, that is never used again. The caller holds
-    the key's lock: its wait for another run does not count as time of the step.
+    made from damaged ones; if they are changed later, that scratch is never used again. The caller
+    holds the key's lock: its wait for another run does not count as time of the step.
 
     Args:
         store: Where the output is kept.
         step: What to run.
         plan: What the output depends on.
-        workload: Given to the step in sections.
+        workload: The workload, of which the step gets the sections that it reads.
         inputs: The outputs of the steps in its `inputs`.
-        context: Which run this is.
+        context: The run.
         check: Checks the inputs if the step runs.
         refresh: Run it even if the store has it.
 
@@ -55,15 +55,15 @@ def get_or_run(
     Raises:
         DamagedArtifactError: An input has changed since it was made, even while the step ran.
             Nothing is published.
-        PrunedError: From the step, as the trial of a search. Its scratch is kept.
-        ValueError: From the step. The store is unchanged.
+        PrunedError: The step is the trial of a search, and was ended early. Its scratch is kept.
+        ValueError: The step has raised it. The store is unchanged.
     """
     store.use(step.name, plan.key)
     store.clear(step.name, plan.key)
-    if not refresh and (found := store.find(step.name, plan.key)):
-        # Of a run that was killed when it had published its output, or refreshed it.
+    if not refresh and (artifact := store.find(step.name, plan.key)):
+        # A run that was killed just after it published or refreshed its output left the scratch.
         shutil.rmtree(store.scratch(step.name, plan.key))
-        return found, True
+        return artifact, True
     return _make(store, step, plan, workload, inputs, context, check, refresh), False
 
 
@@ -80,9 +80,9 @@ def _make(
     """Runs a step and publishes its output; see `get_or_run`."""
     partial = store.partial(step.name, plan.key)
     # The step itself checks what it looks up; all of that output may be far more.
-    read = [each for each in inputs if each.step not in step.looked_up]
+    to_check = [source for source in inputs if source.step not in step.looked_up]
     try:
-        with _checked(read, check) as state:
+        with _checked(to_check, check) as state:
             partial.mkdir(parents=True)
             scratch, is_stale = store.scratch_from(step.name, plan.key, state)
             workspace = Workspace(
@@ -139,7 +139,7 @@ def run_uncached(
 
 @contextmanager
 def _checked(inputs: Sequence[Input], check: Check) -> Iterator[str]:
-    """Checks inputs before its block, and after it that nobody has changed their files meanwhile.
+    """Checks inputs before the block, and after it that nobody has changed their files meanwhile.
 
     Yields:
         What identifies the inputs' files as they were checked.
@@ -148,22 +148,22 @@ def _checked(inputs: Sequence[Input], check: Check) -> Iterator[str]:
         DamagedArtifactError: An input has changed. After the block it is raised even if the block
             raises another error, to which the damage may have led.
     """
-    artifacts = [each for each in inputs if isinstance(each, Artifact)]
-    before = [state_of(each.folder) for each in artifacts]
+    artifacts = [artifact for artifact in inputs if isinstance(artifact, Artifact)]
+    states = [state_of(artifact.folder) for artifact in artifacts]
     check(inputs)
     try:
-        yield digest_of(before)
+        yield digest_of(states)
     except Exception:
-        _check_unchanged(artifacts, before, check)
+        _check_unchanged(artifacts, states, check)
         raise
-    _check_unchanged(artifacts, before, check)
+    _check_unchanged(artifacts, states, check)
 
 
-def _check_unchanged(artifacts: Sequence[Artifact], before: Sequence[str], check: Check) -> None:
-    for artifact, state in zip(artifacts, before, strict=True):
+def _check_unchanged(artifacts: Sequence[Artifact], states: Sequence[str], check: Check) -> None:
+    for artifact, state in zip(artifacts, states, strict=True):
         if state_of(artifact.folder) != state:
             check([artifact])
-            # Undamaged now: another run has made it again, or a person has restored it.
+            # It is undamaged now: another run has made it again, or a person has restored it.
             reason = "its files changed while they were read"
             raise DamagedArtifactError(artifact.step, artifact.key, reason)
 

@@ -1,4 +1,4 @@
-"""Says what is wrong with a configuration: the place, and what is allowed there."""
+"""Writes the messages about a wrong configuration: where it is wrong, and what is allowed there."""
 
 import difflib
 import re
@@ -21,7 +21,7 @@ def validate(
 
     Args:
         kind: The model's class.
-        tree: The values, as they were read.
+        tree: The values that were read from the file.
         workload: The name of the workload that they are of, for the message.
         above: The names of the sections of the workload that the values are in.
 
@@ -35,16 +35,16 @@ def validate(
         for fault in error.errors(include_url=False):
             place, message = _explain(fault, kind, tree, above)
             messages.setdefault(place, []).append(message)
-        lines = [f"{place}: {_join(those)}" for place, those in messages.items()]
+        lines = [f"{place}: {_join(place_messages)}" for place, place_messages in messages.items()]
         if len(lines) > MAX_FAULTS:
             lines[MAX_FAULTS:] = [f"… and {len(lines) - MAX_FAULTS} more"]
         raise UsageError(f"workload {workload}: " + "\n".join(lines)) from None
 
 
 def _join(messages: Sequence[str]) -> str:
-    """One sentence about a place; several messages are about the types that it may have."""
-    *others, last = dict.fromkeys(messages)
-    return " or ".join([*(other.rpartition(", is ")[0] or other for other in others), last])
+    """Joins the messages about one place, one for each type that its value may have."""
+    *rest, last = dict.fromkeys(messages)
+    return " or ".join([*(message.rpartition(", is ")[0] or message for message in rest), last])
 
 
 def _explain(
@@ -60,8 +60,8 @@ def _explain(
         return place, "missing."
     if fault["type"] == "extra_forbidden":
         section = place.rpartition(".")[0]
-        known = [name for name in _names(kind, above) if name.rpartition(".")[0] == section]
-        return place, f"no such key.{did_you_mean(place, known)}"
+        keys_there = [name for name in _names(kind, above) if name.rpartition(".")[0] == section]
+        return place, f"no such key.{did_you_mean(place, keys_there)}"
     message = shorten(re.sub(r"^\w+ should", "should", fault["msg"]), 200)
     if fault["type"] == "string_pattern_mismatch":
         message = "should be text without control characters"
@@ -71,7 +71,7 @@ def _explain(
 def _keys_of(loc: Sequence[Any], tree: Any) -> Iterator[Any]:
     """The keys that lead to a fault.
 
-    Pydantic adds the name of a type where a value may have several: that is no key of the tree.
+    Where a value may have several types, Pydantic adds the name of one, which is no key.
     """
     for part in loc:
         if isinstance(tree, dict):
@@ -87,18 +87,18 @@ def _names(kind: type[BaseModel], above: Sequence[str]) -> Iterator[str]:
     """The dotted names of the parameters of a section, and of the sections in it."""
     for name, field in kind.model_fields.items():
         yield ".".join((*above, name))
-        for each in (field.annotation, *get_args(field.annotation)):
-            if isinstance(each, type(BaseModel)):
-                yield from _names(each, (*above, name))
+        for type_ in (field.annotation, *get_args(field.annotation)):
+            if isinstance(type_, type(BaseModel)):
+                yield from _names(type_, (*above, name))
 
 
-def did_you_mean(name: Any, known: Iterable[str]) -> str:
+def did_you_mean(name: Any, names: Iterable[str]) -> str:
     """The second sentence of a message that refuses a name: the closest known name, or all."""
-    known = sorted(known)
-    close = difflib.get_close_matches(shorten(str(name)), known, n=1)
+    names = sorted(names)
+    close = difflib.get_close_matches(shorten(str(name)), names, n=1)
     if close:
         return f" Did you mean {close[0]!r}?"
-    return f" There are: {', '.join(known)}." if known else ""
+    return f" There are: {', '.join(names)}." if names else ""
 
 
 def shown(value: Any) -> str:

@@ -66,7 +66,7 @@ class Report(Protocol):
 
 
 class Flow(Generic[P, R]):
-    """A flow without steps.
+    """A flow of the project; one whose body calls steps is a `StepsFlow`.
 
     Attributes:
         fn: The function under the decorator; to call it runs it without Prefect.
@@ -110,7 +110,7 @@ class Flow(Generic[P, R]):
 class StepsFlow(Flow[..., Any]):
     """A flow whose function calls steps.
 
-    Its attribute `tells` is what it tells of a run.
+    Its attribute `tells` is the report that it makes of a run.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class StepsFlow(Flow[..., Any]):
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
-        """All its steps, in the order in which its function names them.
+        """The steps of the flow, in the order in which its function names them.
 
         A workload may not need some of them.
         """
@@ -136,27 +136,27 @@ class StepsFlow(Flow[..., Any]):
 
     def check(self, workload: Workload, project: Project) -> None:
         """Raises a UsageError with a line for each fault that would make a run fail."""
-        known = [step.name for step in self.known_steps()]
-        preflight.check(self.steps_for(workload), workload, project, known)
+        step_names = [step.name for step in self.known_steps()]
+        preflight.check(self.steps_for(workload), workload, project, step_names)
         preflight.refuse(workload, self._check(workload, project))
 
     def known_steps(self) -> tuple[Step, ...]:
-        """Those that a workload may have limits for: its own, and those of the flow beside it."""
+        """The steps that a workload may limit: those of this flow and of the flow beside it."""
         return self.steps if self._beside is None else (*self.steps, *self._beside.steps)
 
     def steps_for(self, workload: Workload) -> list[Step]:
         """The steps that a workload needs, in order."""
         return [step for step in self.steps if step.needed(workload)]
 
-    def steps_from(self, first: str | None, workload: Workload) -> list[Step]:
-        """The steps that a workload needs from one on; none if that is None."""
+    def steps_from(self, start: str | None, workload: Workload) -> list[Step]:
+        """The steps that a workload needs from `start` on; none if it is None."""
         steps = self.steps_for(workload)
         names = [step.name for step in steps]
-        return steps[names.index(first) :] if first in names else []
+        return steps[names.index(start) :] if start in names else []
 
-    def imports_from(self, first: str | None, workload: Workload) -> list[Callable[[], object]]:
-        """What a run imports for its steps from one on, in calls of about a second."""
-        modules = [name for step in self.steps_from(first, workload) for name in step.imports]
+    def imports_from(self, start: str | None, workload: Workload) -> list[Callable[[], object]]:
+        """What a run imports for its steps from `start` on, in calls of about a second."""
+        modules = [name for step in self.steps_from(start, workload) for name in step.imports]
         return [partial(import_module, name) for name in dict.fromkeys(modules)]
 
     def state(
@@ -183,11 +183,11 @@ class StepsFlow(Flow[..., Any]):
         Args:
             project: The clone.
             workload: The workload, with the parameters of the run.
-            revision: As `data_rev` of `run`.
-            promote: As for `run`.
+            revision: The git revision of the data, which `run` takes as `data_rev`.
+            promote: Whether a model may become champion, as `run` takes it.
 
         Raises:
-            ValueError: As in a run.
+            ValueError: The user has to correct something, as in a run.
         """
         last = records.last_run(project, workload.name, self.name)
         if last and "error" in last:
@@ -215,20 +215,20 @@ class StepsFlow(Flow[..., Any]):
 
     def preview(self, dry_run: DryRun, *, insist: bool, refresh: bool) -> Document:
         """Describes what a run with these options would do; `insist` is `run` of `run`."""
-        names = [step.name for step in self.steps_for(dry_run.workload)]
-        steps = dry_run.preview(names, refresh=refresh)
-        same = None if insist or refresh else self.unchanged(dry_run)
+        step_names = [step.name for step in self.steps_for(dry_run.workload)]
+        steps = dry_run.preview(step_names, refresh=refresh)
+        unchanged = None if insist or refresh else self.unchanged(dry_run)
         outcome = "Every output is in the store; no step would run."
-        if first := next((step for step in steps if step["would"] == "run"), None):
-            outcome = f"{first['step']} would be the first step to run: {first['why']}."
+        if first_step := next((step for step in steps if step["would"] == "run"), None):
+            outcome = f"{first_step['step']} would be the first step to run: {first_step['why']}."
         return {
             "flow": self.name,
             "workload": dry_run.workload.name,
             "dry_run": True,
-            "unchanged": same is not None,
+            "unchanged": unchanged is not None,
             "data": {"version": dry_run.state.version.digest},
             "steps": steps,
-            "outcome": same["outcome"] if same else outcome,
+            "outcome": unchanged["outcome"] if unchanged else outcome,
         }
 
     def run(
@@ -272,13 +272,13 @@ class StepsFlow(Flow[..., Any]):
             self.check(config, project)
             lost.end_lost_runs(project)
             dry_run = None if refresh else self.dry_run(project, config, data_rev, promote)
-            if dry_run and not run and (same := self.unchanged(dry_run)):
+            if dry_run and not run and (unchanged := self.unchanged(dry_run)):
                 roots.add(project, ())
-                console.logger.info(same["outcome"])
-                return Completed(name="Skipped", message=same["outcome"], data=same)
-            # What is cached needs no check, which imports libraries.
-            first = dry_run.has_to_run if dry_run else self.steps[0].name
-            preflight.check_slowly(self.steps_from(first, config), config, project, force)
+                console.logger.info(unchanged["outcome"])
+                return Completed(name="Skipped", message=unchanged["outcome"], data=unchanged)
+            # Steps that are cached need no check, which would import libraries.
+            first_step = dry_run.has_to_run if dry_run else self.steps[0].name
+            preflight.check_slowly(self.steps_from(first_step, config), config, project, force)
             preflight.check_surroundings(project)
             return self._follow(Run(self.state(context, config, data_rev, promote), refresh))
 
@@ -290,20 +290,20 @@ class StepsFlow(Flow[..., Any]):
         with records.recording(state, self.tells.document):
             run.follow(self.fn, state.version)
         document = self.tells.document(state)
-        console.logger.info(document["outcome"])  # for who watches a deployment
+        console.logger.info(document["outcome"])  # for a person who watches a deployment
         self.tells.publish(run.project, document)
         return document
 
 
-def _steps_of(function: Callable[..., Any], seen: set[object]) -> dict[str, Step]:
+def _steps_of(function: Callable[..., Any], visited: set[object]) -> dict[str, Step]:
     """The steps that a function names, and those that the project's functions in it name."""
     steps: dict[str, Step] = {}
     for value in inspect.getclosurevars(function).globals.values():
         if isinstance(value, Step):
             steps[value.name] = value
-        elif inspect.isfunction(value) and value not in seen and source_of(value.__module__):
-            seen.add(value)
-            steps |= _steps_of(value, seen)  # one that is there keeps its place
+        elif inspect.isfunction(value) and value not in visited and source_of(value.__module__):
+            visited.add(value)
+            steps |= _steps_of(value, visited)  # one that is there keeps its place
     return steps
 
 
@@ -333,17 +333,17 @@ def flow(
 
     Args:
         fn: The function.
-        tells: What the flow tells of a run.
-        version: Finds the version of the data.
-        check: Finds faults before a run that are not of one step.
+        tells: The report that the flow makes of a run.
+        version: A function that finds the version of the data.
+        check: A function that finds faults before a run, which no single step would find.
         beside: A flow for the same workloads, which may have limits for its steps too.
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
-        made: Flow[..., Any] = Flow(function)
+        decorated: Flow[..., Any] = Flow(function)
         if tells and version:
-            made = StepsFlow(function, tells, version, check, beside)
+            decorated = StepsFlow(function, tells, version, check, beside)
         is_in_a_package = "." in function.__module__
-        return made if is_in_a_package else made.as_prefect_flow()
+        return decorated if is_in_a_package else decorated.as_prefect_flow()
 
     return decorate if fn is None else decorate(fn)

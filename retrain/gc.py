@@ -69,10 +69,10 @@ def collect(project: Project, keep: int = KEEP, *, dry_run: bool = False) -> lis
     if keep < 1:
         raise UsageError("--keep: at least the last run is kept.")
     store = Store(project.store)
-    ours = Roots(_taken(project, keep), _registered_outputs(project, keep))
-    needed, since = ours | roots.of_others(project), store.oldest_run() - DAY
+    own_roots = Roots(_taken(project, keep), _registered_outputs(project, keep))
+    needed, since = own_roots | roots.of_others(project), store.oldest_run() - DAY
     if not dry_run:
-        roots.replace(project, lambda: Roots(_taken(project, keep), ours.digests))
+        roots.replace(project, lambda: Roots(_taken(project, keep), own_roots.digests))
     collected: list[Garbage] = []
     for garbage, remove in chain(
         _old_documents(project, keep),
@@ -101,7 +101,7 @@ def _artifacts(store: Store, needed: Roots, since: float) -> Iterator[Finding]:
 
 def _leftovers(store: Store, since: float) -> Iterator[Finding]:
     for step, key, path in store.leftovers():
-        # What was half published is of no use to anyone; checkpoints are.
+        # A half published output is of no use to anyone, but checkpoints are.
         kind = "leftover" if path.name.startswith(".") else "scratch"
         if kind == "leftover" or store.last_used(step, key) < since:
             yield _finding(kind, store, step, key, path)
@@ -132,17 +132,17 @@ def _old_logs(project: Project) -> Iterator[Finding]:
 def _documents(project: Project) -> list[list[tuple[Path, dict[str, Any]]]]:
     """The documents of all runs, the last first, for each flow and workload.
 
-    Those of a flow under names that are not in `params.yaml` are together.
+    The runs of a flow under names that are not in `params.yaml` are one group.
     """
-    known, runs = workload_names(project.params), project.state / "runs"
+    workloads, runs = workload_names(project.params), project.state / "runs"
     groups: dict[tuple[str, str], list[tuple[Path, dict[str, Any]]]] = defaultdict(list)
     for path in runs.glob("*/*/*.json"):
         document = json.loads(path.read_text(encoding="utf-8"))
         if path.stem == document.get("run") and "steps" in document:
             flow, name, _ = path.relative_to(runs).parts
-            groups[flow, name if name in known else ""].append((path, document))
+            groups[flow, name if name in workloads else ""].append((path, document))
     return [
-        sorted(group, key=lambda each: str(each[1]["time"]), reverse=True)
+        sorted(group, key=lambda entry: str(entry[1]["time"]), reverse=True)
         for _, group in sorted(groups.items())
     ]
 
@@ -158,13 +158,13 @@ def _taken(project: Project, keep: int) -> frozenset[tuple[str, str]]:
 
 
 def _old_documents(project: Project, keep: int) -> Iterator[Finding]:
-    known = workload_names(project.params)
+    workloads = workload_names(project.params)
     for group in _documents(project):
         for path, _ in group[keep:]:
             name = path.relative_to(project.state / "runs").with_suffix("").as_posix()
             yield Garbage("run", name, path.stat().st_size), path.unlink
-            others = {each.name for each in path.parent.glob("*.json")} - {LATEST}
-            if path.parent.name not in known and not others:
+            other_documents = {file.name for file in path.parent.glob("*.json")} - {LATEST}
+            if path.parent.name not in workloads and not other_documents:
                 (path.parent / LATEST).unlink(missing_ok=True)  # with it, the name
 
 
@@ -184,7 +184,7 @@ def _registered_outputs(project: Project, keep: int) -> frozenset[str]:
             with suppress(ValueError):  # its lineage is gone or was changed, as `verify` says
                 version = find(project, name)
                 if version and (record := lineage.read(project, version)):
-                    digests |= {made.digest for made in record.steps}
+                    digests |= {output.digest for output in record.steps}
     return frozenset(digest for digest in digests if digest)
 
 

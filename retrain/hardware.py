@@ -1,7 +1,7 @@
 """Decides the precision and the threads of a network from the hardware that calculates it.
 
-By a rule, not by a measurement, because they are part of the key of the trained model: it must not
-depend on how busy the machine is.
+It follows a rule and does not measure: both are part of the key of the trained model, which must
+not depend on how busy the machine is.
 """
 
 import os
@@ -37,7 +37,7 @@ class Node:
     """A machine of a cluster.
 
     Attributes:
-        cores: That a process may use.
+        cores: The number of cores that a process may use.
         gpus: The compute capability of each GPU.
         has_bf16: Whether its CPU calculates in bfloat16.
     """
@@ -64,15 +64,15 @@ def precision(flops: float, workers: int = 0, nodes: tuple[Node, ...] = ()) -> P
     fp32.
 
     Args:
-        flops: Of a forward pass over a batch.
-        workers: Of the training; 0 is the process itself.
+        flops: The operations of a forward pass over a batch.
+        workers: The number of the training's workers; 0 is the process itself.
         nodes: The machines that may train; none is this one.
     """
     return "bf16" if flops >= LARGE and has_bf16(workers, nodes) else "fp32"
 
 
 def threads(
-    flops: float, workers: int, wanted: int | str | None, nodes: tuple[Node, ...] = ()
+    flops: float, workers: int, configured: int | str | None, nodes: tuple[Node, ...] = ()
 ) -> int | None:
     """Decides how many CPU threads each worker of a training uses.
 
@@ -80,40 +80,40 @@ def threads(
     another program had one of the cores they made a small step 10 to 100 times slower.
 
     Args:
-        flops: Of a forward pass over a batch, of all workers.
-        workers: Of the training; 0 is the process itself.
-        wanted: The configured value; a number is returned as it is.
+        flops: The operations of a forward pass over a batch, of all workers.
+        workers: The number of the training's workers; 0 is the process itself.
+        configured: The configured value; a number is returned as it is.
         nodes: The machines that may train, among which the workers are spread; none is this one.
 
     Returns:
-        None where the training runs on GPUs, where the number changes nothing.
+        The number; None for a training on GPUs, where it changes nothing.
     """
     sharing = max(1, workers)
     if len(_gpus(nodes)) >= sharing:
         return None
-    if isinstance(wanted, int):
-        return wanted
+    if isinstance(configured, int):
+        return configured
     if flops / sharing < LARGE:
         return 1
     from joblib import cpu_count  # knows the limits of a container
 
-    cores = min((each.cores for each in nodes), default=None) or int(cpu_count())
+    cores = min((node.cores for node in nodes), default=None) or int(cpu_count())
     return max(1, cores // ceil(sharing / max(1, len(nodes))))
 
 
 def _gpus(nodes: tuple[Node, ...]) -> tuple[float, ...]:
     """The compute capability of each GPU of some machines; of this one, if there are none."""
-    return tuple(gpu for each in nodes for gpu in each.gpus) if nodes else gpu_capabilities()
+    return tuple(gpu for node in nodes for gpu in node.gpus) if nodes else gpu_capabilities()
 
 
 def find_compiler(on_gpu: bool) -> str | None:
     """The compiler that `torch.compile` would call: for C on a GPU (by Triton), for C++ on a CPU.
 
     Args:
-        on_gpu: Where the network is trained.
+        on_gpu: Whether the network is trained on a GPU.
 
     Returns:
-        Its path; None if it is missing.
+        The path of the compiler; None if it is missing.
     """
     variable, usual = ("CC", "gcc") if on_gpu else ("CXX", "g++")
     return shutil.which(os.environ.get(variable) or usual)
@@ -127,13 +127,13 @@ def has_bf16(workers: int = 0, nodes: tuple[Node, ...] = ()) -> bool:
     is not imported.
 
     Args:
-        workers: Of a training; 0 is the process itself.
+        workers: The number of a training's workers; 0 is the process itself.
         nodes: The machines; none is this one.
     """
     gpus = _gpus(nodes)
     if len(gpus) >= max(1, workers):
         return min(gpus) >= BF16_CAPABILITY
-    return all(each.has_bf16 for each in nodes) if nodes else cpu_has_bf16()
+    return all(node.has_bf16 for node in nodes) if nodes else cpu_has_bf16()
 
 
 def cpu_has_bf16() -> bool:
@@ -160,7 +160,7 @@ def machine() -> dict[str, Any]:
 
 
 def _cpu() -> str:
-    """What Linux says of the CPU; empty elsewhere."""
+    """What Linux says of the CPU; empty on other systems."""
     try:
         return Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -177,8 +177,8 @@ def free_memory() -> float:
     """Bytes of memory that no process uses now, of the machine or within the container's limit."""
     import psutil
 
-    left = [limit - used for limit, used in _container_limits()]
-    return float(min([psutil.virtual_memory().available, *left]))
+    remaining = [limit - used for limit, used in _container_limits()]
+    return float(min([psutil.virtual_memory().available, *remaining]))
 
 
 def _container_limits() -> Iterator[tuple[int, int]]:
@@ -223,8 +223,8 @@ class Gpu:
     """An NVIDIA GPU.
 
     Attributes:
-        name: Of the product.
-        capability: Its compute capability.
+        name: The name of the product.
+        capability: The compute capability of the GPU.
         free_memory: Bytes of its memory that are not used; 0 if it has none of its own.
     """
 
@@ -244,17 +244,17 @@ def gpus() -> tuple[Gpu, ...]:
     is_hidden = visible in ("", "-1")
     if is_hidden or version("torch").endswith("+cpu") or not shutil.which("nvidia-smi"):
         return ()
-    asked = subprocess.run(
+    answer = subprocess.run(
         ["nvidia-smi", "--query-gpu=name,compute_cap,memory.free", "--format=csv,noheader,nounits"],
         capture_output=True,
         text=True,
     )
-    found = []
-    for line in asked.stdout.splitlines():
+    listed = []
+    for line in answer.stdout.splitlines():
         # Without a driver or a GPU, a sentence; `[N/A]` for what a GPU does not tell.
         with suppress(ValueError):
             name, capability, free = (field.strip() for field in line.rsplit(",", 2))
             memory = float(free) * 2**20 if free.isdigit() else 0.0
-            found.append(Gpu(name, float(capability), memory))
+            listed.append(Gpu(name, float(capability), memory))
     # Only the driver resolves every form of a GPU's name, so they are counted, not selected.
-    return tuple(found if visible is None else found[: len(visible.split(","))])
+    return tuple(listed if visible is None else listed[: len(visible.split(","))])

@@ -1,4 +1,4 @@
-"""Passwords and tokens in URLs, which keys, records and logs would keep.
+"""Finds passwords and tokens in URLs, which keys, records and logs would otherwise keep.
 
 Where a person names data by a URL, one with a login is refused: it belongs into the configuration
 of the library that opens the URL. The URLs of servers in the environment may need one; they are
@@ -16,7 +16,7 @@ _PARAMETER = re.compile(
 
 def has_login(url: str) -> bool:
     """Whether a URL, or one of several joined with `::`, has a password or a token in it."""
-    users = (found.groups() for found in _LOGIN.finditer(url))
+    users = (match.groups() for match in _LOGIN.finditer(url))
     named = any(":" in user or scheme in ("http", "https") for scheme, user in users)
     return "://" in url and (named or bool(_PARAMETER.search(url)))
 

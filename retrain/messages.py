@@ -1,4 +1,4 @@
-"""What a person is told about an error: a few lines, and what to do."""
+"""Writes the message about an error for a person: a few lines, and what to do."""
 
 import errno
 import os
@@ -23,12 +23,14 @@ def message_of(error: BaseException) -> str:
     A full disk is named, which a library, a database or a server may hide. The text of a library is
     cut to a few lines; the traceback in the log has all of it.
     """
-    if isinstance(error, ValueError):  # it is ours, or of a value that the user has given
+    if isinstance(
+        error, ValueError
+    ):  # it is the project's own, or about a value that the user gave
         return _shortened(error)
     space, folder = _least_space()
-    if space < MIN_BYTES or any(getattr(each, "errno", None) in FULL for each in _causes(error)):
-        left = f"{space / 1e6:.0f} MB are left there"
-        return f"The disk is full: make room in {folder} ({left}), or use another disk."
+    if space < MIN_BYTES or any(getattr(cause, "errno", None) in FULL for cause in _causes(error)):
+        remaining = f"{space / 1e6:.0f} MB are left there"
+        return f"The disk is full: make room in {folder} ({remaining}), or use another disk."
     return _shortened(error)
 
 
@@ -41,7 +43,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _least_space() -> tuple[int, Path]:
-    """The bytes that are left in the fullest of the folders that a run writes to, and that one."""
+    """The free bytes of the fullest of the folders that a run writes to, and that folder."""
     folders = [Path(os.environ.get("TMPDIR", "/tmp")), Path.cwd()]
     try:
         project = find_project()

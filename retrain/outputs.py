@@ -1,4 +1,4 @@
-"""The output of a step: its plan, which is what it depends on, and what is known of its files."""
+"""The output of a step, its digests, and its plan, which has everything that it depends on."""
 
 import hashlib
 import json
@@ -40,7 +40,7 @@ class Plan:
         config: The parameters that it reads, by dotted name.
         inputs: The digests of its inputs, by the step they come from.
         code: The digests of the modules that it runs, by dotted name.
-        libraries: The versions of the libraries that change its output.
+        libraries: The versions of the libraries that change the output.
     """
 
     step: str
@@ -62,24 +62,24 @@ class Plan:
 
     @property
     def definition(self) -> str:
-        """SHA-256 (hex) over what the key is over, except the inputs."""
+        """SHA-256 (hex) over the same values as the key, but without the inputs."""
         return digest_of(asdict(self) | {"config": self._changed(), "inputs": {}})
 
     def _changed(self) -> dict[str, Any]:
-        first = first_defaults()
+        defaults = first_defaults()
         return {
             name: value
             for name, value in self.config.items()
-            if name not in first or value != first[name]
+            if name not in defaults or value != defaults[name]
         }
 
 
 def plan(step: Step, workload: Workload, inputs: Sequence[Input]) -> Plan:
     """Makes the plan of a step: what its output depends on."""
-    wanted = step.inputs_for(workload)
-    assert tuple(each.step for each in inputs) == wanted, (step.name, inputs)
-    chosen = step.chosen(workload, *inputs)
-    modules = (step.function.__module__, *chosen.modules)
+    expected = step.inputs_for(workload)
+    assert tuple(source.step for source in inputs) == expected, (step.name, inputs)
+    dependencies = step.chosen(workload, *inputs)
+    modules = (step.function.__module__, *dependencies.modules)
     return Plan(
         step=step.name,
         config={
@@ -87,36 +87,40 @@ def plan(step: Step, workload: Workload, inputs: Sequence[Input]) -> Plan:
             for name, value in workload.flat().items()
             if any(name == read or name.startswith(f"{read}.") for read in step.reads)
         },
-        inputs={each.step: each.digest for each in inputs if each.step not in step.looked_up},
+        inputs={
+            source.step: source.digest for source in inputs if source.step not in step.looked_up
+        },
         code=code_digests(modules, without=step.reports_with),
-        libraries={name: version(name) for name in sorted({*step.libraries, *chosen.libraries})},
+        libraries={
+            name: version(name) for name in sorted({*step.libraries, *dependencies.libraries})
+        },
     )
 
 
-def difference(before: Plan, now: Plan) -> str:
+def difference(previous: Plan, current: Plan) -> str:
     """Describes what changed between two plans of a step: `train.lr 0.001 -> 0.0005`."""
-    old, new = ({**first_defaults(), **plan.config} for plan in (before, now))
+    old, new = ({**first_defaults(), **plan.config} for plan in (previous, current))
     changes = [
         f"{name} {_show(old.get(name))} -> {_show(new.get(name))}"
-        for name in sorted({*before.config, *now.config})
+        for name in sorted({*previous.config, *current.config})
         if old.get(name) != new.get(name)
     ]
     changes += [
         f"{name} has a new output" if name != "data" else "the data changed"
-        for name in now.inputs
-        if before.inputs.get(name) != now.inputs[name]
+        for name in current.inputs
+        if previous.inputs.get(name) != current.inputs[name]
     ]
     code = [
         name
-        for name in sorted({*before.code, *now.code})
-        if before.code.get(name) != now.code.get(name)
+        for name in sorted({*previous.code, *current.code})
+        if previous.code.get(name) != current.code.get(name)
     ]
     if code:
         changes.append(f"code of {' and '.join(code)}")
     changes += [
-        f"{name} {_show(before.libraries.get(name))} -> {_show(now.libraries.get(name))}"
-        for name in sorted({*before.libraries, *now.libraries})
-        if before.libraries.get(name) != now.libraries.get(name)
+        f"{name} {_show(previous.libraries.get(name))} -> {_show(current.libraries.get(name))}"
+        for name in sorted({*previous.libraries, *current.libraries})
+        if previous.libraries.get(name) != current.libraries.get(name)
     ]
     return ", ".join(changes)
 
@@ -149,7 +153,7 @@ class Artifact:
 
     @classmethod
     def of(cls, step: str, key: str, folder: Path, manifest: Mapping[str, Any]) -> "Artifact":
-        """An output as its manifest describes it."""
+        """Makes the record of an output from its manifest."""
         return cls(step, key, manifest["digest"], folder, manifest["facts"], manifest["provenance"])
 
 
@@ -181,8 +185,8 @@ def list_files(folder: Path) -> list[dict[str, Any]]:
 def state_of(folder: Path) -> str:
     """SHA-256 (hex) over the paths, inodes, sizes and times of change of all files below a folder.
 
-    It is another one after a file was written to, replaced, added or removed. No file is read. A
-    manifest does not count: its time says when the artifact was used.
+    The digest is another one after a file was written to, replaced, added or removed. No file is
+    read. A manifest does not count: its time says when the artifact was used.
     """
     digest = hashlib.sha256()
     for place, folders, names in os.walk(folder):
@@ -191,6 +195,6 @@ def state_of(folder: Path) -> str:
         for name in sorted(set(names) - {MANIFEST}):
             with suppress(FileNotFoundError):
                 status = os.stat(os.path.join(place, name))  # noqa: PTH116, PTH118  millions of them
-                now = (name, status.st_ino, status.st_size, status.st_mtime_ns)
-                digest.update(os.fsencode(f"\0{now}"))
+                file_state = (name, status.st_ino, status.st_size, status.st_mtime_ns)
+                digest.update(os.fsencode(f"\0{file_state}"))
     return digest.hexdigest()

@@ -108,7 +108,7 @@ def load_section(params: Path, name: str, kind: type[S]) -> S:
 
     Args:
         params: The file `params.yaml`.
-        name: Of the workload.
+        name: The name of the workload.
         kind: The section is named as this class, in small letters.
 
     Raises:
@@ -123,7 +123,7 @@ def vary(workload: Workload, values: Mapping[str, Any]) -> Workload:
     """A workload with other values, as `load_workload` would give it for the same file.
 
     Args:
-        workload: From `load_workload`.
+        workload: A workload that `load_workload` has read.
         values: Further overrides, by dotted name.
 
     Raises:
@@ -159,15 +159,15 @@ def _make(origin: Origin) -> Workload:
     settings = workload.model.model_dump(exclude={"family"})
     module = families.module_of(family)
     declared = validate(module.Settings, settings, name, ("model",))
-    known = workload.model_dump(exclude={"name"}) | {
+    values = workload.model_dump(exclude={"name"}) | {
         "model": {"family": family} | declared.model_dump()
     }
-    _check_dropped(overrides, known, name)
+    _check_dropped(overrides, values, name)
     shape = (workload.images.size, workload.images.size, workload.images.channels)
     faults = [*workload.faults(), *families.faults(module, declared, shape)]
     if faults:
         raise UsageError(f"workload {name}: " + "\n".join(faults))
-    # Part of what is trained, as the content of the data is.
+    # The weights are part of what is trained, as the content of the data is.
     if version := module.pretrained_version(declared, origin.root):
         start = workload.model.model_copy(update={"pretrained_version": version})
         workload = workload.model_copy(update={"model": start})
@@ -210,7 +210,7 @@ def parse_yaml(text: str) -> Any:
     """Reads YAML 1.2, as DVC does for the same file: 1e-3 is a number and `no` is a string.
 
     Raises:
-        YAMLError: It is not YAML.
+        YAMLError: The text is not YAML.
     """
     try:
         return YAML(typ="safe", pure=True).load(text)
@@ -239,7 +239,7 @@ def _read_all(params: Path) -> dict[str, Any]:
 
 
 def _read(folder: Path, params: Path) -> dict[str, Any]:
-    """The workloads of a file, as it has them."""
+    """The entries of a file's workloads, not checked yet."""
     try:
         tree = parse_yaml((folder / params).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -275,9 +275,9 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
         tree[last] = value
 
 
-def _check_dropped(overrides: Mapping[str, Any], known: Mapping[str, Any], workload: str) -> None:
+def _check_dropped(overrides: Mapping[str, Any], values: Mapping[str, Any], workload: str) -> None:
     """Refuses to drop what does not exist, which would have no effect."""
-    paths = (name.split(".") for name in flatten(known))
+    paths = (name.split(".") for name in flatten(values))
     names = {name for path in paths for name in accumulate(path, "{}.{}".format)}  # sections, too
     for dotted, value in overrides.items():
         if value == DEFAULT and dotted not in names:
@@ -306,19 +306,19 @@ def _with_numerics(
         workload: A valid workload.
         nodes: The machines of the cluster that may train; none is this one.
         trained: FLOPs of a forward pass of what is trained, over one image.
-        evaluated: The same, of the whole network.
+        evaluated: FLOPs of a forward pass of the whole network, over one image.
     """
     train, evaluate, scale = workload.train, workload.evaluate, workload.scale
     flops = trained * train.batch_size
     if train.precision == "auto":
         # Nobody knows whether a function follows another one.
-        chosen = "fp32" if train.function else precision(flops, scale.workers, nodes)
-        train = train.model_copy(update={"precision": chosen})
+        train_precision = "fp32" if train.function else precision(flops, scale.workers, nodes)
+        train = train.model_copy(update={"precision": train_precision})
     if evaluate.precision == "auto":
-        whole = trained == evaluated
-        follows = train.precision if whole else precision(evaluated * evaluate.batch_size)
+        trains_all = trained == evaluated
+        follows = train.precision if trains_all else precision(evaluated * evaluate.batch_size)
         evaluate = evaluate.model_copy(update={"precision": follows})
     count = threads(flops, scale.workers, scale.threads, nodes)
     scale = scale.model_copy(update={"threads": count})
-    decided = {type(each).__name__.lower(): each for each in (train, evaluate, scale)}
+    decided = {type(section).__name__.lower(): section for section in (train, evaluate, scale)}
     return workload.model_copy(update=decided)

@@ -1,4 +1,4 @@
-"""Private interfaces of libraries that the project cannot do without, all of them.
+"""All private interfaces of libraries that the project uses, because it cannot do without them.
 
 Each names the release that it was written for and where the library's makers discuss it;
 `tests/retrain/test_patches.py` fails when a library changes what is used here. There are at most
@@ -43,6 +43,6 @@ def leave_out_what_needs_a_dashboard(trainer: Any) -> None:
 
     def without_the_helper() -> list[Any]:
         name = "PlacementGroupCleanerCallback"
-        return [each for each in defaults() if type(each).__name__ != name]
+        return [callback for callback in defaults() if type(callback).__name__ != name]
 
     trainer._create_default_callbacks = without_the_helper

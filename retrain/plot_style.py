@@ -1,4 +1,4 @@
-"""How all plots look."""
+"""The style of all plots that the project draws."""
 
 BLUE, RED, GREY = "#1f6f9f", "#b3261e", "#8a8f98"
 STYLE = {

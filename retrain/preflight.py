@@ -15,7 +15,7 @@ def check(
     steps: Sequence[Step],
     workload: Workload,
     project: Project,
-    known: Sequence[str] = (),
+    other_steps: Sequence[str] = (),
 ) -> None:
     """Finds faults that would make one of the steps of a flow fail. Nothing is changed.
 
@@ -23,12 +23,12 @@ def check(
         steps: The steps of the flow, in order.
         workload: The workload of the run.
         project: The clone that it runs in.
-        known: The names of further steps, whose time limits a workload may have too.
+        other_steps: The names of further steps, whose time limits a workload may have too.
 
     Raises:
         UsageError: With a line for each fault.
     """
-    names = [*(step.name for step in steps), *known]
+    names = [*(step.name for step in steps), *other_steps]
     faults = [
         f"limits.{name}: no such step.{did_you_mean(name, names)}"
         for name in workload.limits

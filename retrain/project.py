@@ -72,7 +72,7 @@ class Project:
             FileNotFoundError: Git is not installed.
         """
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 ["git", *arguments],
                 cwd=self.root,
                 capture_output=True,
@@ -81,12 +81,12 @@ class Project:
             )
         except FileNotFoundError:
             raise FileNotFoundError("git is not installed here: install it.") from None
-        if done.returncode:
-            raise ValueError(f"git {' '.join(arguments)}: {done.stderr.strip()}")
-        return done.stdout.strip()
+        if process.returncode:
+            raise ValueError(f"git {' '.join(arguments)}: {process.stderr.strip()}")
+        return process.stdout.strip()
 
     def is_in_git(self) -> bool:
-        """Whether it lies in a git repository; an unpacked archive does not."""
+        """Whether the project lies in a git repository; an unpacked archive does not."""
         return any((folder / ".git").exists() for folder in (self.root, *self.root.parents))
 
     def commit(self) -> str | None:
@@ -116,7 +116,9 @@ class Project:
             ("ls-files", "--others", "--exclude-standard", "-z", "*.py"),
         )
         try:
-            names = {name for each in listings for name in self.git(*each).split("\0") if name}
+            names = {
+                name for listing in listings for name in self.git(*listing).split("\0") if name
+            }
         except (ValueError, FileNotFoundError):
             return None
         if not names:
@@ -151,7 +153,7 @@ def _check_code(root: Path) -> None:
     """Refuses a project whose commit is not that of the code that runs, as in a git worktree.
 
     Raises:
-        UsageError: It has code of its own.
+        UsageError: The project has code of its own.
     """
     own = root / CODE.name
     if own.is_dir() and not own.samefile(CODE):

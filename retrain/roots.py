@@ -1,4 +1,4 @@
-"""What projects need of a store: each leaves its roots there, and no other one's `gc` takes them.
+"""What each project needs of a shared store, so that `retrain gc` of another one leaves it there.
 
 The roots of a project are a file in the store. Each run adds the outputs that it used or made, and
 `gc` writes the file anew, with what is still needed. They end with `retrain gc` in the project; or
@@ -26,8 +26,8 @@ class Roots:
     """What a project needs.
 
     Attributes:
-        outputs: By the step and the key.
-        digests: Of outputs that are needed whatever their key is.
+        outputs: The step and the key of each output that is needed.
+        digests: The digests of outputs that are needed whatever their key is.
     """
 
     outputs: frozenset[tuple[str, str]] = frozenset()
@@ -48,7 +48,7 @@ def replace(project: Project, find: Callable[[], Roots]) -> None:
 
     Args:
         project: The clone.
-        find: Finds them; no run of the project adds any meanwhile.
+        find: Finds the roots; no run of the project adds any meanwhile.
     """
     with _locked(project) as file:
         _write(project, file, find())
@@ -56,11 +56,11 @@ def replace(project: Project, find: Callable[[], Roots]) -> None:
 
 def of_others(project: Project) -> Roots:
     """The roots of the other projects that use the store."""
-    found, own = Roots(), _file(project)
-    for file in own.parent.glob("*.json"):
-        if file != own and time() - file.stat().st_mtime < DAYS * 86400:
-            found |= _read(file)
-    return found
+    roots, own_file = Roots(), _file(project)
+    for file in own_file.parent.glob("*.json"):
+        if file != own_file and time() - file.stat().st_mtime < DAYS * 86400:
+            roots |= _read(file)
+    return roots
 
 
 @contextmanager
@@ -75,22 +75,22 @@ def _locked(project: Project) -> Iterator[Path]:
 def _file(project: Project) -> Path:
     """The file of a project, by an id that a copy of the project does not share."""
     path = project.state / "id.json"
-    known = {}
+    identity = {}
     with suppress(FileNotFoundError):
-        known = json.loads(path.read_text(encoding="utf-8"))
-    if known.get("project") != str(project.root):
-        known = {"project": str(project.root), "id": secrets.token_hex(8)}
+        identity = json.loads(path.read_text(encoding="utf-8"))
+    if identity.get("project") != str(project.root):
+        identity = {"project": str(project.root), "id": secrets.token_hex(8)}
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, known)
-    return project.store / ROOTS / f"{known['id']}.json"
+        write_json(path, identity)
+    return project.store / ROOTS / f"{identity['id']}.json"
 
 
 def _read(file: Path) -> Roots:
     try:
-        known = json.loads(file.read_text(encoding="utf-8"))
+        values = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return Roots()
-    return Roots(frozenset(map(tuple, known["outputs"])), frozenset(known["digests"]))
+    return Roots(frozenset(map(tuple, values["outputs"])), frozenset(values["digests"]))
 
 
 def _write(project: Project, file: Path, roots: Roots) -> None:

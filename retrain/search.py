@@ -46,8 +46,8 @@ class Parameter:
     """A parameter that is searched.
 
     Attributes:
-        name: Its dotted name.
-        searched: Its values.
+        name: The dotted name of the parameter.
+        searched: The values that are tried.
         is_whole: Whether a value from its range is a whole number.
         current: Its value in the workload; `ABSENT` if it has none there.
     """
@@ -76,7 +76,7 @@ class Parameter:
         """Lets Optuna's sampler choose a value for a trial; one that it has already remains."""
         step, log = self.searched.step, self.searched.log
         if self.searched.choices:
-            trial.suggest_categorical(self.name, [as_yaml(each) for each in self.ends])
+            trial.suggest_categorical(self.name, [as_yaml(choice) for choice in self.ends])
         elif self.is_whole:
             trial.suggest_int(self.name, *self.ends, step=int(step or 1), log=log)
         else:
@@ -105,39 +105,48 @@ def parameters(workload: Workload) -> list[Parameter]:
 
     A range is one of whole numbers if its ends are, unless the workload's own value is none.
     """
-    own = workload.flat()
+    current_values = workload.flat()
     space = []
     for name, searched in sorted(workload.tune.space.items()):
-        current = own.get(name, ABSENT)
-        given = [each for each in (searched.low, searched.high, searched.step) if each is not None]
-        is_whole = all(type(each) is int for each in given) and not isinstance(current, float)
+        current = current_values.get(name, ABSENT)
+        numbers = [
+            number for number in (searched.low, searched.high, searched.step) if number is not None
+        ]
+        is_whole = all(type(number) is int for number in numbers) and not isinstance(current, float)
         space.append(Parameter(name, searched, is_whole, current))
     return space
 
 
 def size(space: Sequence[Parameter]) -> float:
     """How many combinations there are; infinity if they cannot be counted."""
-    return prod(len(each.countable) or inf for each in space)
+    return prod(len(parameter.countable) or inf for parameter in space)
 
 
 def first_values(space: Sequence[Parameter], trials: int) -> list[Values]:
     """What is tried first, as Optuna keeps it: the workload's own values, and all of a small space.
 
-    With its own values, if they are in the space, a search never ends with something worse than
-    what is there.
+    Since the workload's own values are tried, if they are in the space, the best trial is never
+    worse than these.
 
     Args:
-        space: What is searched.
+        space: The parameters that are searched.
         trials: How many are tried in all.
     """
-    own = [tuple(each.current for each in space)] if all(map(_has_its_own, space)) else []
-    every = [*product(*(each.countable for each in space))] if size(space) <= trials else []
+    current_values = (
+        [tuple(parameter.current for parameter in space)] if all(map(_has_its_own, space)) else []
+    )
+    every = (
+        [*product(*(parameter.countable for parameter in space))] if size(space) <= trials else []
+    )
     return [
         {
-            each.name: as_yaml(value) if each.searched.choices else value
-            for each, value in zip(space, combination, strict=True)
+            parameter.name: as_yaml(value) if parameter.searched.choices else value
+            for parameter, value in zip(space, combination, strict=True)
         }
-        for combination in (*own, *(other for other in every if other not in own))
+        for combination in (
+            *current_values,
+            *(values for values in every if values not in current_values),
+        )
     ]
 
 
@@ -174,7 +183,9 @@ class Ending:
 
 
 def search_key(training: Plan, tune: Tune) -> str:
-    """SHA-256 (hex) of what makes two searches the same: the training but for the space, the seed.
+    """SHA-256 (hex) over what identifies a search: the training, the space and the seed.
+
+    The values that the space varies do not count as a part of the training.
 
     Args:
         training: The plan of a trial, which has the version of the data too.
@@ -183,11 +194,14 @@ def search_key(training: Plan, tune: Tune) -> str:
     config = {
         name: value
         for name, value in training.config.items()
-        if not any(name == each or name.startswith(f"{each}.") for each in tune.space)
+        if not any(
+            name == searched_name or name.startswith(f"{searched_name}.")
+            for searched_name in tune.space
+        )
     }
     space = {name: searched.model_dump(mode="json") for name, searched in tune.space.items()}
-    same = asdict(replace(training, config=config)) | {"space": space, "seed": tune.seed}
-    return digest_of(same)
+    identity = asdict(replace(training, config=config)) | {"space": space, "seed": tune.seed}
+    return digest_of(identity)
 
 
 @dataclass(frozen=True)
@@ -196,10 +210,10 @@ class Search:
 
     Attributes:
         folder: Where the study is kept; it need not exist.
-        space: What is searched.
-        seed: Of the values that are drawn.
+        space: The parameters that are searched.
+        seed: The seed of the values that are drawn.
         metric: The metric that trials are compared by.
-        maximize: Whether it should be large.
+        maximize: Whether the metric should be large.
     """
 
     folder: Path
@@ -257,20 +271,23 @@ class Search:
         from optuna import Trial
         from optuna.samplers import TPESampler
 
-        known = self.study.get_trials(deepcopy=False)
-        left = [each.number for each in known if each.state.name == "RUNNING"]
-        left = [number for number in left if number not in running]
-        number = left[0] if left else len(known)
+        trials = self.study.get_trials(deepcopy=False)
+        interrupted = [earlier.number for earlier in trials if earlier.state.name == "RUNNING"]
+        interrupted = [number for number in interrupted if number not in running]
+        number = interrupted[0] if interrupted else len(trials)
         seed = int(digest_of([self.seed, number])[:8], 16)
         self.study.sampler = TPESampler(seed=seed, constant_liar=bool(running))
-        trial = Trial(self.study, self._id(number)) if left else self.study.ask()
+        trial = Trial(self.study, self._id(number)) if interrupted else self.study.ask()
         for parameter in self.space:
             parameter.draw(trial)
         return trial
 
     def values(self, trial: "Trial | FrozenTrial") -> Values:
         """The values of a trial, by the parameter's dotted name."""
-        return {each.name: each.from_optuna(trial.params[each.name]) for each in self.space}
+        return {
+            parameter.name: parameter.from_optuna(trial.params[parameter.name])
+            for parameter in self.space
+        }
 
     def tell(self, trial: "Trial", ending: Ending) -> None:
         """Keeps how a trial has ended."""
@@ -314,8 +331,10 @@ class Search:
         sign = 1 if self.maximize else -1
         curves = [trial.intermediate_values for trial in self.study.get_trials(deepcopy=False)]
         rungs = [ceil(max(lengths) / part) for part in RUNGS]
-        others = {rung: [sign * curve[rung] for curve in curves if rung in curve] for rung in rungs}
-        return {rung: median_high(values) for rung, values in others.items() if values}
+        metrics_by_rung = {
+            rung: [sign * curve[rung] for curve in curves if rung in curve] for rung in rungs
+        }
+        return {rung: median_high(values) for rung, values in metrics_by_rung.items() if values}
 
     def _id(self, number: int) -> int:
         study = self.storage.get_study_id_from_name(NAME)

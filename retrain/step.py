@@ -1,4 +1,4 @@
-"""Defines a step.
+"""Defines what a step of a flow is.
 
 A step is one function under the decorator `step`. It takes the sections of the workload that it
 reads, the outputs of earlier steps and a workspace, writes its files into the workspace's folder,
@@ -54,7 +54,7 @@ class DataVersion:
 
     @property
     def step(self) -> str:
-        """Its name as an input of `pull`."""
+        """The name under which the version of the data is an input of `pull`."""
         return "data"
 
 
@@ -63,7 +63,7 @@ class TrialContext:
     """What a search tells a step that trains, when the training is one of its trials.
 
     Attributes:
-        name: For people: `trial 3`.
+        name: The name of the trial for people: `trial 3`.
         parent: The search's run in MLflow, below which the training's own is shown.
         bounds: The training is pruned if its best metric so far is worse than this, by the number
             of the evaluation (from 1). Larger is better: it is the opposite of a loss.
@@ -159,9 +159,9 @@ class Runner(Protocol):
         """Returns a step's output, an `Artifact`.
 
         Args:
-            step: Which step.
+            step: The step.
             *inputs: The outputs of the steps in its `inputs`, in that order.
-            workload: With other parameters than the run's.
+            workload: A workload with other parameters than the run's; None for the run's own.
         """
 
     def would_run(self, step: str, key: str) -> bool:
@@ -201,8 +201,8 @@ class Step:
             on. A parameter of a section that is not named must not change the output.
         inputs: The names of the earlier steps whose outputs are the inputs; a function of the
             workload where they depend on it.
-        looked_up: Those of them in which the step only looks up what another input names by its
-            SHA-256, and checks it: their digests are not part of the key.
+        looked_up: Those of the inputs in which the step only looks up what another input names by
+            its SHA-256, and checks it: their digests are not part of the key.
         libraries: The distributions whose version changes the output.
         reports_with: Modules that affect only what the step shows, logs and writes below
             `report/`: a change in them does not change the output.
@@ -213,12 +213,12 @@ class Step:
         has_stage: Whether `dvc.yaml` has a stage for the step.
         imports: The modules that take long to import: a run that needs the step imports them
             while its Prefect server starts.
-        ahead: Called when the step has to run, to start what a later step needs.
+        prepare: Called when the step has to run, to start what a later step needs.
         chosen: Called with the workload and the inputs; returns what is used because of them.
         check: Finds faults that would make the step fail, before a run's first step: a sentence
             for each. It takes milliseconds and imports nothing heavy.
-        check_slowly: The same, for faults that take seconds to find. It is called only when the
-            step is about to run, or may be.
+        check_slowly: Finds faults that take seconds to find: a sentence for each. It is called only
+            when the step is about to run, or may be.
         forecast: What the step would take, also known before a run's first step.
         dry_function: For a step that is not cached. It has the parameters of the function, changes
             nothing and returns what the function would return, or None if the function would
@@ -237,7 +237,7 @@ class Step:
     needed: Callable[[Workload], bool] = lambda workload: True
     has_stage: bool = True
     imports: tuple[str, ...] = ()
-    ahead: Callable[[], object] = lambda: None
+    prepare: Callable[[], object] = lambda: None
     chosen: Callable[..., Chosen] = lambda workload, *inputs: Chosen()
     check: Callable[[Workload, Project], Iterable[str]] = lambda workload, project: ()
     check_slowly: Callable[[Workload, Project], Iterable[str]] = lambda workload, project: ()
@@ -321,9 +321,9 @@ def step(
     """Makes a step of a function: `@step(inputs=…, reads=…, libraries=…, hours=…)`.
 
     Args:
-        inputs: As in `Step`, like the others.
-        reads: None if the output depends on the inputs alone.
-        name: The function's if None.
+        inputs: The attribute of `Step`; the other arguments are attributes of it, too.
+        reads: The attribute of `Step`; None if the output depends on the inputs alone.
+        name: The name of the step; that of the function if None.
         options: The other attributes of the step.
     """
     return lambda function: Step(name or function.__name__, function, reads, inputs, **options)

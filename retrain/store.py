@@ -141,21 +141,21 @@ class Store:
 
         path = self.lock_file(step, key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as held:
+        with ExitStack() as stack:
             try:
-                held.enter_context(locked(path, wait=False))
+                stack.enter_context(locked(path, wait=False))
             except Timeout:
                 if not wait:
                     raise
                 console.say(f"{step} waits for another run, which has the same to make.")
-                held.enter_context(locked(path))
+                stack.enter_context(locked(path))
             yield
 
     def find_digest(self, step: str, digest: str) -> Artifact | None:
         """An artifact of a step with a digest, whatever its key is; None if there is none."""
         for name, key in self.entries():
-            if name == step and (found := self.find(step, key)) and found.digest == digest:
-                return found
+            if name == step and (artifact := self.find(step, key)) and artifact.digest == digest:
+                return artifact
         return None
 
     def lock_file(self, step: str, key: str) -> Path:
@@ -176,7 +176,7 @@ class Store:
 
         Args:
             step: The step.
-            key: Its key.
+            key: The key of the step's output.
             state: What identifies the files, as `state_of` gives it.
 
         Returns:
@@ -185,11 +185,11 @@ class Store:
         folder = self.scratch(step, key)
         record = folder / _FILES
         try:
-            found = json.loads(record.read_text(encoding="utf-8"))
+            recorded = json.loads(record.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
-            found = None
-        if found and found["state"] == state:
-            return folder, found["is_stale"]
+            recorded = None
+        if recorded and recorded["state"] == state:
+            return folder, recorded["is_stale"]
         is_stale = any(folder.iterdir())
         shutil.rmtree(folder)
         folder.mkdir()
@@ -275,11 +275,11 @@ class Store:
         """
         folder, scratch = self.folder(step, key), self.root / _SCRATCH / step / key
         paths = (folder, folder / MANIFEST, scratch, *scratch.rglob("*"))
-        found = 0.0
+        latest = 0.0
         for path in paths:
             with suppress(FileNotFoundError):
-                found = max(found, path.stat().st_mtime)
-        return found
+                latest = max(latest, path.stat().st_mtime)
+        return latest
 
 
 @dataclass(frozen=True)
@@ -287,8 +287,8 @@ class RunContext:
     """The run that makes an artifact (a Prefect flow run, or `dvc`), and its project.
 
     Attributes:
-        run: Its id.
-        project: The clone.
+        run: The id of the run.
+        project: The clone that the run is in.
         trial: The trial of a search that a step is run for.
     """
 

@@ -54,7 +54,7 @@ def check(project: Project) -> None:
     """Checks that the project's MLflow answers, if it is on a network.
 
     Raises:
-        ConnectionError: It does not answer within seconds.
+        ConnectionError: MLflow does not answer within seconds.
     """
     uri = project.tracking_uri
     if "://" in uri and not uri.startswith("sqlite:"):
@@ -115,9 +115,9 @@ def start_run(
 
 def _find(mlflow: "MlflowClient", experiment_id: str, key: str) -> str | None:
     """The run of a training: one that was finished if there are several, else the last."""
-    found = mlflow.search_runs([experiment_id], f"tags.`{KEY}` = '{key}'")
-    found = [run for run in found if run.info.status == "FINISHED"] or found
-    return str(found[0].info.run_id) if found else None
+    runs = mlflow.search_runs([experiment_id], f"tags.`{KEY}` = '{key}'")
+    runs = [run for run in runs if run.info.status == "FINISHED"] or runs
+    return str(runs[0].info.run_id) if runs else None
 
 
 def _describe(
@@ -145,7 +145,7 @@ def end_lost_runs(project: Project, is_lost: Callable[[str], bool]) -> None:
     if file and not file.exists():
         return
     mlflow = client(project)
-    experiments = [each.experiment_id for each in mlflow.search_experiments()]
+    experiments = [found.experiment_id for found in mlflow.search_experiments()]
     for run in mlflow.search_runs(experiments, "attributes.status = 'RUNNING'"):
         if is_lost(run.data.tags.get(KEY, "")):
             end_run(project, run.info.run_id, "KILLED")
@@ -161,10 +161,10 @@ def log_epochs(project: Project, run_id: str, epochs: Sequence[Mapping[str, Any]
     """Logs the metrics of epochs that are not logged yet; MLflow's step is the epoch's number."""
     from mlflow.entities import Metric
 
-    now, logged = round(time() * 1000), epochs_logged(project, run_id)
+    timestamp, logged = round(time() * 1000), epochs_logged(project, run_id)
     new = [epoch for epoch in epochs if epoch["epoch"] > logged]
     metrics = [
-        Metric(name, epoch[name], now, epoch["epoch"])
+        Metric(name, epoch[name], timestamp, epoch["epoch"])
         for epoch in new
         for name in sorted(epoch.keys() - NO_METRICS)
     ]
@@ -193,10 +193,10 @@ def log_metrics(project: Project, run_id: str, metrics: Mapping[str, float]) -> 
         return False
     from mlflow.entities import Metric
 
-    now, logged = round(time() * 1000), client(project).get_run(run_id).data.metrics
+    timestamp, logged = round(time() * 1000), client(project).get_run(run_id).data.metrics
     new = {name: value for name, value in metrics.items() if logged.get(name) != value}
     client(project).log_batch(
-        run_id, metrics=[Metric(name, value, now, 0) for name, value in new.items()]
+        run_id, metrics=[Metric(name, value, timestamp, 0) for name, value in new.items()]
     )
     return True
 
@@ -224,9 +224,9 @@ def read_artifact(project: Project, run_id: str, path: str) -> bytes | None:
     run = find_run(project, run_id)
     if run is None:
         return None
-    here = local_path(run.info.artifact_uri)
-    if here is not None:  # MLflow would ask its database for the run four more times
-        return (here / path).read_bytes() if (here / path).is_file() else None
+    local = local_path(run.info.artifact_uri)
+    if local is not None:  # MLflow would ask its database for the run four more times
+        return (local / path).read_bytes() if (local / path).is_file() else None
     mlflow = client(project)
     listed = mlflow.list_artifacts(run_id, str(PurePosixPath(path).parent))
     if path not in [artifact.path for artifact in listed]:
@@ -245,8 +245,8 @@ def experiment(mlflow: "MlflowClient", project: Project, name: str) -> str:
     """The id of a workload's experiment, which is created or restored if necessary."""
     from mlflow.exceptions import MlflowException
 
-    found = mlflow.get_experiment_by_name(name)
-    if found is None:
+    existing = mlflow.get_experiment_by_name(name)
+    if existing is None:
         # A local store would put artifacts below the working directory; a server has its own place.
         local = project.tracking_uri.startswith("sqlite:")
         location = (project.root / "mlruns" / name).as_uri() if local else None
@@ -255,10 +255,10 @@ def experiment(mlflow: "MlflowClient", project: Project, name: str) -> str:
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another run was faster
                 raise
-            found = mlflow.get_experiment_by_name(name)
-    if found.lifecycle_stage == "deleted":
-        mlflow.restore_experiment(found.experiment_id)
-    return str(found.experiment_id)
+            existing = mlflow.get_experiment_by_name(name)
+    if existing.lifecycle_stage == "deleted":
+        mlflow.restore_experiment(existing.experiment_id)
+    return str(existing.experiment_id)
 
 
 def is_active(project: Project, run_id: str) -> bool:

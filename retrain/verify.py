@@ -74,8 +74,8 @@ class Verifier:
         self._undamaged[identity] = state
 
     def _is_replaced(self, artifact: Artifact) -> bool:
-        found = self.store.find(artifact.step, artifact.key)
-        return found is None or found.digest != artifact.digest
+        current = self.store.find(artifact.step, artifact.key)
+        return current is None or current.digest != artifact.digest
 
 
 def retry_damaged(
@@ -90,15 +90,15 @@ def retry_damaged(
     Raises:
         DamagedArtifactError: An artifact was made again and is damaged again.
     """
-    seen: set[tuple[str, str]] = set()
+    retried: set[tuple[str, str]] = set()
     while True:
         try:
             return call()
         except DamagedArtifactError as error:
-            if (error.step, error.key) in seen:
+            if (error.step, error.key) in retried:
                 error.add_note("This run has already made it again: check the disk for errors.")
                 raise
-            seen.add((error.step, error.key))
+            retried.add((error.step, error.key))
             on_damage(error)
 
 
@@ -108,8 +108,8 @@ class Damage:
 
     Attributes:
         step: The step that made it.
-        key: Its key.
-        reason: What is wrong with it.
+        key: The key of the artifact.
+        reason: What is wrong with the artifact.
     """
 
     step: str

@@ -1,4 +1,4 @@
-"""A commit that is checked out beside the clone for a while, in a worktree of git."""
+"""Checks a commit out in a git worktree beside the clone, and removes it afterwards."""
 
 import secrets
 import shutil
@@ -21,7 +21,7 @@ def checked_out(project: Project, commit: str) -> Iterator[Project]:
 
     Args:
         project: The clone.
-        commit: Of its repository.
+        commit: A commit of the clone's repository.
 
     Raises:
         ValueError: There is no such commit here.

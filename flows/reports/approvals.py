@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 def wait(project: Project, document: Document) -> None:
     """Suspends a run of a deployment whose model waits for approval.
 
-    One that has waited before, and does so no more, is ended.
+    A suspended run whose model waits no more is ended.
     """
     name, run = document["workload"], document["run"]
-    written = decisions.read(project, name)
-    waiting = written.waiting
-    over = [entry for entry in _waited(written) if entry != waiting][-1:]
-    for entry in over:
+    model_ledger = decisions.read(project, name)
+    waiting = model_ledger.waiting
+    no_longer_waiting = [entry for entry in _waited(model_ledger) if entry != waiting][-1:]
+    for entry in no_longer_waiting:
         if entry.run not in (None, run):
-            suspension.end(entry.run, *_became_of(name, written, entry))
+            suspension.end(entry.run, *_became_of(name, model_ledger, entry))
     if waiting and waiting.run == run and suspension.is_possible():
         notify_now("waiting", document["outcome"])
-        _ask(project, name, written, waiting)
+        _ask(project, name, model_ledger, waiting)
 
 
 def resume(project: Project, name: str, run: str) -> "State[Document] | None":
@@ -42,13 +42,13 @@ def resume(project: Project, name: str, run: str) -> "State[Document] | None":
     """
     from prefect.states import Completed
 
-    written = decisions.read(project, name)
-    asked = [entry for entry in _waited(written) if entry.run == run][-1:]
-    if not asked:
+    model_ledger = decisions.read(project, name)
+    waited = [entry for entry in _waited(model_ledger) if entry.run == run][-1:]
+    if not waited:
         return None
-    [entry] = asked
-    if entry == written.waiting:
-        answer = _ask(project, name, written, entry)
+    [entry] = waited
+    if entry == model_ledger.waiting:
+        answer = _ask(project, name, model_ledger, entry)
         who = f"{answer.name} ({ledger.who()})" if answer.name else None
         try:
             review(project, name, answer.decision, answer.reason, version=entry.version, who=who)
@@ -59,28 +59,28 @@ def resume(project: Project, name: str, run: str) -> "State[Document] | None":
     return Completed(name=state, message=message)
 
 
-def _waited(written: Ledger) -> list[Entry]:
+def _waited(model_ledger: Ledger) -> list[Entry]:
     """The entries by which versions were left waiting, oldest first."""
-    return [entry for entry in written.entries if entry.action == "waiting"]
+    return [entry for entry in model_ledger.entries if entry.action == "waiting"]
 
 
-def _ask(project: Project, name: str, written: Ledger, entry: Entry) -> Form:
-    """What a person says of the model that waits; suspends the run until then."""
+def _ask(project: Project, name: str, model_ledger: Ledger, entry: Entry) -> Form:
+    """Asks a person about the model that waits; the run is suspended until the answer."""
     question = f"# Is {name} version {entry.version} to be the champion?"
     if version := versions.get(project, name, entry.version):
-        rules = decisions.considered(project, written, entry).get("rules", ())
+        rules = decisions.considered(project, model_ledger, entry).get("rules", ())
         card = model_card.read(project, version)
         question += f"\n\n{model_card.description(version, entry, rules, card)}"
     return suspension.ask(Form, str(entry.number), question)
 
 
-def _became_of(name: str, written: Ledger, waited: Entry) -> tuple[str, str]:
+def _became_of(name: str, model_ledger: Ledger, waited: Entry) -> tuple[str, str]:
     """What became of a version that waits no more, in a word and in a sentence."""
-    for entry in written.entries:
+    for entry in model_ledger.entries:
         if entry.reviews == waited.number:
-            done = decided(name, entry)
-            return done.state, f"{done.outcome}."
-    if waiting := written.waiting:
+            result = decided(name, entry)
+            return result.state, f"{result.outcome}."
+    if waiting := model_ledger.waiting:
         later = f"Another comparison waits for approval by now: {name} version {waiting.version}."
         return "Superseded", later
     return "Superseded", decisions.no_longer_waits(name, waited.version)
@@ -92,5 +92,5 @@ def waiting(project: Project, name: str) -> dict[str, Any] | None:
     if entry is None:
         return None
     champion = versions.champion(project, name)
-    says = standing(name, entry, champion.version if champion else None)
-    return asdict(entry) | {"says": says}
+    advice = standing(name, entry, champion.version if champion else None)
+    return asdict(entry) | {"says": advice}

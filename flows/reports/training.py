@@ -96,7 +96,7 @@ class ChecksReport(DataReport):
 
 
 class TrainingReport(DataReport):
-    """See `retrain.flow.Report` for each method."""
+    """The report of the flow `train`; `retrain.flow.Report` describes each method."""
 
     def document(self, run: RunState) -> Document:
         """A run as JSON-able values; the parts of steps that did not run are None."""
@@ -145,15 +145,16 @@ class TrainingReport(DataReport):
         console.say_places(document)
 
     def details(self, document: Document) -> list[str]:
-        """The metrics, the champion's beside them."""
-        theirs = (document["champion"] or {}).get("metrics", {})
+        """A table of the metrics, with those of the champion beside them."""
+        champion_metrics = (document["champion"] or {}).get("metrics", {})
         return [
             f"Evaluated in {document['precision']}.",
             "",
             "| metric | challenger | champion |",
             "|---|---|---|",
             *(
-                f"| {metric} | {console.number(value)} | {console.number(theirs.get(metric))} |"
+                f"| {metric} | {console.number(value)} | "
+                f"{console.number(champion_metrics.get(metric))} |"
                 for metric, value in document["metrics"].items()
             ),
             "",
@@ -187,11 +188,11 @@ def signing_faults(workload: Workload, project: Project) -> Iterable[str]:
 
 def _in_training(facts: Mapping[str, Any]) -> str:
     """The best epoch of a training, and what was trained, in one line."""
-    others = ("batch_size", "best_epoch", "numerics", "parameters", "start", "weights")
-    metrics = [name for name in facts if name not in others]
+    not_metrics = ("batch_size", "best_epoch", "numerics", "parameters", "start", "weights")
+    metrics = [name for name in facts if name not in not_metrics]
     values = ", ".join(f"{name} {console.number(facts[name])}" for name in metrics)
-    told = facts["numerics"].get("told_precision")
-    precision = f"told {told}" if told else facts["numerics"]["precision"]
+    user_precision = facts["numerics"].get("told_precision")
+    precision = f"told {user_precision}" if user_precision else facts["numerics"]["precision"]
     return (
         f"best epoch {facts['best_epoch']}: {values}; {facts['parameters']:,} parameters, "
         f"{precision}, batches of {facts['batch_size']}"

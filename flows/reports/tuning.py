@@ -50,12 +50,12 @@ RANKS = {COMPLETE: 2, PRUNED: 1, FAILED: 0}
 
 
 class TuningReport(DataReport):
-    """See `retrain.flow.Report` for each method."""
+    """The report of the flow `tune`; `retrain.flow.Report` describes each method."""
 
     def document(self, run: RunState) -> Document:
         """A run as JSON-able values; the parts of steps that did not run are None."""
-        nothing = {"search": None, "trials": None, "best": None, "command": None}
-        base = self.base_document(run) | nothing
+        empty = {"search": None, "trials": None, "best": None, "command": None}
+        base = self.base_document(run) | empty
         if prepared_by(run.workload) not in run.artifacts:
             return base
         search, trials = search_of(run), ranked(run)
@@ -103,17 +103,17 @@ def space_faults(workload: Workload, project: Project) -> Iterator[str]:
         yield from _faults_of_name(parameter.name, workload)
         yield from parameter.faults()
     ends = [{parameter.name: end} for parameter in space for end in parameter.ends]
-    found = [fault for end in ends for fault in _faults_of(end, workload, project)]
-    yield from dict.fromkeys(found)
+    faults = [fault for end in ends for fault in _faults_of(end, workload, project)]
+    yield from dict.fromkeys(faults)
 
 
 def write_plots(study: "Study", metric: str, folder: Path) -> None:
     """Writes the trials as a table, their metric in order, and against each parameter.
 
     Args:
-        study: With at least one complete trial.
+        study: The study, with at least one complete trial.
         metric: The name of the metric.
-        folder: Is created.
+        folder: The folder for the files; it is created.
     """
     import matplotlib
 
@@ -142,17 +142,17 @@ def cells(trials: Sequence[Mapping[str, Any]], metric: str) -> list[dict[str, st
 
 
 def settings(values: Mapping[str, Any]) -> list[str]:
-    """Values as `--set` takes them."""
+    """The values of parameters in the form that `--set` takes."""
     return [f"{name}={as_yaml(value)}" for name, value in values.items()]
 
 
 def folder_of(state: RunState) -> Path:
-    """The folder of a search."""
+    """The folder in which the search of a run is kept."""
     return state.context.project.state / "searches" / state.workload.name / key_of(state)[:16]
 
 
 def search_of(state: RunState) -> Search:
-    """The search, with the trials that there are now."""
+    """The search of a run, with the trials that its study holds now."""
     workload = state.workload
     choice, space = workload.train.best, parameters(workload)
     maximize = larger_is_better(choice)
@@ -199,15 +199,21 @@ def key_of(state: RunState) -> str:
 
 def _command(state: RunState, values: Mapping[str, Any]) -> str:
     """The command that trains with the best values, and with the overrides of the search."""
-    origin, own = origin_of(state.workload), parameters(state.workload)
-    kept = {name: value for name, value in origin.overrides.items() if not name.startswith("tune")}
-    found = {each.name: values[each.name] for each in own if values[each.name] != each.current}
+    origin, searched = origin_of(state.workload), parameters(state.workload)
+    overrides = {
+        name: value for name, value in origin.overrides.items() if not name.startswith("tune")
+    }
+    changed = {
+        parameter.name: values[parameter.name]
+        for parameter in searched
+        if values[parameter.name] != parameter.current
+    }
     words = ["retrain", "train", origin.entry]
     if origin.name != origin.entry:
         words += ["--as", origin.name]
     if state.version.revision:
         words += ["--data-rev", state.version.revision]
-    for setting in settings(kept | found):
+    for setting in settings(overrides | changed):
         words += ["--set", setting]
     return shlex.join(words)
 
@@ -230,9 +236,9 @@ def _faults_of_name(name: str, workload: Workload) -> Iterator[str]:
 
 def _faults_of(values: Mapping[str, Any], workload: Workload, project: Project) -> Iterator[str]:
     """Finds what is wrong with a training with some values."""
-    known = [step.name for step in train.known_steps()]
+    step_names = [step.name for step in train.known_steps()]
     try:
-        preflight.check([train_network], vary(workload, values), project, known)
+        preflight.check([train_network], vary(workload, values), project, step_names)
     except UsageError as error:
         fault = str(error).removeprefix(f"workload {workload.name}: ")
         yield f"tune.space: with {settings(values)[0]}: {fault}"

@@ -1,6 +1,6 @@
-"""The commands that run a flow of steps, such as `retrain train vit`, and that about its last run.
+"""The commands that run a flow of steps, such as `retrain train vit`, and the command `why`.
 
-How a flow is run on the screen, through Prefect, is here for all commands that run one.
+`run_on_screen`, by which a command runs a flow through Prefect and shows it, is here too.
 """
 
 import os
@@ -120,8 +120,8 @@ def tune(
     """
     from flows.tune import tune as flow
 
-    given = {"tune.trials": trials, "tune.parallel": parallel}
-    values = {name: value for name, value in given.items() if value is not None}
+    settings = {"tune.trials": trials, "tune.parallel": parallel}
+    values = {name: value for name, value in settings.items() if value is not None}
     return _run(flow, workload, options, project, to_json, values)
 
 
@@ -141,11 +141,11 @@ def why(
     from retrain.runs import console, records
 
     records.check_name(project, workload)
-    last = records.last_run(project, workload, flow)
-    if last is None:
-        again = f"retrain {flow or 'train'} {workload}"
-        raise ValueError(f"{workload} has not been run here yet: {again}")
-    return Answer(last["steps"], lambda: console.print_steps(last))
+    last_run = records.last_run(project, workload, flow)
+    if last_run is None:
+        command = f"retrain {flow or 'train'} {workload}"
+        raise ValueError(f"{workload} has not been run here yet: {command}")
+    return Answer(last_run["steps"], lambda: console.print_steps(last_run))
 
 
 @app.command(group=TRAINING)
@@ -158,7 +158,7 @@ def step(step: str, workload: Workload, /, *, project: Clone, to_json: ToJson) -
     from flows.train import train
     from retrain.runs import console, one_step
 
-    stages = {each.name: each for each in train.steps if each.has_stage}
+    stages = {stage.name: stage for stage in train.steps if stage.has_stage}
     if step not in stages:
         raise UsageError(f"{step}: no such step.{did_you_mean(step, stages)}")
     config = load_workload(project.params, workload)
@@ -200,9 +200,9 @@ def _run(
     """Runs a flow, if it has anything to do.
 
     Args:
-        flow: Which flow.
+        flow: The flow to run.
         workload: The name of the workload.
-        options: As the user has given them.
+        options: The options that the user has given.
         project: The clone.
         to_json: Leave standard output to the document.
         values: Parameters that other options set, by dotted name.
@@ -212,7 +212,7 @@ def _run(
     from retrain.runs import console
 
     overrides = dict(map(parse_override, options.overrides)) | dict(values)
-    # First, so that a wrong parameter is refused at once.
+    # This comes first, so that a wrong parameter is refused at once.
     config = load_workload(project.params, workload, overrides, as_name=options.as_name)
     flow.check(config, project)
     with console.shown_on(sys.stderr):  # it may have to read data that is not under DVC
@@ -227,28 +227,28 @@ def _run(
         if warning := dry_run.state.version.warning:
             print(warning, file=sys.stderr)
         return Answer(unchanged | {"took": _seconds()}, lambda: print(unchanged["outcome"]))
-    given = (workload, overrides, options.data_rev, options.refresh)
+    arguments = (workload, overrides, options.data_rev, options.refresh)
     run = partial(
-        flow, *given, run=True, promote=promote, as_name=options.as_name, force=options.force
+        flow, *arguments, run=True, promote=promote, as_name=options.as_name, force=options.force
     )
-    first = flow.steps[0].name if options.refresh else dry_run.has_to_run
-    imports = _prepare(flow, first, config, project, options.force)
+    first_step = flow.steps[0].name if options.refresh else dry_run.has_to_run
+    imports = _prepare(flow, first_step, config, project, options.force)
     return run_on_screen(
         project, f"{flow.name}-{config.name}", run, flow.tells.show, to_json, imports
     )
 
 
 def _prepare(
-    flow: "StepsFlow", first: str | None, config: "Configured", project: Project, force: bool
+    flow: "StepsFlow", first_step: str | None, config: "Configured", project: Project, force: bool
 ) -> Sequence[Callable[[], object]]:
     """Checks what a run needs, tells what it will take, and returns what it has to import."""
-    steps = flow.steps_from(first, config)
+    steps = flow.steps_from(first_step, config)
     preflight.check_slowly(steps, config, project, force)
     for step in steps:
         if forecast := step.forecast(config, project).says:
             print(forecast, file=sys.stderr)
     preflight.check_surroundings(project)
-    return flow.imports_from(first, config)
+    return flow.imports_from(first_step, config)
 
 
 def _show_preview(preview: "Document") -> None:
@@ -269,7 +269,7 @@ def run_on_screen(
 
     Args:
         project: The clone.
-        name: Of the log file.
+        name: The last part of the log file's name.
         run: Makes the Prefect flow and calls it; returns the run's document.
         show: Shows the document to a person.
         to_json: Leave standard output to the document.
@@ -296,7 +296,7 @@ def run_on_screen(
 
 
 def _seconds() -> float:
-    """Since this process was started, with its imports."""
+    """The seconds since this process was started, with its imports."""
     import psutil
 
     began: float = psutil.Process().create_time()
@@ -312,7 +312,7 @@ def use_prefect_server(project: Project) -> bool:
         Whether there is one.
 
     Raises:
-        ConnectionError: It does not answer within seconds.
+        ConnectionError: The server does not answer within seconds.
     """
     from retrain.servers import reachable, services
 

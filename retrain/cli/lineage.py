@@ -1,4 +1,4 @@
-"""The commands about how a version came about: `lineage`, `reproduce`."""
+"""The commands `lineage` and `reproduce`: how a version of a model came about."""
 
 import dataclasses
 import sys
@@ -68,12 +68,12 @@ def _show_steps(record: "Lineage") -> None:
 
     rows = [
         (
-            made.step,
-            (made.key or "")[:KEY_SHOWN],
-            made.digest[:KEY_SHOWN],
-            *(made.provenance.get(name) for name in ("time", "run", "seconds")),
+            output.step,
+            (output.key or "")[:KEY_SHOWN],
+            output.digest[:KEY_SHOWN],
+            *(output.provenance.get(name) for name in ("time", "run", "seconds")),
         )
-        for made in record.steps
+        for output in record.steps
     ]
     console.print_table(("step", "key", "output", "made", "by run", "seconds"), rows)
 
@@ -103,9 +103,9 @@ def _show_differences(result: "Reproduction") -> None:
     """Shows in which steps and metrics a model that was trained again is another one."""
     from retrain.runs import console
 
-    steps = [(step, "the same" if same else "another") for step, same in result.steps.items()]
+    steps = [(step, "the same" if is_same else "another") for step, is_same in result.steps.items()]
     console.print_table(("step", "output"), steps)
-    metrics = [(name, *map(console.number, both)) for name, both in result.metrics.items()]
+    metrics = [(name, *map(console.number, values)) for name, values in result.metrics.items()]
     console.print_table(("metric", "registered", "reproduced"), metrics)
 
 
@@ -152,5 +152,5 @@ def _of_record(version: "ModelVersion", record: "Lineage | None") -> list[tuple[
 
 
 def _chosen(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Some of the values, those that are known."""
+    """The values under some names, without those that are not known."""
     return {name: values[name] for name in names if values.get(name) is not None}

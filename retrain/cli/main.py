@@ -69,27 +69,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code.
     """
     streams.prepare()
-    given = sys.argv[1:] if arguments is None else list(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
     if current_thread() is main_thread():
         signal.signal(signal.SIGTERM, _terminate)
     try:
-        command, bound, _ = app.meta.parse_args(given, exit_on_error=False, print_error=False)
+        command, bound, _ = app.meta.parse_args(words, exit_on_error=False, print_error=False)
         return int(command(*bound.args, **bound.kwargs) or 0)
     except CycloptsError as error:
         command_line = " ".join(["retrain", *(error.command_chain or ()), "--help"])
-        return _refuse(given, UsageError(f"{error} (see: {command_line})"), 2)
+        return _refuse(words, UsageError(f"{error} (see: {command_line})"), 2)
     except UsageError as error:
-        return _refuse(given, error, 2)
+        return _refuse(words, error, 2)
     except KeyboardInterrupt:
-        return _refuse(given, "Interrupted.", 130)
+        return _refuse(words, "Interrupted.", 130)
     except SystemExit as error:
         if error.code not in (TERMINATED, signal.SIGTERM):  # Ray replaces this handler by its own
-            return _refuse(given, f"A library has ended the command: {error}", 1)
-        return _refuse(given, "Terminated.", TERMINATED)
+            return _refuse(words, f"A library has ended the command: {error}", 1)
+        return _refuse(words, "Terminated.", TERMINATED)
     except Exception as error:
         if not (isinstance(error, ValueError | ConnectionError) or hasattr(error, "__notes__")):
             _keep(error)
-        return _refuse(given, error, 1)
+        return _refuse(words, error, 1)
     finally:
         # Python looks for cycles in all that is imported when it ends: 2 s with torch and MLflow.
         gc.freeze()

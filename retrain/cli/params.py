@@ -34,7 +34,7 @@ class Parameter:
         name: Its dotted name: `train.lr`.
         values: What it may be: a type with bounds, or the values themselves.
         is_required: Whether a workload has to set it.
-        default: As JSON has it.
+        default: The default, as a JSON value.
         description: What it does.
         family: The family whose networks have it; None for all.
     """
@@ -71,10 +71,10 @@ def params(prefix: str = "", /, *, schema: bool = False, markdown: bool = False)
     if markdown:
         page = markdown_page()
         return Answer({"markdown": page}, lambda: print(page, end=""))
-    listed = [each for each in parameters() if each.name.startswith(prefix)]
+    listed = [parameter for parameter in parameters() if parameter.name.startswith(prefix)]
     if not listed:
         raise ValueError(f"No parameter begins with {prefix}. All are listed by: retrain params")
-    return Answer([asdict(each) for each in listed], lambda: _show(listed))
+    return Answer([asdict(parameter) for parameter in listed], lambda: _show(listed))
 
 
 def _show(listed: list[Parameter]) -> None:
@@ -104,10 +104,10 @@ def parameters() -> list[Parameter]:
     """All parameters, in the order of their declaration; those of the families come last."""
     schema = Workload.model_json_schema()
     del schema["properties"]["name"], schema["properties"]["model"]
-    found = [*_below(schema, schema["$defs"], "")]
+    parameters_found = [*_below(schema, schema["$defs"], "")]
     for family in families.FAMILIES:
-        found += _below(_family(family), {}, "model.", family)
-    return found
+        parameters_found += _below(_family(family), {}, "model.", family)
+    return parameters_found
 
 
 def markdown_page() -> str:
@@ -116,9 +116,9 @@ def markdown_page() -> str:
     heading = None
     for parameter in parameters():
         section = parameter.name.partition(".")[0]
-        wanted = f"{section} of the family {parameter.family}" if parameter.family else section
-        if wanted != heading:
-            heading = wanted
+        new_heading = f"{section} of the family {parameter.family}" if parameter.family else section
+        if new_heading != heading:
+            heading = new_heading
             lines += [
                 "",
                 f"## {heading}",
@@ -149,8 +149,8 @@ def _below(
         sections = [kind["$ref"].rpartition("/")[2] for kind in kinds if "$ref" in kind]
         if not sections or "description" in declared:
             values = " or ".join(map(_values, kinds))
-            known = (declared.get("default"), declared.get("description", ""), family)
-            yield Parameter(above + name, values, name in schema.get("required", ()), *known)
+            details = (declared.get("default"), declared.get("description", ""), family)
+            yield Parameter(above + name, values, name in schema.get("required", ()), *details)
         for section in sections:
             yield from _below(definitions[section], definitions, f"{above}{name}.", family)
 

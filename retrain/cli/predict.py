@@ -48,7 +48,7 @@ def predict(
     from flows import predict as flow
 
     source, file = place(input), place(output)
-    # First, so that a mistake is refused at once.
+    # This comes first, so that a mistake is refused at once.
     flow.check(project, f"{workload}@{version}", source, file, force)
     run = partial(flow.predict, workload, source, file, version, image_column, force)
     return run_on_screen(project, f"predict-{workload}", run, flow.show, to_json, IMPORTS)

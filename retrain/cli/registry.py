@@ -125,11 +125,11 @@ def history(workload: Name, /, *, plot: Path | None = None, project: Clone) -> A
 
 
 def _from_to(entry: "Entry") -> str:
-    """The champion before, and the version that was decided about."""
-    before = "none" if entry.previous is None else str(entry.previous)
+    """The champion before a decision, and the version that was decided about."""
+    previous = "none" if entry.previous is None else str(entry.previous)
     if entry.appoints:
-        return f"{before} -> {entry.version}"
-    return f"{before}, not {'yet ' if entry.action == 'waiting' else ''}{entry.version}"
+        return f"{previous} -> {entry.version}"
+    return f"{previous}, not {'yet ' if entry.action == 'waiting' else ''}{entry.version}"
 
 
 def _plot(project: Project, name: str, ledger: "Ledger", file: Path) -> None:
@@ -200,7 +200,7 @@ def _review(
 
 
 def _end_suspended(project: Project, run: str, state: str, outcome: str) -> None:
-    """Ends the flow run that is suspended until what was decided now, if there is its server.
+    """Ends the flow run that is suspended until this decision, if its server answers.
 
     The decision is carried out already, and stays so if the server does not answer.
     """

@@ -8,12 +8,12 @@ def up(*, project: Clone) -> Answer:
     """Start the Prefect server, a worker, the MLflow UI and Ray."""
     from retrain.servers import services
 
-    before = services.running(project)
+    already_running = services.running(project)
     running = services.up(project)
 
     def show() -> None:
         for service in running:
-            state = "runs already" if service in before else "started"
+            state = "runs already" if service in already_running else "started"
             print(f"{service.name:<8} {state:<13} {service.url or ''}")
 
     return Answer([{"name": service.name, "url": service.url} for service in running], show)

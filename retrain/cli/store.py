@@ -31,13 +31,16 @@ def verify(*, repair: bool = False, project: Clone) -> Answer:
 
 
 def _lines(verified: "Verified") -> Iterator[str]:
-    """What a person is told of all that was read."""
+    """The lines for a person about the store, the packages, the ledgers and the lineages."""
     from rich.filesize import decimal
 
     for artifact in verified.damaged:
         yield f"{artifact.step} {artifact.key[:12]} is damaged: {artifact.reason}"
-    for left in verified.leftovers:
-        yield f"{left['step']} {left['key'][:12]} left {decimal(left['bytes'])} in {left['path']}"
+    for leftover in verified.leftovers:
+        yield (
+            f"{leftover['step']} {leftover['key'][:12]} left {decimal(leftover['bytes'])} "
+            f"in {leftover['path']}"
+        )
     if not verified.damaged:
         yield "No artifact in the store is damaged."
     elif verified.repaired:
@@ -56,7 +59,7 @@ def _lines(verified: "Verified") -> Iterator[str]:
 
 
 def _of_package(package: Any) -> str:
-    """What a person is told of a damaged package."""
+    """The line for a person about a damaged package."""
     text = f"The package of {package.model} version {package.version} is damaged: {package.what}."
     if package.repaired:
         return f"{text} It was made again from the store."

@@ -20,7 +20,7 @@ class Fault:
 
     Attributes:
         model: The name of the model.
-        what: It in one sentence.
+        what: What is wrong, in one sentence.
     """
 
     model: str
@@ -30,18 +30,18 @@ class Fault:
 def faults(project: Project) -> list[Fault]:
     """What is wrong in the ledgers of all models, of the registry or with a head in the project."""
     names = sorted({*snapshot.names(project), *trust.names(project)})
-    return [Fault(name, what) for name in names for what in _faults(project, name)]
+    return [Fault(name, fault) for name in names for fault in _faults(project, name)]
 
 
 def lineage_faults(project: Project) -> list[Fault]:
     """What is wrong with the records of the lineage of all versions of the registry."""
-    found = []
+    faults_found = []
     for version in versions.every(project):
         try:
             lineage.read(project, version)
         except ValueError as error:
-            found.append(Fault(version.name, str(error)))
-    return found
+            faults_found.append(Fault(version.name, str(error)))
+    return faults_found
 
 
 def _faults(project: Project, name: str) -> Iterator[str]:
@@ -66,26 +66,26 @@ def _faults(project: Project, name: str) -> Iterator[str]:
 def _lost(project: Project, model: snapshot.Model) -> str | None:
     """How the run of a ledger was lost; None if it is there, or if there never was one."""
     run = model.tags.get(snapshot.LEDGER_RUN)
-    found = tracking.find_run(project, run) if run else None
-    if run and found:
-        return decisions.deleted(run) if found.info.lifecycle_stage == "deleted" else None
+    ledger_run = tracking.find_run(project, run) if run else None
+    if run and ledger_run:
+        return decisions.deleted(run) if ledger_run.info.lifecycle_stage == "deleted" else None
     decided = any("retrain.verdict" in version.tags for version in model.versions.values())
     lost = f"its ledger is gone: the tag {snapshot.LEDGER_RUN} of the model names no MLflow run"
     return lost if run or decided else None
 
 
-def _documents(project: Project, written: Ledger) -> Iterator[str]:
+def _documents(project: Project, model_ledger: Ledger) -> Iterator[str]:
     """The documents of decisions that are gone or were changed."""
-    for entry in written.entries:
+    for entry in model_ledger.entries:
         try:
-            decisions.document_of(project, written, entry)
+            decisions.document_of(project, model_ledger, entry)
         except ValueError as error:
             yield str(error)
 
 
-def _moved(model: snapshot.Model, written: Ledger) -> Iterator[str]:
+def _moved(model: snapshot.Model, model_ledger: Ledger) -> Iterator[str]:
     """The aliases that are not where the ledger says."""
-    expected = {versions.CHAMPION: written.appointment, versions.REFERENCE: written.best}
+    expected = {versions.CHAMPION: model_ledger.appointment, versions.REFERENCE: model_ledger.best}
     for alias, entry in expected.items():
         number = model.aliases.get(alias)
         if entry and number != entry.version:
@@ -96,10 +96,10 @@ def _moved(model: snapshot.Model, written: Ledger) -> Iterator[str]:
             )
 
 
-def _replaced(project: Project, written: Ledger) -> Iterator[str]:
+def _replaced(project: Project, model_ledger: Ledger) -> Iterator[str]:
     """The versions that were decided about with another package than they have now."""
-    packages = {entry.version: entry.package for entry in written.entries if entry.package}
+    packages = {entry.version: entry.package for entry in model_ledger.entries if entry.package}
     for number, package in packages.items():
-        version = versions.get(project, written.name, number)
+        version = versions.get(project, model_ledger.name, number)
         if version and version.package_digest != package:
             yield f"version {number} has another package than was decided about"

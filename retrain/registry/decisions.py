@@ -25,7 +25,7 @@ def read(project: Project, name: str) -> Ledger:
     """The ledger of a model; without entries before the first decision.
 
     Raises:
-        ValueError: It was changed, so that it cannot be read.
+        ValueError: The ledger was changed, so that it cannot be read.
     """
     return ledger.read(snapshot.read(project, name))
 
@@ -34,29 +34,33 @@ def champion(project: Project, name: str) -> ModelVersion | None:
     """The version in production; None before the first decision that made one.
 
     Raises:
-        ValueError: As `fault` says.
+        ValueError: Nothing may be decided about the model; the message is that of `fault`.
     """
-    if what := fault(project, name):
-        raise ValueError(what)
+    if problem := fault(project, name):
+        raise ValueError(problem)
     return versions.champion(project, name)
 
 
 def fault(project: Project, name: str) -> str | None:
     """Why nothing may be decided about a model until a person has looked; None if nothing is wrong.
 
-    Its ledger cannot be trusted; or it says that there is a champion, and there is none.
+    Something is wrong if its ledger cannot be trusted, or names a champion that there is not.
     """
     standing = trust.look(project, name)
     return standing.distrust or _missing(standing)
 
 
 def _missing(standing: Standing) -> str | None:
-    """What is said if no version is champion although the ledger says so."""
-    name, last = standing.ledger.name, standing.ledger.appointment
-    if CHAMPION in standing.aliases or last is None or last in standing.ledger.unfinished:
+    """The message if no version is champion although the ledger names one."""
+    name, appointment = standing.ledger.name, standing.ledger.appointment
+    if (
+        CHAMPION in standing.aliases
+        or appointment is None
+        or appointment in standing.ledger.unfinished
+    ):
         return None
     return (
-        f"{name} has no champion, but its ledger says version {last.version}: its alias was "
+        f"{name} has no champion, but its ledger says version {appointment.version}: its alias was "
         "removed, or the version was deleted. Give the alias back, or go back to another version: "
         f"retrain rollback {name} --to VERSION --reason WHY"
     )
@@ -70,15 +74,15 @@ def is_applied(project: Project, name: str, decision: Decision) -> bool:
 def is_entered(project: Project, name: str, decision: Decision) -> bool:
     """Whether a decision is in the ledger; a kill may have left it to be carried out.
 
-    If somebody has moved the alias by hand since, it is made anew.
+    A decision after which somebody has moved the alias by hand does not count: it is made anew.
     """
     model = snapshot.read(project, name)
-    written = ledger.read(model)
-    entry = written.latest(decision)
+    model_ledger = ledger.read(model)
+    entry = model_ledger.latest(decision)
     if entry is None:
         return False
     is_champion = model.aliases.get(CHAMPION) == entry.version
-    return not entry.appoints or entry in written.unfinished or is_champion
+    return not entry.appoints or entry in model_ledger.unfinished or is_champion
 
 
 def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelVersion:
@@ -98,14 +102,15 @@ def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelV
     run = snapshot.find_or_create(client, project, name)
     while not is_entered(project, name, decision):
         standing = trust.look(project, name)
-        written, champion = standing.ledger, standing.aliases.get(CHAMPION)
+        model_ledger, champion = standing.ledger, standing.aliases.get(CHAMPION)
         # A rollback, by which a person decides whatever the ledger says, only needs a whole chain.
         is_rollback = decision.action == "rolled back"
-        what = standing.distrust or _missing(standing)
-        if what and (standing.faults or not is_rollback):
-            raise ValueError(what)
-        if written.unfinished and not standing.unsigned:  # of a run that was killed, or is at it
-            _carry_out(project, client, written)
+        problem = standing.distrust or _missing(standing)
+        if problem and (standing.faults or not is_rollback):
+            raise ValueError(problem)
+        # Entries of a run that was killed, or that is carrying them out now.
+        if model_ledger.unfinished and not standing.unsigned:
+            _carry_out(project, client, model_ledger)
             continue
         if champion != decision.previous:
             raise ChampionChangedError(
@@ -113,23 +118,25 @@ def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelV
                 f"champion was version {decision.previous}, but champion is version {champion} by "
                 "now. Run again."
             )
-        if decision.reviews and decision.reviews != (written.waiting and written.waiting.number):
+        if decision.reviews and decision.reviews != (
+            model_ledger.waiting and model_ledger.waiting.number
+        ):
             raise ValueError(no_longer_waits(name, version.version))
-        value = trust.value_of(project, decision, written)
+        value = trust.value_of(project, decision, model_ledger)
         if decision.document is not None:
             place = place_of(ledger.digest_of_document(decision.document))
             client.log_text(run, compact(decision.document), place)
         trust.note(project, name, run)
-        if write(client, run, written.next, value):
+        if write(client, run, model_ledger.next, value):
             break
     settle(project, name)
-    after = versions.get(project, name, version.version)
-    assert after is not None
-    return after
+    applied = versions.get(project, name, version.version)
+    assert applied is not None
+    return applied
 
 
 def no_longer_waits(name: str, number: int) -> str:
-    """What is said of a version that waited for approval until something else was decided."""
+    """The message about a version that waited for approval until something else was decided."""
     return f"{name} version {number} waits for approval no more. See: retrain history {name}"
 
 
@@ -141,8 +148,8 @@ def settle(project: Project, name: str) -> None:
     """
     while True:
         standing = trust.look(project, name)
-        if what := standing.distrust:
-            raise ValueError(what)
+        if problem := standing.distrust:
+            raise ValueError(problem)
         if not standing.ledger.unfinished:
             break
         _carry_out(project, tracking.client(project), standing.ledger)
@@ -159,7 +166,7 @@ def write(client: "MlflowClient", run: str, number: int, value: str) -> bool:
         client: A client of the registry.
         run: The ledger's run.
         number: One more than the number of the last entry.
-        value: As `trust.value_of` gives it.
+        value: The text of the entry, as `trust.value_of` gives it.
 
     Returns:
         Whether the entry has this number now. If not, another machine was faster.
@@ -172,17 +179,17 @@ def write(client: "MlflowClient", run: str, number: int, value: str) -> bool:
     try:
         client.log_param(run, ledger.key_of(number), value)
     except MlflowException:
-        found = client.get_run(run)
-        if found.info.lifecycle_stage == "deleted":
+        ledger_run = client.get_run(run)
+        if ledger_run.info.lifecycle_stage == "deleted":
             raise ValueError(deleted(run)) from None
-        if ledger.key_of(number) not in found.data.params:
+        if ledger.key_of(number) not in ledger_run.data.params:
             raise
-        return bool(found.data.params[ledger.key_of(number)] == value)
+        return bool(ledger_run.data.params[ledger.key_of(number)] == value)
     return True
 
 
 def deleted(run: str) -> str:
-    """What is said when the run of a ledger was deleted, but not for good."""
+    """The message when the run of a ledger was deleted, but not for good."""
     return f"the ledger was deleted; bring it back with: mlflow runs restore --run-id {run}"
 
 
@@ -191,54 +198,59 @@ def place_of(digest: str | None) -> str:
     return f"decisions/{digest}.json"
 
 
-def document_of(project: Project, written: Ledger, entry: Entry) -> dict[str, Any]:
+def document_of(project: Project, model_ledger: Ledger, entry: Entry) -> dict[str, Any]:
     """All that was considered for an entry; empty if nothing was.
 
     Raises:
-        ValueError: It is gone, or was changed.
+        ValueError: The document is gone, or was changed.
     """
     if not entry.document:
         return {}
-    assert written.run
+    assert model_ledger.run
     place = place_of(entry.document)
-    content = tracking.read_artifact(project, written.run, place)
+    content = tracking.read_artifact(project, model_ledger.run, place)
     if content is None or ledger.sha256_of(content) != entry.document:
-        how = "is gone" if content is None else "was changed"
-        raise ValueError(f"the document of entry {entry.number}, {place}, {how}")
+        problem = "is gone" if content is None else "was changed"
+        raise ValueError(f"the document of entry {entry.number}, {place}, {problem}")
     values: dict[str, Any] = json.loads(content)
     return values
 
 
-def considered(project: Project, written: Ledger, entry: Entry) -> dict[str, Any]:
-    """The same; also empty if it is gone or was changed."""
+def considered(project: Project, model_ledger: Ledger, entry: Entry) -> dict[str, Any]:
+    """All that was considered for an entry; empty also if its document is gone or was changed."""
     try:
-        return document_of(project, written, entry)
+        return document_of(project, model_ledger, entry)
     except ValueError:
         return {}
 
 
-def _carry_out(project: Project, client: "MlflowClient", written: Ledger) -> None:
+def _carry_out(project: Project, client: "MlflowClient", model_ledger: Ledger) -> None:
     """Does what the unfinished entries say; the alias comes last.
 
     Another process may be at it, too. One that is slow may set the alias to an earlier champion:
     so each reads the ledger again until nothing is left.
     """
-    name = written.name
-    for entry in written.unfinished:
+    name = model_ledger.name
+    for entry in model_ledger.unfinished:
         if version := versions.get(project, name, entry.version):
             card = model_card.read(project, version)
-            rules = considered(project, written, entry).get("rules", ())
+            rules = considered(project, model_ledger, entry).get("rules", ())
             text = model_card.description(version, entry, rules, card)
             number = str(entry.version)
             client.update_model_version(name, number, text)
             _set(client.set_model_version_tag, name, number, "retrain.verdict", entry.verdict)
-    appointed = [entry for entry in written.unfinished if entry.appoints]
+    appointed = [entry for entry in model_ledger.unfinished if entry.appoints]
     if appointed:  # several are left only if the last one sets the others aside
         number = str(appointed[-1].version)
         for alias in (REFERENCE, CHAMPION) if appointed[-1].reference else (CHAMPION,):
             _set(client.set_registered_model_alias, name, alias, number)
-    last = written.entries[-1]
-    _set(client.set_registered_model_tag, name, ledger.DONE, f"{last.number} {last.digest}")
+    last_entry = model_ledger.entries[-1]
+    _set(
+        client.set_registered_model_tag,
+        name,
+        ledger.DONE,
+        f"{last_entry.number} {last_entry.digest}",
+    )
 
 
 def _set(function: Callable[..., None], *arguments: str) -> None:

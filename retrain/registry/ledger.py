@@ -35,8 +35,8 @@ class Outcome:
         version: The number of the version.
         previous: The champion before the decision.
         verdict: The verdict of the gate; of a rollback, `rolled back`.
-        reason: A person's, for a rollback, an approval or a rejection; or why a version that passed
-            was not promoted.
+        reason: Why a person decided on a rollback, an approval or a rejection; or why a version
+            that passed was not promoted.
         data: The version of the data.
         commit: The git commit whose code decided.
         run: The Prefect flow run that decided.
@@ -81,12 +81,13 @@ class Entry(Outcome):
     """A decision in the ledger.
 
     Attributes:
-        number: Its place, from 1.
+        number: The place of the entry in the ledger, from 1.
         time: ISO 8601, UTC.
         document: SHA-256 (hex) of the document of the decision; None if it has none.
         before: SHA-256 (hex) of the entry before; empty for the first.
         digest: SHA-256 (hex) of this entry.
-        signature: Of an SSH key (base64), over all else that the entry says; None without one.
+        signature: The signature by an SSH key (base64), over all else that the entry says; None
+            without one.
     """
 
     number: int
@@ -140,8 +141,8 @@ class Ledger:
     @property
     def unfinished(self) -> tuple[Entry, ...]:
         """The entries that were not carried out."""
-        done, _ = split_seal(self.seal)
-        return tuple(entry for entry in self.entries if entry.number > done)
+        last_done, _ = split_seal(self.seal)
+        return tuple(entry for entry in self.entries if entry.number > last_done)
 
     @property
     def appointment(self) -> Entry | None:
@@ -227,8 +228,8 @@ class Ledger:
             if entry.action == "rejected" and entry.reviews:
                 against = [entry.version]
             if entry.action == "rolled back" and entry.version in line:
-                kept = line.index(entry.version) + 1
-                line, against = line[:kept], line[kept:]
+                length = line.index(entry.version) + 1
+                line, against = line[:length], line[length:]
             elif entry.appoints and line[-1:] != [entry.version]:  # else it got its alias back
                 line.append(entry.version)
             for version in against:
@@ -244,7 +245,7 @@ def read(model: Model) -> Ledger:
     """Reads the ledger of a registered model; without entries before the first decision.
 
     Raises:
-        ValueError: An entry is none any more.
+        ValueError: The text of an entry cannot be read as one any more.
     """
     entries = []
     for key in sorted(model.ledger):
@@ -303,5 +304,5 @@ def who() -> str:
 
 
 def compact(value: Any) -> str:
-    """Canonical JSON, as it is hashed."""
+    """A value as canonical JSON, which is what is hashed."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)

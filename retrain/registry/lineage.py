@@ -31,8 +31,10 @@ class Made:
         step: The name of the step.
         digest: SHA-256 (hex) of the output.
         key: The key of its plan; None if the store did not have it any more.
-        plan: What it depended on, as `retrain.outputs.Plan` has it; None as above.
-        provenance: As `retrain.store.Artifact` has it; empty as above.
+        plan: What it depended on, as `retrain.outputs.Plan` has it; None if
+            the store did not have it any more.
+        provenance: How it was made, as `retrain.outputs.Artifact` has it; empty if the store did
+            not have it any more.
     """
 
     step: str
@@ -48,7 +50,7 @@ class Images:
 
     Attributes:
         step: The step that listed them.
-        key: Of its output in the store.
+        key: The key of that step's output in the store.
         file: The list in that output: Parquet, with `COLUMNS` among its columns.
         splits: Of each split, how many `rows` it has, and `sha256` (hex) over the sorted SHA-256s
             of its images, each (hex) with a line feed.
@@ -76,12 +78,13 @@ class Lineage:
             the `path`.
         entry: The workload's entry in `params.yaml`; None if that is not known.
         overrides: What replaced the entry's parameters in that run, by dotted name.
-        parameters: All parameters of the workload, with what was `auto` decided; None as above.
+        parameters: All parameters of the workload, with what was `auto` decided; None if
+            they are not known.
         requirements: SHA-256 (hex) of `requirements.lock`; None without that file.
         validation: What the checks of the data found.
         images: Which images were used.
         training: What the training said of itself: its numerics, the best epoch.
-        metrics: Of the evaluation, by name.
+        metrics: The metrics of the evaluation, by name.
         steps: The outputs from the data to the evaluation, in order.
         mlflow_run: The run of the training.
     """
@@ -107,12 +110,12 @@ class Lineage:
     @property
     def trained(self) -> Made:
         """The output of the training."""
-        return next(made for made in self.steps if made.step == "train")
+        return next(output for output in self.steps if output.step == "train")
 
     @property
     def libraries(self) -> dict[str, str]:
         """The version of each library that changed one of the outputs."""
-        plans = [made.plan or {"libraries": {}} for made in self.steps]
+        plans = [output.plan or {"libraries": {}} for output in self.steps]
         return {name: value for plan in plans for name, value in plan["libraries"].items()}
 
 
@@ -129,7 +132,7 @@ def read(project: Project, version: ModelVersion) -> Lineage | None:
     """The record of a version; None for an old version, which has none.
 
     Raises:
-        ValueError: It is gone, or was changed.
+        ValueError: The record is gone, or was changed.
     """
     if version.lineage is None:
         return None
@@ -142,7 +145,7 @@ def read(project: Project, version: ModelVersion) -> Lineage | None:
         )
     fields = json.loads(content)
     images = Images(**fields.pop("images"))
-    steps = tuple(Made(**made) for made in fields.pop("steps"))
+    steps = tuple(Made(**output) for output in fields.pop("steps"))
     return Lineage(images=images, steps=steps, **fields)
 
 
@@ -174,16 +177,16 @@ def write_images(project: Project, lineage: Lineage, file: Path) -> int:
     if write is None:
         raise UsageError(f"--images {file}: name a file that ends in .parquet or .csv.")
     images = lineage.images
-    [digest] = [made.digest for made in lineage.steps if made.step == images.step]
-    found = Store(project.store).find_digest(images.step, digest)
-    if found is None:
+    [digest] = [output.digest for output in lineage.steps if output.step == images.step]
+    artifact = Store(project.store).find_digest(images.step, digest)
+    if artifact is None:
         revision = f" --data-rev {lineage.commit}" if lineage.data["tracked"] else ""
         raise ValueError(
             f"The store has lost the list of the images ({images.step} {images.key[:12]}), so only "
             "their digest per split is known. With the code and the checks of then, this makes it "
             f"again: retrain {images.step} {lineage.entry or lineage.model}{revision}"
         )
-    listed = found.folder / images.file
+    listed = artifact.folder / images.file
     if digests_of_images(listed) != images.splits:
         raise ValueError(f"{listed} has changed since the version was registered.")
     table = parquet.read_table(listed, columns=list(COLUMNS)).select(list(COLUMNS))

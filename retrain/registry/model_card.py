@@ -40,10 +40,10 @@ def description(
     """The description on MLflow's page of a version (Markdown), as long as it may be.
 
     Args:
-        version: Of the model.
+        version: The version of the model.
         entry: The last decision about it.
-        rules: Those of the gate.
-        card: Of the version; None if it has none.
+        rules: The rules of the gate, with their results.
+        card: The card of the version; None if it has none.
     """
     why = f" ({entry.reason})" if entry.reason else ""
     lines = [f"**{entry.action.capitalize()}** on {entry.time[:10]}: {entry.verdict}{why}.", ""]

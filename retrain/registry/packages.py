@@ -1,4 +1,4 @@
-"""The package of a version: what is served, as it is in the registry."""
+"""Downloads the package of a registered version: the files that are served."""
 
 import shutil
 from pathlib import Path
@@ -24,11 +24,11 @@ def download(project: Project, version: ModelVersion) -> Path:
         ValueError: The weights are missing, or are not those that were registered.
     """
     uri = uri_of(project, version)
-    here = tracking.local_path(uri)
-    package = here or project.state / "champions" / (version.package_digest)
-    if not here and package.exists() and not _has_weights(package, version):
+    local = tracking.local_path(uri)
+    package = local or project.state / "champions" / (version.package_digest)
+    if not local and package.exists() and not _has_weights(package, version):
         shutil.rmtree(package)  # the copy is damaged
-    if not (here or package.exists()):
+    if not (local or package.exists()):
         package.parent.mkdir(parents=True, exist_ok=True)
         with (
             atomic.replacing(package) as aside,
@@ -52,7 +52,7 @@ def fetch(project: Project, version: ModelVersion, folder: Path) -> Path:
 
     Args:
         project: The clone that the registry belongs to.
-        version: Of the model.
+        version: The version of the model.
         folder: Where to download it to, if it is not on this machine.
 
     Returns:

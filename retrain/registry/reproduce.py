@@ -31,7 +31,7 @@ Manifest = Mapping[str, Any]
 
 PIN = "data.dvc"
 RECORDED = (PARAMS, PIN)  # files whose content is in the record, committed or not
-# Of a machine, what may change how numbers are rounded.
+# The facts about a machine that may change how numbers are rounded.
 SURROUNDINGS = ("processor", "instructions", "cores", "accelerators", "system", "python")
 
 # Runs steps in one process, each as `retrain step STEP NAME` does. It ends when its standard input
@@ -66,10 +66,10 @@ class Reproduction:
         version: The number of the version.
         commit: The git commit that was checked out.
         identical: Whether the weights are the same.
-        weights: SHA-256 (hex) of those of the version.
-        reproduced: SHA-256 (hex) of the new ones.
-        steps: Of each step, whether it gave the same output; in order.
-        metrics: Of each metric, the value of the version and the new one.
+        weights: SHA-256 (hex) of the weights of the version.
+        reproduced: SHA-256 (hex) of the new weights.
+        steps: Whether each step gave the same output, in the order of the steps.
+        metrics: The value of each metric for the version, and the new one.
         differs: What else is not as it was: code that was not committed, libraries, the machine.
         seconds: How long it took.
     """
@@ -87,13 +87,13 @@ class Reproduction:
 
     @property
     def outcome(self) -> str:
-        """It in one sentence."""
+        """The result in one sentence."""
         name = f"{self.model} version {self.version}"
         if self.identical:
             return f"{name} is reproduced: the weights are identical."
-        other = next(step for step, is_identical in self.steps.items() if not is_identical)
+        different = next(step for step, is_identical in self.steps.items() if not is_identical)
         why = "; ".join(self.differs) or "nothing that is recorded differs"
-        return f"{name} is not reproduced: {other} gave another output; {why}."
+        return f"{name} is not reproduced: {different} gave another output; {why}."
 
 
 @dataclass(frozen=True)
@@ -102,12 +102,12 @@ class Copy(Project):
 
     @property
     def store(self) -> Path:
-        """Empty at first."""
+        """The store of the copy, which is empty at first."""
         return self.state / "store"
 
     @property
     def tracking_uri(self) -> str:
-        """A new SQLite file."""
+        """MLflow's store of the copy: a new SQLite file."""
         return f"sqlite:///{self.root / 'mlflow.db'}"
 
 
@@ -116,7 +116,7 @@ def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None
 
     Args:
         project: The clone with the registry and the repository.
-        version: Of the model.
+        version: The version of the model.
         say: Takes a line for a person before the first step.
 
     Raises:
@@ -137,12 +137,15 @@ def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None
     with checked_out(project, record.commit) as folder:
         copy = Copy(folder.root)
         _prepare(project, copy, record)
-        made = _make(project, copy, record)
-    before, after = record.training.get("numerics"), made["train"]["facts"].get("numerics")
-    if before != after:
-        differs.append(f"numerics {before} -> {after}")
-    metrics = made[record.steps[-1].step]["facts"].get("metrics", {})
-    reproduced = str(made["train"]["facts"]["weights"])
+        manifests = _make(project, copy, record)
+    recorded_numerics, numerics = (
+        record.training.get("numerics"),
+        manifests["train"]["facts"].get("numerics"),
+    )
+    if recorded_numerics != numerics:
+        differs.append(f"numerics {recorded_numerics} -> {numerics}")
+    metrics = manifests[record.steps[-1].step]["facts"].get("metrics", {})
+    reproduced = str(manifests["train"]["facts"]["weights"])
     return Reproduction(
         model=version.name,
         version=version.version,
@@ -151,7 +154,8 @@ def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None
         weights=record.weights,
         reproduced=reproduced,
         steps={
-            step.step: made.get(step.step, {}).get("digest") == step.digest for step in record.steps
+            step.step: manifests.get(step.step, {}).get("digest") == step.digest
+            for step in record.steps
         },
         metrics={
             metric: (record.metrics.get(metric), metrics.get(metric))
@@ -163,21 +167,21 @@ def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None
 
 
 def _surroundings(record: Lineage) -> Iterator[str]:
-    """What is other than it was: uncommitted code, the libraries, and this machine."""
+    """What differs from the recorded training: uncommitted code, libraries, and the machine."""
     files = (record.uncommitted or {}).get("files", ())
     if lost := [file for file in files if file not in RECORDED]:
         yield f"uncommitted changes were not kept, of {', '.join(lost)}"
-    for name, before in record.libraries.items():
+    for name, recorded_version in record.libraries.items():
         try:
-            here = installed(name)
+            version = installed(name)
         except PackageNotFoundError:
-            here = "not installed"
-        if here != before:
-            yield f"{name} {before} -> {here}"
-    then, now = record.trained.provenance.get("machine", {}), hardware.machine()
+            version = "not installed"
+        if version != recorded_version:
+            yield f"{name} {recorded_version} -> {version}"
+    recorded, machine = record.trained.provenance.get("machine", {}), hardware.machine()
     for name in SURROUNDINGS:
-        if name in then and then[name] != now[name]:
-            yield f"{name} {then[name]} -> {now[name]}"
+        if name in recorded and recorded[name] != machine[name]:
+            yield f"{name} {recorded[name]} -> {machine[name]}"
 
 
 def _prepare(project: Project, copy: Copy, record: Lineage) -> None:
@@ -204,7 +208,7 @@ def _prepare(project: Project, copy: Copy, record: Lineage) -> None:
 
 
 def _place(project: Project, copy: Copy, value: str) -> str:
-    """What a copy of the code has to call a file or folder of the clone that it does not have."""
+    """The path by which a copy of the code reaches a file or folder that only the clone has."""
     place = Path(os.path.normpath(project.root / value))
     return str(place) if place.exists() and not (copy.root / value).exists() else value
 
@@ -215,10 +219,10 @@ def _share_cache(project: Project, copy: Copy) -> None:
     from dvc.repo import Repo
 
     settings: dict[str, Any] = {}
-    with Repo(str(project.root)) as ours:
+    with Repo(str(project.root)) as repository:
         for level in ("repo", "local"):
-            merge(settings, ours.config.load_one(level))
-        settings.setdefault("cache", {})["dir"] = ours.cache.local_cache_dir
+            merge(settings, repository.config.load_one(level))
+        settings.setdefault("cache", {})["dir"] = repository.cache.local_cache_dir
     with Config(str(copy.root / ".dvc")).edit("local") as config:
         merge(config, settings)
 
@@ -227,17 +231,19 @@ def _register_start(project: Project, copy: Copy, name: str, weights: str) -> No
     """Makes the version that a training started from the champion of a copy.
 
     Raises:
-        ValueError: It is not in the registry any more.
+        ValueError: That version is not in the registry any more.
     """
     version = versions.find_by_weights(project, name, weights)
     if version is None:
         raise ValueError(f"The weights that it started from are not in the registry: {weights}.")
     run = tracking.start_run(copy, name, "start", {}, "unknown")
-    known = {field.name: getattr(version, field.name) for field in fields(Candidate)}
+    attributes = {field.name: getattr(version, field.name) for field in fields(Candidate)}
     # Without how it was trained: else a training that finds itself would start where it did.
-    alone = {"run_id": run.run_id, "start": None, "train_key": None, "lineage": None}
-    made = versions.register(copy, Candidate(**known | alone), packages.download(project, version))
-    tracking.client(copy).set_registered_model_alias(name, CHAMPION, str(made.version))
+    without_lineage = {"run_id": run.run_id, "start": None, "train_key": None, "lineage": None}
+    start = versions.register(
+        copy, Candidate(**attributes | without_lineage), packages.download(project, version)
+    )
+    tracking.client(copy).set_registered_model_alias(name, CHAMPION, str(start.version))
 
 
 def _make(project: Project, copy: Copy, record: Lineage) -> dict[str, Manifest]:
@@ -250,15 +256,15 @@ def _make(project: Project, copy: Copy, record: Lineage) -> dict[str, Manifest]:
         ValueError: The data is not what it was; or a step failed.
     """
     stages = list(parse_yaml((copy.root / "dvc.yaml").read_text(encoding="utf-8"))["stages"])
-    first, *others = stages[: stages.index(record.steps[-1].step) + 1]
-    _run(project, copy, [first], record.model)
-    version = _manifests(copy)[first]["plan"]["inputs"]["data"]
+    first_stage, *later_stages = stages[: stages.index(record.steps[-1].step) + 1]
+    _run(project, copy, [first_stage], record.model)
+    version = _manifests(copy)[first_stage]["plan"]["inputs"]["data"]
     if version != record.data["version"]:
         raise ValueError(
             f"The data at {record.data['path']} is not what it was: version "
             f"{record.data['version']} then, and {version} now."
         )
-    _run(project, copy, others, record.model)
+    _run(project, copy, later_stages, record.model)
     return _manifests(copy)
 
 
@@ -272,7 +278,7 @@ def _run(project: Project, copy: Copy, steps: Sequence[str], name: str) -> None:
     """Runs steps in a copy of the code; they are ended with this process.
 
     Raises:
-        ValueError: One has failed.
+        ValueError: A step has failed.
     """
     project.logs.mkdir(parents=True, exist_ok=True)
     copy.state.mkdir(exist_ok=True)
@@ -280,32 +286,34 @@ def _run(project: Project, copy: Copy, steps: Sequence[str], name: str) -> None:
         copy.logs.symlink_to(project.logs)  # which stay when the copy goes
     read, write = os.pipe()
     with os.fdopen(read), os.fdopen(write, "wb"):
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", PROGRAM, name, *steps],
             cwd=copy.root,
             env=_environment(copy),
             stdin=read,
-            stdout=2,  # our standard output is for the result
+            stdout=2,  # standard output is for the result
             stderr=subprocess.PIPE,
             encoding="utf-8",
             errors="replace",
         )
-    if done.returncode:
+    if process.returncode:
         log = project.logs / f"{time.strftime('%Y%m%d-%H%M%S')}-reproduce-{name}.log"
-        log.write_text(done.stderr, encoding="utf-8")
-        lines = done.stderr.strip().splitlines()
-        last = lines[-1] if lines else f"its process ended with code {done.returncode}"
-        error = ValueError(f"{name} cannot be trained again: {last}")
+        log.write_text(process.stderr, encoding="utf-8")
+        lines = process.stderr.strip().splitlines()
+        last_line = lines[-1] if lines else f"its process ended with code {process.returncode}"
+        error = ValueError(f"{name} cannot be trained again: {last_line}")
         error.add_note(f"More is in {log}")
         raise error
 
 
 def _environment(copy: Copy) -> dict[str, str]:
-    """Ours, with the copy's code in front, a store and an MLflow of its own, and no other."""
-    ours = ("MLFLOW_", "PREFECT_", "RETRAIN_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    paths = [str(copy.root), kept.get("PYTHONPATH", "")]
-    return kept | {
+    """This process's environment for the copy: its own code first, its own store and MLflow."""
+    own_prefixes = ("MLFLOW_", "PREFECT_", "RETRAIN_")
+    variables = {
+        name: value for name, value in os.environ.items() if not name.startswith(own_prefixes)
+    }
+    paths = [str(copy.root), variables.get("PYTHONPATH", "")]
+    return variables | {
         "DVC_SITE_CACHE_DIR": str(copy.state / "dvc"),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }

@@ -1,4 +1,4 @@
-"""All that MLflow has of a registered model: its aliases, versions, and ledger.
+"""Reads what MLflow keeps about a registered model: its aliases, versions, and ledger.
 
 To import MLflow takes 1.3 to 2 s, more than everything else in a run that finds nothing changed. So
 if its store is an SQLite file, what it answers is kept until the file changes: SQLite counts the
@@ -66,21 +66,21 @@ def read(project: Project, name: str) -> Model:
     state = state_of(file) if file else None
     if state is None:
         return ask(project, name)
-    kept = project.state / "registry" / f"{name}.json"
+    cache_file = project.state / "registry" / f"{name}.json"
     adapter = TypeAdapter(tuple[str, Model])  # the state of the file before it was asked
     with suppress(FileNotFoundError, ValueError):
-        then, model = adapter.validate_json(kept.read_bytes())
-        if then == state and model.name == name:
+        cached_state, model = adapter.validate_json(cache_file.read_bytes())
+        if cached_state == state and model.name == name:
             return model
     model = ask(project, name)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with atomic.replacing(kept) as aside:
+    cache_file.parent.mkdir(parents=True, exist_ok=True)
+    with atomic.replacing(cache_file) as aside:
         aside.write_bytes(adapter.dump_json((state, model)))
     return model
 
 
 def state_of(file: Path) -> str | None:
-    """What is another after each change of an SQLite file.
+    """A text that differs after each change of an SQLite file.
 
     None if the file's header does not count each of them, because it is written to a log first, or
     if it is no such file.
@@ -89,9 +89,9 @@ def state_of(file: Path) -> str | None:
         header = database.read(HEADER)
     if header[VERSIONS] != WRITES_IN_PLACE:
         return None
-    known = file.stat()
+    status = file.stat()
     count = int.from_bytes(header[-4:])
-    return f"{file.absolute()} {known.st_ino} {known.st_size} {known.st_mtime_ns} {count}"
+    return f"{file.absolute()} {status.st_ino} {status.st_size} {status.st_mtime_ns} {count}"
 
 
 def names(project: Project) -> list[str]:
@@ -99,13 +99,13 @@ def names(project: Project) -> list[str]:
     file = tracking.database_of(project)
     if file and not file.exists():
         return []
-    client, found, token = tracking.client(project), [], None
+    client, model_names, token = tracking.client(project), [], None
     while True:
         page = client.search_registered_models(page_token=token)
-        found += [model.name for model in page]
+        model_names += [model.name for model in page]
         token = page.token
         if not token:
-            return found
+            return model_names
 
 
 def ask(project: Project, name: str) -> Model:
@@ -126,10 +126,14 @@ def ask(project: Project, name: str) -> Model:
         aliases={alias: int(number) for alias, number in model.aliases.items()},
         tags=model.tags,
         versions={
-            int(each.version): Version(
-                name, int(each.version), each.run_id or "", each.creation_timestamp, each.tags
+            int(version.version): Version(
+                name,
+                int(version.version),
+                version.run_id or "",
+                version.creation_timestamp,
+                version.tags,
             )
-            for each in listed
+            for version in listed
         },
         ledger=run.data.params if run else {},
     )
@@ -150,10 +154,10 @@ def find_or_create(client: "MlflowClient", project: Project, name: str) -> str:
     if model and LEDGER_RUN in model.tags:
         return str(model.tags[LEDGER_RUN])
     experiment = tracking.experiment(client, project, name)
-    left = client.search_runs([experiment], f"tags.`{MODEL}` = '{name}'")
-    empty = [run for run in left if not run.data.params]  # of a process that was killed here
-    made = empty[0] if empty else client.create_run(experiment, None, {MODEL: name}, "ledger")
-    run = str(made.info.run_id)
+    existing = client.search_runs([experiment], f"tags.`{MODEL}` = '{name}'")
+    empty = [run for run in existing if not run.data.params]  # of a process that was killed here
+    ledger_run = empty[0] if empty else client.create_run(experiment, None, {MODEL: name}, "ledger")
+    run = str(ledger_run.info.run_id)
     client.update_run(run, "FINISHED")  # else it would seem to go on
     if model:  # made by a person
         client.set_registered_model_tag(name, LEDGER_RUN, run)

@@ -1,4 +1,4 @@
-"""Whether a run may build on the ledger of a model, and carry out what it finds there.
+"""Decides whether a run may trust the ledger of a model, add to it and carry out its entries.
 
 The chain of the entries has to be whole. The head, the number and the digest of the last entry, is
 a file of the project, `ledger/vit.json`, which is meant for git: a ledger that lacks that entry was
@@ -35,7 +35,7 @@ class Head:
 
     Attributes:
         ledger: The id of the ledger's MLflow run.
-        number: Of the entry.
+        number: The number of the entry.
         digest: SHA-256 (hex) of the entry.
     """
 
@@ -46,10 +46,10 @@ class Head:
 
 @dataclass(frozen=True)
 class Standing:
-    """A ledger, and what is to be thought of it.
+    """A ledger, and whether it can be trusted.
 
     Attributes:
-        ledger: As it was read.
+        ledger: The ledger, as it was read.
         aliases: The number of a version, by alias, at the same moment.
         faults: What was done to the ledger: its chain is broken, or its head is another one.
         unsigned: The first entry at its end that no allowed signer stands for; None if there is
@@ -73,7 +73,7 @@ class Standing:
 
     @property
     def forged(self) -> str:
-        """What is said of the entry that is not signed, and what a person can do."""
+        """The message about the entry that is not signed, with what a person can do."""
         entry = self.unsigned
         assert entry
         return (
@@ -87,19 +87,19 @@ def look(project: Project, name: str) -> Standing:
     """Reads the ledger of a model, and judges it.
 
     Raises:
-        ValueError: It, or the file with its head, was changed so that it cannot be read.
+        ValueError: The ledger, or the file with its head, was changed so that it cannot be read.
     """
     head = read_head(project, name)  # before the ledger, which may become longer meanwhile
     model = snapshot.read(project, name)
-    written = ledger.read(model)
-    faults = [*written.broken_chain()]
-    if fault := _fault_of_head(project, head, written):
+    model_ledger = ledger.read(model)
+    faults = [*model_ledger.broken_chain()]
+    if fault := _fault_of_head(project, head, model_ledger):
         faults.append(fault)
-    unsigned = _unsigned(project, head, written)
-    return Standing(written, dict(model.aliases), tuple(faults), unsigned)
+    unsigned = _unsigned(project, head, model_ledger)
+    return Standing(model_ledger, dict(model.aliases), tuple(faults), unsigned)
 
 
-def _unsigned(project: Project, head: Head | None, written: Ledger) -> Entry | None:
+def _unsigned(project: Project, head: Head | None, model_ledger: Ledger) -> Entry | None:
     """The first entry at the end of a ledger that no allowed signer stands for.
 
     Each entry has the digest of the one before it. So a signature stands for all entries up to its
@@ -107,13 +107,13 @@ def _unsigned(project: Project, head: Head | None, written: Ledger) -> Entry | N
     """
     if not (project.root / SIGNERS).is_file():
         return None
-    known = head.number if head and head.ledger == written.run else 0
+    vouched = head.number if head and head.ledger == model_ledger.run else 0
     unsigned = None
-    for entry in reversed(written.entries):
-        if entry.number <= known:
+    for entry in reversed(model_ledger.entries):
+        if entry.number <= vouched:
             break
-        value = written.values[ledger.key_of(entry.number)]
-        text = signed_text(written.name, entry.number, value)
+        value = model_ledger.values[ledger.key_of(entry.number)]
+        text = signed_text(model_ledger.name, entry.number, value)
         if entry.signature and is_valid(project, text, entry.signature, entry.time):
             break
         unsigned = entry
@@ -143,20 +143,20 @@ def names(project: Project) -> list[str]:
     return sorted(path.stem for path in (project.root / LEDGERS).glob("*.json"))
 
 
-def advance(project: Project, written: Ledger) -> None:
+def advance(project: Project, model_ledger: Ledger) -> None:
     """Writes the head of a ledger, unless the project has it, or that of another ledger."""
-    if not written.entries or written.run is None:
+    if not model_ledger.entries or model_ledger.run is None:
         return
-    last, before = written.entries[-1], read_head(project, written.name)
-    if before and (before.ledger != written.run or before.number >= last.number):
+    last_entry, old_head = model_ledger.entries[-1], read_head(project, model_ledger.name)
+    if old_head and (old_head.ledger != model_ledger.run or old_head.number >= last_entry.number):
         return
-    path = _head_file(project, written.name)
+    path = _head_file(project, model_ledger.name)
     path.parent.mkdir(exist_ok=True)
-    head = Head(written.run, last.number, last.digest)
+    head = Head(model_ledger.run, last_entry.number, last_entry.digest)
     atomic.write_text(path, json.dumps(asdict(head), indent=1) + "\n")
 
 
-def _fault_of_head(project: Project, head: Head | None, written: Ledger) -> str | None:
+def _fault_of_head(project: Project, head: Head | None, model_ledger: Ledger) -> str | None:
     """How a ledger disagrees with its head; None if it does not.
 
     A clone may use an MLflow of its own beside the one that the head is of: one whose ledger it has
@@ -164,16 +164,16 @@ def _fault_of_head(project: Project, head: Head | None, written: Ledger) -> str 
     """
     if head is None:
         return None
-    file = project.relative(_head_file(project, written.name))
-    if head.ledger == written.run:
-        digests = {entry.number: entry.digest for entry in written.entries}
+    file = project.relative(_head_file(project, model_ledger.name))
+    if head.ledger == model_ledger.run:
+        digests = {entry.number: entry.digest for entry in model_ledger.entries}
         if digests.get(head.number) == head.digest:
             return None
         return f"entry {head.number}, which {file} names, was cut off or rewritten"
-    note = _note(project, written.name)
+    note = _note(project, model_ledger.name)
     noted = note.read_text(encoding="utf-8") if note.exists() else None
-    is_fresh = noted is None and not written.entries and project.has_own_mlflow
-    if is_fresh or (noted and noted == written.run):
+    is_fresh = noted is None and not model_ledger.entries and project.has_own_mlflow
+    if is_fresh or (noted and noted == model_ledger.run):
         return None
     return (
         f"{file} names another one (MLflow run {head.ledger}, {head.number} entries) than this "
@@ -196,25 +196,25 @@ def _note(project: Project, name: str) -> Path:
     return project.state / LEDGERS / f"{name}.txt"
 
 
-def value_of(project: Project, decision: Decision, written: Ledger) -> str:
+def value_of(project: Project, decision: Decision, model_ledger: Ledger) -> str:
     """The next entry of a ledger, as it is written.
 
     Raises:
-        ValueError: It is too long; or it cannot be signed, and has to be.
+        ValueError: The entry is too long; or it has to be signed, and cannot be.
     """
     fields = asdict(replace(decision, document=None)) | {
         "document": ledger.digest_of_document(decision.document),
-        "before": written.head,
+        "before": model_ledger.head,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "who": decision.who or ledger.who(),
     }
-    text = signed_text(written.name, written.next, compact(fields))
+    text = signed_text(model_ledger.name, model_ledger.next, compact(fields))
     if signature := sign(project, text, fields["time"]):
         fields["signature"] = signature
     value = compact(fields)
     if len(decision.reason or "") > LONGEST_REASON or len(value) > LENGTH:
         raise ValueError(
-            f"The decision on {written.name} is too long for its ledger: a reason may have "
+            f"The decision on {model_ledger.name} is too long for its ledger: a reason may have "
             f"{LONGEST_REASON} characters."
         )
     return value
@@ -225,7 +225,7 @@ def signed_text(name: str, number: int, value: str) -> str:
 
     Args:
         name: The name of the model.
-        number: Of the entry.
+        number: The number of the entry.
         value: The entry as it is written, with its signature or without.
     """
     fields = json.loads(value) | {"model": name, "number": number}
@@ -238,7 +238,7 @@ def sign(project: Project, text: str, time: str) -> str | None:
 
     Args:
         project: The clone.
-        text: The text.
+        text: The text to sign.
         time: ISO 8601, UTC; when the key has to be an allowed one.
 
     Returns:
@@ -256,10 +256,10 @@ def sign(project: Project, text: str, time: str) -> str | None:
                 "of an SSH key that it lists."
             )
         return None
-    done = _ssh_keygen("sign", "-q", "-n", NAMESPACE, "-f", key, text=text)
-    if done.returncode:
-        raise ValueError(f"{KEY}: {key} cannot sign the ledger: {done.stderr.strip()}")
-    signature = "".join(done.stdout.split("\n")[1:]).partition("-")[0]
+    process = _ssh_keygen("sign", "-q", "-n", NAMESPACE, "-f", key, text=text)
+    if process.returncode:
+        raise ValueError(f"{KEY}: {key} cannot sign the ledger: {process.stderr.strip()}")
+    signature = "".join(process.stdout.split("\n")[1:]).partition("-")[0]
     if is_demanded and not is_valid(project, text, signature, time):
         raise ValueError(f"{KEY}: {key} is no key of an allowed signer; {SIGNERS} lists them.")
     return signature
@@ -269,7 +269,7 @@ def check_signing(project: Project) -> None:
     """Checks that a run can sign, before it has worked for hours.
 
     Raises:
-        ValueError: As `sign` does.
+        ValueError: The run cannot sign, as `sign` says.
     """
     sign(project, "", datetime.now(UTC).isoformat(timespec="seconds"))
 
@@ -279,8 +279,8 @@ def is_valid(project: Project, text: str, signature: str, time: str) -> bool:
 
     Args:
         project: The clone.
-        text: The text.
-        signature: As `sign` gives it.
+        text: The signed text.
+        signature: The signature (base64), as `sign` gives it.
         time: ISO 8601, UTC; when the key had to be an allowed one.
 
     Raises:
@@ -291,11 +291,12 @@ def is_valid(project: Project, text: str, signature: str, time: str) -> bool:
         file = Path(folder, "signature")
         file.write_text("\n".join([BEGIN, *lines, END, ""]), encoding="utf-8")
         when = f"-Overify-time={datetime.fromisoformat(time):%Y%m%d%H%M%S}"
-        given = ("-s", str(file), "-f", str(project.root / SIGNERS), when)
-        found = _ssh_keygen("find-principals", *given)
-        return found.returncode == 0 and any(
-            _ssh_keygen("verify", *given, "-n", NAMESPACE, "-I", name, text=text).returncode == 0
-            for name in found.stdout.splitlines()
+        arguments = ("-s", str(file), "-f", str(project.root / SIGNERS), when)
+        principals = _ssh_keygen("find-principals", *arguments)
+        return principals.returncode == 0 and any(
+            _ssh_keygen("verify", *arguments, "-n", NAMESPACE, "-I", name, text=text).returncode
+            == 0
+            for name in principals.stdout.splitlines()
         )
 
 

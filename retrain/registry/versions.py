@@ -73,8 +73,8 @@ class Latency:
     Attributes:
         p50: Milliseconds; half of the calls took no longer (nearest rank).
         p95: Milliseconds; 95 % of the calls took no longer (nearest rank).
-        calls: How many there were, of one image each.
-        threads: That PyTorch calculated with.
+        calls: The number of calls, of one image each.
+        threads: The number of threads that PyTorch calculated with.
         device: `cpu`, or the name of the GPU.
     """
 
@@ -102,12 +102,12 @@ class ModelVersion(Candidate):
     """A model in the registry.
 
     Attributes:
-        version: Its number, from 1.
+        version: The number of the version, from 1.
         aliases: `champion`, if it is that, and aliases that people have added.
         verdict: The last verdict of the gate on it; None before the first.
         created: When it was registered (ISO 8601, UTC).
         broken: Why it cannot be served; None if nothing is known against it.
-        latency: Of the last check before a promotion; None before the first.
+        latency: How fast it was in the last check before a promotion; None before the first.
     """
 
     version: int
@@ -119,7 +119,7 @@ class ModelVersion(Candidate):
 
     @property
     def title(self) -> str:
-        """Its name and number, for a sentence."""
+        """The name and number of the version, for a sentence."""
         return f"{self.name} version {self.version}"
 
     def public(self) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class ModelVersion(Candidate):
         return asdict(self)
 
     def identity(self) -> dict[str, Any]:
-        """Its name, number and package, for a document about what it was used for."""
+        """The version's name, number and package, for a document about what it was used for."""
         return {"name": self.name, "version": self.version, "package": self.package_digest}
 
 
@@ -146,13 +146,13 @@ def champion(project: Project, name: str) -> ModelVersion | None:
     """The version in production; None when there is none.
 
     Raises:
-        ValueError: It was not registered by this project.
+        ValueError: The version was not registered by this project.
     """
     return _of_alias(project, name, CHAMPION)
 
 
 def reference(project: Project, name: str) -> ModelVersion | None:
-    """The best version so far; None when there is none. What it raises, `champion` does, too."""
+    """The best version so far; None when there is none. It raises the errors of `champion`."""
     return _of_alias(project, name, REFERENCE)
 
 
@@ -162,36 +162,36 @@ def _of_alias(project: Project, name: str, alias: str) -> ModelVersion | None:
 
 
 def parse_reference(text: str) -> tuple[str, str]:
-    """Parses what names a version: `vit@champion`, `vit@7`, or `vit`, which is its champion.
+    """Parses the name of a version: `vit@champion`, `vit@7`, or `vit`, which is its champion.
 
     Returns:
         The name of the model, and the alias or the number, as `find` takes them.
 
     Raises:
-        UsageError: It is written otherwise.
+        UsageError: The text is written in another way.
     """
-    name, at, wanted = text.partition("@")
-    if not name or (at and not wanted):
+    name, at, selector = text.partition("@")
+    if not name or (at and not selector):
         raise UsageError(f"{text!r} names no version. Write NAME, NAME@ALIAS or NAME@NUMBER.")
-    return name, wanted or CHAMPION
+    return name, selector or CHAMPION
 
 
-def find(project: Project, name: str, wanted: str) -> ModelVersion:
+def find(project: Project, name: str, selector: str) -> ModelVersion:
     """The version with a number or an alias.
 
     Raises:
         UsageError: There is none; the message says which there are.
     """
     model = snapshot.read(project, name)
-    number = model.aliases.get(wanted, int(wanted) if wanted.isdecimal() else 0)
+    number = model.aliases.get(selector, int(selector) if selector.isdecimal() else 0)
     if number in model.versions:
         return _read(model.versions[number], model)
     if not model.versions:
         raise UsageError(f"{name} has no registered model yet: retrain train {name}")
-    known = [str(each) for each in sorted(model.versions)] + sorted(model.aliases)
-    lacks = "champion" if wanted == CHAMPION else f"version {wanted!r}"
-    why = f" See: retrain status {name}" if wanted == CHAMPION else ""
-    raise UsageError(f"{name} has no {lacks}. There are: {', '.join(known)}.{why}")
+    selectors = [str(version) for version in sorted(model.versions)] + sorted(model.aliases)
+    lacks = "champion" if selector == CHAMPION else f"version {selector!r}"
+    why = f" See: retrain status {name}" if selector == CHAMPION else ""
+    raise UsageError(f"{name} has no {lacks}. There are: {', '.join(selectors)}.{why}")
 
 
 def find_version(project: Project, name: str, package_digest: str) -> ModelVersion | None:
@@ -217,7 +217,7 @@ def get(project: Project, name: str, number: int) -> ModelVersion | None:
     """A version by its number; None when there is none.
 
     Raises:
-        ValueError: It was not registered by this project.
+        ValueError: The version was not registered by this project.
     """
     model = snapshot.read(project, name)
     return _read(model.versions[number], model) if number in model.versions else None
@@ -261,9 +261,9 @@ def register(project: Project, candidate: Candidate, package: Path) -> ModelVers
         run_id=candidate.run_id,
         tags=tags,
     )
-    made = get(project, candidate.name, int(created.version))
-    assert made is not None
-    return made
+    registered = get(project, candidate.name, int(created.version))
+    assert registered is not None
+    return registered
 
 
 def mark_broken(project: Project, version: ModelVersion, why: str) -> None:
@@ -287,15 +287,15 @@ def _read(version: snapshot.Version, model: snapshot.Model) -> ModelVersion:
             f"by Retrain. Give the alias {CHAMPION!r} to one that was."
         )
     tags = {
-        each.name: version.tags[f"retrain.{each.name}"]
-        for each in fields(ModelVersion)
-        if f"retrain.{each.name}" in version.tags
+        attribute.name: version.tags[f"retrain.{attribute.name}"]
+        for attribute in fields(ModelVersion)
+        if f"retrain.{attribute.name}" in version.tags
     }
     values: dict[str, Any] = tags | {name: json.loads(tags[name]) for name in JSON & tags.keys()}
     if "latency" in values:
         values["latency"] = Latency(**values["latency"])
     created = datetime.fromtimestamp(version.creation_timestamp / 1000, UTC)
-    own = {
+    details = {
         "name": version.name,
         "version": version.version,
         "run_id": version.run_id,
@@ -304,4 +304,4 @@ def _read(version: snapshot.Version, model: snapshot.Model) -> ModelVersion:
         ),
         "created": created.isoformat(timespec="seconds"),
     }
-    return ModelVersion(**values | own)
+    return ModelVersion(**values | details)

@@ -84,11 +84,11 @@ def on_screen(log: Path, *, to_stderr: bool) -> Iterator[None]:
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
-    kept = {fd: os.dup(fd) for fd in (1, 2)}
+    saved = {fd: os.dup(fd) for fd in (1, 2)}
     screen = streams.open_output(os.dup(2 if to_stderr else 1))
     opened = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-    with streams.leading_to_a_log(opened, *kept), streams.open_output(opened) as file:
-        for fd in kept:
+    with streams.leading_to_a_log(opened, *saved), streams.open_output(opened) as file:
+        for fd in saved:
             os.dup2(file.fileno(), fd)
         handler = logging.StreamHandler(file)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -101,7 +101,7 @@ def on_screen(log: Path, *, to_stderr: bool) -> Iterator[None]:
             logging.getLogger().removeHandler(handler)
             sys.stdout.flush()
             sys.stderr.flush()
-            for fd, original in kept.items():
+            for fd, original in saved.items():
                 os.dup2(original, fd)
                 os.close(original)
             screen.close()
@@ -109,7 +109,7 @@ def on_screen(log: Path, *, to_stderr: bool) -> Iterator[None]:
 
 @contextmanager
 def shown_on(stream: TextIO) -> Iterator[None]:
-    """Prints what is said to a stream, such as standard output."""
+    """Prints all lines of this module to a stream, such as standard output."""
     _screen.console = Console(file=stream, width=None if stream.isatty() else WIDTH)
     try:
         yield
@@ -135,11 +135,11 @@ def ended(step: str, cached: bool, why: str, seconds: float) -> None:
 def telling_meanwhile(tell: Callable[..., None], *arguments: Any) -> Iterator[None]:
     """Runs a function in a thread beside the block, in the context of the run.
 
-    In that context, Prefect assigns what is said to the run.
+    In that context, Prefect assigns the lines to the run.
 
     Args:
-        tell: Returns when the `Event` is set that it gets as its last argument.
-        arguments: Its other arguments.
+        tell: The function. It returns when the `Event` is set that is its last argument.
+        arguments: The other arguments of the function.
     """
     over = Event()
     thread = Thread(target=copy_context().run, args=(tell, *arguments, over), daemon=True)
@@ -202,13 +202,13 @@ def unit_progress(step: str, units: int) -> Iterator[Callable[[int], None]]:
     Yields:
         A function to call when a unit is done, with the number of its images.
     """
-    began, done, images = monotonic(), 0, 0
+    began, units_done, images = monotonic(), 0, 0
 
-    def show(more: int) -> None:
-        nonlocal done, images
-        done, images = done + 1, images + more
+    def show(unit_images: int) -> None:
+        nonlocal units_done, images
+        units_done, images = units_done + 1, images + unit_images
         rate = images / max(monotonic() - began, 1e-3)
-        update(done / units, f"{done}/{units} units  {rate:,.0f} images/s")
+        update(units_done / units, f"{units_done}/{units} units  {rate:,.0f} images/s")
 
     with progress(step) as update:
         yield show

@@ -1,4 +1,4 @@
-"""Ends the runs in Prefect and MLflow whose process was killed; there they would go on for ever.
+"""Ends the runs in Prefect and MLflow whose process was killed; they would go on there for ever.
 
 A run holds its artifacts in the store from its start to its end, under a lock that the system
 releases when the process ends in any way. So nothing has to be known about processes, hosts and
@@ -40,7 +40,7 @@ def _is_released(store: Store, key: str) -> bool:
     """Whether a step with a key was run in this clone and is not run now."""
     from filelock import Timeout
 
-    steps = [step for step, other in store.locks() if other == key]
+    steps = [step for step, locked_key in store.locks() if locked_key == key]
     with suppress(Timeout), ExitStack() as stack:
         for step in steps:
             stack.enter_context(store.lock(step, key, wait=False))
@@ -52,8 +52,8 @@ def mark_crashed(message: str, *, runs: Collection[str] = (), pool: str | None =
     """Marks flow runs that go on according to Prefect, and their tasks, as crashed.
 
     Args:
-        message: Of their state.
-        runs: Their ids.
+        message: The message of the state `Crashed`.
+        runs: The ids of the flow runs.
         pool: The name of a work pool instead, for all of its runs.
     """
     from prefect.client.orchestration import get_client
@@ -62,9 +62,11 @@ def mark_crashed(message: str, *, runs: Collection[str] = (), pool: str | None =
 
     live: dict[str, Any] = {"state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}}
     its_pool = WorkPoolFilter.model_validate({"name": {"any_": [pool]}}) if pool else None
-    wanted = FlowRunFilter.model_validate(live if pool else live | {"id": {"any_": sorted(runs)}})
+    run_filter = FlowRunFilter.model_validate(
+        live if pool else live | {"id": {"any_": sorted(runs)}}
+    )
     with get_client(sync_client=True) as client:
-        for run in client.read_flow_runs(flow_run_filter=wanted, work_pool_filter=its_pool):
+        for run in client.read_flow_runs(flow_run_filter=run_filter, work_pool_filter=its_pool):
             its_tasks = FlowRunFilter.model_validate({"id": {"any_": [run.id]}})
             for task in client.read_task_runs(flow_run_filter=its_tasks):
                 if task.state and not task.state.is_final():

@@ -37,10 +37,10 @@ class StepEndedError(Exception):
 
 @dataclass
 class OneStep(Run):
-    """Runs the steps up to one, without Prefect.
+    """Runs the steps of a flow up to a given one, without Prefect.
 
     Attributes:
-        last: The name of that step.
+        last: The name of the last step to run.
     """
 
     last: str = ""
@@ -49,7 +49,7 @@ class OneStep(Run):
         """Runs a step, or takes its output from the store.
 
         Raises:
-            StepEndedError: It was the last one.
+            StepEndedError: The step was the last one to run.
             ValueError: From the step.
         """
         artifact = super().__call__(step, *inputs, workload=workload)
@@ -75,7 +75,7 @@ def run_one(flow: StepsFlow, step: Step, workload: Workload, project: Project) -
 
     Args:
         flow: The flow.
-        step: One of its steps.
+        step: The step of the flow to run.
         workload: The workload of the run.
         project: The clone.
 
@@ -83,7 +83,7 @@ def run_one(flow: StepsFlow, step: Step, workload: Workload, project: Project) -
         The record of the step, as its `record.json` has it.
 
     Raises:
-        ValueError: As the steps do.
+        ValueError: From a step.
     """
     if not step.needed(workload):
         return _write(project, workload, {"step": step.name})
@@ -92,21 +92,23 @@ def run_one(flow: StepsFlow, step: Step, workload: Workload, project: Project) -
     with state.store.holding(state.context.run), suppress(StepEndedError):
         OneStep(state, last=step.name).follow(flow.fn, state.version)
     roots.add(project, [(outcome.step, outcome.key) for outcome in state.outcomes])
-    made = state.artifacts[step.name]
+    artifact = state.artifacts[step.name]
     version = asdict(state.version)
     del version["warning"]  # which is no reason to run the later stages
     record = {
         "step": step.name,
-        "key": made.key,
-        "digest": made.digest,
-        "facts": dict(made.facts),
+        "key": artifact.key,
+        "digest": artifact.digest,
+        "facts": dict(artifact.facts),
         "version": version,
     }
-    _write(project, workload, record, made.folder if step.cached else None)
+    _write(project, workload, record, artifact.folder if step.cached else None)
     if step is flow.steps[-1]:
         document = flow.tells.document(state)
-        how = {"how": f"dvc exp apply {experiment} && dvc repro promotes it"} if experiment else {}
-        flow.tells.show(document | how | {"took": document["seconds"]})
+        next_step = (
+            {"how": f"dvc exp apply {experiment} && dvc repro promotes it"} if experiment else {}
+        )
+        flow.tells.show(document | next_step | {"took": document["seconds"]})
     return record
 
 

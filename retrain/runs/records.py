@@ -105,10 +105,10 @@ def check_name(project: Project, name: str) -> None:
     Raises:
         UsageError: With the closest name.
     """
-    known = names(project)
-    if name not in known:
+    known_names = names(project)
+    if name not in known_names:
         raise UsageError(
-            f"No workload {name!r} in params.yaml or run here.{did_you_mean(name, known)}"
+            f"No workload {name!r} in params.yaml or run here.{did_you_mean(name, known_names)}"
         )
 
 
@@ -120,8 +120,8 @@ def last_run(project: Project, workload: str, flow: str | None = None) -> Docume
         workload: The name of the workload.
         flow: The name of the flow; the last run of any flow if None.
     """
-    found = _runs(project).glob(f"{flow or '*'}/{workload}/{LATEST}")
-    documents: list[Document] = [json.loads(path.read_text(encoding="utf-8")) for path in found]
+    paths = _runs(project).glob(f"{flow or '*'}/{workload}/{LATEST}")
+    documents: list[Document] = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
     return max(documents, key=lambda document: str(document["time"]), default=None)
 
 
@@ -143,10 +143,10 @@ class FlowRun:
 
     Attributes:
         project: The clone.
-        store: What it reads, and where it keeps what it needs meanwhile.
+        store: The store that it reads, and where it keeps temporary files.
         id: The id of the Prefect flow run, which holds artifacts.
         flow: The name of the flow.
-        began: When, in seconds of the monotonic clock.
+        began: When the run began, in seconds of the monotonic clock.
     """
 
     project: Project
@@ -156,7 +156,7 @@ class FlowRun:
     began: float = field(default_factory=monotonic)
 
     def document(self, **results: Any) -> Document:
-        """The run's document, as `--json` prints it: what all have, and the results."""
+        """The run's document, as `--json` prints it: the part of all runs, and the results."""
         return {
             "flow": self.flow,
             "run": self.id,
@@ -199,7 +199,7 @@ def publish_table(
     Args:
         name: What it is about: the workload or the model.
         kind: What it holds, in a word.
-        rows: Of each row, the values by column.
+        rows: The values of each row, by column.
         description: A sentence above it, in Markdown.
     """
     from prefect.artifacts import create_table_artifact

@@ -52,21 +52,21 @@ class Run(StateRunner):
         """Runs a step, or takes its output from the store.
 
         Args:
-            step: Which step.
+            step: The step to run.
             *inputs: The outputs of the steps in its `inputs`, in that order.
-            workload: With other parameters than the run's.
+            workload: A workload with other parameters than the run's; None for the run's own.
 
         Raises:
-            StepTimeoutError: It did not end within its limit.
+            StepTimeoutError: The step did not end within its limit.
             ValueError: From the step.
         """
         parameters = workload or self.workload
         planned = plan(step, parameters, inputs)
-        if step.cached and (done := self.state.added(planned)):
-            return done
+        if step.cached and (earlier := self.state.added(planned)):
+            return earlier
         reason = self._reason_to_run(step, planned)
         if reason:
-            step.ahead()
+            step.prepare()
         began = monotonic()
         with console.progress(step.name):
             artifact, cached = self._result(step, planned, parameters, inputs, self.state.context)
@@ -95,8 +95,8 @@ class Run(StateRunner):
             The output, and whether the store had it.
 
         Raises:
-            PrunedError: It was ended early.
-            StepTimeoutError: It did not end within its limit.
+            PrunedError: The trial was ended early.
+            StepTimeoutError: The step did not end within its limit.
             ValueError: From the step.
         """
         context = replace(self.state.context, trial=trial)
@@ -106,7 +106,7 @@ class Run(StateRunner):
     def _start_again(self, error: DamagedArtifactError) -> None:
         console.say(str(error))
         self._damaged[error.step, error.key] = error.damage
-        self._ran |= {(each.step, each.key): each for each in self.state.outcomes}
+        self._ran |= {(outcome.step, outcome.key): outcome for outcome in self.state.outcomes}
         self.state.outcomes.clear()
         self.state.artifacts.clear()
 
@@ -128,10 +128,10 @@ class Run(StateRunner):
                 return get_or_run(store, *call, refresh=refresh)
             return run_uncached(*call), False
 
-        with ExitStack() as held:
+        with ExitStack() as locks:
             if step.cached:
-                # Before the task, whose time is limited.
-                held.enter_context(store.lock(*name))
+                # The lock is taken before the task begins, because the time of the task is limited.
+                locks.enter_context(store.lock(*name))
                 if refresh:
                     store.forget(*name)
             artifact, cached = self._run(step, work, workload, context)

@@ -47,14 +47,14 @@ class Outcome:
 
     @classmethod
     def of(
-        cls, name: str, now: Plan, artifact: Artifact, *, ran: str | None, seconds: float
+        cls, name: str, planned: Plan, artifact: Artifact, *, ran: str | None, seconds: float
     ) -> "Outcome":
         """Describes the outcome of a step.
 
         Args:
             name: The step's name in the run's document.
-            now: Its plan.
-            artifact: Its output.
+            planned: The plan of the step.
+            artifact: The output of the step.
             ran: Why it ran; None if its output was in the store.
             seconds: How long the run waited for it.
         """
@@ -64,8 +64,8 @@ class Outcome:
             cached=ran is None,
             why=ran or f"from run {provenance['run'][:8]} of {provenance['time']}",
             seconds=round(seconds, 3),
-            key=now.key,
-            definition=now.definition,
+            key=planned.key,
+            definition=planned.definition,
             digest=artifact.digest,
             path=str(artifact.folder) if artifact.folder.name else None,
         )
@@ -100,35 +100,35 @@ class RunState:
 
     def add(self, outcome: Outcome, artifact: Artifact) -> None:
         """Adds a step that has ended, in place of the same step with other inputs."""
-        self.outcomes[:] = [each for each in self.outcomes if each.step != outcome.step]
+        self.outcomes[:] = [earlier for earlier in self.outcomes if earlier.step != outcome.step]
         self.outcomes.append(outcome)
         self.artifacts[outcome.step] = artifact
 
-    def added(self, now: Plan) -> Artifact | None:
+    def added(self, planned: Plan) -> Artifact | None:
         """The output of a plan, if its step has ended in this run."""
-        artifact = self.artifacts.get(now.step)
-        return artifact if artifact and artifact.key == now.key else None
+        artifact = self.artifacts.get(planned.step)
+        return artifact if artifact and artifact.key == planned.key else None
 
-    def reason_to_run(self, now: Plan) -> str | None:
+    def reason_to_run(self, planned: Plan) -> str | None:
         """Why a cached step has to run; None when the store has its output."""
-        damage = self.store.damage(now.step, now.key)
+        damage = self.store.damage(planned.step, planned.key)
         if damage is None:
             return None
         try:
-            last = Plan(**json.loads(self.last_plan(now.step).read_text(encoding="utf-8")))
+            last_plan = Plan(**json.loads(self.last_plan(planned.step).read_text(encoding="utf-8")))
         except (FileNotFoundError, ValueError, TypeError):
             return "first run"
-        return difference(last, now) or damage
+        return difference(last_plan, planned) or damage
 
     def last_plan(self, step: str) -> Path:
         """The file with the plan of the workload's last run of a step."""
         return self.store.last_plan(self.workload.name, step)
 
-    def remember(self, now: Plan) -> None:
+    def remember(self, planned: Plan) -> None:
         """Writes the plan of a step that has ended, for the reason of the next run."""
-        memory = self.last_plan(now.step)
+        memory = self.last_plan(planned.step)
         memory.parent.mkdir(parents=True, exist_ok=True)
-        write_json(memory, asdict(now))
+        write_json(memory, asdict(planned))
 
 
 @dataclass
@@ -188,37 +188,37 @@ class DryRun(StateRunner):
         """Takes a step's output from the store.
 
         Args:
-            step: Which step.
+            step: The step to run.
             *inputs: The outputs of the steps in its `inputs`, in that order.
-            workload: With other parameters than the run's.
+            workload: A workload with other parameters than the run's; None for the run's own.
 
         Raises:
             StepHasToRunError: The output is missing or damaged; or the step is not cached, and
                 it would change something.
         """
         began = monotonic()
-        now = plan(step, workload or self.workload, inputs)
-        if step.cached and (done := self.state.added(now)):
-            return done
+        planned = plan(step, workload or self.workload, inputs)
+        if step.cached and (earlier := self.state.added(planned)):
+            return earlier
         if step.cached:
-            found = self.state.store.find(step.name, now.key)
+            artifact = self.state.store.find(step.name, planned.key)
         else:
-            found = self._dry_run(step, now, inputs)
-        if found is None:
+            artifact = self._dry_run(step, planned, inputs)
+        if artifact is None:
             reason = (
-                self.state.reason_to_run(now) if step.cached else "it would change the registry"
+                self.state.reason_to_run(planned) if step.cached else "it would change the registry"
             )
             raise StepHasToRunError(step.name, reason)
         ran = None if step.cached else ASKED
-        outcome = Outcome.of(step.name, now, found, ran=ran, seconds=monotonic() - began)
-        self.state.add(outcome, found)
-        return found
+        outcome = Outcome.of(step.name, planned, artifact, ran=ran, seconds=monotonic() - began)
+        self.state.add(outcome, artifact)
+        return artifact
 
     def would_run(self, step: str, key: str) -> bool:
-        """Never: a dry run ends at the first step that would run."""
+        """Always False: a dry run ends at the first step that would run."""
         return False
 
-    def agrees_with(self, last: dict[str, Any]) -> bool:
+    def agrees_with(self, document: dict[str, Any]) -> bool:
         """Whether no step has to run, and the last run had the same steps and the same result.
 
         Steps that are not cached read the registry, which the last run may have changed: the
@@ -226,13 +226,13 @@ class DryRun(StateRunner):
         """
         if self.has_to_run:
             return False
-        before = {step["step"]: step for step in last["steps"]}
-        for now in self.state.outcomes:
-            was = before.get(now.step)
-            if was is None or was["definition"] != now.definition:
+        recorded = {step["step"]: step for step in document["steps"]}
+        for outcome in self.state.outcomes:
+            previous = recorded.get(outcome.step)
+            if previous is None or previous["definition"] != outcome.definition:
                 return False
-            is_last = now is self.state.outcomes[-1]
-            if (now.cached or is_last) and was["digest"] != now.digest:
+            is_last = outcome is self.state.outcomes[-1]
+            if (outcome.cached or is_last) and previous["digest"] != outcome.digest:
                 return False
         return True
 
@@ -248,24 +248,28 @@ class DryRun(StateRunner):
             nothing` (a step that asks the registry), `run`, or `depend` on what the first step that
             runs gives; and `why`.
         """
-        found = {} if refresh else {each.step: each for each in self.state.outcomes}
-        first = steps[0] if refresh else self.has_to_run
+        outcomes = {} if refresh else {outcome.step: outcome for outcome in self.state.outcomes}
+        first_step = steps[0] if refresh else self.has_to_run
         shown: list[dict[str, str | None]] = []
         for step in steps:
-            if step in found:
-                would = "come from the cache" if found[step].cached else "change nothing"
-                shown.append({"step": step, "would": would, "why": found[step].why})
-            elif step == first:
+            if step in outcomes:
+                would = "come from the cache" if outcomes[step].cached else "change nothing"
+                shown.append({"step": step, "would": would, "why": outcomes[step].why})
+            elif step == first_step:
                 why = REFRESHED if refresh else self.reason
                 shown.append({"step": step, "would": "run", "why": why})
-            elif first and steps.index(step) > steps.index(first):
-                shown.append({"step": step, "would": "depend", "why": f"on what {first} gives"})
+            elif first_step and steps.index(step) > steps.index(first_step):
+                shown.append(
+                    {"step": step, "would": "depend", "why": f"on what {first_step} gives"}
+                )
         return shown
 
-    def _dry_run(self, step: Step, now: Plan, inputs: tuple[Input, ...]) -> Artifact | None:
+    def _dry_run(self, step: Step, planned: Plan, inputs: tuple[Input, ...]) -> Artifact | None:
         """The output of a step that is not cached; None if the step would change something."""
-        workspace = Workspace(Path(), Path(), now.key, self.workload.name, self.project)
+        workspace = Workspace(Path(), Path(), planned.key, self.workload.name, self.project)
         facts = step.dry_run(self.workload, inputs, workspace)
         if facts is None:
             return None
-        return Artifact(step.name, now.key, digest_of({"facts": facts, "files": {}}), Path(), facts)
+        return Artifact(
+            step.name, planned.key, digest_of({"facts": facts, "files": {}}), Path(), facts
+        )

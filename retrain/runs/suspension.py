@@ -28,14 +28,16 @@ def ask(form: type[Form], key: str, text: str) -> Form:
 
     Args:
         form: The fields of the form.
-        key: Of the question, in this flow run.
+        key: The key of the question, in this flow run.
         text: The question (Markdown).
     """
     from prefect.flow_runs import suspend_flow_run
     from prefect.input import RunInput
 
-    asked = RunInput.subclass_from_base_model_type(form).with_initial_data(description=text)
-    answer = suspend_flow_run(wait_for_input=asked, key=key)
+    form_with_text = RunInput.subclass_from_base_model_type(form).with_initial_data(
+        description=text
+    )
+    answer = suspend_flow_run(wait_for_input=form_with_text, key=key)
     return form.model_validate(answer.model_dump())
 
 
@@ -47,13 +49,13 @@ def end(run: str, state: str, message: str) -> None:
     Args:
         run: The id of the flow run.
         state: The name of its final state; the type is `COMPLETED`.
-        message: Of that state.
+        message: The message of that state.
     """
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound
     from prefect.states import Completed
 
     with get_client(sync_client=True) as client, suppress(ObjectNotFound):
-        found = client.read_flow_run(UUID(run)).state
-        if found is not None and found.is_paused():
+        current = client.read_flow_run(UUID(run)).state
+        if current is not None and current.is_paused():
             client.set_flow_run_state(UUID(run), Completed(name=state, message=message))

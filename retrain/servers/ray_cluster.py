@@ -68,27 +68,28 @@ def is_remote() -> bool:
 def nodes(state: Path) -> tuple[Node, ...]:
     """The machines of the cluster of `RAY_ADDRESS` that may train.
 
-    They are asked once. A training asks anew if it finds others; see `forget_others`.
+    The machines are asked once. A training that finds other machines asks again; see
+    `forget_others`.
 
     Args:
         state: The project's folder for the files of runs, where the answer is kept.
 
     Returns:
-        None for a cluster that has still to grow.
+        The machines; none for a cluster that has still to grow.
 
     Raises:
-        ConnectionError: It does not answer within seconds.
+        ConnectionError: The cluster does not answer within seconds.
     """
     file, address = state / NODES, os.environ["RAY_ADDRESS"]
-    kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    if kept.get("address") != address:
+    cached = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    if cached.get("address") != address:
         connect()
-        kept = {"address": address, "nodes": _ask_nodes()}
+        cached = {"address": address, "nodes": _ask_nodes()}
         state.mkdir(exist_ok=True)
-        write_text(file, json.dumps(kept))
+        write_text(file, json.dumps(cached))
     return tuple(
-        Node(each["cores"], tuple(each["gpus"]), each["has_bf16"])
-        for each in kept["nodes"].values()
+        Node(node["cores"], tuple(node["gpus"]), node["has_bf16"])
+        for node in cached["nodes"].values()
     )
 
 
@@ -96,8 +97,8 @@ def forget_others(state: Path) -> None:
     """Lets the next run ask the machines of the cluster anew, if they are no longer the same."""
     file = state / NODES
     if file.exists():
-        kept = json.loads(file.read_text(encoding="utf-8"))
-        if kept["nodes"].keys() != {each["NodeID"] for each in training_nodes()}:
+        cached = json.loads(file.read_text(encoding="utf-8"))
+        if cached["nodes"].keys() != {node["NodeID"] for node in training_nodes()}:
             file.unlink(missing_ok=True)
 
 
@@ -106,9 +107,9 @@ def training_nodes() -> list[dict[str, Any]]:
     import ray
 
     return [
-        each
-        for each in ray.nodes()
-        if each["Alive"] and (each["Resources"].get("CPU") or each["Resources"].get("GPU"))
+        node
+        for node in ray.nodes()
+        if node["Alive"] and (node["Resources"].get("CPU") or node["Resources"].get("GPU"))
     ]
 
 
@@ -117,16 +118,18 @@ def _ask_nodes() -> dict[str, dict[str, Any]]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    there = {each["NodeID"]: int(each["Resources"].get("GPU", 0)) for each in training_nodes()}
+    gpus_by_node = {
+        node["NodeID"]: int(node["Resources"].get("GPU", 0)) for node in training_nodes()
+    }
     ask = ray.remote(num_cpus=0)(hardware.this_node)
-    asked = [
+    pending = [
         ask.options(scheduling_strategy=NodeAffinitySchedulingStrategy(name, soft=False)).remote()
-        for name in there
+        for name in gpus_by_node
     ]
     return {
         # Ray may have been given fewer GPUs than the machine has.
         name: asdict(answer) | {"gpus": answer.gpus[:gpus]}
-        for (name, gpus), answer in zip(there.items(), ray.get(asked), strict=True)
+        for (name, gpus), answer in zip(gpus_by_node.items(), ray.get(pending), strict=True)
     }
 
 
@@ -152,7 +155,7 @@ def check() -> None:
     """Checks that the cluster of `RAY_ADDRESS` answers, if one is named.
 
     Raises:
-        ConnectionError: It does not answer within seconds.
+        ConnectionError: The cluster does not answer within seconds.
     """
     address = os.environ.get("RAY_ADDRESS", "")
     if address not in ("", "auto", "local"):
@@ -196,7 +199,7 @@ def _connect_to_service() -> bool:
         project = find_project()
     except UsageError:
         return False
-    address, theirs = _shared(project)
+    address, environment = _shared(project)
     if not address:
         return False
     if not answers(address):
@@ -206,7 +209,7 @@ def _connect_to_service() -> bool:
     try:
         ray.init(
             address=address,
-            runtime_env=_passing_on(_changed(theirs)),
+            runtime_env=_passing_on(_changed(environment)),
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
@@ -234,20 +237,20 @@ def _shared(project: Project) -> tuple[str | None, dict[str, str]]:
     return None, {}
 
 
-def _changed(theirs: Mapping[str, str]) -> dict[str, str]:
+def _changed(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables of this process's environment that differ from those of another one."""
     return {
         name: value
         for name, value in os.environ.items()
-        if theirs.get(name) != value and not name.startswith(NOT_PASSED_ON)
+        if environment.get(name) != value and not name.startswith(NOT_PASSED_ON)
     }
 
 
 def _passing_on(variables: Mapping[str, str]) -> dict[str, Any]:
     """The `runtime_env` that sets variables in a run's workers; empty if there are none to set.
 
-    Not with Ray's `env_vars`, because Ray writes their values to its logs, passwords too. An empty
-    one reuses workers that run already.
+    Ray's own `env_vars` are not used, because Ray writes their values to its logs, passwords too.
+    An empty `runtime_env` reuses workers that run already.
     """
 
     def set_variables() -> None:

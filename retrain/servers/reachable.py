@@ -32,7 +32,7 @@ def check(name: str, address: str, probe: str = "") -> None:
         probe: A page of an HTTP server that needs little work, added to the address.
 
     Raises:
-        ConnectionError: It does not answer within seconds.
+        ConnectionError: The server does not answer within seconds.
         UsageError: The URL of a server that is no database has a login.
     """
     from http.client import HTTPException
@@ -93,9 +93,9 @@ def _ask(scheme: str, address: str, probe: str) -> None:
     """Asks a server for anything; a database without a server is not asked.
 
     Raises:
-        OSError: It does not answer within seconds, like the other two errors.
-        HTTPException: Of a server that does not speak HTTP.
-        ValueError: Of an address that is none.
+        OSError: The server does not answer within seconds.
+        HTTPException: The server does not speak HTTP.
+        ValueError: The address is not a valid one.
     """
     import ssl
     import urllib.error

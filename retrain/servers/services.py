@@ -61,8 +61,8 @@ class Service:
     """A server that `up` starts.
 
     Attributes:
-        name: Its name for supervisor, in messages, and of its log.
-        url: Its address: of its pages for a browser, or of Ray; None for the worker.
+        name: The name of the service for supervisor, in messages, and of its log.
+        url: The address of the service: of its pages for a browser, or of Ray; None for the worker.
         module: The module that is run, and its arguments.
         other_port: How a person chooses another port; empty if it is not given one.
         health: The path of a page that answers when it is ready, if it has one.
@@ -131,7 +131,7 @@ def running(project: Project) -> list[Service]:
     """The services that `up` started and that are alive, in the order of their start."""
     states = _states(project)
     alive = {name for name, info in states.items() if info["statename"] in ALIVE}
-    return [each for each in services_of(project) if each.name in alive] if alive else []
+    return [service for service in services_of(project) if service.name in alive] if alive else []
 
 
 def server_api(project: Project) -> str:
@@ -233,8 +233,8 @@ def _start_supervisor(project: Project, services: Sequence[Service], api: str) -
     """Starts supervisor, which starts nothing yet, if it does not run.
 
     Raises:
-        UsageError: It runs with another configuration.
-        ValueError: It does not start; with what it says of that.
+        UsageError: Supervisor runs with another configuration.
+        ValueError: Supervisor does not start; the message has its output.
     """
     file, text = project.state / CONFIGURATION, _configuration(project, services)
     if _states(project):
@@ -246,9 +246,9 @@ def _start_supervisor(project: Project, services: Sequence[Service], api: str) -
         return
     end_processes(f"{project.state}:")  # what a killed supervisor has left
     write_text(file, text)
-    done = _run(project, api, "supervisor.supervisord", "-c", str(file))
-    if done.returncode:
-        raise ValueError(f"supervisord did not start:\n{done.stdout}")
+    process = _run(project, api, "supervisor.supervisord", "-c", str(file))
+    if process.returncode:
+        raise ValueError(f"supervisord did not start:\n{process.stdout}")
 
 
 def _supervisor(project: Project) -> Any:
@@ -320,11 +320,11 @@ def _stop(project: Project) -> None:
 def _deploy(project: Project, api: str, file: Path) -> None:
     """Registers the deployments of a file, by its path below the project's folder."""
     command = ("prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file))
-    done = _run(project, api, *command)
+    process = _run(project, api, *command)
     # Prefect skips an invalid entry; the exit code is 0 if others are valid.
-    if done.returncode or "Skipping" in done.stdout:
-        last = "\n".join(done.stdout.splitlines()[-LOG_LINES:])
-        raise ValueError(f"The deployments of {file} were refused:\n{last}")
+    if process.returncode or "Skipping" in process.stdout:
+        last_lines = "\n".join(process.stdout.splitlines()[-LOG_LINES:])
+        raise ValueError(f"The deployments of {file} were refused:\n{last_lines}")
 
 
 def _run(project: Project, api: str, *module: str) -> "subprocess.CompletedProcess[str]":
@@ -334,11 +334,11 @@ def _run(project: Project, api: str, *module: str) -> "subprocess.CompletedProce
         # Six fewer processes: jobs are for the evaluation of language models.
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     }
-    own = {"PREFECT_API_URL": api, "PREFECT_CLI_COLORS": "false"}
+    variables = {"PREFECT_API_URL": api, "PREFECT_CLI_COLORS": "false"}
     return subprocess.run(
         [sys.executable, "-m", *module],
         cwd=project.root,
-        env=preset | os.environ | ray_cluster.token(project) | own,
+        env=preset | os.environ | ray_cluster.token(project) | variables,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

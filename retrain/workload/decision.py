@@ -114,7 +114,7 @@ class Gate(Section):
 
 
 class Drift(Section):
-    """When what comes in has drifted from the test split, for the flows `predict` and `drift`."""
+    """When new images have drifted from the test split, for the flows `predict` and `drift`."""
 
     threshold: float = Field(
         default=1.5,

@@ -40,7 +40,7 @@ MAX_ROWS, MAX_PROBABILITIES = 4096, 1 << 21
     libraries=("numpy", "pyarrow", "torch", "transformers"),
     reports_with=("tasks.compute.served", "tasks.evaluate.plots"),
     imports=("matplotlib.figure",),
-    ahead=start_ahead,  # for the champion, and for the check before a promotion
+    prepare=start_ahead,  # for the champion, and for the check before a promotion
 )
 def evaluate(
     evaluation: Evaluate, trained: Artifact, images: Artifact, workspace: Workspace

@@ -38,7 +38,10 @@ def test_a_flow_of_fewer_steps_takes_a_workload_with_time_limits_of_others():
     limited = workload(limits={"evaluate": 3})
     for flow in (tune, validate):
         preflight.check(
-            flow.steps, limited, Project(ROOT), known=[step.name for step in flow.known_steps()]
+            flow.steps,
+            limited,
+            Project(ROOT),
+            other_steps=[step.name for step in flow.known_steps()],
         )
     with pytest.raises(UsageError, match="no such step"):
         preflight.check(tune.steps, limited, Project(ROOT))

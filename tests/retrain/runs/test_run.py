@@ -59,8 +59,8 @@ def test_each_step_is_a_line_of_the_log_and_a_task_of_prefect(run_toy, caplog, t
 def test_what_a_later_step_needs_is_started_only_when_an_earlier_one_has_to_run(run_toy):
     called = []
     steps = (
-        replace(FIRST, ahead=lambda: called.append(1)),
-        replace(ASKS, inputs=("first",), ahead=lambda: called.append(2)),
+        replace(FIRST, prepare=lambda: called.append(1)),
+        replace(ASKS, inputs=("first",), prepare=lambda: called.append(2)),
     )
     run_toy(steps=steps)
     run_toy(steps=steps)
