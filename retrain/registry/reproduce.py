@@ -138,12 +138,9 @@ def reproduce(project: Project, version: ModelVersion, say: Callable[[str], None
         copy = Copy(folder.root)
         _prepare(project, copy, record)
         manifests = _make(project, copy, record)
-    recorded_numerics, numerics = (
-        record.training.get("numerics"),
-        manifests["train"]["facts"].get("numerics"),
-    )
-    if recorded_numerics != numerics:
-        differs.append(f"numerics {recorded_numerics} -> {numerics}")
+    numerics = [facts.get("numerics") for facts in (record.training, manifests["train"]["facts"])]
+    if numerics[0] != numerics[1]:
+        differs.append(f"numerics {numerics[0]} -> {numerics[1]}")
     metrics = manifests[record.steps[-1].step]["facts"].get("metrics", {})
     reproduced = str(manifests["train"]["facts"]["weights"])
     return Reproduction(

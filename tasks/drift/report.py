@@ -66,13 +66,18 @@ def report(
     model = {"model": version.name, "version": version.version, "run": run, "input": place}
     write_json(folder / f"{run}.json", model | result)
     if result["drifted"]:
-        from prefect.events import emit_event
-
-        about = {"id": f"retrain.model.{version.name}", "name": version.name}
-        resource = {f"prefect.resource.{key}": value for key, value in about.items()}
-        payload = model | {name: result[name] for name in ("score", "feature", "threshold")}
-        emit_event(EVENT, resource, payload=payload)
+        reasons = {name: result[name] for name in ("score", "feature", "threshold")}
+        _emit(version.name, model | reasons)
     return result
+
+
+def _emit(name: str, payload: dict[str, Any]) -> None:
+    """Emits the event of Prefect that tells of a drift of a model."""
+    from prefect.events import emit_event
+
+    about = {"id": f"retrain.model.{name}", "name": name}
+    resource = {f"prefect.resource.{key}": value for key, value in about.items()}
+    emit_event(EVENT, resource, payload=payload)
 
 
 def sentence(drift: Mapping[str, Any]) -> str:

@@ -99,9 +99,8 @@ def compare(
 
     Returns:
         What was found, JSON-able, and the images for which the two give different labels. Found
-        are: `shown`, how many images; `unanswered`, how many of them one of the two could not
-        classify; `same`, for how many they give the same label; `pairs`, the most frequent pairs of
-        different labels; `first`, the first of these images; `labelled`, whether there are
+        are: `shown`, `unanswered` and `same`, as `_agreement` counts them; `pairs`, the most
+        frequent different labels; `first`, the first of these images; `labelled`, whether there are
         classes that a model knows. If there are: `no_class`, how many images lack one; for each
         model `learnt` and `recorded` as in a comparison of the gate; `other_classes`, `images` and
         `level` as there; `metrics`, by name the values of `a` and `b` and, if two models can be
@@ -120,15 +119,11 @@ def compare(
         measures, of_used = _measure(a.take(used), b.take(used), learnt, rules)
         findings |= measures
         compared[np.flatnonzero(used)[of_used]] = True
-    columns = {
-        **{name: images[name] for name in ("path", "sha256", "label")},
-        "a_label": a.rows["prediction"],
-        "a_confidence": a.rows["confidence"],
-        "b_label": b.rows["prediction"],
-        "b_confidence": b.rows["confidence"],
-        "compared": compared,
-    }
-    table = pa.table(columns).filter(differ)
+    columns = {name: images[name] for name in ("path", "sha256", "label")}
+    for name, model in (("a", a), ("b", b)):
+        columns[f"{name}_label"] = model.rows["prediction"]
+        columns[f"{name}_confidence"] = model.rows["confidence"]
+    table = pa.table(columns | {"compared": compared}).filter(differ)
     findings["first"] = table.slice(0, SHOWN).to_pylist()
     return findings, table
 

@@ -75,7 +75,6 @@ def preprocess(
     groups = image_table.row_groups(validated.folder)
     rows = {split: sum(group.rows.get(split, 0) for group in groups) for split in SPLITS}
     labels = image_table.class_names(validated.folder)
-
     # Evaluation always uses the pixels that serving does.
     stored = [split for split in SPLITS if (split, images.storage) != ("train", "source")]
     tasks = _plan(source.units(), groups, workspace.scratch, stored)
@@ -98,20 +97,24 @@ def preprocess(
     for split in SPLITS:
         _write_rows(validated.folder, split, rows[split], labels, workspace.folder / split)
     if images.storage == "source":
-        described = data.model_dump(include={"image_column", "label_column"})
-        described["format"] = pulled.facts["format"]
-        sizes = image_table.read_split(validated.folder, "train", ["bytes"])
-        described["bytes"] = sum(sum(table["bytes"].to_pylist()) for table in sizes)
-        write_json(workspace.folder / "train" / SOURCE, described)
+        _describe_source(data, pulled, validated.folder, workspace.folder)
     write_json(workspace.folder / LABELS, labels)
-    form = images.model_dump(include={"size", "channels", "resize"})
-    write_json(workspace.folder / IMAGES, form)
+    write_json(workspace.folder / IMAGES, images.model_dump(include={"size", "channels", "resize"}))
     return {
         "rows": rows,
         "classes": labels,
         "shape": [images.size, images.size, images.channels],
         "storage": images.storage,
     }
+
+
+def _describe_source(data: "Data", pulled: "Artifact", validated: Path, folder: Path) -> None:
+    """Says where the training images are read that are not stored as pixels."""
+    described = data.model_dump(include={"image_column", "label_column"})
+    described["format"] = pulled.facts["format"]
+    sizes = image_table.read_split(validated, "train", ["bytes"])
+    described["bytes"] = sum(sum(table["bytes"].to_pylist()) for table in sizes)
+    write_json(folder / "train" / SOURCE, described)
 
 
 def _side(images: "Images", split: str) -> int:

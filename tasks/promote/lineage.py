@@ -49,12 +49,8 @@ def lineage_of(
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         commit=(project.commit() or "").removesuffix("+dirty") or None,
         uncommitted=project.uncommitted(),
-        data={
-            "version": version.digest,
-            "tracked": version.tracked,
-            "revision": version.revision,
-            "path": data.path,
-        },
+        data={"version": version.digest, "path": data.path}
+        | {name: getattr(version, name) for name in ("tracked", "revision")},
         requirements=hashlib.sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None,
         validation=dict(validated.facts),
         images=Images(validated.step, validated.key, image_table.FILE_NAME, splits),

@@ -86,13 +86,13 @@ class Meter:
 
 @contextmanager
 def followed(
-    scratch: Path, show: Callable[[Progress], None], log: Callable[[Sequence[Epoch]], None]
+    scratch: Path, show: Callable[[float, str], object], log: Callable[[Sequence[Epoch]], None]
 ) -> Iterator[None]:
     """Shows and logs what a loop writes, while the training runs and once after it.
 
     Args:
         scratch: The scratch folder of the training.
-        show: Called whenever the progress has changed.
+        show: Called whenever the progress has changed, with the fraction that is done and a text.
         log: Called from time to time with all epochs so far; called again later if it fails.
 
     Raises:
@@ -104,7 +104,8 @@ def followed(
     def take() -> Sequence[Epoch]:
         """Shows what is written; returns the epochs that are over."""
         document = json.loads(file.read_text(encoding="utf-8"))
-        show(Progress(**document["progress"]))
+        progress = Progress(**document["progress"])
+        show(progress.fraction, str(progress))
         history: Sequence[Epoch] = document["history"]
         return history
 

@@ -82,26 +82,26 @@ def train(
 ) -> Facts:
     """Trains a network; continues from the last checkpoint of an interrupted training.
 
-    Writes `model/` (as `models.save` does; of the best epoch), `report/history.json` (a list with
-    an entry for each epoch) and `report/mlflow.json`.
+    Writes `model/` (of the best epoch), `report/history.json` (a list with an entry for each epoch)
+    and `report/mlflow.json`.
 
     Args:
         model: The settings of the network.
         hyperparameters: The settings of the training.
         scale: The settings of the workers.
         images: The output of `preprocess`, or of `embed`.
-        pulled: The output of `pull`; only images that are not prepared are read there.
+        pulled: The output of `pull`, for images that are not prepared.
         start: The weights that it starts from.
         workspace: The scratch folder in it holds the checkpoints.
 
     Returns:
-        As `_facts` does.
+        The facts that `_facts` collects.
 
     Raises:
-        PrunedError: The training is a trial of a search, which ends it.
+        PrunedError: A search has ended this trial.
         ValueError: The parameters do not go together or with the images, or training diverged.
         ConnectionError: MLflow cannot be reached.
-        ray.train.TrainingFailedError: As `launch` does.
+        ray.train.TrainingFailedError: Ray Train has given the training up.
     """
     job = _job(model, hyperparameters, scale, images, pulled, start, workspace)
     for line in notices(job, start):
@@ -109,12 +109,7 @@ def train(
     with _tracked(workspace, _parameters(job), images.digest) as run:
         log = partial(tracking.log_epochs, workspace.project, run.run_id)
         try:
-            with (
-                console.progress("train") as update,
-                followed(
-                    job.scratch, lambda progress: update(progress.fraction, str(progress)), log
-                ),
-            ):
+            with console.progress("train") as update, followed(job.scratch, update, log):
                 from tasks.train.launch import launch
 
                 result = launch(job)

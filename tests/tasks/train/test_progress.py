@@ -51,7 +51,7 @@ def test_epochs_are_logged_while_the_training_runs_and_again_after_a_failure(tmp
 
     meter = Meter(tmp_path, epochs=2, per_epoch=10, batch=8, step=0)
     (tmp_path / FILE).write_text("of the training that was interrupted")
-    with pytest.raises(ConnectionError), followed(tmp_path, lambda progress: None, log):
+    with pytest.raises(ConnectionError), followed(tmp_path, lambda *_: None, log):
         for tried in (1, 2):
             meter.write(10, 1.0, 7.0, [EPOCH])
             wait_for(lambda count=tried: len(tries) == count)
