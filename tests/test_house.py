@@ -31,6 +31,7 @@ HEAVY = {
     "torch", "ray", "transformers", "mlflow", "great_expectations", "dvc", "pandas", "sklearn",
     "matplotlib", "optuna",
 }  # fmt: skip
+MAX_LINES, MAX_FUNCTION_LINES = 350, 50
 PATHS = [
     path.relative_to(ROOT)
     for package in PACKAGES
@@ -115,3 +116,12 @@ def test_the_flows_are_imported_without_heavy_libraries():
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.split()) & (HEAVY | {"prefect"}) == set()
+
+
+@pytest.mark.parametrize("path", PATHS, ids=str)
+def test_a_module_and_its_functions_are_short(path):
+    code = (ROOT / path).read_text(encoding="utf-8")
+    assert len(code.splitlines()) <= MAX_LINES
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.FunctionDef):
+            assert node.end_lineno - node.lineno < MAX_FUNCTION_LINES, node.name
