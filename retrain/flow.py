@@ -1,15 +1,14 @@
 """The decorator of flows: `@flow` above a function in `flows/` makes a Prefect flow of it.
 
-The body of a flow under `@flow(tells=…, version=…)` calls steps. What follows it decides what a
-call does: in a run it is a Prefect task with the store as its cache, in a dry run a look into the
-store.
+The body of a flow under `@flow(tells=…, version=…)` calls steps. In a run, such a call is a Prefect
+task with the store as its cache; in a dry run, it looks into the store.
 
-Prefect is imported when a flow is run as a flow run, and not before: importing it takes a second,
-and a command that has nothing to do should take less. Prefect itself loads a file by its path
-(`flows/train.py:train` in `prefect.yaml`), which makes a module outside of any package; there, the
-name stands for Prefect's own flow.
+Prefect is imported when a flow is run as a flow run, because that takes a second. Prefect itself
+loads a file by its path (`flows/train.py:train` in `prefect.yaml`), which makes a module outside of
+any package; there, the name stands for Prefect's own flow.
 """
 
+import dis
 import inspect
 from collections.abc import Callable, Iterable
 from functools import cached_property, partial
@@ -298,7 +297,9 @@ class StepsFlow(Flow[..., Any]):
 def _steps_of(function: Callable[..., Any], visited: set[object]) -> dict[str, Step]:
     """The steps that a function names, and those that the project's functions in it name."""
     steps: dict[str, Step] = {}
-    for value in inspect.getclosurevars(function).globals.values():
+    code = dis.get_instructions(function)
+    names = [one.argval for one in code if one.opname == "LOAD_GLOBAL"]  # no attributes
+    for value in map(function.__globals__.get, names):
         if isinstance(value, Step):
             steps[value.name] = value
         elif inspect.isfunction(value) and value not in visited and source_of(value.__module__):

@@ -5,12 +5,15 @@ from dataclasses import replace
 from functools import wraps
 
 import pytest
+from ruamel.yaml import YAML
 
+from flows.train import train
 from retrain.project import Project
 from retrain.runs import one_step
 from retrain.runs.one_step import RECORD, run_one
 from retrain.runs.state import RunState
 from retrain.store import Store
+from tests.flows.conftest import ROOT
 from tests.retrain.runs.toy import ASKS, DATA, FIRST, SECOND, WORKLOAD
 
 
@@ -102,3 +105,10 @@ def test_a_step_that_a_workload_does_not_need_leaves_an_empty_record(project):
     unneeded = replace(toy.steps[1], needed=lambda workload: False)
     assert run_one(toy, unneeded, WORKLOAD, project) == {"step": "second"}
     assert json.loads((build(project, "second") / RECORD).read_text()) == {"step": "second"}
+
+
+def test_the_steps_are_in_the_order_of_the_stages():
+    stages = YAML(typ="safe").load((ROOT / "dvc.yaml").read_text())["stages"]
+    assert [step.name for step in train.steps if step.has_stage] == list(stages)
+    names = [step.name for step in train.steps]
+    assert names.index("evaluate") < names.index("compare_champion") < names.index("gate")
