@@ -166,22 +166,23 @@ def killing_a_worker(folder: Path) -> Iterator[list[str]]:
     """Kills a worker of a training that runs meanwhile, after its first checkpoint.
 
     Yields:
-        A list; gets the names of the processes that Ray has then.
+        A list; gets the names of the processes that Ray has begun for the training until then.
     """
     left: list[str] = []
+    before = {process.pid for process in processes()}
     checkpoints = folder / "scratch" / checkpoint.FOLDER
-    threading.Thread(target=kill_a_worker, args=(checkpoints, left), daemon=True).start()
+    threading.Thread(target=kill_a_worker, args=(checkpoints, left, before), daemon=True).start()
     yield left
     assert left, "the training was over before a worker could be killed"
 
 
-def kill_a_worker(checkpoints: Path, left: list[str]) -> None:
+def kill_a_worker(checkpoints: Path, left: list[str], before: set[int]) -> None:
     while not (workers := [each for each in processes() if "RayTrainWorker" in name_of(each)]):
         time.sleep(0.05)
     while not list(checkpoints.glob("*.pt")):
         time.sleep(0.005)
     workers[0].kill()
-    left.extend(map(name_of, processes()))
+    left.extend(name_of(process) for process in processes() if process.pid not in before)
 
 
 def processes() -> list[psutil.Process]:
