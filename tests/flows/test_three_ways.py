@@ -201,7 +201,7 @@ def test_a_deployment_waits_without_its_slot_and_compares_again_if_the_champion_
     other = begin()
     until(lambda: state(other)["type"] == "COMPLETED", 120)
     assert state(other)["name"] == "Skipped"
-    assert f"; version {version} passes and waits for approval: " in state(other)["message"]
+    assert f"version {version} passes and waits for approval: " in state(other)["message"]
     assert state(run)["name"] == "Suspended"
 
     changed = ("--set", "train.epochs=6", "--set", "gate.approval=automatic", "--promote")
