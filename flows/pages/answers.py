@@ -1,0 +1,180 @@
+"""What a page shows of a model's answers: confusion, calibration, mistakes, disagreements."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows.pages import charts, thumbnails
+from flows.pages.blocks import (
+    Block,
+    Columns,
+    Count,
+    Details,
+    Gallery,
+    Heading,
+    Matrix,
+    Picture,
+    Table,
+    Text,
+    cells,
+)  # fmt: skip
+from flows.pages.charts import Interval
+from flows.pages.files import Files
+from tasks.data import predictions
+from tasks.data.metrics import CALIBRATION_BINS, Tally
+from tasks.data.shards import open_prepared
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tasks.data.shards import StoredImages
+
+MAX_CLASSES = 30  # of a confusion matrix that can be read
+MAX_PAIRS = 12  # of classes whose mistakes are shown
+PER_PAIR = 8
+SHOWN = 24  # pictures of a gallery
+MAX_HEAT = 0.5  # of a cell, so that its number can be read
+NAME_LENGTH = 14
+
+
+def blocks(files: Files) -> list[Block]:
+    """How the model answers the test images; both they and its answers are there."""
+    images, answers = _images(files), _read(files.folders["evaluate"])
+    labels = open_prepared(files.folders["preprocess"]).labels
+    tally = predictions.read(files.folders["evaluate"]).tally(labels)
+    wrong = answers[answers.label != answers.prediction]
+    worst = wrong.sort_values("confidence", ascending=False, kind="stable").head(SHOWN)
+    counts = wrong.groupby(["label", "prediction"]).size()
+    pairs = counts.sort_values(ascending=False, kind="stable").head(MAX_PAIRS)
+    anchors = {pair: f"confused-{number}" for number, pair in enumerate(pairs.index)}
+    shown: list[Block] = [
+        *_confusion(tally, anchors),
+        *_calibration(tally),
+        Heading("The most confident mistakes"),
+        Text(f"{len(worst)} of {len(wrong):,} mistakes in {len(answers):,} images."),
+        Gallery(_mistakes(worst, images)),
+    ]
+    for (label, prediction), anchor in anchors.items():
+        of_pair = wrong[(wrong.label == label) & (wrong.prediction == prediction)]
+        title = f"{label} taken for {prediction}: {len(of_pair):,}"
+        gallery = Gallery(_mistakes(of_pair.head(PER_PAIR), images), anchor)
+        shown.append(Details(title, [gallery]))
+    return shown
+
+
+def disagreements(files: Files) -> Iterator[Block]:
+    """The images for which only one of two models is right; the champion was evaluated, too."""
+    ours, theirs = (_read(files.folders[name]) for name in ("evaluate", "evaluate_champion"))
+    answers = ours.assign(other=theirs.prediction, other_confidence=theirs.confidence)
+    is_right, other_is_right = answers.prediction == answers.label, answers.other == answers.label
+    lost, gained = answers[~is_right & other_is_right], answers[is_right & ~other_is_right]
+    images = _images(files)
+    for rows, title in (
+        (lost, "Right only in the champion"),
+        (gained, "Right only in this model"),
+    ):
+        if len(rows):
+            yield Heading(title)
+            yield Text(f"{min(SHOWN, len(rows))} of {len(rows):,} images.")
+            yield Gallery(_both(rows.head(SHOWN), images))
+
+
+def _read(folder: Path) -> "pd.DataFrame":
+    """The answers for the test images, whose index is their row in the split."""
+    import pandas as pd
+
+    columns = ["path", "label", "prediction", "confidence"]
+    return pd.read_parquet(folder / predictions.FILE, columns=columns)
+
+
+def _images(files: Files) -> "StoredImages":
+    prepared = open_prepared(files.folders["preprocess"], files.folders.get("pull"))
+    return prepared.pixels("test")
+
+
+def _mistakes(rows: "pd.DataFrame", images: "StoredImages") -> list[Picture]:
+    def lines(row: Any) -> list[Text]:
+        return [
+            Text(f"{row.label} → {row.prediction}", "bad"),
+            Text(f"{row.confidence:.0%} sure", "muted"),
+        ]
+
+    return _pictures(rows, images, lines)
+
+
+def _both(rows: "pd.DataFrame", images: "StoredImages") -> list[Picture]:
+    def lines(row: Any) -> list[Text]:
+        answers = (
+            ("this model", row.prediction, row.confidence),
+            ("champion", row.other, row.other_confidence),
+        )
+        return [
+            Text(f"is {row.label}"),
+            *(
+                Text(f"{model}: {label} ({sure:.0%})", "good" if label == row.label else "bad")
+                for model, label, sure in answers
+            ),
+        ]
+
+    return _pictures(rows, images, lines)
+
+
+def _pictures(
+    rows: "pd.DataFrame", images: "StoredImages", lines: Callable[[Any], list[Text]]
+) -> list[Picture]:
+    arrays = images[rows.index.to_numpy()]
+    return [
+        Picture(
+            [thumbnails.of_array(pixels, path)],
+            [*lines(row), Text(path, "path")],
+        )
+        for row, path, pixels in zip(rows.itertuples(), rows.path, arrays, strict=True)
+    ]
+
+
+def _confusion(tally: Tally, anchors: dict[tuple[str, str], str]) -> Iterator[Block]:
+    if len(tally.names) > MAX_CLASSES:
+        return
+    rows = [
+        [
+            Count(count, round(MAX_HEAT * count / max(1, sum(counts)), 3), anchors.get((name, to)))
+            for to, count in zip(tally.names, counts, strict=True)
+        ]
+        for name, counts in zip(tally.names, tally.confusion.tolist(), strict=True)
+    ]
+    yield Heading("Confusion matrix")
+    caption = "True classes in rows, predicted ones in columns; a number of mistakes leads to them."
+    yield Matrix(caption, [_short(name) for name in tally.names], rows)
+
+
+def _calibration(tally: Tally) -> Iterator[Block]:
+    bins, rows, drawn = tally.calibration, [], []
+    columns = (bins.confidence.tolist(), bins.accuracy.tolist(), bins.share.tolist())
+    for confidence, accuracy, share in zip(*columns, strict=True):
+        name, images = _range_of(confidence), round(share * tally.rows)
+        right, expected = round(accuracy * images), confidence * images
+        rows.append(cells(name, f"{images:,}", f"{right:,}", f"{expected:,.1f}"))
+        low, high = sorted((accuracy, confidence))
+        title = f"{name}: {accuracy:.1%} right, {confidence:.1%} sure, {images:,} images"
+        drawn.append(Interval(name, accuracy, low, high, title))
+    legend = (
+        "A bar is how often predictions of such a confidence are right; the line ends at how sure "
+        f"the model was. The expected error is {bins.error:.4f}."
+    )
+    names = ("confidence", "images", "right", "expected")
+    yield Heading("Calibration")
+    yield Columns(
+        [
+            charts.intervals("Accuracy by confidence", drawn, (0.0, 1.0), legend=legend),
+            Table("Predictions by confidence", rows, names, frozenset({1, 2, 3})),
+        ]
+    )
+
+
+def _range_of(confidence: float) -> str:
+    number = min(int(confidence * CALIBRATION_BINS), CALIBRATION_BINS - 1)
+    return f"{number / CALIBRATION_BINS:.0%} to {(number + 1) / CALIBRATION_BINS:.0%}"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 1]}…"

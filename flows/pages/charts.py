@@ -1,0 +1,250 @@
+"""The geometry of a page's pictures; `templates/page.html.j2` draws them as SVG.
+
+Drawn so, a picture follows the reader's colours (dark, print), and can be read aloud; an image that
+Matplotlib draws cannot. All positions are in pixels of the picture.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+WIDTH = 640
+ROW_HEIGHT = 24
+AXIS_HEIGHT = 30
+LETTER = 7  # the width of one, roughly
+CURVE_WIDTH, CURVE_HEIGHT, CURVE_LEFT = 480, 220, 52
+MAX_DOTS = 200  # of a curve; more would cover each other
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A labelled place on an axis."""
+
+    at: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A vertical line across a picture; `style` is `zero` or `bound` of `style.css`."""
+
+    at: float
+    label: str
+    style: str
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with its interval, to be drawn.
+
+    Attributes:
+        label: Beside the row.
+        value: What is drawn as a dot or a bar.
+        low: The lower end of the interval; None without one.
+        high: The upper end.
+        title: What is shown where the pointer rests on it.
+    """
+
+    label: str
+    value: float
+    low: float | None
+    high: float | None
+    title: str
+
+
+@dataclass(frozen=True)
+class IntervalRow:
+    """An `Interval` in pixels: `at` is the place of its dot, or `bar` the length of its bar."""
+
+    label: str
+    title: str
+    y: float
+    at: float | None
+    bar: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Rows of values with their intervals over one axis."""
+
+    kind: ClassVar[str] = "intervals"
+    description: str
+    width: int
+    height: int
+    left: int
+    ticks: Sequence[Tick]
+    lines: Sequence[Line]
+    rows: Sequence[IntervalRow]
+    legend: str = ""
+
+
+def intervals(
+    description: str,
+    rows: Sequence[Interval],
+    bounds: tuple[float, float],
+    form: str = ".0%",
+    lines: Sequence[Line] = (),
+    legend: str = "",
+    dots: bool = False,
+) -> Intervals:
+    """Lays out rows of values with their intervals.
+
+    Args:
+        description: What a screen reader says.
+        rows: From the top.
+        bounds: The least and the greatest value of the axis.
+        form: The format of the axis.
+        lines: Vertical lines, at values of the axis.
+        legend: A sentence below.
+        dots: Whether the values are dots; bars from the left end of the axis if not.
+    """
+    left = min(8 + LETTER * max(len(row.label) for row in rows), WIDTH // 3)
+
+    def place(value: float) -> float:
+        share = (value - bounds[0]) / (bounds[1] - bounds[0])
+        return round(left + min(max(share, 0.0), 1.0) * (WIDTH - left - 8), 1)
+
+    return Intervals(
+        description=description,
+        width=WIDTH,
+        height=16 + len(rows) * ROW_HEIGHT + AXIS_HEIGHT,
+        left=left,
+        ticks=[Tick(place(value), format(value, form)) for value in ticks(*bounds)],
+        lines=[Line(place(line.at), line.label, line.style) for line in lines],
+        rows=[
+            IntervalRow(
+                label=_short(row.label, left),
+                title=row.title,
+                y=20 + number * ROW_HEIGHT,
+                at=place(row.value) if dots else None,
+                bar=None if dots else place(row.value) - left,
+                low=None if row.low is None else place(row.low),
+                high=None if row.high is None else place(row.high),
+            )
+            for number, row in enumerate(rows)
+        ],
+        legend=legend,
+    )
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of a curve, to be drawn; `marked` ones are larger."""
+
+    x: float
+    y: float
+    title: str
+    low: float | None = None
+    high: float | None = None
+    marked: bool = False
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A curve in pixels: its line as SVG has it, and its dots."""
+
+    label: str
+    points: str
+    dots: Sequence[Point]
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Curves over one axis."""
+
+    kind: ClassVar[str] = "curves"
+    title: str
+    description: str
+    width: int
+    height: int
+    left: int
+    x_ticks: Sequence[Tick]
+    y_ticks: Sequence[Tick]
+    marks: Sequence[Line]
+    lines: Sequence[Curve]
+    legend: str
+
+
+def curves(
+    title: str,
+    lines: Sequence[tuple[str, Sequence[Point]]],
+    x_labels: Sequence[tuple[float, str]],
+    mark: float | None = None,
+    legend: str = "",
+    steps: bool = False,
+) -> Curves:
+    """Lays out curves.
+
+    Args:
+        title: What they show.
+        lines: The label and the points of each, with values instead of pixels, by ascending `x`.
+        x_labels: Places and labels on the horizontal axis.
+        mark: Where a vertical line is drawn; nowhere if None.
+        legend: A sentence below, which says what the mark is.
+        steps: Whether a value holds until the next one.
+    """
+    points = [point for _, of in lines for point in of]
+    across = _Scale([point.x for point in points], CURVE_LEFT, CURVE_WIDTH - 12)
+    ends = [end for point in points for end in (point.y, point.low, point.high) if end is not None]
+    up = _Scale(ends, CURVE_HEIGHT - 26, 8)
+    drawn = []
+    for label, of in lines:
+        every = max(1, len(of) // MAX_DOTS)
+        dots = [
+            Point(
+                across(point.x), up(point.y), point.title,
+                None if point.low is None else up(point.low),
+                None if point.high is None else up(point.high),
+                point.marked,
+            )
+            for number, point in enumerate(of)
+            if number % every == 0 or point.marked
+        ]  # fmt: skip
+        path = [(across(point.x), up(point.y)) for point in of]
+        if steps:
+            corners = zip(path[1:], path, strict=False)
+            path = [path[0], *(end for after, at in corners for end in ((after[0], at[1]), after))]
+        drawn.append(Curve(label, " ".join(f"{x},{y}" for x, y in path), dots))
+    return Curves(
+        title=title,
+        description=f"{title}: {'; '.join(_described(label, of) for label, of in lines)}",
+        width=CURVE_WIDTH,
+        height=CURVE_HEIGHT,
+        left=CURVE_LEFT,
+        x_ticks=[Tick(across(value), label) for value, label in x_labels],
+        y_ticks=[Tick(up(value), f"{value:.4g}") for value in ticks(min(ends), max(ends))],
+        marks=[] if mark is None else [Line(across(mark), legend, "zero")],
+        lines=drawn,
+        legend=legend,
+    )
+
+
+def ticks(low: float, high: float, whole: bool = False) -> list[float]:
+    """Round values within bounds, at most seven."""
+    from matplotlib.ticker import MaxNLocator
+
+    places = MaxNLocator(6, integer=whole).tick_values(low, high)
+    return [round(float(value), 10) for value in places if low <= value <= high]
+
+
+class _Scale:
+    """Turns values into pixels: the least into `start`, the greatest into `end`."""
+
+    def __init__(self, values: Sequence[float], start: float, end: float) -> None:
+        self._low = min(values)
+        self._range = (max(values) - self._low) or 1.0
+        self._start, self._length = start, end - start
+
+    def __call__(self, value: float) -> float:
+        return round(self._start + (value - self._low) / self._range * self._length, 1)
+
+
+def _described(label: str, points: Sequence[Point]) -> str:
+    return f"{label} from {points[0].y:.4g} to {points[-1].y:.4g}"
+
+
+def _short(label: str, width: int) -> str:
+    letters = (width - 8) // LETTER
+    return label if len(label) <= letters else f"{label[: letters - 1]}…"

@@ -1,0 +1,47 @@
+"""Renders a page as one HTML file that needs nothing else, and puts it where people look."""
+
+from datetime import datetime
+from pathlib import Path
+
+from flows.pages.blocks import Page
+from retrain.atomic import write_text
+from retrain.project import Project
+
+TEMPLATES = Path(__file__).with_name("templates")
+FOLDER = "reports"
+LATEST = "latest.html"
+
+
+def render(page: Page) -> str:
+    """The HTML of a page; whatever it is given is escaped."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style = Markup((TEMPLATES / "style.css").read_text(encoding="utf-8"))
+    return environment.get_template("page.html.j2").render(page=page, style=style)
+
+
+def write(project: Project, workload: str, run: str, page: Page) -> Path:
+    """Writes a run's page to `reports/<workload>/`, and as the latest one.
+
+    Returns:
+        The path of the latest one, which is the same from run to run.
+    """
+    folder = project.root / FOLDER / workload
+    folder.mkdir(parents=True, exist_ok=True)
+    text = render(page)
+    for name in (f"{run}.html", LATEST):
+        write_text(folder / name, text)
+    return folder / LATEST
+
+
+def local_time(time: str) -> str:
+    """A time (ISO 8601) in the time zone of this machine."""
+    return datetime.fromisoformat(time).astimezone().strftime("%Y-%m-%d %H:%M %Z")

@@ -1,0 +1,62 @@
+"""Makes thumbnails of images, as data URLs."""
+
+from base64 import b64encode
+from collections.abc import Iterable
+from io import BytesIO
+from typing import TYPE_CHECKING
+
+from flows.pages.blocks import Thumbnail
+from tasks.data.raw_dataset import RawDataset, unit_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from PIL.Image import Image
+
+SIDE = 96  # pixels of the longer side
+SMALL = 32  # an image up to this side is enlarged, with sharp pixels
+JPEG_QUALITY = 75
+TRANSPARENT = "data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA="
+
+
+def of_array(pixels: "NDArray[np.uint8]", alt: str) -> Thumbnail:
+    """A thumbnail of a prepared image.
+
+    Args:
+        pixels: uint8 (height, width, channels).
+        alt: What a screen reader says.
+    """
+    from PIL import Image
+
+    return _thumbnail(Image.fromarray(pixels.squeeze()), alt)
+
+
+def of_encoded(data: bytes, alt: str) -> Thumbnail:
+    """A thumbnail of an encoded image; a transparent one if it cannot be decoded."""
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(BytesIO(data)) as image:
+            image.draft("RGB", (2 * SIDE, 2 * SIDE))
+            return _thumbnail(ImageOps.exif_transpose(image), alt)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return Thumbnail(TRANSPARENT, f"{alt} (it cannot be decoded)")
+
+
+def read_encoded(source: RawDataset, places: Iterable[tuple[str, int]]) -> list[bytes]:
+    """The encoded images at some places of the data (file and row), in that order."""
+    wanted = list(places)
+    unit = unit_of(sorted(set(wanted)))
+    images = {(raw.file, raw.row): raw.data for raw in source.read(unit)}
+    return [images.get(place, b"") for place in wanted]
+
+
+def _thumbnail(image: "Image", alt: str) -> Thumbnail:
+    is_small = max(image.size) <= SMALL
+    is_grey = image.mode in ("1", "L", "I", "F") or image.mode.startswith("I;")
+    image = image.convert("L" if is_grey else "RGB")
+    image.thumbnail((SIDE, SIDE))
+    file, kind = BytesIO(), "png" if is_small else "jpeg"
+    image.save(file, kind, quality=JPEG_QUALITY)
+    source = f"data:image/{kind};base64,{b64encode(file.getvalue()).decode()}"
+    return Thumbnail(source, alt, is_small)

@@ -1,0 +1,274 @@
+"""The page of a training, from the document of its run and the files of its steps."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from flows.pages import answers, charts, data
+from flows.pages.blocks import (
+    Block,
+    Cell,
+    Columns,
+    Command,
+    Details,
+    Facts,
+    Heading,
+    Page,
+    Section,
+    Table,
+    Text,
+    Verdict,
+    cells,
+)  # fmt: skip
+from flows.pages.charts import Interval, Line, Point
+from flows.pages.files import Files, files_of
+from flows.pages.page import local_time
+from retrain.project import Project
+from retrain.runs import console
+from retrain.runs.records import Document
+from retrain.step import REPORT
+from tasks.promote import outcome
+
+MAX_DRAWN_CLASSES = 20
+MARKS = {True: Cell("✓", "good"), False: Cell("✗", "bad"), None: Cell("?", "muted")}
+CURVES = {
+    "Loss": ("train_loss", "val_loss"),
+    "Accuracy": ("train_accuracy", "val_accuracy"),
+    "Learning rate": ("lr",),
+    "Images per second": ("images_per_second",),
+}
+
+
+def page_of(project: Project, document: Document) -> Page:
+    """The page of a run, whether it ended well or failed at any step.
+
+    Args:
+        project: The clone.
+        document: As `flows.reports.training.TrainingReport` makes it.
+    """
+    files, verdict = files_of(document), _verdict(document)
+    sections = {
+        "Comparison": list(_comparison(document, files)) if files.has("evaluate") else [],
+        "Data": data.blocks(project, document, files) if files.has("validate") else [],
+        "Training": list(_training(files)) if files.has("train") else [],
+        "Model": answers.blocks(files) if files.has("evaluate", "preprocess") else [],
+        "Run": list(_run(project, document, files)),
+    }
+    run, name = document["run"][:8], document["workload"]
+    return Page(
+        title=f"{name}: {verdict.name}",
+        origin=f"{name} · run {run} · {local_time(document['time'])}",
+        verdict=verdict,
+        top=list(_top(document, files)),
+        sections=[Section(title, blocks) for title, blocks in sections.items() if blocks],
+    )
+
+
+def _verdict(document: Document) -> Verdict:
+    if "error" in document:
+        return Verdict("Failed", "The run failed.", "✗", "bad")
+    if document["waiting"]:
+        return Verdict("Waiting", document["outcome"], "…", "wait")
+    if document["promoted"]:
+        return Verdict("Promoted", document["outcome"], "✓", "good")
+    if document["rejected"]:
+        return Verdict("Rejected", document["outcome"], "✗", "bad")
+    return Verdict("Compared", document["outcome"], "=", "muted")
+
+
+def _top(document: Document, files: Files) -> Iterator[Block]:
+    """What one sees in five seconds: why, and what is served now."""
+    if "error" in document:
+        ended = [step["step"] for step in document["steps"]]
+        place = f"after the step {ended[-1]}" if ended else "before its first step had ended"
+        yield Text(document["error"], "error")
+        yield Text(f"It ended {place}. What was made is kept, and the same command goes on there.")
+        yield Command("When the cause is gone", f"retrain train {document['workload']}")
+    facts = [_served(document), f"data {document['data']['version'][:12]}"]
+    if latency := (document["model"] or {}).get("latency"):
+        facts.append(f"one image takes {latency['p50']:.1f} ms ({latency['device']})")
+    yield Facts(facts)
+    if document["decision"] is None or document["model"] is None:
+        return
+    yield from _differences(document["decision"], files)
+    rules = [
+        (Cell(rule["rule"]), MARKS[rule["passed"]], Cell(console.number(rule["value"])))
+        for rule in outcome.rules(document)
+    ]
+    if rules:
+        yield Table("The rules of the gate", rules, numbers=frozenset({2}))
+    for sentence in document["decision"]["says"]:
+        yield Text(sentence)
+
+
+def _served(document: Document) -> str:
+    if document["promoted"]:
+        return f"served now: version {document['model']['version']}, this model"
+    if champion := document["champion"]:
+        return f"served now: version {champion['version']}"
+    return "nothing is served yet"
+
+
+def _differences(decision: Mapping[str, Any], files: Files) -> Iterator[Block]:
+    """The differences that decide, with their intervals, against zero and the margin."""
+    rows = [
+        Interval(
+            label=f"{metric} against {opponent} {found['version']}",
+            value=values["difference"],
+            low=values["low"],
+            high=values["high"],
+            title=f"{values['difference']:+.4f} ({values['low']:+.4f} to {values['high']:+.4f})",
+        )
+        for opponent, found in decision["comparisons"].items()
+        for metric, values in found["metrics"].items()
+    ]
+    if not rows:
+        return
+    margin = files.manifest("compare_champion")["plan"]["config"]["gate.margin"]
+    ends = [abs(end) for row in rows for end in (row.low, row.high) if end is not None]
+    reach = 1.15 * max(*ends, margin, 1e-6)
+    legend = "The dot is the measured difference, and the line its interval. Grey is no difference"
+    lines = [Line(0.0, "no difference", "zero")]
+    if margin:
+        lines.append(Line(-margin, f"the margin, {margin:g}", "bound"))
+        legend += "; the dashed red line is the margin by which a model may seem worse"
+    described = "; ".join(f"{row.label}: {row.title}" for row in rows)
+    yield charts.intervals(described, rows, (-reach, reach), "+.3f", lines, f"{legend}.", dots=True)
+
+
+def _comparison(document: Document, files: Files) -> Iterator[Block]:
+    scores, decision = files.json("evaluate", "metrics.json"), document["decision"] or {}
+    champion = document["champion"] or {"version": None, "metrics": {}}
+    compared = decision.get("comparisons", {}).get("champion", {}).get("metrics", {})
+    decides = next(iter(compared), None)
+    rows = []
+    for name in (name for name in scores if name != "rows"):
+        opponent, found = champion["metrics"].get(name), compared.get(name)
+        interval = f"{found['low']:+.4f} to {found['high']:+.4f}" if found else ""
+        style = "strong" if name == decides else ""
+        texts = (
+            name,
+            console.number(scores[name]),
+            console.number(opponent),
+            "" if opponent is None else f"{scores[name] - opponent:+.4f}",
+            interval,
+        )
+        rows.append([Cell(text, style) for text in texts])
+    title = f"champion, version {champion['version']}" if champion["version"] else "champion"
+    caption = f"On {scores['rows']:,} test images" + (f"; {decides} decides" if decides else "")
+    names = ("metric", "this model", title, "difference", "interval")
+    yield Table(caption, rows, names, frozenset({1, 2, 3}))
+    if slices := decision.get("slices"):
+        yield Heading("Slices of the test images, the worst first")
+        yield _slices(slices)
+    yield from _classes(files.json("evaluate", "per_class.json"))
+    if files.has("evaluate_champion", "preprocess"):
+        yield from answers.disagreements(files)
+
+
+def _slices(slices: Sequence[Mapping[str, Any]]) -> Block:
+    rows = []
+    for row in sorted(slices, key=lambda row: float(row["accuracy"])):
+        name, images, accuracy, interval = outcome.slice_row(row)
+        title = f"{name}: {accuracy} ({interval}) of {images} images"
+        rows.append(Interval(name, row["accuracy"], row["low"], row["high"], title))
+    return charts.intervals("Accuracy of each slice with its 95 % interval", rows, (0.0, 1.0))
+
+
+def _classes(classes: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
+    from scipy.stats import binomtest
+
+    worst = sorted(classes, key=lambda row: float(row["recall"]))[:MAX_DRAWN_CLASSES]
+    rows = []
+    for row in worst:
+        low = high = None
+        if images := row["rows"]:
+            hits = round(row["recall"] * images)
+            interval = binomtest(hits, images).proportion_ci(0.95, method="wilson")
+            low, high = float(interval.low), float(interval.high)
+        title = f"{row['label']}: recall {row['recall']:.4f} of {images:,} images"
+        rows.append(Interval(row["label"], row["recall"], low, high, title))
+    yield Heading("Recall of the classes, the worst first")
+    yield charts.intervals("Recall of each class with its 95 % interval", rows, (0.0, 1.0))
+    if more := len(classes) - len(worst):
+        yield Text(f"{more:,} classes with a higher recall are left out.", "muted")
+
+
+def _training(files: Files) -> Iterator[Block]:
+    history = files.json("train", f"{REPORT}/history.json")
+    facts = files.manifest("train")["facts"]
+    kept, epochs = facts["best_epoch"], [row["epoch"] for row in history]
+    yield Facts(
+        [
+            f"best epoch {kept} of {len(history)}",
+            f"{facts['parameters']:,} parameters",
+            f"batches of {facts['batch_size']}",
+            facts["numerics"]["precision"],
+        ]
+    )
+    labels = [(value, f"{value:g}") for value in charts.ticks(epochs[0], epochs[-1], whole=True)]
+    legend = f"The vertical line is epoch {kept}, whose weights were kept."
+    pictures: list[Block] = []
+    for title, names in CURVES.items():
+        lines = [(name, points) for name in names if (points := _points(history, name, kept))]
+        if lines:
+            pictures.append(charts.curves(title, lines, labels, kept, legend))
+    yield Columns(pictures)
+    columns = list(dict.fromkeys(name for row in history for name in row))
+    rows = [cells(*(console.number(row.get(name)) for name in columns)) for row in history]
+    table = Table("All epochs", rows, columns, frozenset(range(len(columns))))
+    yield Details("All epochs as a table", [table])
+
+
+def _points(history: Sequence[Mapping[str, Any]], name: str, kept: int) -> list[Point]:
+    return [
+        Point(epoch, row[name], f"epoch {epoch}: {name} {row[name]:.4g}", marked=epoch == kept)
+        for row in history
+        if row.get(name) is not None
+        for epoch in [row["epoch"]]
+    ]
+
+
+def _run(project: Project, document: Document, files: Files) -> Iterator[Block]:
+    steps = [
+        cells(
+            step["step"], "cached" if step["cached"] else "ran", f"{step['seconds']:.1f}",
+            step["why"],
+        )
+        for step in document["steps"]
+    ]  # fmt: skip
+    yield Table("Steps", steps, ("step", "", "seconds", "why"), frozenset({2}))
+    name, model = document["workload"], document["model"]
+    if model:
+        version = f"{name}@{model['version']}"
+        yield Command("Trains it again, and proves that the weights are the same",
+                      f"retrain reproduce {version}")  # fmt: skip
+        yield Command("Its data, its commit and its parameters", f"retrain lineage {version}")
+    if document["promoted"] and document["champion"]:
+        yield Command("Has the champion before serve again",
+                      f"retrain rollback {name} --reason WHY")  # fmt: skip
+    made = [files.manifest(step)["provenance"] for step in ("train", "validate") if files.has(step)]
+    if made:
+        yield _machine(made[0])
+    places = [
+        (Cell(step), Cell(project.relative(folder), link=folder.as_uri()))
+        for step, folder in files.folders.items()
+    ]
+    if run := document["look"].get("MLflow run"):
+        places.append((Cell("MLflow run"), Cell(run)))
+    if places:
+        yield Table("Where the results are", places)
+
+
+def _machine(provenance: Mapping[str, Any]) -> Block:
+    machine = provenance["machine"]
+    return Table(
+        "Machine and code",
+        [
+            cells("processor", machine["processor"]),
+            cells("cores", machine["cores"]),
+            cells("memory", f"{machine['memory_gb']} GB"),
+            cells("accelerators", ", ".join(machine["accelerators"]) or "none"),
+            cells("commit", provenance["commit"] or "unknown"),
+            cells("uncommitted changes", "yes" if provenance["uncommitted"] else "no"),
+        ],
+    )
