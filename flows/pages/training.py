@@ -51,7 +51,7 @@ def page_of(project: Project, document: Document) -> Page:
         "Data": data.blocks(project, document, files) if files.has("validate") else [],
         "Training": list(_training(files)) if files.has("train") else [],
         "Model": answers.blocks(files) if files.has("evaluate", "preprocess") else [],
-        "Run": list(_run(project, document, files)),
+        "Run": list(run_blocks(project, document, files)),
     }
     run, name = document["run"][:8], document["workload"]
     return Page(
@@ -78,11 +78,7 @@ def _verdict(document: Document) -> Verdict:
 def _top(document: Document, files: Files) -> Iterator[Block]:
     """What one sees in five seconds: why, and what is served now."""
     if "error" in document:
-        ended = [step["step"] for step in document["steps"]]
-        place = f"after the step {ended[-1]}" if ended else "before its first step had ended"
-        yield Text(document["error"], "error")
-        yield Text(f"It ended {place}. What was made is kept, and the same command goes on there.")
-        yield Command("When the cause is gone", f"retrain train {document['workload']}")
+        yield from failure(document)
     facts = [_served(document), f"data {document['data']['version'][:12]}"]
     if latency := (document["model"] or {}).get("latency"):
         facts.append(f"one image takes {latency['p50']:.1f} ms ({latency['device']})")
@@ -98,6 +94,17 @@ def _top(document: Document, files: Files) -> Iterator[Block]:
         yield Table("The rules of the gate", rules, numbers=frozenset({2}))
     for sentence in document["decision"]["says"]:
         yield Text(sentence)
+
+
+def failure(document: Document) -> list[Block]:
+    """What failed in a run, and what to do about it."""
+    ended = [step["step"] for step in document["steps"]]
+    place = f"after the step {ended[-1]}" if ended else "before its first step had ended"
+    return [
+        Text(document["error"], "error"),
+        Text(f"It ended {place}. What was made is kept, and the same command goes on there."),
+        Command("When the cause is gone", f"retrain {document['flow']} {document['workload']}"),
+    ]
 
 
 def _served(document: Document) -> str:
@@ -228,7 +235,8 @@ def _points(history: Sequence[Mapping[str, Any]], name: str, kept: int) -> list[
     ]
 
 
-def _run(project: Project, document: Document, files: Files) -> Iterator[Block]:
+def run_blocks(project: Project, document: Document, files: Files) -> Iterator[Block]:
+    """The steps of a run and why each ran, the machine, and how to have its model again."""
     steps = [
         cells(
             step["step"], "cached" if step["cached"] else "ran", f"{step['seconds']:.1f}",
@@ -237,13 +245,13 @@ def _run(project: Project, document: Document, files: Files) -> Iterator[Block]:
         for step in document["steps"]
     ]  # fmt: skip
     yield Table("Steps", steps, ("step", "", "seconds", "why"), frozenset({2}))
-    name, model = document["workload"], document["model"]
-    if model:
+    name = document["workload"]
+    if model := document.get("model"):
         version = f"{name}@{model['version']}"
         yield Command("Trains it again, and proves that the weights are the same",
                       f"retrain reproduce {version}")  # fmt: skip
         yield Command("Its data, its commit and its parameters", f"retrain lineage {version}")
-    if document["promoted"] and document["champion"]:
+    if document.get("promoted") and document["champion"]:
         yield Command("Has the champion before serve again",
                       f"retrain rollback {name} --reason WHY")  # fmt: skip
     made = [files.manifest(step)["provenance"] for step in ("train", "validate") if files.has(step)]

@@ -1,0 +1,217 @@
+"""The pages of runs that train nothing or many: checks, predictions, drift, comparison, search.
+
+Each is made from the document of its run alone, but for the images of the checks.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flows.pages import charts, data
+from flows.pages.blocks import (
+    Block,
+    Columns,
+    Command,
+    Facts,
+    Page,
+    Section,
+    Table,
+    Verdict,
+    cells,
+)
+from flows.pages.charts import Interval, Line, Point
+from flows.pages.files import files_of
+from flows.pages.page import local_time
+from flows.pages.training import failure, run_blocks
+from retrain.project import Project
+from retrain.runs import console
+from retrain.runs.records import Document
+
+MAX_ROWS = 60  # of a table
+
+
+def checks(project: Project, document: Document) -> Page:
+    """The page of a run of the flow `validate`."""
+    files = files_of(document)
+    sections = [Section("Run", list(run_blocks(project, document, files)))]
+    if files.has("validate"):
+        sections.insert(0, Section("Data", data.blocks(project, document, files)))
+    verdict = Verdict("Passed", document["outcome"], "✓", "good")
+    top: list[Block] = []
+    if "error" in document:
+        verdict, top = (
+            Verdict("Failed", "The data was not accepted.", "✗", "bad"),
+            failure(document),
+        )
+    return _page(document, document["workload"], verdict, top, sections)
+
+
+def predictions(document: Document) -> Page:
+    """The page of a run of the flow `predict`."""
+    rows, errors = document["rows"], document["errors"]
+    verdict = Verdict("Predicted", document["outcome"], "✓", "good")
+    if errors:
+        verdict = Verdict("Predicted", document["outcome"], "!", "wait")
+    shares = {label: count / max(1, rows) for label, count in document["labels"].items()}
+    labels = sorted(shares, key=lambda label: -shares[label])[:MAX_ROWS]
+    drawn = [
+        Interval(label, shares[label], None, None, f"{label}: {document['labels'][label]:,} images")
+        for label in labels
+    ]
+    title = _title(document["model"])
+    blocks: list[Block] = [Facts([title, f"input {document['input']}", document["output"]])]
+    if drawn:
+        blocks.append(charts.intervals("The share of each label", drawn, (0.0, 1.0)))
+    sections = [Section("Labels", blocks)]
+    if document["drift"]:
+        sections.append(Section("Drift", _drift(document["drift"])))
+    return _page(document, document["workload"], verdict, [], sections)
+
+
+def drift(document: Document) -> Page:
+    """The page of a run of the flow `drift`."""
+    drifted = document["drift"]["drifted"]
+    verdict = Verdict("No drift", document["outcome"], "✓", "good")
+    if drifted:
+        verdict = Verdict("Drift", document["outcome"], "!", "bad")
+    facts = Facts([_title(document["model"]), f"input {document['input']}"])
+    sections = [Section("Drift", [facts, *_drift(document["drift"])])]
+    return _page(document, document["workload"], verdict, [], sections)
+
+
+def _drift(found: Mapping[str, Any]) -> list[Block]:
+    features = sorted(found["features"], key=lambda feature: -(feature["score"] or 0.0))
+    highest = max(found["threshold"], *(feature["score"] or 0.0 for feature in features))
+    drawn = [
+        Interval(
+            feature["feature"], feature["score"] or 0.0, None, None,
+            f"{feature['feature']}: score {console.number(feature['score'])}",
+        )
+        for feature in features
+    ]  # fmt: skip
+    line = Line(found["threshold"], f"drift.threshold {found['threshold']:g}", "bound")
+    legend = "The dashed line is drift.threshold; chance alone seldom exceeds 1."
+    columns = ("feature", "reference", "incoming", "distance", "by chance", "score")
+    names = ("reference", "incoming", "distance", "usual", "score")
+    rows = [
+        cells(feature["feature"], *(console.number(feature[name]) for name in names))
+        for feature in features
+    ]
+    shares = [
+        cells(row["label"], f"{row['reference']:.1%}", f"{row['incoming']:.1%}")
+        for row in found["labels"][:MAX_ROWS]
+    ]
+    caption = (
+        f"{found['images']:,} images against {found['reference_images']:,} of {found['reference']}"
+    )
+    return [
+        charts.intervals(
+            "The score of each feature", drawn, (0.0, 1.1 * highest), ".1f", [line], legend
+        ),
+        Columns(
+            [
+                Table(caption, rows, columns, frozenset(range(1, 6))),
+                Table("Labels", shares, ("label", "reference", "incoming"), frozenset({1, 2})),
+            ]
+        ),
+    ]
+
+
+def comparison(document: Document) -> Page:
+    """The page of a run of the flow `compare`."""
+    found, a, b = document["comparison"], _title(document["a"]), _title(document["b"])
+    verdict = Verdict("Compared", document["outcome"], "=", "muted")
+    facts = Facts([f"{found['shown']:,} images", f"{found['same']:,} answered alike",
+                   f"data: {document['data']}"])  # fmt: skip
+    sections = []
+    if found["labelled"]:
+        sections = _labelled(found, a, b)
+    pairs = [cells(row["a"], row["b"], f"{row['images']:,}") for row in found["pairs"][:MAX_ROWS]]
+    answers = Table("Answers that differ", pairs, (a, b, "images"), frozenset({2}))
+    sections.append(Section("Differences", [answers]))
+    return _page(document, f"{a}, {b}", verdict, [facts], sections)
+
+
+def _labelled(found: Mapping[str, Any], a: str, b: str) -> list[Section]:
+    rows = [
+        cells(
+            name, console.number(row["a"]), console.number(row["b"]),
+            console.number(row.get("difference")),
+            f"{row['low']:+.4f} to {row['high']:+.4f}" if "low" in row else "",
+            row.get("outcome", ""),
+        )
+        for name, row in found["metrics"].items()
+    ]  # fmt: skip
+    names = ("metric", a, b, "difference", "interval", "")
+    metrics = Table(f"On {found['images']:,} images", rows, names, frozenset({1, 2, 3}))
+    classes = [
+        cells(row["label"], f"{row['images']:,}", f"{row['a']:.4f}", f"{row['b']:.4f}",
+              f"{row['difference']:+,}")
+        for row in found["classes"][:MAX_ROWS]
+    ]  # fmt: skip
+    columns = ("class", "images", a, b, "images gained or lost")
+    recall = Table("Recall of the classes that differ", classes, columns, frozenset({1, 2, 3, 4}))
+    only = Facts([f"{found['only_a']:,} right only in {a}", f"{found['only_b']:,} only in {b}"])
+    return [Section("Metrics", [only, metrics, recall])]
+
+
+def search(document: Document) -> Page:
+    """The page of a run of the flow `tune`, which may have failed."""
+    trials, facts = document["trials"] or [], document["search"]
+    if document["best"] is None:
+        verdict = Verdict("Failed", "The search has no complete trial.", "✗", "bad")
+        top = failure(document) if "error" in document else []
+        return _page(document, document["workload"], verdict, top, [])
+    metric = facts["metric"]
+    verdict = Verdict("Searched", document["outcome"], "✓", "good")
+    values = list(document["best"]["values"])
+    rows = [
+        cells(row["trial"], row["state"], console.number((row["best"] or {}).get(metric)),
+              *(_value(row["values"].get(name)) for name in values), row["reason"] or "")
+        for row in trials[:MAX_ROWS]
+    ]  # fmt: skip
+    columns = ("trial", "state", metric, *values, "why it failed")
+    numbers = frozenset(range(2, 3 + len(values)))
+    command = Command("Trains with the best values", document["command"])
+    done = sorted((row for row in trials if row["best"]), key=lambda row: int(row["trial"]))
+    blocks: list[Block] = [command]
+    if len(done) > 1:
+        blocks.append(_trials(done, metric, document["best"]["trial"]))
+    blocks.append(Table("Trials, the best first", rows, columns, numbers))
+    return _page(document, document["workload"], verdict, [], [Section("Trials", blocks)])
+
+
+def _trials(trials: Sequence[Mapping[str, Any]], metric: str, best: int) -> Block:
+    points = [
+        Point(row["trial"], row["best"][metric], f"trial {row['trial']}: {row['best'][metric]:.4g}",
+              marked=row["trial"] == best)
+        for row in trials
+    ]  # fmt: skip
+    places = charts.ticks(points[0].x, points[-1].x, whole=True)
+    labels = [(place, f"{place:g}") for place in places]
+    legend = "The vertical line is the best trial."
+    return charts.curves(f"{metric} by trial", [(metric, points)], labels, best, legend)
+
+
+def _value(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _title(model: Mapping[str, Any]) -> str:
+    return f"{model['name']} version {model['version']}"
+
+
+def _page(
+    document: Document,
+    name: str,
+    verdict: Verdict,
+    top: Sequence[Block],
+    sections: Sequence[Section],
+) -> Page:
+    origin = f"{name} · {document['flow']} · run {document['run'][:8]}"
+    return Page(
+        title=f"{name}: {verdict.name}",
+        origin=f"{origin} · {local_time(document['time'])}",
+        verdict=verdict,
+        top=top,
+        sections=sections,
+    )
