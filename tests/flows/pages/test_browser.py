@@ -1,0 +1,64 @@
+"""A page in a real browser: no request, no error, nothing that a screen reader stumbles over."""
+
+import shutil
+import subprocess
+import tarfile
+
+import pytest
+
+from flows.pages import page
+from tests.browser import opened
+from tests.flows.pages.test_page import page_with
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """A page with one of each block."""
+    file = tmp_path_factory.mktemp("page") / "page.html"
+    file.write_text(page.render(page_with("cat")), encoding="utf-8")
+    return file
+
+
+def test_a_page_loads_without_a_network(file, tmp_path):
+    with opened(tmp_path) as tab:
+        tab.open(file)
+        assert tab.evaluate("document.querySelectorAll('svg').length") == 3
+        assert tab.evaluate("document.querySelector('h1').innerText").startswith("✓ cat")
+        assert tab.faults == []
+
+
+def test_a_link_opens_the_images_of_a_confusion(file, tmp_path):
+    with opened(tmp_path) as tab:
+        tab.open(file)
+        assert not tab.evaluate("document.querySelector('details').open")
+        tab.evaluate("document.querySelector('a[href=\"#confused-0\"]').click()")
+        tab.evaluate("new Promise(done => setTimeout(done, 300))")
+        assert tab.evaluate("document.querySelector('details').open")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(file, tmp_path, tmp_path_factory, scheme):
+    axe = _axe(tmp_path_factory.mktemp("axe"))
+    with opened(tmp_path) as tab:
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        tab.call("Emulation.setEmulatedMedia", features=features)
+        tab.open(file)
+        tab.evaluate(axe)
+        found = tab.evaluate("axe.run().then(result => result.violations)")
+    serious = [one for one in found if one["impact"] in ("serious", "critical")]
+    assert serious == []
+
+
+def _axe(folder):
+    """The code of axe-core, from npm."""
+    if shutil.which("npm") is None:
+        pytest.skip("there is no npm here")
+    done = subprocess.run(
+        ["npm", "pack", "axe-core@4"], cwd=folder, capture_output=True, text=True, timeout=120
+    )
+    if done.returncode:
+        pytest.skip("axe-core cannot be fetched here")
+    with tarfile.open(folder / done.stdout.split()[-1]) as tar:
+        return tar.extractfile("package/axe.min.js").read().decode()

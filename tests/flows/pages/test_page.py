@@ -1,0 +1,126 @@
+"""A page is one file that needs nothing else, and escapes all that it is given."""
+
+from html.parser import HTMLParser
+
+import pytest
+
+from flows.pages import charts, page
+from flows.pages.blocks import (
+    Cell,
+    Columns,
+    Command,
+    Count,
+    Details,
+    Facts,
+    Gallery,
+    Heading,
+    Matrix,
+    Page,
+    Picture,
+    Section,
+    Table,
+    Text,
+    Thumbnail,
+    Verdict,
+    cells,
+)
+from flows.pages.charts import Interval, Line, Point
+from retrain.project import Project
+
+HOSTILE = '<script>alert(1)</script>"\' onmouseover=x &amp;'
+PIXEL = "data:image/png;base64,AA=="
+
+
+def page_with(text: str) -> Page:
+    """A page with a text wherever one can be."""
+    intervals = charts.intervals(
+        text, [Interval(text, 0.5, 0.4, 0.6, text)], (0.0, 1.0), lines=[Line(0.2, text, "bound")]
+    )
+    curves = charts.curves(text, [(text, [Point(1, 0.5, text), Point(2, 0.7, text)])], [(1, text)])
+    picture = Picture([Thumbnail(PIXEL, text)], [Text(text)])
+    blocks = [
+        Text(text),
+        Heading(text),
+        Command(text, text),
+        Facts([text]),
+        Table(text, [cells(text, Cell(text, "bad"), Cell(text, link="#a"))], (text, text, text)),
+        Matrix(text, [text], [[Count(3, 0.5, "confused-0")]]),
+        Columns([intervals, curves]),
+        Details(text, [Gallery([picture], "confused-0")]),
+    ]
+    return Page(text, text, Verdict(text, text, "✓", "good"), [intervals], [Section("A", blocks)])
+
+
+class Elements(HTMLParser):
+    """The elements of a page, each with its attributes, and the texts."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def test_a_hostile_name_stays_a_text_wherever_it_is_shown():
+    harmless, hostile = (Elements(page.render(page_with(text))) for text in ("a", HOSTILE))
+    assert [(tag, set(of)) for tag, of in hostile.found] == [
+        (tag, set(of)) for tag, of in harmless.found
+    ]
+    assert "script" not in {tag for tag, _ in hostile.found}
+    assert HOSTILE in hostile.texts
+
+
+def test_a_page_makes_no_request():
+    html = page.render(page_with("a"))
+    targets = [
+        value
+        for _, attributes in Elements(html).found
+        for name, value in attributes.items()
+        if name in ("href", "src")
+    ]
+    assert targets
+    assert all(target.startswith(("#", "data:")) for target in targets)
+    assert "default-src 'none'" in html
+
+
+def test_the_page_of_a_run_is_the_latest_one_of_its_workload(tmp_path):
+    project = Project(tmp_path)
+    first = page.write(project, "vit", "run-1", page_with("one"))
+    assert page.write(project, "vit", "run-2", page_with("two")) == first
+    assert first == tmp_path / "reports/vit/latest.html"
+    assert first.read_bytes() == (first.parent / "run-2.html").read_bytes()
+    assert "one" in (first.parent / "run-1.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("values", [[0.5], [0.5, 0.5], [1.0, 3.0, 2.0]])
+def test_a_curve_stays_within_its_picture(values):
+    points = [Point(number, value, "") for number, value in enumerate(values)]
+    chart = charts.curves("a", [("a", points)], [(0, "0")], mark=0.0)
+    places = [tuple(map(float, place.split(","))) for place in chart.lines[0].points.split()]
+    assert len(places) == len(values)
+    assert all(0 <= x <= chart.width and 0 <= y <= chart.height for x, y in places)
+    highest = min(range(len(values)), key=lambda number: places[number][1])
+    assert values[highest] == max(values)
+
+
+def test_a_value_holds_until_the_next_one_in_steps():
+    points = [Point(0, 1.0, ""), Point(1, 2.0, ""), Point(2, 0.0, "")]
+    chart = charts.curves("a", [("a", points)], [(0, "0")], steps=True)
+    places = [place.split(",") for place in chart.lines[0].points.split()]
+    assert len(places) == 5
+    assert all(a[0] == b[0] or a[1] == b[1] for a, b in zip(places, places[1:], strict=False))
+
+
+def test_intervals_are_placed_on_the_axis_and_cut_at_its_ends():
+    rows = [Interval("a", 0.0, -2.0, 0.5, ""), Interval("a longer label", 1.0, None, None, "")]
+    chart = charts.intervals("a", rows, (-1.0, 1.0), dots=True)
+    first, second = chart.rows
+    assert first.low == chart.left
+    assert first.at < first.high < second.at == chart.width - 8
+    assert second.low is None
