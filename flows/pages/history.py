@@ -6,7 +6,7 @@ from datetime import datetime
 from flows.pages import charts
 from flows.pages.blocks import Block, Cell, Facts, Page, Section, Table, Text, Verdict, cells
 from flows.pages.charts import Point
-from flows.pages.page import FOLDER, local_time
+from flows.pages.page import folder_of, local_time
 from retrain.project import Project
 from retrain.registry import decisions, versions
 from retrain.registry.ledger import Entry
@@ -59,7 +59,7 @@ def _row(
     project: Project, name: str, entry: Entry, version: ModelVersion | None
 ) -> tuple[Cell, ...]:
     accuracy = f"{version.metrics['accuracy']:.4f}" if version else ""
-    has_page = entry.run and (project.root / FOLDER / name / f"{entry.run}.html").is_file()
+    has_page = entry.run and (folder_of(project, name) / f"{entry.run}.html").is_file()
     return cells(
         Cell(local_time(entry.time), link=f"{entry.run}.html" if has_page else ""),
         Cell(entry.action, STYLES.get(entry.action, "muted")),

@@ -9,7 +9,6 @@ from retrain.project import Project
 
 TEMPLATES = Path(__file__).with_name("templates")
 FOLDER = "reports"
-LATEST = "latest.html"
 
 
 def render(page: Page) -> str:
@@ -28,18 +27,15 @@ def render(page: Page) -> str:
     return environment.get_template("page.html.j2").render(page=page, style=style)
 
 
-def write(project: Project, workload: str, run: str, page: Page) -> Path:
-    """Writes a run's page to `reports/<workload>/`, and as the latest one.
+def write(file: Path, page: Page) -> None:
+    """Writes a page to a file, whose folder is made if need be."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_text(file, render(page))
 
-    Returns:
-        The path of the latest one, which is the same from run to run.
-    """
-    folder = project.root / FOLDER / workload
-    folder.mkdir(parents=True, exist_ok=True)
-    text = render(page)
-    for name in (f"{run}.html", LATEST):
-        write_text(folder / name, text)
-    return folder / LATEST
+
+def folder_of(project: Project, workload: str) -> Path:
+    """The folder with the pages of a workload."""
+    return project.root / FOLDER / workload
 
 
 def local_time(time: str) -> str:

@@ -244,7 +244,7 @@ def run_blocks(project: Project, document: Document, files: Files) -> Iterator[B
         )
         for step in document["steps"]
     ]  # fmt: skip
-    yield Table("Steps", steps, ("step", "", "seconds", "why"), frozenset({2}))
+    yield Table("Steps", steps, ("step", "result", "seconds", "why"), frozenset({2}))
     name = document["workload"]
     if model := document.get("model"):
         version = f"{name}@{model['version']}"

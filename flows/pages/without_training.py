@@ -45,7 +45,7 @@ def checks(project: Project, document: Document) -> Page:
     return _page(document, document["workload"], verdict, top, sections)
 
 
-def predictions(document: Document) -> Page:
+def predictions(project: Project, document: Document) -> Page:
     """The page of a run of the flow `predict`."""
     rows, errors = document["rows"], document["errors"]
     verdict = Verdict("Predicted", document["outcome"], "✓", "good")
@@ -61,13 +61,13 @@ def predictions(document: Document) -> Page:
     blocks: list[Block] = [Facts([title, f"input {document['input']}", document["output"]])]
     if drawn:
         blocks.append(charts.intervals("The share of each label", drawn, (0.0, 1.0)))
-    sections = [Section("Labels", blocks)]
+    sections = [Section("Answers", blocks)]
     if document["drift"]:
         sections.append(Section("Drift", _drift(document["drift"])))
     return _page(document, document["workload"], verdict, [], sections)
 
 
-def drift(document: Document) -> Page:
+def drift(project: Project, document: Document) -> Page:
     """The page of a run of the flow `drift`."""
     drifted = document["drift"]["drifted"]
     verdict = Verdict("No drift", document["outcome"], "✓", "good")
@@ -116,7 +116,7 @@ def _drift(found: Mapping[str, Any]) -> list[Block]:
     ]
 
 
-def comparison(document: Document) -> Page:
+def comparison(project: Project, document: Document) -> Page:
     """The page of a run of the flow `compare`."""
     found, a, b = document["comparison"], _title(document["a"]), _title(document["b"])
     verdict = Verdict("Compared", document["outcome"], "=", "muted")
@@ -141,7 +141,7 @@ def _labelled(found: Mapping[str, Any], a: str, b: str) -> list[Section]:
         )
         for name, row in found["metrics"].items()
     ]  # fmt: skip
-    names = ("metric", a, b, "difference", "interval", "")
+    names = ("metric", a, b, "difference", "interval", "outcome")
     metrics = Table(f"On {found['images']:,} images", rows, names, frozenset({1, 2, 3}))
     classes = [
         cells(row["label"], f"{row['images']:,}", f"{row['a']:.4f}", f"{row['b']:.4f}",
@@ -154,7 +154,7 @@ def _labelled(found: Mapping[str, Any], a: str, b: str) -> list[Section]:
     return [Section("Metrics", [only, metrics, recall])]
 
 
-def search(document: Document) -> Page:
+def search(project: Project, document: Document) -> Page:
     """The page of a run of the flow `tune`, which may have failed."""
     trials, facts = document["trials"] or [], document["search"]
     if document["best"] is None:

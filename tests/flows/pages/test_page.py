@@ -25,9 +25,8 @@ from flows.pages.blocks import (
     cells,
 )
 from flows.pages.charts import Interval, Line, Point
-from retrain.project import Project
 
-HOSTILE = '<script>alert(1)</script>"\' onmouseover=x &amp;'
+HOSTILE = "<script>alert(1)</script>\"' onmouseover=x &amp;"
 PIXEL = "data:image/png;base64,AA=="
 
 
@@ -87,15 +86,6 @@ def test_a_page_makes_no_request():
     assert targets
     assert all(target.startswith(("#", "data:")) for target in targets)
     assert "default-src 'none'" in html
-
-
-def test_the_page_of_a_run_is_the_latest_one_of_its_workload(tmp_path):
-    project = Project(tmp_path)
-    first = page.write(project, "vit", "run-1", page_with("one"))
-    assert page.write(project, "vit", "run-2", page_with("two")) == first
-    assert first == tmp_path / "reports/vit/latest.html"
-    assert first.read_bytes() == (first.parent / "run-2.html").read_bytes()
-    assert "one" in (first.parent / "run-1.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("values", [[0.5], [0.5, 0.5], [1.0, 3.0, 2.0]])
