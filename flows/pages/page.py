@@ -4,7 +4,6 @@ from datetime import datetime
 from pathlib import Path
 
 from flows.pages.blocks import Page
-from retrain.atomic import write_text
 from retrain.project import Project
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -25,12 +24,6 @@ def render(page: Page) -> str:
     )
     style = Markup((TEMPLATES / "style.css").read_text(encoding="utf-8"))
     return environment.get_template("page.html.j2").render(page=page, style=style)
-
-
-def write(file: Path, page: Page) -> None:
-    """Writes a page to a file, whose folder is made if need be."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, render(page))
 
 
 def folder_of(project: Project, workload: str) -> Path:

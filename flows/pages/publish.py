@@ -1,11 +1,11 @@
 """Makes the page of a run, whatever its flow, and says where it is."""
 
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from flows.pages import history, page, training, without_training
 from flows.pages.blocks import Page
+from retrain.atomic import write_text
 from retrain.project import Project
 from retrain.runs.records import Document
 
@@ -32,7 +32,9 @@ def publish(project: Project, document: Document) -> Path:
     """
     name = document.get("workload") or document["a"]["name"]
     folder = page.folder_of(project, name)
-    page.write(folder / f"{document['run']}.html", PAGES[document["flow"]](project, document))
-    shutil.copyfile(folder / f"{document['run']}.html", folder / LATEST)
-    page.write(folder / INDEX, history.page_of(project, name))
+    made = page.render(PAGES[document["flow"]](project, document))
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in (f"{document['run']}.html", LATEST):
+        write_text(folder / file, made)
+    write_text(folder / INDEX, page.render(history.page_of(project, name)))
     return folder / LATEST

@@ -1,6 +1,7 @@
 """A page is one file that needs nothing else, and escapes all that it is given."""
 
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import pytest
 
@@ -104,7 +105,7 @@ def test_a_value_holds_until_the_next_one_in_steps():
     chart = charts.curves("a", [("a", points)], [(0, "0")], steps=True)
     places = [place.split(",") for place in chart.lines[0].points.split()]
     assert len(places) == 5
-    assert all(a[0] == b[0] or a[1] == b[1] for a, b in zip(places, places[1:], strict=False))
+    assert all(a[0] == b[0] or a[1] == b[1] for a, b in pairwise(places))
 
 
 def test_intervals_are_placed_on_the_axis_and_cut_at_its_ends():
