@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from rich.markup import escape
 
 from flows import predict
+from flows.pages import publish
 from retrain import atomic
 from retrain.errors import UsageError
 from retrain.flow import flow
@@ -77,7 +78,7 @@ def compare(
             {"metric": name} | values for name, values in comparison.get("metrics", {}).items()
         ]
         publish_table(models[1].name, "comparison", metrics or comparison["pairs"], outcome)
-        return run.document(
+        document = run.document(
             data=place,
             output=path and str(path),
             a=models[0].identity(),
@@ -85,6 +86,8 @@ def compare(
             comparison=comparison,
             outcome=outcome,
         )
+        publish.write(project, document)
+        return document
 
 
 def check(

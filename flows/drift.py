@@ -10,6 +10,7 @@ which an automation of Prefect can start `train/vit` (`prefect.yaml`).
 import pyarrow as pa
 
 from flows import predict
+from flows.pages import publish
 from retrain.flow import flow
 from retrain.project import Project, find_project
 from retrain.registry.versions import CHAMPION, ModelVersion
@@ -58,13 +59,15 @@ def drift(
         report.publish(workload, result)
         if result["drifted"]:
             notify_now("drift", report.sentence(result))
-        return run.document(
+        document = run.document(
             workload=workload,
             input=input,
             model=model.identity(),
             drift=result,
             outcome=report.sentence(result),
         )
+        publish.write(project, document)
+        return document
 
 
 def check(project: Project, model: str, input: str, reference: str | None) -> ModelVersion:

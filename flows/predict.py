@@ -17,6 +17,7 @@ from typing import Any
 
 from rich.markup import escape
 
+from flows.pages import publish
 from retrain import atomic
 from retrain.errors import UsageError
 from retrain.flow import flow
@@ -86,6 +87,7 @@ def predict(
         publish_table(workload, "predictions", labels, f"{document['outcome']} `{path}`")
         if drift:
             report.publish(workload, drift)
+        publish.write(project, document)
         return document
 
 

@@ -57,6 +57,9 @@ class Report(Protocol):
     def show(self, document: Document) -> None:
         """Shows a run on the console."""
 
+    def write_page(self, project: Project, document: Document) -> None:
+        """Writes the HTML page of a run, which may have failed at any step."""
+
     def publish(self, project: Project, document: Document) -> None:
         """Shows a run in Prefect; may suspend it there, until a person has decided."""
 
@@ -286,7 +289,7 @@ class StepsFlow(Flow[..., Any]):
         state = run.state
         if state.version.warning:
             console.say(state.version.warning)
-        with records.recording(state, self.tells.document):
+        with records.recording(state, self.tells.document, self.tells.write_page):
             run.follow(self.fn, state.version)
         document = self.tells.document(state)
         console.logger.info(document["outcome"])  # for a person who watches a deployment

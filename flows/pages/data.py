@@ -25,9 +25,9 @@ from retrain.runs.records import Document
 from retrain.step import REPORT
 from retrain.store import Store
 from tasks.data import image_table
-from tasks.data.evaluated import find_evaluated
+from tasks.data.image_table import SPLITS
 from tasks.data.raw_dataset import RawDataset, open_format
-from tasks.data.splits import SPLITS
+from tasks.data.reference import find_evaluated
 from tasks.validate.step import NEAR_DUPLICATES
 
 if TYPE_CHECKING:

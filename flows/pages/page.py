@@ -7,7 +7,7 @@ from flows.pages.blocks import Page
 from retrain.project import Project
 
 TEMPLATES = Path(__file__).with_name("templates")
-FOLDER = "reports"
+FOLDER, LATEST, INDEX = "reports", "latest.html", "index.html"
 
 
 def render(page: Page) -> str:
@@ -29,6 +29,11 @@ def render(page: Page) -> str:
 def folder_of(project: Project, workload: str) -> Path:
     """The folder with the pages of a workload."""
     return project.root / FOLDER / workload
+
+
+def latest_of(workload: str) -> str:
+    """Where the latest page of a workload is, relative to the project."""
+    return f"{FOLDER}/{workload}/{LATEST}"
 
 
 def local_time(time: str) -> str:

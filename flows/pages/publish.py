@@ -1,11 +1,12 @@
-"""Makes the page of a run, whatever its flow, and says where it is."""
+"""Writes the page of a run, whatever its flow, and the history of its workload."""
 
+import logging
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from flows.pages import history, page, training, without_training
 from flows.pages.blocks import Page
 from retrain.atomic import write_text
+from retrain.messages import message_of
 from retrain.project import Project
 from retrain.runs.records import Document
 
@@ -17,24 +18,27 @@ PAGES: Mapping[str, Callable[[Project, Document], Page]] = {
     "drift": without_training.drift,
     "compare": without_training.comparison,
 }
-LATEST, INDEX = "latest.html", "index.html"
+
+logger = logging.getLogger("retrain")
 
 
-def publish(project: Project, document: Document) -> Path:
+def write(project: Project, document: Document) -> None:
     """Writes the page of a run, also as the latest one, and the history of its workload.
+
+    A page that cannot be made is no reason to fail a run: a warning says why.
 
     Args:
         project: The clone.
-        document: Of a run of one of `PAGES`.
-
-    Returns:
-        The path of the latest page, which is the same from run to run.
+        document: Of a run of one of `PAGES`, which may have failed.
     """
     name = document.get("workload") or document["a"]["name"]
     folder = page.folder_of(project, name)
-    made = page.render(PAGES[document["flow"]](project, document))
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in (f"{document['run']}.html", LATEST):
-        write_text(folder / file, made)
-    write_text(folder / INDEX, page.render(history.page_of(project, name)))
-    return folder / LATEST
+    try:
+        made = page.render(PAGES[document["flow"]](project, document))
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in (f"{document['run']}.html", page.LATEST):
+            write_text(folder / file, made)
+        write_text(folder / page.INDEX, page.render(history.page_of(project, name)))
+    except Exception as error:
+        logger.warning("The report of the run could not be made: %s", message_of(error))
+        logger.debug("How the report failed:", exc_info=True)

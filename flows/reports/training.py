@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
+from flows.pages import page
 from flows.reports import approvals
 from retrain.project import Project
 from retrain.registry import trust
@@ -34,7 +35,8 @@ class DataReport:
 
     def base_document(self, run: RunState) -> Document:
         """The part of the document that these flows have in common."""
-        base = records.base_document(run) | {"look": {}, "outcome": None}
+        look = {"report": page.latest_of(run.workload.name)}
+        base = records.base_document(run) | {"look": look, "outcome": None}
         checked = run.artifacts.get("validate")
         base["data"] |= {name: checked and checked.facts.get(name) for name in CHECKED}
         if checked:
@@ -45,6 +47,12 @@ class DataReport:
     def details(self, document: Document) -> list[str]:
         """The lines that a flow adds to the summary of a run, in Markdown."""
         return []
+
+    def write_page(self, project: Project, document: Document) -> None:
+        """Writes the HTML page of a run, which may have failed at any step."""
+        from flows.pages import publish  # which reads the outputs of the steps
+
+        publish.write(project, document)
 
     def publish(self, project: Project, document: Document) -> None:
         """Shows a summary as an artifact of the Prefect flow run."""

@@ -4,6 +4,7 @@ Each flow extends `base_document`, which has the steps, the data and the times, 
 its runs (`retrain.flow.Report.document`).
 """
 
+import glob
 import html
 import json
 import re
@@ -70,19 +71,29 @@ def cell(text: str) -> str:
 
 
 @contextmanager
-def recording(run: RunState, document: Callable[[RunState], Document]) -> Iterator[None]:
-    """Writes a run's document when the run has ended, whether it succeeded or failed.
+def recording(
+    run: RunState,
+    document: Callable[[RunState], Document],
+    write_page: Callable[[Project, Document], None],
+) -> Iterator[None]:
+    """Writes a run's document and its page when the run has ended, whether it succeeded or failed.
 
     Args:
         run: The run; the block runs its steps.
         document: Makes the run's document, without `error`; the run may have failed at any step.
+        write_page: Writes the page of a document.
     """
+    project = run.context.project
     try:
         yield
     except Exception as error:
-        _write(run.context.project, document(run) | {"error": message_of(error)})
+        failed = document(run) | {"error": message_of(error)}
+        _write(project, failed)
+        write_page(project, failed)
         raise
-    _write(run.context.project, document(run))
+    ended = document(run)
+    _write(project, ended)
+    write_page(project, ended)
 
 
 def outcome(document: Document) -> str:
@@ -123,6 +134,23 @@ def last_run(project: Project, workload: str, flow: str | None = None) -> Docume
     paths = _runs(project).glob(f"{flow or '*'}/{workload}/{LATEST}")
     documents: list[Document] = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
     return max(documents, key=lambda document: str(document["time"]), default=None)
+
+
+def find_run(project: Project, workload: str, run: str | None) -> Document | None:
+    """The document of a run of a flow with steps; the last one of the workload without an id.
+
+    Args:
+        project: The clone.
+        workload: The name of the workload.
+        run: The id of the run, or how it begins.
+    """
+    if run is None:
+        return last_run(project, workload)
+    files = sorted(_runs(project).glob(f"*/{workload}/{glob.escape(run)}*.json"))
+    if not files:
+        return None
+    document: Document = json.loads(files[0].read_text(encoding="utf-8"))
+    return document
 
 
 def _write(project: Project, document: Document) -> None:
