@@ -86,8 +86,7 @@ def compare(
             comparison=comparison,
             outcome=outcome,
         )
-        publish.write(project, document)
-        return document
+        return publish.write(project, document)
 
 
 def check(

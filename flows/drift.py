@@ -66,8 +66,7 @@ def drift(
             drift=result,
             outcome=report.sentence(result),
         )
-        publish.write(project, document)
-        return document
+        return publish.write(project, document)
 
 
 def check(project: Project, model: str, input: str, reference: str | None) -> ModelVersion:

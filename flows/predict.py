@@ -87,8 +87,7 @@ def predict(
         publish_table(workload, "predictions", labels, f"{document['outcome']} `{path}`")
         if drift:
             report.publish(workload, drift)
-        publish.write(project, document)
-        return document
+        return publish.write(project, document)
 
 
 def check(

@@ -5,7 +5,8 @@ Matplotlib draws cannot. All positions are in pixels of the picture.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import ClassVar
 
 WIDTH = 640
@@ -189,24 +190,6 @@ def curves(
     across = _Scale([point.x for point in points], CURVE_LEFT, CURVE_WIDTH - 12)
     ends = [end for point in points for end in (point.y, point.low, point.high) if end is not None]
     up = _Scale(ends, CURVE_HEIGHT - 26, 8)
-    drawn = []
-    for label, of in lines:
-        every = max(1, len(of) // MAX_DOTS)
-        dots = [
-            Point(
-                across(point.x), up(point.y), point.title,
-                None if point.low is None else up(point.low),
-                None if point.high is None else up(point.high),
-                point.marked,
-            )
-            for number, point in enumerate(of)
-            if number % every == 0 or point.marked
-        ]  # fmt: skip
-        path = [(across(point.x), up(point.y)) for point in of]
-        if steps:
-            corners = zip(path[1:], path, strict=False)
-            path = [path[0], *(end for after, at in corners for end in ((after[0], at[1]), after))]
-        drawn.append(Curve(label, " ".join(f"{x},{y}" for x, y in path), dots))
     return Curves(
         title=title,
         description=f"{title}: {'; '.join(_described(label, of) for label, of in lines)}",
@@ -216,9 +199,31 @@ def curves(
         x_ticks=[Tick(across(value), label) for value, label in x_labels],
         y_ticks=[Tick(up(value), f"{value:.4g}") for value in ticks(min(ends), max(ends))],
         marks=[] if mark is None else [Line(across(mark), legend, "zero")],
-        lines=drawn,
+        lines=[_curve(label, of, across, up, steps) for label, of in lines],
         legend=legend,
     )
+
+
+def _curve(
+    label: str, points: Sequence[Point], across: "_Scale", up: "_Scale", steps: bool
+) -> Curve:
+    every = max(1, len(points) // MAX_DOTS)
+    dots = [
+        replace(
+            point,
+            x=across(point.x),
+            y=up(point.y),
+            low=None if point.low is None else up(point.low),
+            high=None if point.high is None else up(point.high),
+        )
+        for number, point in enumerate(points)
+        if number % every == 0 or point.marked
+    ]
+    path = [(across(point.x), up(point.y)) for point in points]
+    if steps:
+        corners = pairwise(path)
+        path = [path[0], *(end for at, after in corners for end in ((after[0], at[1]), after))]
+    return Curve(label, " ".join(f"{x},{y}" for x, y in path), dots)
 
 
 def ticks(low: float, high: float, whole: bool = False) -> list[float]:

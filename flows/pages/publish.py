@@ -22,7 +22,7 @@ PAGES: Mapping[str, Callable[[Project, Document], Page]] = {
 logger = logging.getLogger("retrain")
 
 
-def write(project: Project, document: Document) -> None:
+def write(project: Project, document: Document) -> Document:
     """Writes the page of a run, also as the latest one, and the history of its workload.
 
     A page that cannot be made is no reason to fail a run: a warning says why.
@@ -30,6 +30,9 @@ def write(project: Project, document: Document) -> None:
     Args:
         project: The clone.
         document: Of a run of one of `PAGES`, which may have failed.
+
+    Returns:
+        The document.
     """
     name = document.get("workload") or document["a"]["name"]
     folder = page.folder_of(project, name)
@@ -42,3 +45,4 @@ def write(project: Project, document: Document) -> None:
     except Exception as error:
         logger.warning("The report of the run could not be made: %s", message_of(error))
         logger.debug("How the report failed:", exc_info=True)
+    return document
