@@ -8,6 +8,7 @@ It changes nothing: no alias, no ledger.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,9 +72,7 @@ def compare(
             comparison, differences = compare_on(run, models, source)
         outcome = any_two.sentences(comparison, *(model.title for model in models))[0]
         if path:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with atomic.replacing(path) as aside:
-                pq.write_table(differences, aside)
+            _write(differences, path)
         metrics = [
             {"metric": name} | values for name, values in comparison.get("metrics", {}).items()
         ]
@@ -87,6 +86,12 @@ def compare(
             outcome=outcome,
         )
         return publish.write(project, document)
+
+
+def _write(table: pa.Table, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic.replacing(path) as aside:
+        pq.write_table(table, aside)
 
 
 def check(
