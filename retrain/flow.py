@@ -45,10 +45,9 @@ class Report(Protocol):
     """What a flow with steps tells of a run."""
 
     def document(self, run: RunState) -> Document:
-        """Describes a run in JSON-able values.
+        """Describes a run, which may have failed at any step, in JSON-able values.
 
-        The run may have failed at any step; if it has not, `outcome` is one sentence about its end,
-        and people are notified of that if `rejected` or `waiting` is true.
+        `outcome` is a sentence about its end; people get it if `rejected` or `waiting` is true.
         """
 
     def standing(self, document: Document) -> str:
@@ -58,7 +57,7 @@ class Report(Protocol):
         """Shows a run on the console."""
 
     def write_page(self, project: Project, document: Document) -> None:
-        """Writes the HTML page of a run, which may have failed at any step."""
+        """Writes the page of a run, which may have failed at any step."""
 
     def publish(self, project: Project, document: Document) -> None:
         """Shows a run in Prefect; may suspend it there, until a person has decided."""
@@ -331,9 +330,7 @@ def flow(
 ) -> Any:
     """Makes a flow of a function: `@flow`; or `@flow(tells=…, version=…)`, if it calls steps.
 
-    The function's name is the flow's, and the first line of its docstring describes it. Without
-    steps, one of its parameters is `workload`, or another by which a run is named
-    (`retrain.runs.notify.run_name`). With steps, its only parameter is the version of the data.
+    With steps, the only parameter of the function is the version of the data.
 
     Args:
         fn: The function.

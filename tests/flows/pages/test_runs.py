@@ -28,15 +28,12 @@ def test_a_training_shows_why_and_what_it_is_made_of(clone, first):
 
 def test_a_report_can_be_made_again_and_is_found_by_its_run(clone, first):
     file = clone.root / "reports" / "vit" / f"{first['run']}.html"
-    made = file.read_bytes()
     file.unlink()
     answer = clone.json("report", "vit", "--run", first["run"][:8])
     assert answer == {"report": str(file), "run": first["run"]}
-    assert file.read_bytes().replace(str(clone.root).encode(), b"") == made.replace(
-        str(clone.root).encode(), b""
-    )
-    said = clone.json("report", "vit", "--run", "nothing", code=2)["error"]
-    assert "no such run is recorded here" in said
+    assert first["outcome"] in file.read_text(encoding="utf-8")
+    error = clone.json("report", "vit", "--run", "nothing", code=2)["error"]
+    assert "no such run is recorded here" in error
 
 
 def test_refused_data_has_a_page_that_says_what_to_do(clone, first):
