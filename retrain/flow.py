@@ -288,9 +288,8 @@ class StepsFlow(Flow[..., Any]):
         state = run.state
         if state.version.warning:
             console.say(state.version.warning)
-        with records.recording(state, self.tells.document, self.tells.write_page):
-            run.follow(self.fn, state.version)
-        document = self.tells.document(state)
+        follow = partial(run.follow, self.fn, state.version)
+        document = records.record(state, follow, self.tells.document, self.tells.write_page)
         console.logger.info(document["outcome"])  # for a person who watches a deployment
         self.tells.publish(run.project, document)
         return document

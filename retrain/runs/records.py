@@ -70,22 +70,29 @@ def cell(text: str) -> str:
     return re.sub(r"([\\|\[\]`])", r"\\\1", text)
 
 
-@contextmanager
-def recording(
+def record(
     run: RunState,
+    follow: Callable[[], object],
     document: Callable[[RunState], Document],
     write_page: Callable[[Project, Document], None],
-) -> Iterator[None]:
-    """Writes a run's document and its page when the run has ended, whether it succeeded or failed.
+) -> Document:
+    """Runs the steps of a run, and writes its document and its page, even if a step has failed.
 
     Args:
-        run: The run; the block runs its steps.
+        run: The run.
+        follow: Runs the steps.
         document: Makes the run's document, without `error`; the run may have failed at any step.
         write_page: Writes the page of a document.
+
+    Returns:
+        The document.
+
+    Raises:
+        Exception: A step has failed.
     """
     project = run.context.project
     try:
-        yield
+        follow()
     except Exception as error:
         failed = document(run) | {"error": message_of(error)}
         _write(project, failed)
@@ -94,6 +101,7 @@ def recording(
     ended = document(run)
     _write(project, ended)
     write_page(project, ended)
+    return ended
 
 
 def outcome(document: Document) -> str:
