@@ -98,6 +98,8 @@ def test_calibration_compares_confidence_with_accuracy_in_bins():
     assert bins.accuracy == pytest.approx([0.5, 1.0])
     assert bins.confidence == pytest.approx([0.62, 0.98])
     assert bins.error == pytest.approx(0.5 * 0.12 + 0.5 * 0.02)
+    edges = tally([0, 0, 0], [0, 0, 0], confidence=[0.05, 0.066, 0.067]).calibration
+    assert edges.share == pytest.approx([2 / 3, 1 / 3])
 
 
 def test_the_confusion_matrix_has_true_classes_in_rows_and_is_no_larger_than_can_be_seen():
