@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from retrain import preflight, roots
+from retrain import preflight, roots, tracking
 from retrain.cli.command import TRAINING, Answer, Clone, Name, ToJson, Workload, app
 from retrain.errors import UsageError
 from retrain.faults import did_you_mean
@@ -248,7 +248,10 @@ def _prepare(
         if forecast := step.forecast(config, project).says:
             print(forecast, file=sys.stderr)
     preflight.check_surroundings(project)
-    return flow.imports_from(first_step, config)
+    imports = flow.imports_from(first_step, config)
+    if any("mlflow" in step.imports for step in steps):
+        imports.append(partial(tracking.client, project))  # which may create MLflow's database
+    return imports
 
 
 def _show_preview(preview: "Document") -> None:

@@ -6,6 +6,7 @@ that the steps need. On two cores that saved 2 s of a run, and 11 s of a first r
 """
 
 import atexit
+import gc
 import os
 import socket
 import subprocess
@@ -43,11 +44,14 @@ def start_ephemeral_server(project: Project, meanwhile: Iterable[Callable[[], ob
     # Closes its input, which ends it, and waits. First to be registered, last to be called.
     atexit.register(process.communicate)
     with console.progress("starting"):
+        gc.disable()  # a sixth of the time of the imports, which leave nothing to collect
         for call in meanwhile:
             if _is_up(port):
                 break
             with suppress(Exception):
                 call()
+        gc.enable()
+        gc.freeze()
         deadline = monotonic() + START_SECONDS
         while not _is_up(port):
             if process.poll() is not None or monotonic() > deadline:
