@@ -2,12 +2,16 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from rich.markup import escape
 
 from flows.pages import history, page, training, without_training
 from flows.pages.blocks import Page
 from retrain.atomic import write_text
 from retrain.messages import message_of
 from retrain.project import Project
+from retrain.runs import console
 from retrain.runs.records import Document
 
 PAGES: Mapping[str, Callable[[Project, Document], Page]] = {
@@ -22,27 +26,42 @@ PAGES: Mapping[str, Callable[[Project, Document], Page]] = {
 logger = logging.getLogger("retrain")
 
 
-def write(project: Project, document: Document) -> Document:
-    """Writes the page of a run, also as the latest one, and the history of its workload.
-
-    A page that cannot be made is no reason to fail a run: a warning says why.
+def write_run(project: Project, document: Document) -> Path:
+    """Writes the page of a run.
 
     Args:
         project: The clone.
         document: Of a run of one of `PAGES`, which may have failed.
 
     Returns:
-        The document.
+        The file.
     """
     name = document.get("workload") or document["a"]["name"]
-    folder = page.folder_of(project, name)
+    file = page.folder_of(project, name) / f"{document['run']}.html"
+    text = page.render(PAGES[document["flow"]](project, document))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_text(file, text)
+    return file
+
+
+def write(project: Project, document: Document) -> Document:
+    """Writes the page of a run that ends, also as the latest one, and the workload's history.
+
+    A page that cannot be made is no reason to fail a run: a warning says why.
+
+    Args:
+        project: The clone.
+        document: As `write_run` takes it.
+
+    Returns:
+        The document.
+    """
     try:
-        made = page.render(PAGES[document["flow"]](project, document))
-        folder.mkdir(parents=True, exist_ok=True)
-        for file in (f"{document['run']}.html", page.LATEST):
-            write_text(folder / file, made)
-        write_text(folder / page.INDEX, page.render(history.page_of(project, name)))
+        file = write_run(project, document)
+        write_text(file.with_name(page.LATEST), file.read_text(encoding="utf-8"))
+        history_page = history.page_of(project, file.parent.name)
+        write_text(file.with_name(page.INDEX), page.render(history_page))
     except Exception as error:
-        logger.warning("The report of the run could not be made: %s", message_of(error))
+        console.say(escape(f"The report of the run could not be made: {message_of(error)}"))
         logger.debug("How the report failed:", exc_info=True)
     return document

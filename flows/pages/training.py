@@ -76,7 +76,7 @@ def _verdict(document: Document) -> Verdict:
 
 
 def _top(document: Document, files: Files) -> Iterator[Block]:
-    """What one sees in five seconds: why, and what is served now."""
+    """What one sees in five seconds: why, and what is served after the run."""
     if "error" in document:
         yield from failure(document)
     facts = [_served(document), f"data {document['data']['version'][:12]}"]
@@ -109,10 +109,10 @@ def failure(document: Document) -> list[Block]:
 
 def _served(document: Document) -> str:
     if document["promoted"]:
-        return f"served now: version {document['model']['version']}, this model"
+        return f"served after this run: version {document['model']['version']}, this model"
     if champion := document["champion"]:
-        return f"served now: version {champion['version']}"
-    return "nothing is served yet"
+        return f"served after this run: version {champion['version']}"
+    return "nothing is served after this run"
 
 
 def _differences(decision: Mapping[str, Any], files: Files) -> Iterator[Block]:
@@ -209,7 +209,7 @@ def _training(files: Files) -> Iterator[Block]:
             f"best epoch {kept} of {len(history)}",
             f"{facts['parameters']:,} parameters",
             f"batches of {facts['batch_size']}",
-            facts["numerics"]["precision"],
+            outcome.precision(facts),
         ]
     )
     labels = [(value, f"{value:g}") for value in charts.ticks(epochs[0], epochs[-1], whole=True)]
@@ -228,10 +228,14 @@ def _training(files: Files) -> Iterator[Block]:
 
 def _points(history: Sequence[Mapping[str, Any]], name: str, kept: int) -> list[Point]:
     return [
-        Point(epoch, row[name], f"epoch {epoch}: {name} {row[name]:.4g}", marked=epoch == kept)
+        Point(
+            row["epoch"],
+            row[name],
+            f"epoch {row['epoch']}: {name} {row[name]:.4g}",
+            marked=row["epoch"] == kept,
+        )
         for row in history
         if row.get(name) is not None
-        for epoch in [row["epoch"]]
     ]
 
 

@@ -199,11 +199,9 @@ def _in_training(facts: Mapping[str, Any]) -> str:
     not_metrics = ("batch_size", "best_epoch", "numerics", "parameters", "start", "weights")
     metrics = [name for name in facts if name not in not_metrics]
     values = ", ".join(f"{name} {console.number(facts[name])}" for name in metrics)
-    user_precision = facts["numerics"].get("told_precision")
-    precision = f"told {user_precision}" if user_precision else facts["numerics"]["precision"]
     return (
         f"best epoch {facts['best_epoch']}: {values}; {facts['parameters']:,} parameters, "
-        f"{precision}, batches of {facts['batch_size']}"
+        f"{outcome.precision(facts)}, batches of {facts['batch_size']}"
     )
 
 

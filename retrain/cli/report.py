@@ -34,8 +34,7 @@ def report(
         raise UsageError(
             f"{workload}: no such run is recorded here; see {page.FOLDER}/{workload}/."
         )
-    publish.write(project, document)
-    file = page.folder_of(project, workload) / f"{document['run']}.html"
+    file = publish.write_run(project, document)
     if open_it:
         webbrowser.open(file.as_uri())
     return Answer({"report": str(file), "run": document["run"]}, lambda: print(file))

@@ -19,6 +19,12 @@ def rules(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [*document["decision"]["rules"], *document["model"].get("rules", ())]
 
 
+def precision(training: Mapping[str, Any]) -> str:
+    """The precision of a training, by its facts; a user's own function was told it."""
+    told = training["numerics"].get("told_precision")
+    return f"told {told}" if told else str(training["numerics"]["precision"])
+
+
 def passed(document: Mapping[str, Any]) -> bool:
     """Whether a model may be promoted, if nobody is against it."""
     latency_rules = document["model"].get("rules", ())

@@ -20,7 +20,7 @@ def test_a_training_shows_why_and_what_it_is_made_of(clone, first):
     assert first["outcome"] in html
     for section in ("Comparison", "Data", "Training", "Model", "Run"):
         assert f'<h2 id="{section.lower()}">{section}</h2>' in html
-    assert f"served now: version {first['model']['version']}, this model" in html
+    assert f"served after this run: version {first['model']['version']}, this model" in html
     assert 'src="data:image/png;base64,' in html
     assert "confused-0" in html
     assert f"retrain reproduce vit@{first['model']['version']}" in html
@@ -29,7 +29,9 @@ def test_a_training_shows_why_and_what_it_is_made_of(clone, first):
 def test_a_report_can_be_made_again_and_is_found_by_its_run(clone, first):
     file = clone.root / "reports" / "vit" / f"{first['run']}.html"
     file.unlink()
+    latest = page(clone)
     answer = clone.json("report", "vit", "--run", first["run"][:8])
+    assert page(clone) == latest
     assert answer == {"report": str(file), "run": first["run"]}
     assert first["outcome"] in file.read_text(encoding="utf-8")
     error = clone.json("report", "vit", "--run", "nothing", code=2)["error"]
