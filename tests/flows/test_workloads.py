@@ -38,7 +38,9 @@ def small(tmp_path_factory):
 
 @pytest.mark.parametrize("workload", workload_names(ROOT / "params.yaml"))
 def test_every_shipped_workload_runs(clone, small, workload):
-    assert clone.train(*small.get(workload, ()), workload=workload)["model"]["version"] >= 1
+    document = clone.train(*small.get(workload, ()), workload=workload)
+    assert document["model"]["version"] >= 1
+    assert (clone.root / "reports" / workload / f"{document['run']}.html").is_file()
 
 
 def test_another_head_on_the_same_embeddings_embeds_nothing_again(clone, small):
