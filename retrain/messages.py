@@ -1,9 +1,14 @@
-"""Writes the message about an error for a person: a few lines, and what to do."""
+"""Writes for a person: the message about an error, with what to do, and times.
+
+Documents and records have times in UTC (ISO 8601); a person reads those of this machine's zone.
+"""
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 from retrain.errors import UsageError
@@ -15,6 +20,24 @@ MAX_WIDTH = 400
 MIN_BYTES = 1_000_000  # with less, a database cannot be written
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+UTC_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00")
+
+
+def local_time(time: str) -> str:
+    """A time (ISO 8601) in the time zone of this machine: `2026-11-30 04:00 CET`."""
+    return datetime.fromisoformat(time).astimezone().strftime("%Y-%m-%d %H:%M %Z")
+
+
+def with_local_times(text: str) -> str:
+    """A text in which each time in UTC (ISO 8601) is one in the time zone of this machine."""
+    return UTC_TIME.sub(lambda found: local_time(found[0]), text)
+
+
+def ago(time: str) -> str:
+    """How long ago a time (ISO 8601) was: `3 days ago`."""
+    from humanize import naturaltime
+
+    return naturaltime(datetime.now(UTC) - datetime.fromisoformat(time))
 
 
 def message_of(error: BaseException) -> str:

@@ -1,9 +1,9 @@
 """Renders a page as one HTML file that needs nothing else, and puts it where people look."""
 
-from datetime import datetime
 from pathlib import Path
 
 from flows.pages.blocks import Page
+from retrain.messages import local_time as local_time
 from retrain.project import Project
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -34,8 +34,3 @@ def folder_of(project: Project, workload: str) -> Path:
 def latest_of(workload: str) -> str:
     """Where the latest page of a workload is, relative to the project."""
     return f"{FOLDER}/{workload}/{LATEST}"
-
-
-def local_time(time: str) -> str:
-    """A time (ISO 8601) in the time zone of this machine."""
-    return datetime.fromisoformat(time).astimezone().strftime("%Y-%m-%d %H:%M %Z")

@@ -10,25 +10,40 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Group, Parameter
 
-from retrain.project import Project
+from retrain.cli.help import PlainHelp
+from retrain.messages import with_local_times
+from retrain.project import Project, find_project
+
+if TYPE_CHECKING:
+    from cyclopts.completion import CompletionContext
+
+TRAINING = Group.create_ordered("Train")
+DECIDING = Group.create_ordered("Decide")
+USING = Group.create_ordered("Use")
+LOOKING = Group.create_ordered("Look")
+KEEPING = Group.create_ordered("Keep")
+SERVING = Group.create_ordered("Servers")
+OPTIONS = Group.create_ordered("Options")
+EVERYWHERE = Group.create_ordered("Options of every command")
 
 app = App(
     name="retrain",
     help="Keep an image classifier trained.",
     help_format="markdown",
+    help_formatter=PlainHelp(),
     version=lambda: version("retrain"),
-    default_parameter=Parameter(negative=()),
+    default_parameter=Parameter(
+        negative=(), show_default=lambda value: None if value is False else value
+    ),
+    group_parameters=OPTIONS,
+    group_commands=EVERYWHERE,
 )
 app.register_install_completion_command()
-
-TRAINING = Group.create_ordered("Training")
-MODELS = Group.create_ordered("Models and images")
-REGISTRY = Group.create_ordered("What is in production")
-MACHINE = Group.create_ordered("Store and servers")
+app.meta.group_parameters = EVERYWHERE
 
 UNKNOWN = "not recorded"
 
@@ -37,11 +52,30 @@ Clone = Annotated[Project, Parameter(parse=False)]
 ToJson = Annotated[bool, Parameter(parse=False)]
 
 
+def workloads(_: "CompletionContext | None" = None) -> list[str]:
+    """The entries of `params.yaml`, for the completion of a shell."""
+    from retrain.params import workload_names
+
+    return workload_names(find_project().params)
+
+
+def names(_: "CompletionContext | None" = None) -> list[str]:
+    """The workloads and the names of `--as` that were run here, for the completion of a shell."""
+    from retrain.runs import records
+
+    return records.names(find_project())
+
+
 # Arguments that several commands have.
-Workload = Annotated[str, Parameter(help="An entry of params.yaml.")]
-Name = Annotated[str, Parameter(help="An entry of params.yaml, or a name of `--as`.")]
+Workload = Annotated[str, Parameter(help="An entry of params.yaml.", completer=workloads)]
+Name = Annotated[
+    str, Parameter(help="An entry of params.yaml, or a name of `--as`.", completer=names)
+]
 Version = Annotated[
-    str, Parameter(help="A version as NAME@NUMBER or NAME@ALIAS; NAME is its champion.")
+    str,
+    Parameter(
+        help="A version as NAME@NUMBER or NAME@ALIAS; NAME is its champion.", completer=names
+    ),
 ]
 
 
@@ -73,4 +107,4 @@ def in_words(value: Any) -> str:
         return " ".join(map(in_words, value)) or "none"
     if isinstance(value, float):
         return f"{value:.4g}"
-    return UNKNOWN if value is None else str(value)
+    return UNKNOWN if value is None else with_local_times(str(value))

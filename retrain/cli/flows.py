@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from retrain import preflight, roots, tracking
-from retrain.cli.command import TRAINING, Answer, Clone, Name, ToJson, Workload, app
+from retrain.cli.command import LOOKING, TRAINING, Answer, Clone, Name, ToJson, Workload, app
 from retrain.errors import UsageError
 from retrain.faults import did_you_mean
 from retrain.messages import message_of
@@ -95,7 +95,10 @@ def validate(
     project: Clone,
     to_json: ToJson,
 ) -> Answer:
-    """Pull and check a workload's data."""
+    """Pull and check a workload's data.
+
+    Example: `retrain validate vit`
+    """
     from flows.validate import validate as flow
 
     return _run(flow, workload, options, project, to_json)
@@ -112,7 +115,9 @@ def tune(
     project: Clone,
     to_json: ToJson,
 ) -> Answer:
-    """Search for better parameters of a workload's training, and promote nothing.
+    """Search for better parameters of a training, and promote nothing.
+
+    Example: `retrain tune vit --trials 20`
 
     Args:
         trials: Sets tune.trials.
@@ -125,7 +130,7 @@ def tune(
     return _run(flow, workload, options, project, to_json, values)
 
 
-@app.command(group=TRAINING)
+@app.command(group=LOOKING)
 def why(
     workload: Name,
     /,
@@ -133,7 +138,9 @@ def why(
     flow: Literal["train", "tune", "validate"] | None = None,
     project: Clone,
 ) -> Answer:
-    """Show why each step of the last run ran or was cached.
+    """Show why each step of the last run ran, and what had changed.
+
+    Example: `retrain why vit`
 
     Args:
         flow: The last run of this flow.
@@ -171,7 +178,7 @@ def step(step: str, workload: Workload, /, *, project: Clone, to_json: ToJson) -
 
 @app.command(group=TRAINING)
 def plan(*, project: Clone) -> Answer:
-    """Show what the next training of each workload would do and why, and run nothing."""
+    """Show what the next training of each workload would do, and why."""
     from flows.train import train as flow
 
     plans: dict[str, Any] = {}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retrain.cli.command import REGISTRY, UNKNOWN, Answer, Clone, Version, app, in_words
+from retrain.cli.command import KEEPING, LOOKING, UNKNOWN, Answer, Clone, Version, app, in_words
 
 if TYPE_CHECKING:
     from retrain.registry.ledger import Entry
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 KEY_SHOWN = 12  # characters of a key in a table
 
 
-@app.command(group=REGISTRY)
+@app.command(group=LOOKING)
 def lineage(subject: str, /, *, images: Path | None = None, project: Clone) -> Answer:
-    """Show what a version, or a file of predictions, came from: data, code, steps, machine.
+    """Show what a version, or a file of predictions, came from.
+
+    Example: `retrain lineage vit@champion`
 
     Args:
         subject: A version, as vit@champion, vit@7 or vit; or a Parquet file that `retrain predict`
@@ -78,9 +80,12 @@ def _show_steps(record: "Lineage") -> None:
     console.print_table(("step", "key", "output", "made", "by run", "seconds"), rows)
 
 
-@app.command(group=REGISTRY)
+@app.command(group=KEEPING)
 def reproduce(version: Version, /, *, project: Clone) -> Answer:
-    """Train a version again from its recorded commit, data and parameters; compare weights."""
+    """Train a version again as it was, and compare the weights.
+
+    Example: `retrain reproduce vit@champion`
+    """
     from flows import predict
     from retrain.registry.reproduce import reproduce
 

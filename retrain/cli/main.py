@@ -17,7 +17,7 @@ from dataclasses import asdict
 from threading import current_thread, main_thread
 from typing import Annotated, Any
 
-from cyclopts import CycloptsError, Group, Parameter
+from cyclopts import CycloptsError, Parameter
 
 from retrain import streams
 from retrain.cli import flows, lineage, params, predict, registry, report, servers, store
@@ -30,8 +30,6 @@ from retrain.project import find_project
 MODULES = (flows, report, params, predict, registry, lineage, store, servers)
 
 TERMINATED = 128 + signal.SIGTERM
-
-app.meta.group_parameters = Group("Options of every command", sort_key=100)
 
 
 @app.meta.default
@@ -47,7 +45,7 @@ def run(
         debug: Show the traceback of an error.
     """
     if not tokens:
-        raise UsageError("Name a command (see: retrain --help)")
+        tokens = ("--help",)
     command, bound, injected = app.parse_args(tokens, exit_on_error=False, print_error=False)
     values: dict[str, Any] = {"to_json": json} if "to_json" in injected else {}
     if "project" in injected:

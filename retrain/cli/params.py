@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from models import families
-from retrain.cli.command import TRAINING, Answer, app
+from retrain.cli.command import LOOKING, Answer, app
 from retrain.params import as_yaml
 from retrain.workload import Workload
 
@@ -54,7 +54,7 @@ class Parameter:
         return "none" if self.default is None else f"`{as_yaml(self.default)}`"
 
 
-@app.command(group=TRAINING)
+@app.command(group=LOOKING)
 def params(prefix: str = "", /, *, schema: bool = False, markdown: bool = False) -> Answer:
     """Show what a workload may set, its defaults and what each parameter does.
 

@@ -6,7 +6,18 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from retrain.cli.command import MODELS, Answer, Clone, Name, ToJson, Version, app, place
+from retrain.cli.command import (
+    DECIDING,
+    LOOKING,
+    USING,
+    Answer,
+    Clone,
+    Name,
+    ToJson,
+    Version,
+    app,
+    place,
+)
 from retrain.cli.flows import run_on_screen
 
 IMPORTS = [partial(import_module, name) for name in ("mlflow", "torch", "pyarrow.parquet")]
@@ -24,7 +35,7 @@ ImageColumn = Annotated[
 ]
 
 
-@app.command(group=MODELS)
+@app.command(group=USING)
 def predict(
     workload: Name,
     /,
@@ -37,7 +48,7 @@ def predict(
     project: Clone,
     to_json: ToJson,
 ) -> Answer:
-    """Classify images with the model in production, and write a Parquet file.
+    """Classify images with the model in production.
 
     Example: `retrain predict vit --input photos --output predictions.parquet`
 
@@ -54,7 +65,7 @@ def predict(
     return run_on_screen(project, f"predict-{workload}", run, flow.show, to_json, IMPORTS)
 
 
-@app.command(group=MODELS)
+@app.command(group=USING)
 def drift(
     workload: Name,
     /,
@@ -66,7 +77,7 @@ def drift(
     project: Clone,
     to_json: ToJson,
 ) -> Answer:
-    """Compare images with the test split of the model in production.
+    """Tell how far images are from those the champion was tested on.
 
     Example: `retrain drift vit --input photos`
 
@@ -81,7 +92,7 @@ def drift(
     return run_on_screen(project, f"drift-{workload}", run, flow.show, to_json, IMPORTS)
 
 
-@app.command(group=MODELS)
+@app.command(group=DECIDING)
 def compare(
     a: Version,
     b: Version,
@@ -95,7 +106,7 @@ def compare(
     project: Clone,
     to_json: ToJson,
 ) -> Answer:
-    """Compare the answers of any two registered versions for the same images.
+    """Compare any two versions on the same images.
 
     Example: `retrain compare vit@champion vit@7`
 
@@ -114,7 +125,7 @@ def compare(
     return run_on_screen(project, "compare", run, flow.show, to_json, IMPORTS)
 
 
-@app.command(group=MODELS)
+@app.command(group=USING)
 def export(
     model: Version,
     /,
@@ -123,7 +134,9 @@ def export(
     format: Literal["huggingface", "onnx"] = "huggingface",
     project: Clone,
 ) -> Answer:
-    """Write a model for the Auto classes of transformers, or as an ONNX file.
+    """Write a model as transformers or ONNX Runtime load it.
+
+    Example: `retrain export vit@champion --to exported`
 
     Args:
         to: A new folder.
@@ -135,9 +148,12 @@ def export(
     return Answer(result, lambda: print(result.outcome))
 
 
-@app.command(group=MODELS)
+@app.command(group=LOOKING)
 def card(model: Version, /, *, project: Clone) -> Answer:
-    """Show the card of a model: its data, results and limits."""
+    """Show the card of a version: its data, results and limits.
+
+    Example: `retrain card vit@champion`
+    """
     from flows.predict import find_named
     from retrain.registry import model_card
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from retrain.cli.command import REGISTRY, Answer, Clone, Name, app, in_words
+from retrain.cli.command import DECIDING, LOOKING, Answer, Clone, Name, app, in_words
 from retrain.errors import UsageError
 from retrain.messages import message_of
 from retrain.project import Project
@@ -20,9 +20,11 @@ Reason = Annotated[str, Parameter(help="Why, for the ledger.")]
 Waiting = Annotated[int | None, Parameter(help="Only if it is this version that waits.")]
 
 
-@app.command(group=REGISTRY)
+@app.command(group=LOOKING)
 def status(workload: str | None = None, /, *, project: Clone) -> Answer:
-    """Show what is in production, what waits for approval, and how the last runs ended.
+    """Show what is in production, what waits, and how the runs ended.
+
+    Examples: `retrain status`, `retrain status vit`
 
     Args:
         workload: Show the last run of this workload whole.
@@ -91,9 +93,11 @@ def _show_workload(state: Mapping[str, Any]) -> None:
             flow_with_steps(last_run["flow"]).tells.show(last_run | {"took": last_run["seconds"]})
 
 
-@app.command(group=REGISTRY)
+@app.command(group=LOOKING)
 def history(workload: Name, /, *, plot: Path | None = None, project: Clone) -> Answer:
-    """Show what was promoted, rejected, left waiting or rolled back, by whom and why.
+    """Show every decision about a workload's models, the newest first.
+
+    Example: `retrain history vit --plot champions.png`
 
     Args:
         plot: Draw the champions' metric over time into this PNG file.
@@ -170,17 +174,23 @@ def _plot(project: Project, name: str, ledger: "Ledger", file: Path) -> None:
             raise UsageError(f"{file} cannot be written: {error.strerror}.") from error
 
 
-@app.command(group=REGISTRY)
+@app.command(group=DECIDING)
 def approve(
     workload: Name, /, *, reason: Reason, version: Waiting = None, project: Clone
 ) -> Answer:
-    """Promote the model that waits for approval."""
+    """Promote the model that waits for approval.
+
+    Example: `retrain approve vit --reason "checked by hand"`
+    """
     return _review("approve", project, workload, reason, version)
 
 
-@app.command(group=REGISTRY)
+@app.command(group=DECIDING)
 def reject(workload: Name, /, *, reason: Reason, version: Waiting = None, project: Clone) -> Answer:
-    """Reject the model that waits for approval."""
+    """Reject the model that waits for approval.
+
+    Example: `retrain reject vit --reason "too few night images"`
+    """
     return _review("reject", project, workload, reason, version)
 
 
@@ -218,9 +228,11 @@ def _end_suspended(project: Project, run: str, state: str, outcome: str) -> None
         )
 
 
-@app.command(group=REGISTRY)
+@app.command(group=DECIDING)
 def rollback(workload: Name, /, *, reason: Reason, to: int | None = None, project: Clone) -> Answer:
     """Make the champion before the current one champion again.
+
+    Example: `retrain rollback vit --reason "wrong at night"`
 
     Args:
         to: Go back to this earlier champion.

@@ -4,11 +4,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from retrain.cli.command import TRAINING, Answer, Clone, Name, app
+from retrain.cli.command import LOOKING, Answer, Clone, Name, app
 from retrain.errors import UsageError
 
 
-@app.command(group=TRAINING)
+@app.command(group=LOOKING)
 def report(
     workload: Name,
     /,

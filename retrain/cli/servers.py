@@ -1,9 +1,9 @@
 """The commands about the project's servers: `up`, `down`."""
 
-from retrain.cli.command import MACHINE, Answer, Clone, app
+from retrain.cli.command import SERVING, Answer, Clone, app
 
 
-@app.command(group=MACHINE)
+@app.command(group=SERVING)
 def up(*, project: Clone) -> Answer:
     """Start the Prefect server, a worker, the MLflow UI and Ray."""
     from retrain.servers import services
@@ -19,7 +19,7 @@ def up(*, project: Clone) -> Answer:
     return Answer([{"name": service.name, "url": service.url} for service in running], show)
 
 
-@app.command(group=MACHINE)
+@app.command(group=SERVING)
 def down(*, project: Clone) -> Answer:
     """Stop what `retrain up` started."""
     from retrain.servers import services

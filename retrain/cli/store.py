@@ -3,15 +3,17 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from retrain.cli.command import MACHINE, Answer, Clone, app
+from retrain.cli.command import KEEPING, Answer, Clone, app
 
 if TYPE_CHECKING:
     from flows.verify import Verified
 
 
-@app.command(group=MACHINE)
+@app.command(group=KEEPING)
 def verify(*, repair: bool = False, project: Clone) -> Answer:
-    """Read the store, all packages, ledgers and lineages; list what was changed.
+    """Read the store, all packages and ledgers; list what was changed.
+
+    Example: `retrain verify --repair`
 
     Args:
         repair: Remove damaged artifacts, which the next run makes again; mend damaged packages.
@@ -68,9 +70,9 @@ def _of_package(package: Any) -> str:
     return f"{text} It cannot be made again: {package.why}. Roll back, or train another model."
 
 
-@app.command(group=MACHINE)
+@app.command(group=KEEPING)
 def gc(*, keep: int = 5, dry_run: bool = False, project: Clone) -> Answer:
-    """Remove what no recent run, no registered model and no other project needs.
+    """Remove what no recent run, model or other project needs.
 
     Args:
         keep: How many runs of each flow and workload are kept.
