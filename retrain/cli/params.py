@@ -1,17 +1,29 @@
-"""The command about the parameters of workloads, `params`, from their declarations.
+"""The commands about the parameters of workloads, `params` and `schema`, from their declarations.
 
-`params.schema.json`, by which editors check `params.yaml`, and `docs/parameters.md` are made by it.
+`schema` makes `params.schema.json`, by which editors check `params.yaml`, and `docs/parameters.md`.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter as Option
+from ruamel.yaml import YAML
+from ruamel.yaml.nodes import MappingNode
 
 from models import families
-from retrain.cli.command import LOOKING, Answer, app
-from retrain.params import as_yaml
+from retrain.cli.command import LOOKING, Answer, Clone, app, workloads
+from retrain.errors import UsageError
+from retrain.faults import did_you_mean
+from retrain.params import TEAM_PARAMS, as_yaml, workload_names
+from retrain.project import Project
 from retrain.workload import Workload
+
+if TYPE_CHECKING:
+    from cyclopts.completion import CompletionContext
 
 Schema = Mapping[str, Any]
 
@@ -54,34 +66,126 @@ class Parameter:
         return "none" if self.default is None else f"`{as_yaml(self.default)}`"
 
 
-@app.command(group=LOOKING)
-def params(prefix: str = "", /, *, schema: bool = False, markdown: bool = False) -> Answer:
-    """Show what a workload may set, its defaults and what each parameter does.
+@dataclass(frozen=True)
+class Setting(Parameter):
+    """A parameter as a workload has it.
 
-    Examples: `retrain params train.augment`, `retrain params --schema > params.schema.json`
+    Attributes:
+        value: Its value, as a JSON value; `auto` as it is set, not as it is decided.
+        set_in: The file and the line that set it, as `params.yaml:12`; None for the default.
+    """
+
+    value: Any = None
+    set_in: str | None = None
+
+
+def keys(_: "CompletionContext | None" = None) -> list[tuple[str, str]]:
+    """The names of all parameters with the first sentence about each, for a shell."""
+    return [(one.name, one.description.partition(".")[0]) for one in parameters()]
+
+
+def _workloads_and_keys(_: "CompletionContext") -> list[tuple[str, str]]:
+    return [*((name, "A workload") for name in workloads()), *keys()]
+
+
+@app.command(group=LOOKING)
+def params(
+    workload: Annotated[str, Option(completer=_workloads_and_keys)] = "",
+    key: Annotated[str, Option(completer=keys)] = "",
+    /,
+    *,
+    project: Clone,
+) -> Answer:
+    """Show parameters: value, default, meaning, and where each was set.
+
+    Examples: `retrain params vit`, `retrain params vit train.lr`, `retrain params train.augment`
 
     Args:
-        prefix: The beginning of parameters' names; all if it is left out.
-        schema: Write the JSON schema of params.yaml, for editors.
-        markdown: Write the page docs/parameters.md.
+        workload: An entry of params.yaml. It may be left out, for what any of them may set.
+        key: The beginning of parameters' names; all if it is left out.
     """
-    if schema:
-        document = json_schema()
-        return Answer(document, lambda: print(json.dumps(document, indent=1)))
-    if markdown:
-        page = markdown_page()
-        return Answer({"markdown": page}, lambda: print(page, end=""))
-    listed = [parameter for parameter in parameters() if parameter.name.startswith(prefix)]
+    names = workload_names(project.params)
+    if workload not in names:
+        if key:
+            raise UsageError(f"No workload {workload!r}.{did_you_mean(workload, names)}")
+        workload, key = "", workload
+    every = settings_of(project, workload) if workload else parameters()
+    listed = [parameter for parameter in every if parameter.name.startswith(key)]
     if not listed:
-        raise ValueError(f"No parameter begins with {prefix}. All are listed by: retrain params")
+        known = [parameter.name for parameter in every] + names
+        raise UsageError(f"No parameter begins with {key!r}.{did_you_mean(key, known)}")
     return Answer([asdict(parameter) for parameter in listed], lambda: _show(listed))
 
 
-def _show(listed: list[Parameter]) -> None:
+def _show(listed: Sequence[Parameter]) -> None:
     for parameter in listed:
         name = f"{parameter.name} ({parameter.family})" if parameter.family else parameter.name
         line = f"{name}: {parameter.values}; default: {parameter.default_in_words}"
-        print(line.replace("`", ""), f"    {parameter.description}", sep="\n")
+        if isinstance(parameter, Setting):
+            default = "" if parameter.is_required else "default: "
+            origin = f"{parameter.set_in}; {default}{parameter.default_in_words}"
+            origin = origin if parameter.set_in else "default"
+            line = f"{parameter.name} = {as_yaml(parameter.value)}   ({origin})"
+        print(line.replace("`", ""))
+        print(fill(parameter.description, 80, initial_indent="    ", subsequent_indent="    "))
+
+
+def settings_of(project: Project, workload: str) -> list[Setting]:
+    """The parameters of a workload, with their values and where these were set.
+
+    Those of a section that it leaves out, such as `train.lora`, and of other families are not
+    among them. What is `auto` is not decided, because that may ask a cluster or a hub.
+    """
+    values, places = _entry_of(project, workload)
+    every = [one for one in parameters() if one.family in (None, values["model.family"])]
+    left_out = {one.name for one in every if one.default is None and one.name not in places}
+    return [
+        Setting(**asdict(one), value=values.get(one.name, one.default), set_in=places.get(one.name))
+        for one in every
+        if one.name.rpartition(".")[0] not in left_out
+    ]
+
+
+def _entry_of(project: Project, workload: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """The values that a workload's entry sets, and where, such as `params.yaml:12`, by their names.
+
+    Sections and mappings are among them.
+    """
+    yaml = YAML(typ="safe", pure=True)
+    values, places = {}, {}
+
+    def add(node: MappingNode, above: str) -> None:
+        for key, value in node.value:
+            name = f"{above}{key.value}"
+            if isinstance(value, MappingNode):  # `<<` takes over what another mapping has
+                add(value, above if key.value == "<<" else f"{name}.")
+            places[name] = f"{file}:{key.start_mark.line + 1}"
+            values[name] = yaml.constructor.construct_document(value)
+
+    for file in (Path(project.params.name), TEAM_PARAMS):
+        if (project.root / file).exists():
+            root = yaml.compose((project.root / file).read_text(encoding="utf-8"))
+            entries = next(value for key, value in root.value if key.value == "workloads")
+            for key, entry in entries.value:
+                if key.value == workload:
+                    add(entry, "")
+    return values, places
+
+
+@app.command(group=LOOKING)
+def schema(*, markdown: bool = False) -> Answer:
+    """Write the JSON schema of params.yaml, for editors.
+
+    Example: `retrain schema > params.schema.json`
+
+    Args:
+        markdown: Write the page docs/parameters.md instead.
+    """
+    if markdown:
+        page = markdown_page()
+        return Answer({"markdown": page}, lambda: print(page, end=""))
+    document = json_schema()
+    return Answer(document, lambda: print(json.dumps(document, indent=1)))
 
 
 def json_schema() -> dict[str, Any]:
@@ -112,7 +216,7 @@ def parameters() -> list[Parameter]:
 
 def markdown_page() -> str:
     """The parameters as a page, with a table for each section."""
-    lines = ["# The parameters of a workload", "", "Made by `retrain params --markdown`.", ""]
+    lines = ["# The parameters of a workload", "", "Made by `retrain schema --markdown`.", ""]
     heading = None
     for parameter in parameters():
         section = parameter.name.partition(".")[0]

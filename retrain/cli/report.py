@@ -1,11 +1,22 @@
-"""The command that shows the page of a run."""
+"""The commands that open what runs have left: `report`, `open` and `logs`."""
 
-from typing import Annotated
+import time
+import webbrowser
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
 
 from cyclopts import Parameter
 
-from retrain.cli.command import LOOKING, Answer, Clone, Name, app
+from retrain.cli.command import LOOKING, Answer, Clone, Name, ToJson, app, names
 from retrain.errors import UsageError
+from retrain.faults import did_you_mean
+from retrain.project import Project
+
+Place = Literal["report", "data-docs", "mlflow", "prefect"]
+
+WATCH_SECONDS = 0.3
 
 
 @app.command(group=LOOKING)
@@ -16,16 +27,89 @@ def report(
     run: str | None = None,
     open_it: Annotated[bool, Parameter("--open")] = False,
     project: Clone,
+    to_json: ToJson,
 ) -> Answer:
     """Show where the report of the last run is, or of an earlier one.
+
+    Example: `retrain report vit --open`
 
     Args:
         run: The id of a run, or how it begins.
         open_it: Open it in the browser.
     """
-    import webbrowser
+    from flows.pages import publish
 
-    from flows.pages import page, publish
+    document = _run_of(project, workload, run)
+    file = publish.write_run(project, document)
+    if open_it and not to_json:
+        webbrowser.open(file.as_uri())
+    return Answer({"report": str(file), "run": document["run"]}, lambda: print(file))
+
+
+@app.command(name="open", group=LOOKING)
+def open_place(
+    workload: Annotated[str, Parameter(completer=lambda _: [*names(), *get_args(Place)])] = "",
+    place: Place = "report",
+    /,
+    *,
+    project: Clone,
+    to_json: ToJson,
+) -> Answer:
+    """Open a report, or a page of a server, in the browser.
+
+    Examples: `retrain open vit`, `retrain open vit data-docs`, `retrain open mlflow`
+
+    Args:
+        workload: An entry of params.yaml, or a name of `--as`; for a server it may be left out.
+        place: What to open.
+    """
+    if workload in get_args(Place):
+        workload, place = "", workload  # type: ignore[assignment]  # it is one of them
+    if not workload and place in ("report", "data-docs"):
+        raise UsageError(f"Of which workload?{did_you_mean('', names())}")
+    url = _address_of(project, place, workload)
+    if not to_json:
+        webbrowser.open(url)
+    return Answer({"url": url}, lambda: print(url))
+
+
+def _address_of(project: Project, place: Place, workload: str) -> str:
+    """The URL of a page about a workload; of a server's first page if it is empty.
+
+    Raises:
+        UsageError: There is no such page, or the server does not run.
+    """
+    from flows.pages import publish
+
+    document = _run_of(project, workload, None) if workload else {}
+    if place == "report":
+        return publish.write_run(project, document).as_uri()
+    if place == "data-docs":
+        docs = document.get("look", {}).get("Data Docs")
+        if docs is None:
+            raise UsageError(
+                f"The last run of {workload} has no Data Docs: retrain train {workload}"
+            )
+        return Path(project.root, docs).as_uri()
+    if place == "mlflow":
+        return _server(project, place) + (f"/#/models/{workload}" if workload else "")
+    return _server(project, place) + (f"/runs/flow-run/{document['run']}" if workload else "")
+
+
+def _server(project: Project, name: str) -> str:
+    """The address of a server of `retrain up`, or of MLflow's, if the environment names one."""
+    from retrain.servers import services
+
+    urls = {service.name: service.url for service in services.running(project)}
+    if name == "mlflow" and project.tracking_uri.startswith("http"):
+        urls[name] = project.tracking_uri
+    if not urls.get(name):
+        raise UsageError(f"{name} does not run here: start it with retrain up.")
+    return str(urls[name]).rstrip("/")
+
+
+def _run_of(project: Project, workload: str, run: str | None) -> dict[str, Any]:
+    from flows.pages import page
     from retrain.runs import records
 
     records.check_name(project, workload)
@@ -34,7 +118,62 @@ def report(
         raise UsageError(
             f"{workload}: no such run is recorded here; see {page.FOLDER}/{workload}/."
         )
-    file = publish.write_run(project, document)
-    if open_it:
-        webbrowser.open(file.as_uri())
-    return Answer({"report": str(file), "run": document["run"]}, lambda: print(file))
+    return document
+
+
+@app.command(group=LOOKING)
+def logs(
+    subject: Annotated[str, Parameter(completer=names)] = "",
+    /,
+    *,
+    path: bool = False,
+    follow: Annotated[bool, Parameter(name=("--follow", "-f"))] = False,
+    project: Clone,
+    to_json: ToJson,
+) -> Answer:
+    """Print the log of a run or of a server.
+
+    Examples: `retrain logs vit`, `retrain logs --path`, `retrain logs worker --follow`
+
+    Args:
+        subject: A workload, a run (how its id begins), or a server of `retrain up`.
+        path: Print where the log is.
+        follow: Go on printing what is added, until Ctrl-C.
+    """
+    file = _log_of(project, subject)
+    if follow and not (path or to_json):
+        for text in _following(file):
+            print(text, end="", flush=True)
+    show = file if path else file.read_text(encoding="utf-8", errors="replace")
+    return Answer({"log": str(file)}, lambda: print(show, end="\n" if path else ""))
+
+
+def _log_of(project: Project, subject: str) -> Path:
+    """The newest log of a workload, of a run or of a server; of any run without a subject."""
+    from retrain.runs import records
+
+    files = sorted(project.logs.glob("[0-9]*-[0-9]*-*.log"))
+    if subject in records.names(project):
+        files = [file for file in files if file.stem.split("-", 3)[3:] == [subject]]
+    elif subject and (run := records.find_run(project, "*", subject)):
+        # The last one that was begun before the run ended.
+        end = datetime.fromisoformat(run["time"]).astimezone().strftime("%Y%m%d-%H%M%S")
+        name = [run["flow"], run["workload"]]
+        files = [file for file in files if file.stem.split("-", 3)[2:] == name and file.name < end]
+    elif subject:
+        files = [file for file in [project.logs / f"{subject}.log"] if file.is_file()]
+    if not files:
+        servers = [file.stem for file in project.logs.glob("*.log") if not file.stem[0].isdigit()]
+        raise UsageError(
+            f"No log of {subject or 'a run'} in {project.relative(project.logs)}/."
+            + did_you_mean(subject, [*records.names(project), *servers])
+        )
+    return files[-1]
+
+
+def _following(file: Path) -> Iterator[str]:
+    """The text of a file, and what is added to it."""
+    with file.open(encoding="utf-8", errors="replace") as stream:
+        while True:
+            yield stream.read()
+            time.sleep(WATCH_SECONDS)

@@ -1,11 +1,18 @@
 """The commands about the store: `verify` and `gc`."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
-from retrain.cli.command import KEEPING, Answer, Clone, app
+from cyclopts import Parameter
+
+from retrain.cli.command import KEEPING, Answer, Clone, ToJson, app
+from retrain.errors import UsageError
 
 if TYPE_CHECKING:
+    from flows.verify import Verified
+    from retrain.gc import Garbage
     from flows.verify import Verified
 
 
@@ -71,25 +78,49 @@ def _of_package(package: Any) -> str:
 
 
 @app.command(group=KEEPING)
-def gc(*, keep: int = 5, dry_run: bool = False, project: Clone) -> Answer:
+def gc(
+    *,
+    keep: int = 5,
+    dry_run: bool = False,
+    yes: Annotated[bool, Parameter(name=("--yes", "-y"))] = False,
+    project: Clone,
+    to_json: ToJson,
+) -> Answer:
     """Remove what no recent run, model or other project needs.
+
+    It lists what would go, and asks first.
+
+    Examples: `retrain gc --dry-run`, `retrain gc --yes`
 
     Args:
         keep: How many runs of each flow and workload are kept.
         dry_run: List what would be removed, and remove nothing.
+        yes: Do not ask; without a terminal nobody can be asked.
     """
-    from rich.filesize import decimal
+    from rich.prompt import Confirm
 
     from retrain import gc
 
+    can_ask = sys.stdin.isatty() and sys.stdout.isatty() and not to_json
+    if not (yes or dry_run or can_ask):
+        raise UsageError("gc removes files: add --yes, or look first with --dry-run.")
+    if not (yes or dry_run):
+        garbage = gc.collect(project, keep, dry_run=True)
+        _show_garbage(garbage, "To remove")
+        dry_run = not (garbage and Confirm.ask("Remove them?", default=False))
+        if dry_run:
+            return Answer({}, lambda: print("Nothing was removed."))
     garbage = gc.collect(project, keep, dry_run=dry_run)
     size = sum(piece.bytes for piece in garbage)
-
-    def show() -> None:
-        for piece in garbage:
-            print(f"{piece.kind:<9} {piece.name} {decimal(piece.bytes)}")
-        verb = "To remove" if dry_run else "Removed"
-        print(f"{verb}: {len(garbage) or 'nothing'}, {decimal(size)}.")
-        print("What a run has used or made in the last 24 hours stays.")
-
+    show = partial(_show_garbage, garbage, "To remove" if dry_run else "Removed")
     return Answer({"dry_run": dry_run, "bytes": size, "garbage": garbage}, show)
+
+
+def _show_garbage(garbage: "Sequence[Garbage]", verb: str) -> None:
+    from rich.filesize import decimal
+
+    for piece in garbage:
+        print(f"{piece.kind:<9} {piece.name} {decimal(piece.bytes)}")
+    size = decimal(sum(piece.bytes for piece in garbage))
+    print(f"{verb}: {len(garbage) or 'nothing'}, {size}.")
+    print("What a run has used or made in the last 24 hours stays.")
