@@ -4,7 +4,7 @@ import os
 
 # No telemetry: the data may be private. Set before any of the libraries is imported; a value that
 # the user has set is kept.
-for _switch, _off in {
+TELEMETRY_OFF = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "GX_ANALYTICS_ENABLED": "false",
@@ -12,7 +12,8 @@ for _switch, _off in {
     "RAY_USAGE_STATS_ENABLED": "0",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "HF_HUB_DISABLE_TELEMETRY": "1",
-}.items():
+}
+for _switch, _off in TELEMETRY_OFF.items():
     os.environ.setdefault(_switch, _off)
 
 # Arrow's own allocators return little memory to the system: when it read many small parts, a

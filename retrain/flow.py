@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ov
 
 from retrain import preflight, roots
 from retrain.code import source_of
+from retrain.messages import local_time
 from retrain.params import load_workload
 from retrain.project import Project, find_project
 from retrain.runs import console, lost, records
@@ -211,7 +212,7 @@ class StepsFlow(Flow[..., Any]):
         if last is None or not dry_run.agrees_with(last):
             return None
         document = self.tells.document(dry_run.state) | {"time": last["time"], "unchanged": True}
-        since = f"Nothing changed since run {last['run'][:8]} of {last['time']}"
+        since = f"Nothing changed since run {last['run'][:8]} of {local_time(last['time'])}"
         return document | {"outcome": f"{since}; {self.tells.standing(document)}."}
 
     def preview(self, dry_run: DryRun, *, insist: bool, refresh: bool) -> Document:

@@ -20,7 +20,7 @@ from retrain import preflight, roots, tracking
 from retrain.cli.command import LOOKING, TRAINING, Answer, Clone, Name, ToJson, Workload, app
 from retrain.errors import UsageError
 from retrain.faults import did_you_mean
-from retrain.messages import message_of
+from retrain.messages import local_time, message_of, with_local_times
 from retrain.params import load_workload, parse_override, workload_names
 from retrain.project import Project
 from retrain.store import Store
@@ -152,7 +152,12 @@ def why(
     if last_run is None:
         command = f"retrain {flow or 'train'} {workload}"
         raise ValueError(f"{workload} has not been run here yet: {command}")
-    return Answer(last_run["steps"], lambda: console.print_steps(last_run))
+
+    def show() -> None:
+        print(f"{last_run['flow']} of {local_time(last_run['time'])}, run {last_run['run'][:8]}")
+        console.print_steps(last_run)
+
+    return Answer(last_run["steps"], show)
 
 
 @app.command(group=TRAINING)
@@ -263,7 +268,8 @@ def _prepare(
 
 def _show_preview(preview: "Document") -> None:
     for step in preview["steps"]:
-        print(f"{step['step']:<20} would {step['would']}: {step['why']}")
+        why = with_local_times(step["why"])
+        print(f"{step['step']:<20} would {step['would']}: {why}")
     print(preview["outcome"])
 
 

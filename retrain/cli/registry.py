@@ -1,16 +1,16 @@
 """The commands about what is in production, and what a person decides about it."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from retrain.cli.command import DECIDING, LOOKING, Answer, Clone, Name, app, in_words
+from retrain.cli.command import DECIDING, LOOKING, UNKNOWN, Answer, Clone, Name, app, in_words
 from retrain.errors import UsageError
-from retrain.messages import message_of
+from retrain.messages import ago, local_time, message_of, with_local_times
 from retrain.project import Project
 
 if TYPE_CHECKING:
@@ -29,54 +29,62 @@ def status(workload: str | None = None, /, *, project: Clone) -> Answer:
     Args:
         workload: Show the last run of this workload whole.
     """
-    from flows.reports.approvals import waiting
-    from retrain.registry import decisions, versions
+    from flows.reports import overview
     from retrain.runs import console, records
+    from retrain.servers.schedule import next_runs
 
     if workload:
         records.check_name(project, workload)
-    states: list[dict[str, Any]] = []
-    for name in [workload] if workload else records.names(project):
-        champion = versions.champion(project, name)
-        state = {
-            "workload": name,
-            "champion": champion and champion.public(),
-            "fault": decisions.fault(project, name),
-            "waiting": waiting(project, name),
-            "last_run": records.last_run(project, name),
-        }
-        states.append(state)
+    listed, scheduled = [workload] if workload else records.names(project), next_runs(project)
+    states = [overview.state_of(project, name, scheduled.get(name)) for name in listed]
 
     def show() -> None:
-        columns = ("workload", "champion", "accuracy", "registered", "last run")
-        console.print_table(columns, [_status_row(**state) for state in states])
-        for state in states:
-            if state["fault"]:
-                print(state["fault"])
-            if state["waiting"]:
-                print(f"{state['waiting']['says']}.")
+        used = [state for state in states if state["champion"] or state["last_run"] or workload]
+        if used:
+            columns = ("workload", "champion", "accuracy", "age", "data", "next run")
+            console.print_table(columns, [_status_row(state) for state in used])
+        for sentence in (sentence for state in used for sentence in _sentences(state)):
+            print(with_local_times(sentence))
+        if unused := [state["workload"] for state in states if state not in used]:
+            print(f"Not run here yet: {', '.join(unused)}")
         if workload:
             _show_workload(states[0])
 
     return Answer(states, show)
 
 
-def _status_row(
-    workload: str,
-    champion: dict[str, Any] | None,
-    waiting: Mapping[str, Any] | None,
-    last_run: dict[str, Any] | None,
-    **_: object,
-) -> tuple[Any, ...]:
+def _status_row(state: Mapping[str, Any]) -> tuple[Any, ...]:
+    champion, next_run = state["champion"], state["next_run"]
+    data = state["data"] and state["data"][:8]
+    begins = next_run and local_time(next_run.time)
+    if champion is None:
+        return state["workload"], "none", None, None, data, begins
+    accuracy = f"{champion['metrics']['accuracy']:.4f}"
+    since = ago(state["since"] or champion["created"])
+    return state["workload"], f"version {champion['version']}", accuracy, since, data, begins
+
+
+def _sentences(state: Mapping[str, Any]) -> Iterator[str]:
+    """What a person should know about a workload, beside the row of the table."""
     from retrain.runs import records
 
-    ended = f"{last_run['flow']}: {records.outcome(last_run)}" if last_run else "not run here yet"
-    if last_run and last_run.get("waiting") and waiting is None:
-        ended = f"{last_run['flow']}: its model waited for approval; retrain history {workload}"
-    if champion is None:
-        return workload, "none", None, None, ended
-    accuracy = f"{champion['metrics']['accuracy']:.4f}"
-    return workload, f"version {champion['version']}", accuracy, champion["created"], ended
+    name, champion, last_run = state["workload"], state["champion"], state["last_run"]
+    if last_run and last_run.get("waiting") and state["waiting"] is None:
+        yield f"{name}: the model of the last run waited for approval; see retrain history {name}"
+    elif last_run:
+        when = f"{last_run['flow']}, {ago(last_run['time'])}"
+        yield f"{name}: {when}: {records.outcome(last_run)}"
+    if state["fault"]:
+        yield state["fault"]
+    if state["waiting"]:
+        yield f"{state['waiting']['says']}."
+    if champion and state["data"] not in (None, champion["data"]):
+        old = (champion["data"] or UNKNOWN)[:8]
+        yield f"{name}: the data is {state['data'][:8]} now; the champion was trained on {old}."
+    if state["resolution"]:
+        yield f"{name}: {state['resolution']['says']}"
+    if state["next_run"] and not state["next_run"].planned:
+        yield f"{name}: the next run needs the servers: retrain up"
 
 
 def _show_workload(state: Mapping[str, Any]) -> None:
@@ -104,6 +112,7 @@ def history(workload: Name, /, *, plot: Path | None = None, project: Clone) -> A
     """
     from dataclasses import asdict
 
+    from flows.reports import overview
     from retrain.registry import decisions
     from retrain.runs import console, records
 
@@ -112,20 +121,55 @@ def history(workload: Name, /, *, plot: Path | None = None, project: Clone) -> A
         records.check_name(project, workload)
     if plot:
         _plot(project, workload, ledger, plot)
-
-    def show() -> None:
-        columns = ("time", "action", "from -> to", "verdict", "who", "reason")
-        rows = [
-            (entry.time, entry.action, _from_to(entry), entry.verdict, entry.who, entry.reason)
-            for entry in ledger.entries
-        ]
-        console.print_table(columns, rows)
-
     document = [
-        asdict(entry) | {"rules": decisions.considered(project, ledger, entry).get("rules", [])}
+        asdict(entry)
+        | {"rules": decisions.considered(project, ledger, entry).get("rules", [])}
+        | {"comparison": overview.comparison_of(project, ledger, entry)}
         for entry in ledger.entries
     ]
+
+    def show() -> None:
+        if not ledger.entries:
+            print(f"Nothing was decided about {workload} yet: retrain train {workload}")
+            return
+        columns = ("time", "champion", "decision", "difference", "who")
+        rows = [
+            (
+                local_time(entry.time),
+                _from_to(entry),
+                _decision(entry),
+                _difference(facts),
+                entry.who,
+            )
+            for entry, facts in zip(ledger.entries, document, strict=True)
+        ]
+        console.print_table(columns, rows[::-1])
+        if any(facts["comparison"] for facts in document):
+            print(
+                "Difference: to the champion of that time, on the same images, with its interval."
+            )
+
     return Answer(document, show)
+
+
+def _decision(entry: "Entry") -> str:
+    """What was decided, by which verdict and why."""
+    verdict = "" if entry.verdict == entry.action else f": {entry.verdict}"
+    return f"{entry.action}{verdict}" + (f" ({entry.reason})" if entry.reason else "")
+
+
+def _difference(facts: Mapping[str, Any]) -> str | None:
+    """The difference to the champion and its interval: `+0.8 points (-0.8 to +2.6)`."""
+    comparison = facts["comparison"]
+    if comparison is None:
+        return None
+    factor, form, unit = 1.0, "+.4f", ""
+    if comparison["metric"] == "accuracy":
+        factor, form, unit = 100.0, "+.1f", " points"
+    difference, low, high = (
+        f"{factor * comparison[name]:{form}}" for name in ("difference", "low", "high")
+    )
+    return f"{difference}{unit} ({low} to {high})"
 
 
 def _from_to(entry: "Entry") -> str:

@@ -13,7 +13,6 @@ from retrain.errors import UsageError
 if TYPE_CHECKING:
     from flows.verify import Verified
     from retrain.gc import Garbage
-    from flows.verify import Verified
 
 
 @app.command(group=KEEPING)

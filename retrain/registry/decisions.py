@@ -7,9 +7,11 @@ entry and the alias is done by the next run that looks.
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from retrain import tracking
+from retrain.atomic import write_text
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
 from retrain.registry import ledger, model_card, snapshot, trust, versions
@@ -126,6 +128,7 @@ def apply(project: Project, version: ModelVersion, decision: Decision) -> ModelV
         if decision.document is not None:
             place = place_of(ledger.digest_of_document(decision.document))
             client.log_text(run, compact(decision.document), place)
+            _keep(project, compact(decision.document))
         trust.note(project, name, run)
         if write(client, run, model_ledger.next, value):
             break
@@ -212,16 +215,33 @@ def document_of(project: Project, model_ledger: Ledger, entry: Entry) -> dict[st
     if content is None or ledger.sha256_of(content) != entry.document:
         problem = "is gone" if content is None else "was changed"
         raise ValueError(f"the document of entry {entry.number}, {place}, {problem}")
+    _keep(project, content.decode())
     values: dict[str, Any] = json.loads(content)
     return values
 
 
 def considered(project: Project, model_ledger: Ledger, entry: Entry) -> dict[str, Any]:
-    """All that was considered for an entry; empty also if its document is gone or was changed."""
+    """All that was considered for an entry; empty also if its document is gone or was changed.
+
+    A copy is kept beside the answers of MLflow, because to import MLflow takes a second.
+    """
+    copy = project.state / "registry" / place_of(entry.document)
+    with suppress(FileNotFoundError):
+        content = copy.read_bytes()
+        if ledger.sha256_of(content) == entry.document:
+            values: dict[str, Any] = json.loads(content)
+            return values
     try:
         return document_of(project, model_ledger, entry)
     except ValueError:
         return {}
+
+
+def _keep(project: Project, content: str) -> None:
+    """Keeps a copy of a document."""
+    copy = project.state / "registry" / place_of(ledger.sha256_of(content))
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    write_text(copy, content)
 
 
 def _carry_out(project: Project, client: "MlflowClient", model_ledger: Ledger) -> None:

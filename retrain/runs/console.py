@@ -25,6 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from retrain import streams
+from retrain.messages import with_local_times
 
 logger = logging.getLogger("retrain")
 logger.setLevel(logging.INFO)  # else it drops these records before Prefect gets them
@@ -118,7 +119,9 @@ def shown_on(stream: TextIO) -> Iterator[None]:
 
 
 def say(line: str | Table) -> None:
-    """Shows a line, which is a log record too, or a table."""
+    """Shows a line, with its times in the local zone and as a log record too, or a table."""
+    if isinstance(line, str):
+        line = with_local_times(line)
     if isinstance(line, str) and line:
         logger.info(Text.from_markup(line).plain.strip())
     if _screen.console:

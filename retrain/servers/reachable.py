@@ -53,7 +53,7 @@ def check(name: str, address: str, probe: str = "") -> None:
         ) from None
 
 
-def request(url: str, body: Any = None) -> tuple[int | None, str]:
+def request(url: str, body: Any = None, seconds: float = 10.0) -> tuple[int | None, str]:
     """Asks a server on this machine: with a body as JSON by POST, else by GET.
 
     Returns:
@@ -62,7 +62,7 @@ def request(url: str, body: Any = None) -> tuple[int | None, str]:
     from http.client import HTTPConnection, HTTPException
 
     address = urlsplit(url)
-    connection = HTTPConnection(address.netloc, timeout=10)
+    connection = HTTPConnection(address.netloc, timeout=seconds)
     content = None if body is None else json.dumps(body)
     try:
         connection.request(

@@ -100,7 +100,7 @@ def up(project: Project) -> list[Service]:
         alive = {service.name for service in running(project)}
         missing = [service for service in services if service.name not in alive]
         for service in missing:
-            _refuse_taken_port(service)
+            refuse_taken_port(service)
         _start_supervisor(project, services, api)
         try:
             _start(project, api, missing)
@@ -215,7 +215,7 @@ def _refuse_other_machine(api: str) -> None:
         )
 
 
-def _refuse_taken_port(service: Service) -> None:
+def refuse_taken_port(service: Service) -> None:
     """Raises `ValueError` if the port of a service is taken."""
     if not service.other_port:  # it takes a free one, or listens to nobody
         return

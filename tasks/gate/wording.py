@@ -59,12 +59,17 @@ def sentences(rules: Gate, role: str, opponent: Opponent) -> list[str]:
                 f"{facts['gained']} images only this model has right, {facts['lost']} only version "
                 f"{opponent.version}."
             )
-        lines.append(_resolution(rules, comparison))
+        lines.append(resolution(rules, comparison))
     return lines
 
 
-def _resolution(rules: Gate, comparison: Mapping[str, Any]) -> str:
-    """Which improvement the test images show, and how many the margin would need."""
+def resolution(rules: Gate, comparison: Mapping[str, Any]) -> str:
+    """Which improvement the test images show, and how many the margin would need.
+
+    Args:
+        rules: The metric and the margin.
+        comparison: What `tasks.gate.comparison.compare` returned, with that metric.
+    """
     visible = comparison["metrics"][rules.metric]["visible"]
     points = rules.metric == "accuracy"
     words = (

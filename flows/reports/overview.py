@@ -1,0 +1,79 @@
+"""The state of a workload, for `retrain status`: what is in production, and what comes next."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import PurePath
+from typing import Any
+
+from flows.reports.approvals import waiting
+from retrain.errors import UsageError
+from retrain.params import load_section
+from retrain.project import Project
+from retrain.registry import decisions, versions
+from retrain.registry.ledger import Entry, Ledger
+from retrain.runs import records
+from retrain.servers.schedule import NextRun
+from retrain.workload import Gate
+from tasks.gate import wording
+from tasks.pull.dvc_source import DvcSource
+
+
+def state_of(project: Project, name: str, next_run: NextRun | None) -> dict[str, Any]:
+    """The state of a workload, as `--json` prints it.
+
+    Args:
+        project: The clone.
+        name: The name of the workload.
+        next_run: Its next run, if one is scheduled.
+    """
+    champion = versions.champion(project, name)
+    fault = decisions.fault(project, name)
+    last_run = records.last_run(project, name)
+    ledger = Ledger(name) if fault else decisions.read(project, name)
+    return {
+        "workload": name,
+        "champion": champion and champion.public(),
+        "since": ledger.appointment and ledger.appointment.time,
+        "fault": fault,
+        "waiting": waiting(project, name),
+        "last_run": last_run,
+        "data": _data_version(project, last_run),
+        "next_run": next_run,
+        "resolution": _resolution(project, ledger),
+    }
+
+
+def comparison_of(project: Project, ledger: Ledger, entry: Entry) -> dict[str, Any] | None:
+    """The comparison with the champion that an entry was decided by: its metric and its images.
+
+    None if there was no champion, or too few images, or if a person has decided.
+    """
+    comparison = decisions.considered(project, ledger, entry).get("comparisons", {}).get("champion")
+    metric = load_section(project.params, ledger.name, Gate).metric
+    if not comparison or metric not in comparison["metrics"]:
+        return None
+    return {"metric": metric, "images": comparison["images"], **comparison["metrics"][metric]}
+
+
+def _data_version(project: Project, last_run: Mapping[str, Any] | None) -> str | None:
+    """The version of the data that the next run would use, as far as that is known at once.
+
+    It is what `data.dvc` pins, or what the last run found at a place that is not under DVC.
+    """
+    if last_run is None:
+        return None
+    if last_run["data"]["tracked"]:
+        with suppress(UsageError):
+            return DvcSource(project, PurePath(), None).digest()
+    return str(last_run["data"]["version"])
+
+
+def _resolution(project: Project, ledger: Ledger) -> dict[str, Any] | None:
+    """Which improvement the gate can see, by the last comparison; None before the first."""
+    gate = load_section(project.params, ledger.name, Gate)
+    for entry in reversed(ledger.entries):
+        if found := comparison_of(project, ledger, entry):
+            comparison = {"images": found["images"], "metrics": {gate.metric: found}}
+            says = wording.resolution(gate, comparison)
+            return {name: found[name] for name in ("metric", "visible", "images")} | {"says": says}
+    return None
