@@ -35,8 +35,7 @@ import sys
 from dvc.repo import Repo
 with Repo(sys.argv[1], config={"core": {"no_scm": True}}) as repo:
     remote = repo.cloud.get_remote()
-    print(remote.path)
-    remote.fs.ls(remote.path)
+    print(remote.path, remote.fs.exists(remote.path))
 """
 
 
@@ -148,12 +147,12 @@ def _gpu(_: Project) -> tuple[State, str, str]:
 
 
 def _ports(project: Project) -> tuple[State, str, str]:
-    from retrain.servers import ray_cluster, services
+    from retrain.servers import services
+    from retrain.servers.ray_cluster import HOST
 
-    ray_cluster.check()  # the cluster that RAY_ADDRESS names, if it does
     running, ports = services.running(project), []
     for service in services.services_of(project):
-        if service.other_port:
+        if service.other_port and HOST in (service.url or ""):
             ports.append(f"{service.name} {(service.url or '').rpartition(':')[2]}")
             if service not in running:
                 try:
@@ -207,7 +206,10 @@ def _remote(project: Project) -> tuple[State, str, str]:
             "see .dvc/config and the network",
         )
     if done.returncode == 0:
-        return "ok", f"{done.stdout.strip()} answers", ""
+        place, exists = done.stdout.strip().rsplit(" ", 1)
+        if exists == "True":
+            return "ok", f"{place} answers", ""
+        return "warning", f"nothing is at {place}", "is it mounted? dvc push makes it"
     reason = done.stderr.strip().splitlines()[-1].partition(": ")[2] or done.stderr.strip()
     if "NoRemoteError" in done.stderr:
         return "warning", "there is no default remote", "dvc remote add --default NAME URL"
@@ -215,8 +217,12 @@ def _remote(project: Project) -> tuple[State, str, str]:
 
 
 def _servers(project: Project) -> tuple[State, str, str]:
+    from retrain import preflight
     from retrain.servers import reachable, services
 
+    preflight.check_surroundings(project)  # those that the environment names
+    if api := os.environ.get("PREFECT_API_URL"):
+        reachable.check("PREFECT_API_URL", api, "/health")
     running = services.running(project)
     if not running:
         return "ok", "none run; retrain up starts them", ""

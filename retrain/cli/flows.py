@@ -16,14 +16,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from retrain import preflight, roots, tracking
-from retrain.cli.command import LOOKING, TRAINING, Answer, Clone, Name, ToJson, Workload, app
+from retrain.cli.command import (
+    LOOKING,
+    TRAINING,
+    Answer,
+    Clone,
+    Name,
+    ToJson,
+    Workload,
+    app,
+    workloads,
+)
+from retrain.cli.configuration import assignments
 from retrain.errors import UsageError
-from retrain.faults import did_you_mean
 from retrain.messages import local_time, message_of, with_local_times
-from retrain.params import load_workload, parse_override, workload_names
 from retrain.project import Project
-from retrain.store import Store
 
 if TYPE_CHECKING:
     from retrain.flow import StepsFlow
@@ -48,7 +55,8 @@ class RunOptions:
     """
 
     overrides: Annotated[
-        tuple[str, ...], Parameter(name="--set", metavar="KEY=VALUE", show_default=False)
+        tuple[str, ...],
+        Parameter(name="--set", metavar="KEY=VALUE", show_default=False, completer=assignments),
     ] = ()
     data_rev: str | None = None
     as_name: Annotated[str | None, Parameter(name="--as")] = None
@@ -168,6 +176,8 @@ def step(step: str, workload: Workload, /, *, project: Clone, to_json: ToJson) -
         step: A stage of dvc.yaml.
     """
     from flows.train import train
+    from retrain.faults import did_you_mean
+    from retrain.params import load_workload
     from retrain.runs import console, one_step
 
     stages = {stage.name: stage for stage in train.steps if stage.has_stage}
@@ -187,7 +197,7 @@ def plan(*, project: Clone) -> Answer:
     from flows.train import train as flow
 
     plans: dict[str, Any] = {}
-    for name in workload_names(project.params):
+    for name in workloads():
         try:
             plans[name] = _run(flow, name, RunOptions(dry_run=True), project, True).document
         except (ValueError, ConnectionError) as error:
@@ -221,7 +231,10 @@ def _run(
         promote: Whether the run may change what is served; None if it may, except for a version
             that was rolled back.
     """
+    from retrain import roots
+    from retrain.params import load_workload, parse_override
     from retrain.runs import console
+    from retrain.store import Store
 
     overrides = dict(map(parse_override, options.overrides)) | dict(values)
     # This comes first, so that a wrong parameter is refused at once.
@@ -254,6 +267,8 @@ def _prepare(
     flow: "StepsFlow", first_step: str | None, config: "Configured", project: Project, force: bool
 ) -> Sequence[Callable[[], object]]:
     """Checks what a run needs, tells what it will take, and returns what it has to import."""
+    from retrain import preflight, tracking
+
     steps = flow.steps_from(first_step, config)
     preflight.check_slowly(steps, config, project, force)
     for step in steps:

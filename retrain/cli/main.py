@@ -20,14 +20,24 @@ from typing import Annotated, Any
 from cyclopts import CycloptsError, Parameter
 
 from retrain import streams
-from retrain.cli import doctor, flows, lineage, params, predict, registry, report, servers, store
+from retrain.cli import (
+    configuration,
+    doctor,
+    flows,
+    lineage,
+    predict,
+    registry,
+    report,
+    servers,
+    store,
+)
 from retrain.cli.command import Answer, app
 from retrain.errors import UsageError
 from retrain.messages import message_of
 from retrain.project import find_project
 
 # The modules with the commands, in the order of `retrain --help`.
-MODULES = (flows, report, params, predict, registry, lineage, store, doctor, servers)
+MODULES = (flows, report, configuration, predict, registry, lineage, store, doctor, servers)
 
 TERMINATED = 128 + signal.SIGTERM
 

@@ -1,29 +1,20 @@
-"""The commands about the parameters of workloads, `params` and `schema`, from their declarations.
+"""What a workload may set and what it sets, from the declarations of the parameters.
 
-`schema` makes `params.schema.json`, by which editors check `params.yaml`, and `docs/parameters.md`.
+`params.schema.json`, by which editors check `params.yaml`, and `docs/parameters.md` are made here.
 """
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from textwrap import fill
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-from cyclopts import Parameter as Option
 from ruamel.yaml import YAML
 from ruamel.yaml.nodes import MappingNode
 
 from models import families
-from retrain.cli.command import LOOKING, Answer, Clone, app, workloads
-from retrain.errors import UsageError
-from retrain.faults import did_you_mean
-from retrain.params import TEAM_PARAMS, as_yaml, workload_names
+from retrain.params import TEAM_PARAMS, as_yaml
 from retrain.project import Project
 from retrain.workload import Workload
-
-if TYPE_CHECKING:
-    from cyclopts.completion import CompletionContext
 
 Schema = Mapping[str, Any]
 
@@ -79,57 +70,6 @@ class Setting(Parameter):
     set_in: str | None = None
 
 
-def keys(_: "CompletionContext | None" = None) -> list[tuple[str, str]]:
-    """The names of all parameters with the first sentence about each, for a shell."""
-    return [(one.name, one.description.partition(".")[0]) for one in parameters()]
-
-
-def _workloads_and_keys(_: "CompletionContext") -> list[tuple[str, str]]:
-    return [*((name, "A workload") for name in workloads()), *keys()]
-
-
-@app.command(group=LOOKING)
-def params(
-    workload: Annotated[str, Option(completer=_workloads_and_keys)] = "",
-    key: Annotated[str, Option(completer=keys)] = "",
-    /,
-    *,
-    project: Clone,
-) -> Answer:
-    """Show parameters: value, default, meaning, and where each was set.
-
-    Examples: `retrain params vit`, `retrain params vit train.lr`, `retrain params train.augment`
-
-    Args:
-        workload: An entry of params.yaml. It may be left out, for what any of them may set.
-        key: The beginning of parameters' names; all if it is left out.
-    """
-    names = workload_names(project.params)
-    if workload not in names:
-        if key:
-            raise UsageError(f"No workload {workload!r}.{did_you_mean(workload, names)}")
-        workload, key = "", workload
-    every = settings_of(project, workload) if workload else parameters()
-    listed = [parameter for parameter in every if parameter.name.startswith(key)]
-    if not listed:
-        known = [parameter.name for parameter in every] + names
-        raise UsageError(f"No parameter begins with {key!r}.{did_you_mean(key, known)}")
-    return Answer([asdict(parameter) for parameter in listed], lambda: _show(listed))
-
-
-def _show(listed: Sequence[Parameter]) -> None:
-    for parameter in listed:
-        name = f"{parameter.name} ({parameter.family})" if parameter.family else parameter.name
-        line = f"{name}: {parameter.values}; default: {parameter.default_in_words}"
-        if isinstance(parameter, Setting):
-            default = "" if parameter.is_required else "default: "
-            origin = f"{parameter.set_in}; {default}{parameter.default_in_words}"
-            origin = origin if parameter.set_in else "default"
-            line = f"{parameter.name} = {as_yaml(parameter.value)}   ({origin})"
-        print(line.replace("`", ""))
-        print(fill(parameter.description, 80, initial_indent="    ", subsequent_indent="    "))
-
-
 def settings_of(project: Project, workload: str) -> list[Setting]:
     """The parameters of a workload, with their values and where these were set.
 
@@ -170,22 +110,6 @@ def _entry_of(project: Project, workload: str) -> tuple[dict[str, Any], dict[str
                 if key.value == workload:
                     add(entry, "")
     return values, places
-
-
-@app.command(group=LOOKING)
-def schema(*, markdown: bool = False) -> Answer:
-    """Write the JSON schema of params.yaml, for editors.
-
-    Example: `retrain schema > params.schema.json`
-
-    Args:
-        markdown: Write the page docs/parameters.md instead.
-    """
-    if markdown:
-        page = markdown_page()
-        return Answer({"markdown": page}, lambda: print(page, end=""))
-    document = json_schema()
-    return Answer(document, lambda: print(json.dumps(document, indent=1)))
 
 
 def json_schema() -> dict[str, Any]:

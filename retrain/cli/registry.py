@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
+from time import strftime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
@@ -21,7 +22,7 @@ Waiting = Annotated[int | None, Parameter(help="Only if it is this version that 
 
 
 @app.command(group=LOOKING)
-def status(workload: str | None = None, /, *, project: Clone) -> Answer:
+def status(workload: Name | None = None, /, *, project: Clone) -> Answer:
     """Show what is in production, what waits, and how the runs ended.
 
     Examples: `retrain status`, `retrain status vit`
@@ -60,7 +61,7 @@ def _status_row(state: Mapping[str, Any]) -> tuple[Any, ...]:
     if champion is None:
         return state["workload"], "none", None, None, data, begins
     accuracy = f"{champion['metrics']['accuracy']:.4f}"
-    since = ago(state["since"] or champion["created"])
+    since = ago(state["since"] or champion["created"]).removesuffix(" ago")
     return state["workload"], f"version {champion['version']}", accuracy, since, data, begins
 
 
@@ -132,10 +133,10 @@ def history(workload: Name, /, *, plot: Path | None = None, project: Clone) -> A
         if not ledger.entries:
             print(f"Nothing was decided about {workload} yet: retrain train {workload}")
             return
-        columns = ("time", "champion", "decision", "difference", "who")
+        columns = (f"time ({strftime('%Z')})", "champion", "decision", "difference", "who")
         rows = [
             (
-                local_time(entry.time),
+                local_time(entry.time).rpartition(" ")[0],
                 _from_to(entry),
                 _decision(entry),
                 _difference(facts),
@@ -146,7 +147,7 @@ def history(workload: Name, /, *, plot: Path | None = None, project: Clone) -> A
         console.print_table(columns, rows[::-1])
         if any(facts["comparison"] for facts in document):
             print(
-                "Difference: to the champion of that time, on the same images, with its interval."
+                "Difference to the champion of its time, of accuracies in points, and its interval."
             )
 
     return Answer(document, show)
@@ -159,17 +160,13 @@ def _decision(entry: "Entry") -> str:
 
 
 def _difference(facts: Mapping[str, Any]) -> str | None:
-    """The difference to the champion and its interval: `+0.8 points (-0.8 to +2.6)`."""
+    """The difference to the champion, of accuracies in points, and its interval."""
     comparison = facts["comparison"]
     if comparison is None:
         return None
-    factor, form, unit = 1.0, "+.4f", ""
-    if comparison["metric"] == "accuracy":
-        factor, form, unit = 100.0, "+.1f", " points"
-    difference, low, high = (
-        f"{factor * comparison[name]:{form}}" for name in ("difference", "low", "high")
-    )
-    return f"{difference}{unit} ({low} to {high})"
+    factor, form = (100, "+.1f") if comparison["metric"] == "accuracy" else (1, "+.4f")
+    numbers = [factor * comparison[name] for name in ("difference", "low", "high")]
+    return "{:{form}} ({:{form}} to {:{form}})".format(*numbers, form=form)
 
 
 def _from_to(entry: "Entry") -> str:

@@ -11,7 +11,6 @@ from cyclopts import Parameter
 
 from retrain.cli.command import LOOKING, Answer, Clone, Name, ToJson, app, names
 from retrain.errors import UsageError
-from retrain.faults import did_you_mean
 from retrain.project import Project
 
 Place = Literal["report", "data-docs", "mlflow", "prefect"]
@@ -63,6 +62,8 @@ def open_place(
         workload: An entry of params.yaml, or a name of `--as`; for a server it may be left out.
         place: What to open.
     """
+    from retrain.faults import did_you_mean
+
     if workload in get_args(Place):
         workload, place = "", workload  # type: ignore[assignment]  # it is one of them
     if not workload and place in ("report", "data-docs"):
@@ -150,6 +151,7 @@ def logs(
 
 def _log_of(project: Project, subject: str) -> Path:
     """The newest log of a workload, of a run or of a server; of any run without a subject."""
+    from retrain.faults import did_you_mean
     from retrain.runs import records
 
     files = sorted(project.logs.glob("[0-9]*-[0-9]*-*.log"))
