@@ -1,4 +1,4 @@
-"""The commands that run a flow of steps, such as `retrain train vit`, and the command `why`.
+"""The commands that run a flow of steps, such as `retrain train vit`.
 
 `run_on_screen`, by which a command runs a flow through Prefect and shows it, is here too.
 """
@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from retrain.cli.command import (
-    LOOKING,
     TRAINING,
     Answer,
     Clone,
-    Name,
     ToJson,
     Workload,
     app,
@@ -29,7 +27,7 @@ from retrain.cli.command import (
 )
 from retrain.cli.configuration import assignments
 from retrain.errors import UsageError
-from retrain.messages import local_time, message_of, with_local_times
+from retrain.messages import message_of, with_local_times
 from retrain.project import Project
 
 if TYPE_CHECKING:
@@ -138,36 +136,6 @@ def tune(
     return _run(flow, workload, options, project, to_json, values)
 
 
-@app.command(group=LOOKING)
-def why(
-    workload: Name,
-    /,
-    *,
-    flow: Literal["train", "tune", "validate"] | None = None,
-    project: Clone,
-) -> Answer:
-    """Show why each step of the last run ran, and what had changed.
-
-    Example: `retrain why vit`
-
-    Args:
-        flow: The last run of this flow.
-    """
-    from retrain.runs import console, records
-
-    records.check_name(project, workload)
-    last_run = records.last_run(project, workload, flow)
-    if last_run is None:
-        command = f"retrain {flow or 'train'} {workload}"
-        raise ValueError(f"{workload} has not been run here yet: {command}")
-
-    def show() -> None:
-        print(f"{last_run['flow']} of {local_time(last_run['time'])}, run {last_run['run'][:8]}")
-        console.print_steps(last_run)
-
-    return Answer(last_run["steps"], show)
-
-
 @app.command(group=TRAINING)
 def step(step: str, workload: Workload, /, *, project: Clone, to_json: ToJson) -> Answer:
     """Run one step of the flow `train`, as DVC does.
@@ -231,7 +199,6 @@ def _run(
         promote: Whether the run may change what is served; None if it may, except for a version
             that was rolled back.
     """
-    from retrain import roots
     from retrain.params import load_workload, parse_override
     from retrain.runs import console
     from retrain.store import Store
@@ -248,10 +215,7 @@ def _run(
     # After a run that was killed, a flow has to run, even if that finds nothing to do.
     has_to_run = options.run or options.refresh or Store(project.store).killed_runs()
     if not has_to_run and (unchanged := flow.unchanged(dry_run)):
-        roots.add(project, ())
-        if warning := dry_run.state.version.warning:
-            print(warning, file=sys.stderr)
-        return Answer(unchanged | {"took": _seconds()}, lambda: print(unchanged["outcome"]))
+        return _tell_unchanged(project, unchanged, dry_run.state.version.warning)
     arguments = (workload, overrides, options.data_rev, options.refresh)
     run = partial(
         flow, *arguments, run=True, promote=promote, as_name=options.as_name, force=options.force
@@ -261,6 +225,16 @@ def _run(
     return run_on_screen(
         project, f"{flow.name}-{config.name}", run, flow.tells.show, to_json, imports
     )
+
+
+def _tell_unchanged(project: Project, unchanged: "Document", warning: str | None) -> Answer:
+    """Answers what stands, since nothing has changed; the project goes on needing its outputs."""
+    from retrain import roots
+
+    roots.add(project, ())
+    if warning:
+        print(warning, file=sys.stderr)
+    return Answer(unchanged | {"took": _seconds()}, lambda: print(unchanged["outcome"]))
 
 
 def _prepare(

@@ -92,7 +92,8 @@ def _entry_of(project: Project, workload: str) -> tuple[dict[str, Any], dict[str
     Sections and mappings are among them.
     """
     yaml = YAML(typ="safe", pure=True)
-    values, places = {}, {}
+    values: dict[str, Any] = {}
+    places: dict[str, str] = {}
 
     def add(node: MappingNode, above: str) -> None:
         for key, value in node.value:

@@ -1,4 +1,4 @@
-"""The commands that open what runs have left: `report`, `open` and `logs`."""
+"""The commands about what runs have left: `why`, `report`, `open` and `logs`."""
 
 import time
 import webbrowser
@@ -11,11 +11,42 @@ from cyclopts import Parameter
 
 from retrain.cli.command import LOOKING, Answer, Clone, Name, ToJson, app, names
 from retrain.errors import UsageError
+from retrain.messages import local_time
 from retrain.project import Project
 
 Place = Literal["report", "data-docs", "mlflow", "prefect"]
 
 WATCH_SECONDS = 0.3
+
+
+@app.command(group=LOOKING)
+def why(
+    workload: Name,
+    /,
+    *,
+    flow: Literal["train", "tune", "validate"] | None = None,
+    project: Clone,
+) -> Answer:
+    """Show why each step of the last run ran, and what had changed.
+
+    Example: `retrain why vit`
+
+    Args:
+        flow: The last run of this flow.
+    """
+    from retrain.runs import console, records
+
+    records.check_name(project, workload)
+    last_run = records.last_run(project, workload, flow)
+    if last_run is None:
+        command = f"retrain {flow or 'train'} {workload}"
+        raise ValueError(f"{workload} has not been run here yet: {command}")
+
+    def show() -> None:
+        print(f"{last_run['flow']} of {local_time(last_run['time'])}, run {last_run['run'][:8]}")
+        console.print_steps(last_run)
+
+    return Answer(last_run["steps"], show)
 
 
 @app.command(group=LOOKING)

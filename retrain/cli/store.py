@@ -106,7 +106,7 @@ def gc(
     if not (yes or dry_run):
         garbage = gc.collect(project, keep, dry_run=True)
         _show_garbage(garbage, "To remove")
-        dry_run = not (garbage and Confirm.ask("Remove them?", default=False))
+        dry_run = not garbage or not Confirm.ask("Remove them?", default=False)
         if dry_run:
             return Answer({}, lambda: print("Nothing was removed."))
     garbage = gc.collect(project, keep, dry_run=dry_run)

@@ -138,18 +138,18 @@ def test_gc_removes_what_neither_the_last_run_nor_the_registry_needs(copy, folde
     paths = {step["step"]: step["path"] for step in other["steps"]}
     trained, scores = Path(paths["train"]), Path(paths["evaluate"])
     copy.train("--run")
-    assert f"evaluate {scores.name}" not in copy.retrain("gc", "--keep", "1").stdout
+    assert f"evaluate {scores.name}" not in copy.retrain("gc", "--yes", "--keep", "1").stdout
     age(copy.root)
     shown = copy.json("gc", "--keep", "1", "--dry-run")
     artifacts = [each["name"] for each in shown["garbage"] if each["kind"] == "artifact"]
     assert f"evaluate {scores.name}" in artifacts
     assert scores.exists()
-    output = copy.retrain("gc", "--keep", "1").stdout
+    output = copy.retrain("gc", "--yes", "--keep", "1").stdout
     assert scores.name[:12] in output
     assert not scores.exists()
     assert trained.exists()  # a version in the registry
     assert all(folder.exists() for folder in folders.values())  # of the last run
-    assert "Removed: nothing, 0 bytes.\n" in copy.retrain("gc", "--keep", "1").stdout
+    assert "Removed: nothing, 0 bytes.\n" in copy.retrain("gc", "--yes", "--keep", "1").stdout
     assert ran(copy.train("--run")) == []
 
 
@@ -167,7 +167,7 @@ def test_gc_keeps_what_the_champion_is_compared_by_and_came_from(copy, tmp_path)
     tried = copy.train("--set", "train.lr=0.0021", "--set", "checks.max_side=9000")
     version = tried["model"]["version"]
     age(copy.root)
-    assert "artifact" in copy.retrain("gc", "--keep", "1").stdout
+    assert "artifact" in copy.retrain("gc", "--yes", "--keep", "1").stdout
     photos = draw_photos(tmp_path / "photos", size=8)
     copy.retrain("drift", "vit", "--input", str(photos))
     copy.retrain("compare", "vit@champion", f"vit@{version}")
@@ -187,9 +187,9 @@ def test_gc_in_one_clone_leaves_what_another_one_needs(copy, tmp_path):
     tried = ("train", "vit", "--set", "train.lr=0.0021", "--run")
     other.retrain(*tried, **shared)
     age(copy.root)
-    assert "artifact" not in copy.retrain("gc", "--keep", "1", **shared).stdout
+    assert "artifact" not in copy.retrain("gc", "--yes", "--keep", "1", **shared).stdout
     assert ran(other.json(*tried, **shared)) == []
     other.retrain("train", "vit", "--set", "train.lr=0.0022", **shared)
     age(copy.root)
-    other.retrain("gc", "--keep", "1", **shared)  # lets the older one go
+    other.retrain("gc", "--yes", "--keep", "1", **shared)  # lets the older one go
     assert ran(other.json(*tried, **shared))[0] == "evaluate"

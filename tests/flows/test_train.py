@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from retrain import tracking
+from retrain.messages import local_time
 from retrain.params import workload_names
 from retrain.project import Project
 from retrain.registry import versions
@@ -74,7 +75,9 @@ def test_an_unchanged_run_starts_nothing_and_imports_nothing_heavy(clone, first)
     assert [s["digest"] for s in again["steps"]] == [s["digest"] for s in last["steps"]]
     assert clone.json("status", "vit")[0]["last_run"]["run"] == last["run"]
     output = clone.retrain("train", "vit").stdout
-    assert output.startswith(f"Nothing changed since run {last['run'][:8]} of {last['time']}; ")
+    assert output.startswith(
+        f"Nothing changed since run {last['run'][:8]} of {local_time(last['time'])}; "
+    )
     assert output.endswith(f"version {last['model']['version']} is champion.\n")
 
 

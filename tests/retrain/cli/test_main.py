@@ -29,7 +29,6 @@ def clone(tmp_path, monkeypatch):
     [
         (["train"], 2, "WORKLOAD requires an argument. (see: retrain train --help)"),
         (["trian", "toy"], 2, 'Did you mean "train"?'),
-        ([], 2, "Name a command (see: retrain --help)"),
         (["train", "toy", "--epochs", "3"], 2, "Unknown option: --epochs."),
         (["train", "toy", "--refres"], 2, "Did you mean --refresh?"),
         (["train", "toy", "more"], 2, "Unused Tokens: ['more']."),
