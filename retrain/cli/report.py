@@ -1,11 +1,12 @@
 """The commands about what runs have left: `why`, `report`, `open` and `logs`."""
 
+import glob
 import time
 import webbrowser
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from cyclopts import Parameter
 
@@ -67,13 +68,28 @@ def report(
         run: The id of a run, or how it begins.
         open_it: Open it in the browser.
     """
-    from flows.pages import publish
-
-    document = _run_of(project, workload, run)
-    file = publish.write_run(project, document)
+    file = _page_of(project, workload, run)
     if open_it and not to_json:
         webbrowser.open(file.as_uri())
-    return Answer({"report": str(file), "run": document["run"]}, lambda: print(file))
+    return Answer({"report": str(file), "run": file.stem}, lambda: print(file))
+
+
+def _page_of(project: Project, workload: str, run: str | None = None) -> Path:
+    """The report of a run: as it was made, because the store may have lost what it shows."""
+    from flows.pages import page, publish
+    from retrain.runs import records
+
+    records.check_name(project, workload)
+    document = records.find_run(project, workload, run)
+    name = document["run"] if document else run
+    files = sorted(page.folder_of(project, workload).glob(f"{glob.escape(name or '')}*.html"))
+    if name and files:
+        return files[0]
+    if document is None:
+        raise UsageError(
+            f"{workload}: no such run is recorded here; see {page.FOLDER}/{workload}/."
+        )
+    return publish.write_run(project, document)
 
 
 @app.command(name="open", group=LOOKING)
@@ -111,21 +127,21 @@ def _address_of(project: Project, place: Place, workload: str) -> str:
     Raises:
         UsageError: There is no such page, or the server does not run.
     """
-    from flows.pages import publish
+    from retrain.runs import records
 
-    document = _run_of(project, workload, None) if workload else {}
     if place == "report":
-        return publish.write_run(project, document).as_uri()
+        return _page_of(project, workload).as_uri()
+    if workload:
+        records.check_name(project, workload)
+    run = records.last_run(project, workload) if workload else None
     if place == "data-docs":
-        docs = document.get("look", {}).get("Data Docs")
+        docs = (run or {}).get("look", {}).get("Data Docs")
         if docs is None:
-            raise UsageError(
-                f"The last run of {workload} has no Data Docs: retrain train {workload}"
-            )
+            raise UsageError(f"{workload}: the last run has no Data Docs: retrain train {workload}")
         return Path(project.root, docs).as_uri()
     if place == "mlflow":
         return _server(project, place) + (f"/#/models/{workload}" if workload else "")
-    return _server(project, place) + (f"/runs/flow-run/{document['run']}" if workload else "")
+    return _server(project, place) + (f"/runs/flow-run/{run['run']}" if run else "")
 
 
 def _server(project: Project, name: str) -> str:
@@ -138,19 +154,6 @@ def _server(project: Project, name: str) -> str:
     if not urls.get(name):
         raise UsageError(f"{name} does not run here: start it with retrain up.")
     return str(urls[name]).rstrip("/")
-
-
-def _run_of(project: Project, workload: str, run: str | None) -> dict[str, Any]:
-    from flows.pages import page
-    from retrain.runs import records
-
-    records.check_name(project, workload)
-    document = records.find_run(project, workload, run)
-    if document is None:
-        raise UsageError(
-            f"{workload}: no such run is recorded here; see {page.FOLDER}/{workload}/."
-        )
-    return document
 
 
 @app.command(group=LOOKING)

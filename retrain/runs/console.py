@@ -111,7 +111,9 @@ def on_screen(log: Path, *, to_stderr: bool) -> Iterator[None]:
 @contextmanager
 def shown_on(stream: TextIO) -> Iterator[None]:
     """Prints all lines of this module to a stream, such as standard output."""
-    _screen.console = Console(file=stream, width=None if stream.isatty() else WIDTH)
+    is_plain = os.environ.get("TERM") in ("dumb", "unknown")  # it has no live bar
+    width = None if stream.isatty() else WIDTH
+    _screen.console = Console(file=stream, width=width, force_terminal=False if is_plain else None)
     try:
         yield
     finally:

@@ -3,6 +3,7 @@
 import errno
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,22 @@ import pytest
 from retrain import messages, project
 from retrain.errors import UsageError
 from retrain.messages import MAX_LIBRARY_LINES, MAX_LINES, message_of
+
+
+@pytest.fixture
+def in_berlin(monkeypatch):
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_a_person_reads_the_times_of_this_machine(in_berlin):
+    assert messages.local_time("2026-11-30T03:00:00+00:00") == "2026-11-30 04:00 CET"
+    text = "from run 1 of 2026-07-01T23:30:05+00:00, not 2026-07-01T23:30:05+02:00"
+    expected = "from run 1 of 2026-07-02 01:30 CEST, not 2026-07-01T23:30:05+02:00"
+    assert messages.with_local_times(text) == expected
 
 
 def fill_disk():

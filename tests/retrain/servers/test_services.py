@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from datetime import datetime
 from pathlib import Path
 
 import psutil
@@ -20,6 +21,7 @@ from retrain.project import Project
 from retrain.servers import ray_cluster, services
 from retrain.servers.program import MARK
 from retrain.servers.reachable import request
+from retrain.servers.schedule import next_runs
 from tests import templates
 from tests.flows.conftest import free_port, until
 
@@ -35,7 +37,7 @@ from retrain.runs import console
 console.PLAIN_LINE_SECONDS = 0
 
 @flow(name="small")
-def small(seconds: float = 0):
+def small(seconds: float = 0, workload: str = ""):
     console.say(f"[b]said[/] in {os.getcwd()}")
     with console.progress("train") as update:
         trainer = threading.Thread(target=update, args=(0.5, "epoch 1/2"))
@@ -55,7 +57,7 @@ def make_project(folder, environment):
     assert "flows/train.py:train" in deployments
     deployments, _, _ = deployments.partition("  - name: vit\n    description: Checks")
     deployments = deployments.replace("flows/train.py:train", "small.py:small")
-    deployments = deployments.replace("workload: vit", "seconds: 0")
+    deployments = deployments.replace("workload: vit", "workload: vit\n      seconds: 0")
     (folder / "prefect.yaml").write_text(deployments)
     (folder / "team").mkdir()
     (folder / "team" / "prefect.yaml").write_text(deployments.replace("name: vit", "name: ours"))
@@ -191,13 +193,17 @@ def test_only_its_owner_may_use_the_ray(project):
     assert (project.state / "ray-token").stat().st_mode & 0o777 == 0o600
 
 
-def test_the_deployment_is_registered_with_its_next_runs(api):
+def test_the_deployment_is_registered_with_its_next_runs(project, api):
     deployment = api("deployments/name/small/vit")
     assert deployment["global_concurrency_limit"]["limit"] == 1
     assert deployment["schedules"][0]["schedule"]["cron"] == "0 3 * * 1"
     planned = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
     runs = until(lambda: api("flow_runs/filter", planned))
     assert all(run["auto_scheduled"] for run in runs)
+    planned_next = next_runs(project)["vit"]
+    assert planned_next.planned
+    times = [datetime.fromisoformat(run["expected_start_time"]) for run in runs]
+    assert datetime.fromisoformat(planned_next.time) == min(times)
     assert api("deployments/name/small/ours")["entrypoint"] == "small.py:small"  # of the team
 
 

@@ -1,0 +1,121 @@
+"""The checks of `retrain doctor`, on a real project with what may be wrong there."""
+
+import json
+import shutil
+import socket
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from retrain.cli.main import main
+from retrain.project import Project
+from tests.flows.conftest import free_port
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def clone(tmp_path, monkeypatch):
+    """A project with a remote of DVC, where nothing is wrong."""
+    for name in ("params.yaml", "requirements.lock"):
+        shutil.copy(ROOT / name, tmp_path)
+    settings = (ROOT / "prefect.toml").read_text(encoding="utf-8")
+    (tmp_path / "prefect.toml").write_text(settings.replace(":4200/", f":{free_port()}/"))
+    project = Project(tmp_path)
+    (tmp_path / ".dvc" / "remote").mkdir(parents=True)
+    configure(project, "remote")
+    project.git("init", "-q")
+    for name in ("RETRAIN_STORE", "MLFLOW_TRACKING_URI", "RAY_ADDRESS", "PREFECT_API_URL"):
+        monkeypatch.delenv(name, raising=False)
+    project.git("config", "user.name", "Ada")
+    project.git("config", "user.email", "ada@example.org")
+    monkeypatch.setenv("MLFLOW_PORT", str(free_port()))
+    monkeypatch.chdir(tmp_path)
+    return project
+
+
+def configure(project, url):
+    text = f"[core]\n    remote = r\n['remote \"r\"']\n    url = {url}\n"
+    (project.root / ".dvc" / "config").write_text(text)
+
+
+def findings(capsys, code):
+    assert main(["doctor", "--json"]) == code
+    listed = json.loads(capsys.readouterr().out)
+    return {one["check"]: (one["state"], one["says"], one["remedy"]) for one in listed}
+
+
+def test_a_machine_that_has_everything_has_only_ticks(clone, capsys):
+    found = findings(capsys, 0)
+    assert {state for state, _, _ in found.values()} == {"ok"}, found
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(found)
+    assert all(line.startswith("\N{CHECK MARK} ") for line in lines)
+    assert "\N{CHECK MARK} git        Ada <ada@example.org>" in lines
+
+
+def test_a_package_that_is_missing_or_another_is_named(clone, capsys):
+    lock = clone.root / "requirements.lock"
+    lock.write_text(
+        lock.read_text(encoding="utf-8") + "no-such-package==1.0 \\\n", encoding="utf-8"
+    )
+    state, says, remedy = findings(capsys, 1)["packages"]
+    assert (state, remedy) == ("fault", "touch requirements-dev.lock && make setup")
+    assert "no-such-package is missing" in says
+    lock.write_text("rich==0.1\nno-such-package==1.0 ; python_version < '3'\n", encoding="utf-8")
+    state, says, _ = findings(capsys, 0)["packages"]
+    assert state == "warning"
+    assert "(locked 0.1)" in says
+
+
+def test_a_remote_that_does_not_answer_is_waited_for_some_seconds(clone, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes the call and says nothing
+        configure(clone, f"http://127.0.0.1:{silent.getsockname()[1]}/data")
+        began = monotonic()
+        state, says, _ = findings(capsys, 1)["DVC remote"]
+    assert monotonic() - began < 12  # 8 s, and the start of a process on a busy machine
+    assert state == "fault"
+    assert "timed out" in says or says == "no answer within 8 s"
+
+
+@pytest.mark.parametrize(
+    ("url", "state", "says"),
+    [
+        ("nowhere", "warning", "nothing is at"),
+        ("http://127.0.0.1:9/data", "fault", "127.0.0.1"),
+        (None, "warning", "there is no default remote"),
+    ],
+)
+def test_a_remote_that_is_wrong_is_said(clone, capsys, url, state, says):
+    configure(clone, url)
+    if url is None:
+        (clone.root / ".dvc" / "config").write_text("")
+    found = findings(capsys, int(state == "fault"))["DVC remote"]
+    assert found[0] == state
+    assert says in found[1]
+
+
+def test_a_taken_port_and_telemetry_that_is_on_are_warnings(clone, capsys, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("MLFLOW_PORT", str(port))
+        monkeypatch.setenv("DO_NOT_TRACK", "0")
+        found = findings(capsys, 0)
+    assert found["ports"][0] == "warning"
+    assert found["ports"][1].startswith(f"Port {port}, for mlflow, is used by another process")
+    assert found["telemetry"] == (
+        "warning",
+        "the environment sets DO_NOT_TRACK otherwise",
+        "unset them",
+    )
+
+
+def test_a_server_that_the_environment_names_and_that_is_down_is_a_fault(
+    clone, capsys, monkeypatch
+):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
+    state, says, _ = findings(capsys, 1)["servers"]
+    assert state == "fault"
+    assert says.startswith("MLFLOW_TRACKING_URI: nothing answers at")

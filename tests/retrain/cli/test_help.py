@@ -1,0 +1,92 @@
+"""What `retrain` and `--help` show, and what the completion of a shell offers."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from retrain.cli.command import app
+from retrain.cli.help import EXAMPLES
+from retrain.cli.main import main
+
+PARAMS = "workloads: {toy: {data: {path: data/toy}, model: {family: vit}}}\n"
+COMMANDS = [name for name in app if not name.startswith("-")]
+
+
+@pytest.fixture(autouse=True)
+def clone(tmp_path, monkeypatch):
+    """A project with one workload, in a terminal of 80 columns."""
+    (tmp_path / "params.yaml").write_text(PARAMS)
+    (tmp_path / "team").mkdir()
+    (tmp_path / "team" / "params.yaml").write_text(PARAMS.replace("toy", "ours"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    return tmp_path
+
+
+def shown(capsys, *arguments):
+    assert main(arguments) == 0
+    return capsys.readouterr().out
+
+
+def test_the_commands_are_in_six_groups_each_in_one_line(capsys):
+    text = shown(capsys)
+    assert text == shown(capsys, "--help")
+    titles = [
+        line.split()[0] for line in text.splitlines() if re.match("[A-Z][a-z]+ +retrain", line)
+    ]
+    assert titles == ["Train", "Decide", "Use", "Look", "Keep", "Servers"]
+    for command in COMMANDS:
+        [line] = [line for line in text.splitlines() if line.startswith(f"  {command} ")]
+        assert line.rstrip().endswith(".")
+    assert max(map(len, text.splitlines())) <= 80
+    assert re.fullmatch(r"\d+\.\d+.*\n", shown(capsys, "--version"))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_examples_in_the_help_of_a_command_can_be_called(capsys, command):
+    text = " ".join(shown(capsys, command, "--help").split())
+    examples = re.findall(rf"retrain {command}[^,]*", text.partition("Example")[2].split("  ")[0])
+    examples = [example.split(" Arguments ")[0].split(" Options ")[0] for example in examples]
+    if command not in ("plan", "step", "up", "down"):
+        assert examples
+    for example in [*examples, *EXAMPLES.values()]:
+        words = shlex.split(example.split(" > ")[0].replace("vit", "toy"))[1:]
+        app.parse_args(words, exit_on_error=False, print_error=False)  # it raises, if one is wrong
+
+
+def completed(tmp_path, *words):
+    """What bash offers for the last of the words, by the script that cyclopts installs."""
+    script = tmp_path / "completion.bash"
+    script.write_text(app.generate_completion(shell="bash"), encoding="utf-8")
+    line = " ".join(map(shlex.quote, words))
+    program = (
+        f'source {script}; retrain() {{ {sys.executable} -m retrain.cli "$@"; }}; '
+        f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _retrain; "
+        "printf '%s\\n' \"${COMPREPLY[@]}\""
+    )
+    environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    done = subprocess.run(
+        ["bash", "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (("stat",), {"status"}),
+        (("train", ""), {"toy", "ours"}),
+        (("rollback", "t"), {"toy"}),
+        (("train", "toy", "--refr"), {"--refresh"}),
+        (("train", "toy", "--set", "train.lr"), {"train.lr="}),
+        (("params", "toy", "gate.marg"), {"gate.margin"}),
+        (("open", "toy", ""), {"report", "data-docs", "mlflow", "prefect"}),
+    ],
+)
+def test_bash_completes_commands_workloads_and_keys(clone, words, offered):
+    assert set(completed(clone, "retrain", *words)) == offered
