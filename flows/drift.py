@@ -15,7 +15,6 @@ from retrain.flow import flow
 from retrain.project import Project, find_project
 from retrain.registry.versions import CHAMPION, ModelVersion
 from retrain.runs import console
-from retrain.runs.notify import notify_now
 from retrain.runs.records import Document, FlowRun, begun
 from tasks.data.champion import Registered
 from tasks.data.reference import find_reference
@@ -57,13 +56,12 @@ def drift(
         against = reference or report.TEST_SPLIT
         result = report.report(project, model, expected, incoming, input, against, run.id)
         report.publish(workload, result)
-        if result["drifted"]:
-            notify_now("drift", report.sentence(result))
         document = run.document(
             workload=workload,
             input=input,
             model=model.identity(),
             drift=result,
+            state="Drifted" if result["drifted"] else None,
             outcome=report.sentence(result),
         )
         return publish.write(project, document)

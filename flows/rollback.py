@@ -7,16 +7,15 @@ The command calls `roll_back` without Prefect: going back is not to depend on a 
 """
 
 from dataclasses import asdict
-from typing import Any
 
 from retrain.flow import flow
 from retrain.project import find_project
-from retrain.runs.records import artifact_key
+from retrain.runs.records import Document, artifact_key
 from tasks.promote.personal import roll_back as roll_back
 
 
 @flow
-def rollback(workload: str, reason: str, to: int | None = None) -> dict[str, Any]:
+def rollback(workload: str, reason: str, to: int | None = None) -> Document:
     """Makes the champion before the current one champion again, and enters that in the ledger.
 
     Args:
@@ -25,7 +24,7 @@ def rollback(workload: str, reason: str, to: int | None = None) -> dict[str, Any
         to: The version to go back to; the champion before the current one if None.
 
     Returns:
-        What was done, as `retrain rollback --json` prints it.
+        What was done, as `retrain rollback --json` prints it, with `state` and `outcome`.
 
     Raises:
         ValueError: There is nothing to go back to, or the version cannot be served.
@@ -35,4 +34,4 @@ def rollback(workload: str, reason: str, to: int | None = None) -> dict[str, Any
     result = roll_back(find_project(), workload, reason, to)
     markdown = f"# {result.outcome}\n\n{result.says or ''}"
     create_markdown_artifact(key=artifact_key(workload, "rollback"), markdown=markdown)
-    return asdict(result)
+    return asdict(result) | {"state": result.state, "outcome": f"{result.outcome}."}

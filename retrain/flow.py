@@ -20,8 +20,8 @@ from retrain.code import source_of
 from retrain.messages import local_time
 from retrain.params import load_workload
 from retrain.project import Project, find_project
-from retrain.runs import console, lost, records
-from retrain.runs.notify import notify_of_end, run_name
+from retrain.runs import console, flow_runs, lost, records
+from retrain.runs.notify import notify_of_end
 from retrain.runs.records import Document
 from retrain.runs.run import Run
 from retrain.runs.state import DryRun, RunState, StepHasToRunError
@@ -92,21 +92,15 @@ class Flow(Generic[P, R]):
         from prefect import Flow as PrefectFlow
 
         return PrefectFlow(
-            self.body,
+            flow_runs.ending_in_a_state(self.body),
             self.name,
             description=self.description,
-            flow_run_name=self._run_name,
+            flow_run_name=partial(flow_runs.name_of, self.name),
             persist_result=False,
             on_completion=[notify_of_end],
             on_failure=[notify_of_end],
             on_crashed=[notify_of_end],
         )
-
-    def _run_name(self) -> str:
-        """The name of the flow run that begins, for Prefect."""
-        from prefect import runtime
-
-        return f"{self.name}-{run_name(runtime.flow_run.parameters)}"
 
 
 class StepsFlow(Flow[..., Any]):
@@ -167,9 +161,11 @@ class StepsFlow(Flow[..., Any]):
         workload: Workload,
         revision: str | None = None,
         promote: bool | None = None,
+        dry_run: DryRun | None = None,
     ) -> RunState:
-        """The state of a run that begins, with the version of the data that it uses."""
-        version = self._version(workload.data, context.project, revision)
+        """The state of a run that begins; the version of its data is that of a dry run, if any."""
+        version = dry_run and dry_run.state.version
+        version = version or self._version(workload.data, context.project, revision)
         store = Store(context.project.store)
         return RunState(self.name, workload, version, store, context, promote)
 
@@ -213,7 +209,8 @@ class StepsFlow(Flow[..., Any]):
             return None
         document = self.tells.document(dry_run.state) | {"time": last["time"], "unchanged": True}
         since = f"Nothing changed since run {last['run'][:8]} of {local_time(last['time'])}"
-        return document | {"outcome": f"{since}; {self.tells.standing(document)}."}
+        outcome = f"{since}; {self.tells.standing(document)}."
+        return document | {"state": "Skipped", "outcome": outcome}
 
     def preview(self, dry_run: DryRun, *, insist: bool, refresh: bool) -> Document:
         """Describes what a run with these options would do; `insist` is `run` of `run`."""
@@ -246,7 +243,7 @@ class StepsFlow(Flow[..., Any]):
     ) -> "Document | State[Document]":
         """Runs the steps that have to run, inside a Prefect flow run; returns its document.
 
-        When nothing has changed since the last run, the flow run ends in the state `Skipped`.
+        Its `state` is `Skipped` if nothing has changed since the last run.
 
         Args:
             workload: An entry of `params.yaml`.
@@ -263,7 +260,6 @@ class StepsFlow(Flow[..., Any]):
             ValueError: The user has to correct something, such as data that fails its checks.
         """
         from prefect import runtime
-        from prefect.states import Completed
 
         project = find_project()
         config = load_workload(project.params, workload, overrides, as_name=as_name)
@@ -274,15 +270,16 @@ class StepsFlow(Flow[..., Any]):
             self.check(config, project)
             lost.end_lost_runs(project)
             dry_run = None if refresh else self.dry_run(project, config, data_rev, promote)
+            state = self.state(context, config, data_rev, promote, dry_run)
+            flow_runs.name_by_data(self.name, config.name, state.version.digest)
             if dry_run and not run and (unchanged := self.unchanged(dry_run)):
                 roots.add(project, ())
-                console.logger.info(unchanged["outcome"])
-                return Completed(name="Skipped", message=unchanged["outcome"], data=unchanged)
+                return unchanged
             # Steps that are cached need no check, which would import libraries.
             first_step = dry_run.has_to_run if dry_run else self.steps[0].name
             preflight.check_slowly(self.steps_from(first_step, config), config, project, force)
             preflight.check_surroundings(project)
-            return self._follow(Run(self.state(context, config, data_rev, promote), refresh))
+            return self._follow(Run(state, refresh))
 
     def _follow(self, run: Run) -> Document:
         """Runs the steps; keeps, shows and returns the run's document."""
@@ -291,7 +288,6 @@ class StepsFlow(Flow[..., Any]):
             console.say(state.version.warning)
         follow = partial(run.follow, self.fn, state.version)
         document = records.record(state, follow, self.tells.document, self.tells.write_page)
-        console.logger.info(document["outcome"])  # for a person who watches a deployment
         self.tells.publish(run.project, document)
         return document
 

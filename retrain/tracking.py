@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KEY = "retrain.key"
+NOTE = "mlflow.note.content"  # the tag that MLflow shows as the description of a run
 NO_METRICS = ("checkpoint", "seconds")  # in the entry of an epoch
+NOT_BEST = {"lr", "images_per_second", *NO_METRICS}  # what does not make an epoch the best
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,14 @@ def log_epochs(project: Project, run_id: str, epochs: Sequence[Mapping[str, Any]
     client(project).log_batch(run_id, metrics=metrics)
 
 
+def log_best(project: Project, run_id: str, epoch: Mapping[str, Any]) -> None:
+    """Logs the metrics of the best epoch as `best_…`.
+
+    As the value of a metric itself, MLflow shows the one of the last epoch, and sorts runs by it.
+    """
+    log_metrics(project, run_id, {f"best_{name}": epoch[name] for name in epoch.keys() - NOT_BEST})
+
+
 def end_run(project: Project, run_id: str, status: str) -> None:
     """Ends a run.
 
@@ -251,7 +261,12 @@ def experiment(mlflow: "MlflowClient", project: Project, name: str) -> str:
         local = project.tracking_uri.startswith("sqlite:")
         location = (project.root / "mlruns" / name).as_uri() if local else None
         try:
-            return str(mlflow.create_experiment(name, location))
+            about = (
+                f"The trainings of the workload {name}, a run for each; the run `ledger` has the "
+                f"decisions about its models. In the project: `retrain status {name}`, "
+                f"`retrain report {name}`."
+            )
+            return str(mlflow.create_experiment(name, location, {NOTE: about}))
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another run was faster
                 raise

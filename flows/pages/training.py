@@ -29,6 +29,7 @@ from retrain.step import REPORT
 from tasks.promote import outcome
 
 MAX_DRAWN_CLASSES = 20
+LOOKS = {"Promoted": ("✓", "good"), "Rejected": ("✗", "bad"), "Waiting": ("…", "wait")}
 MARKS = {True: Cell("✓", "good"), False: Cell("✗", "bad"), None: Cell("?", "muted")}
 CURVES = {
     "Loss": ("train_loss", "val_loss"),
@@ -66,13 +67,8 @@ def page_of(project: Project, document: Document) -> Page:
 def _verdict(document: Document) -> Verdict:
     if "error" in document:
         return Verdict("Failed", "The run failed.", "✗", "bad")
-    if document["waiting"]:
-        return Verdict("Waiting", document["outcome"], "…", "wait")
-    if document["promoted"]:
-        return Verdict("Promoted", document["outcome"], "✓", "good")
-    if document["rejected"]:
-        return Verdict("Rejected", document["outcome"], "✗", "bad")
-    return Verdict("Compared", document["outcome"], "=", "muted")
+    state = outcome.verdict(document).state
+    return Verdict(state, document["outcome"], *LOOKS.get(state, ("=", "muted")))
 
 
 def _top(document: Document, files: Files) -> Iterator[Block]:

@@ -29,7 +29,7 @@ def wait(project: Project, document: Document) -> None:
         if entry.run not in (None, run):
             suspension.end(entry.run, *_became_of(name, model_ledger, entry))
     if waiting and waiting.run == run and suspension.is_possible():
-        notify_now("waiting", document["outcome"])
+        notify_now("waiting", document)
         _ask(project, name, model_ledger, waiting)
 
 
@@ -68,9 +68,9 @@ def _ask(project: Project, name: str, model_ledger: Ledger, entry: Entry) -> For
     """Asks a person about the model that waits; the run is suspended until the answer."""
     question = f"# Is {name} version {entry.version} to be the champion?"
     if version := versions.get(project, name, entry.version):
-        rules = decisions.considered(project, model_ledger, entry).get("rules", ())
+        facts = decisions.considered(project, model_ledger, entry)
         card = model_card.read(project, version)
-        question += f"\n\n{model_card.description(version, entry, rules, card)}"
+        question += f"\n\n{model_card.description(version, entry, facts, card)}"
     return suspension.ask(Form, str(entry.number), question)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from flows.pages import page
-from flows.reports import approvals
+from flows.reports import approvals, links
 from retrain.project import Project
 from retrain.registry import trust
 from retrain.runs import console, records
@@ -53,11 +53,13 @@ class DataReport:
         from flows.pages import publish  # which reads the outputs of the steps
 
         publish.write(project, document)
+        links.keep_report(project, document)
 
     def publish(self, project: Project, document: Document) -> None:
         """Shows a summary as an artifact of the Prefect flow run."""
         from prefect.artifacts import create_markdown_artifact
 
+        document["links"] = links.links_of(project, document)
         data = document["data"]
         rows = ", ".join(f"{count} {split}" for split, count in data["rows"].items())
         lines = [
@@ -68,6 +70,7 @@ class DataReport:
             *self.details(document),
             *records.steps_in_markdown(document),
             "",
+            *(f"- [{name}]({link})" for name, link in document["links"].items()),
             *(f"- {name}: `{place}`" for name, place in document["look"].items()),
         ]
         key = artifact_key(document["workload"], self.kind)
@@ -111,8 +114,7 @@ class TrainingReport(DataReport):
         facts = {name: dict(artifact.facts) for name, artifact in run.artifacts.items()}
         decision, scores = facts.get("gate"), facts.get("evaluate", {})
         champion = decision.pop("champion") if decision else None
-        promotes = run.promote is not False
-        base = self.base_document(run) | {"promote": promotes}
+        base = self.base_document(run) | {"promote": run.promote is not False}
         base["look"] |= _where_to_look(run)
         result = base | {
             "training": facts.get("train"),
@@ -123,24 +125,19 @@ class TrainingReport(DataReport):
             "promoted": False,
             "rejected": False,
             "waiting": False,
+            "state": None,
         }
         if decision is None or result["model"] is None:
             return result
-        is_champion = decision["verdict"] == "champion already"
-        failed = (not outcome.passed(result) and not is_champion) or "withheld" in result["model"]
-        is_waiting = "waiting" in result["model"]
-        return result | {
-            "promoted": promotes and not (failed or is_waiting or is_champion),
-            "rejected": failed and promotes,
-            "waiting": is_waiting,
-            "outcome": outcome.verdict(result),
-        }
+        state, sentence = outcome.verdict(result)
+        flags = {name: name == state.lower() for name in ("promoted", "rejected", "waiting")}
+        return result | flags | {"state": state, "outcome": sentence}
 
     def standing(self, document: Document) -> str:
         """Which version is champion, or why the version of this run is not."""
         if document["decision"]["verdict"] == "champion already":
             return f"version {document['model']['version']} is champion"
-        return outcome.verdict(document).removesuffix(".")
+        return str(document["outcome"]).removesuffix(".")
 
     def show(self, document: Document) -> None:
         """Shows the best epoch, the metrics, the rules, the verdict, and where the results are."""
@@ -174,11 +171,9 @@ class TrainingReport(DataReport):
         The run of a deployment whose model waits for approval is suspended then.
         """
         super().publish(project, document)
-        rules = [
-            {"rule": rule["rule"], "value": round(rule["value"], 4), "passed": rule["passed"]}
-            for rule in outcome.rules(document)
-        ]
-        publish_table(document["workload"], "decision", rules, document["outcome"])
+        description = f"{document['outcome']} [Report]({document['links']['report']})"
+        rows = [outcome.rule_row(rule) for rule in outcome.rules(document)]
+        publish_table(document["workload"], "decision", rows, description)
         approvals.wait(project, document)
 
     def resume(self, project: Project, name: str, run: str) -> "State[Document] | None":

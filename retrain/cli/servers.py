@@ -2,6 +2,9 @@
 
 from retrain.cli.command import SERVING, Answer, Clone, app
 
+# What a person opens first, of each service that has pages.
+PAGES = {"prefect": ("/deployments", "/runs"), "mlflow": ("/#/experiments", "/#/models")}
+
 
 @app.command(group=SERVING)
 def up(*, project: Clone) -> Answer:
@@ -14,7 +17,8 @@ def up(*, project: Clone) -> Answer:
     def show() -> None:
         for service in running:
             state = "runs already" if service in already_running else "started"
-            print(f"{service.name:<8} {state:<13} {service.url or ''}")
+            links = [f"{service.url or ''}{page}" for page in PAGES.get(service.name, ("",))]
+            print(f"{service.name:<8} {state:<13} {'  '.join(links)}".rstrip())
 
     return Answer([{"name": service.name, "url": service.url} for service in running], show)
 

@@ -254,10 +254,12 @@ def _carry_out(project: Project, client: "MlflowClient", model_ledger: Ledger) -
     for entry in model_ledger.unfinished:
         if version := versions.get(project, name, entry.version):
             card = model_card.read(project, version)
-            rules = considered(project, model_ledger, entry).get("rules", ())
-            text = model_card.description(version, entry, rules, card)
+            facts = considered(project, model_ledger, entry)
+            text = model_card.description(version, entry, facts, card)
             number = str(entry.version)
             client.update_model_version(name, number, text)
+            if tracking.is_active(project, version.run_id):
+                client.set_tag(version.run_id, tracking.NOTE, text)
             _set(client.set_model_version_tag, name, number, "retrain.verdict", entry.verdict)
     appointed = [entry for entry in model_ledger.unfinished if entry.appoints]
     if appointed:  # several are left only if the last one sets the others aside

@@ -1,6 +1,6 @@
 """The card of a version, and the description on MLflow's page that shows it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from retrain import tracking
@@ -31,23 +31,41 @@ def place(package_digest: str) -> str:
 MARKS = {True: "passed", False: "**failed**", None: "cannot tell"}  # of a rule
 
 
+VERDICTS = {  # of the gate, as clauses
+    "first": "there was no champion to compare it with",
+    "better": "it is better than the champion",
+    "not worse": "it is not worse than the champion, except by less than the margin",
+    "worse": "it is worse than the champion",
+    "cannot tell": "it cannot be told whether it is better than the champion",
+    "not comparable": "it cannot be compared with the champion",
+    "repackaged": "it is the training of the champion in a new package",
+    "below bounds": "it is outside the bounds of the gate",
+}
+
+
 def description(
-    version: ModelVersion,
-    entry: Entry,
-    rules: Iterable[Mapping[str, Any]],
-    card: str | None,
+    version: ModelVersion, entry: Entry, considered: Mapping[str, Any], card: str | None
 ) -> str:
-    """The description on MLflow's page of a version (Markdown), as long as it may be.
+    """The description on MLflow's pages of a version and its run (Markdown), as long as it may be.
 
     Args:
         version: The version of the model.
         entry: The last decision about it.
-        rules: The rules of the gate, with their results.
+        considered: What was considered for it: the facts of the gate; empty if that is gone.
         card: The card of the version; None if it has none.
     """
-    why = f" ({entry.reason})" if entry.reason else ""
-    lines = [f"**{entry.action.capitalize()}** on {entry.time[:10]}: {entry.verdict}{why}.", ""]
-    for rule in rules:
+    why = entry.reason or VERDICTS.get(entry.verdict, entry.verdict)
+    lines = [f"**{entry.action.capitalize()}** on {entry.time[:10]}: {why}.", ""]
+    if champion := considered.get("champion"):
+        lines += [
+            f"| metric | this model | champion, version {champion['version']} |",
+            "|---|---|---|",
+        ]
+        for metric, value in version.metrics.items():
+            other = champion["metrics"].get(metric, "")
+            lines.append(f"| {metric} | {value:.4g} | {other if other == '' else f'{other:.4g}'} |")
+        lines.append("")
+    for rule in considered.get("rules", ()):
         lines.append(f"- {rule['rule']}: is {rule['value']:.4f}, {MARKS[rule['passed']]}")
     text = "\n".join([*lines, "", card or ""])
     if len(text) <= LONGEST_DESCRIPTION:

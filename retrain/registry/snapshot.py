@@ -163,7 +163,12 @@ def find_or_create(client: "MlflowClient", project: Project, name: str) -> str:
         client.set_registered_model_tag(name, LEDGER_RUN, run)
         return run
     try:
-        client.create_registered_model(name, {LEDGER_RUN: run})
+        about = (
+            f"The models of the workload {name}. The alias `champion` names the one in production; "
+            "only Retrain moves it. How each came about, and why it was promoted or not: "
+            f"`retrain history {name}`, `retrain lineage {name}@NUMBER`, `retrain card {name}`."
+        )
+        client.create_registered_model(name, {LEDGER_RUN: run}, about)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise

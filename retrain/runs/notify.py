@@ -1,17 +1,28 @@
-"""Notifies people by a webhook of five events: promoted, rejected, waiting, failed and drift.
+"""Notifies people by a webhook and by e-mail: of promoted, rejected, waiting, failed, and drift.
 
-The webhook's URL is a secret, so it comes from the environment, in `RETRAIN_WEBHOOK_URL`, and is
-never shown or stored. The body is `{"text": "…", "event": "…"}`, which Slack and similar services
-accept.
+What is sent is a sentence, with links to the report and to the run. The webhook,
+`RETRAIN_WEBHOOK_URL`, is sent `{"text": "…", "event": "…"}`, which Slack and similar services
+accept. E-mails go to the addresses in `RETRAIN_MAIL_TO`, separated by commas, through the server
+`RETRAIN_SMTP_URL`: `smtp://USER:PASSWORD@HOST:PORT`, where a password needs STARTTLS, or `smtps://`.
+They are from `RETRAIN_MAIL_FROM`, or else from the first of the addresses.
+
+Both URLs are secrets, so they come from the environment, and are never shown or stored.
 """
 
 import json
 import logging
 import os
+import smtplib
+import ssl
 import urllib.request
 from collections.abc import Mapping
+from email.message import EmailMessage
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import unquote, urlsplit
 from uuid import UUID
+
+from retrain.runs.flow_runs import subject_of
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -19,27 +30,67 @@ if TYPE_CHECKING:
 
 Event = Literal["promoted", "rejected", "waiting", "failed", "drift"]
 
-URL = "RETRAIN_WEBHOOK_URL"
+URL, SMTP = "RETRAIN_WEBHOOK_URL", "RETRAIN_SMTP_URL"
+TO, FROM = "RETRAIN_MAIL_TO", "RETRAIN_MAIL_FROM"
 SECONDS = 10.0
+# What happened, by the name of the state in which a flow run is completed; the others are no news.
+EVENTS: Mapping[str | None, Event] = {
+    "Promoted": "promoted",
+    "Approved": "promoted",
+    "Rejected": "rejected",
+    "Waiting": "waiting",
+    "Drifted": "drift",
+}
 
 logger = logging.getLogger("retrain")
 
 
-def notify(event: Event, text: str) -> None:
-    """Posts an event to the webhook, if there is one; logs a warning if that fails.
+def notify(event: Event, subject: str, text: str) -> None:
+    """Sends an event by the ways that are set up; logs a warning if one fails.
 
     The warning has no words of the error, which may hold the URL.
+
+    Args:
+        event: What happened.
+        subject: The workload or the model.
+        text: What happened, with links.
     """
-    url = os.environ.get(URL)
-    if not url:
-        return
-    body = json.dumps({"text": text, "event": event}).encode()
-    try:
-        request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
-        urllib.request.urlopen(request, timeout=SECONDS).close()
-    except Exception as error:
-        reason = getattr(error, "code", None) or type(getattr(error, "reason", error)).__name__
-        logger.warning("The message to the webhook of %s failed: %s.", URL, reason)
+    for variable, send in ((URL, _post), (SMTP, _mail)):
+        if url := os.environ.get(variable):
+            try:
+                send(url, event, subject, text)
+            except Exception as error:
+                code = getattr(error, "code", None) or getattr(error, "smtp_code", None)
+                cause = getattr(error, "reason", None)  # of an error of `urllib`
+                kind = type(cause if isinstance(cause, Exception) else error).__name__
+                logger.warning("The message by %s failed: %s.", variable, code or kind)
+
+
+def _post(url: str, event: Event, subject: str, text: str) -> None:
+    """Posts an event to the webhook."""
+    body = json.dumps({"text": f"{subject}: {text}", "event": event}).encode()
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    urllib.request.urlopen(request, timeout=SECONDS).close()
+
+
+def _mail(url: str, event: Event, subject: str, text: str) -> None:
+    """Sends an event by e-mail; a password only over TLS."""
+    server, message = urlsplit(url), EmailMessage()
+    message["Subject"], message["To"] = f"{subject}: {event}", os.environ[TO]
+    message["From"] = os.environ.get(FROM) or os.environ[TO].split(",")[0]
+    message.set_content(f"{text}\n")
+    tls, host = ssl.create_default_context(), server.hostname or ""
+    if server.scheme == "smtps":
+        smtp: smtplib.SMTP = smtplib.SMTP_SSL(host, server.port or 0, timeout=SECONDS, context=tls)
+    else:
+        smtp = smtplib.SMTP(host, server.port or 0, timeout=SECONDS)
+    with smtp:
+        smtp.ehlo()
+        if server.scheme != "smtps" and (server.password or smtp.has_extn("starttls")):
+            smtp.starttls(context=tls)
+        if server.username and server.password:
+            smtp.login(unquote(server.username), unquote(server.password))
+        smtp.send_message(message)
 
 
 def notify_of_end(flow: "Flow[..., Any]", flow_run: "FlowRun", state: "State[Any]") -> None:
@@ -47,44 +98,35 @@ def notify_of_end(flow: "Flow[..., Any]", flow_run: "FlowRun", state: "State[Any
 
     Prefect calls it, so it is also called for a run that was terminated or whose process was lost.
     """
-    if state.is_completed():
-        document = state.result(raise_on_failure=False)
-        if not isinstance(document, dict) or not (event := _event_of(document)):
-            return
-        message = str(document["outcome"])
-    else:
+    event, message, document = EVENTS.get(state.name), state.message or "", {}
+    if not state.is_completed():
         event = "failed"
-        message = f"the run {'failed' if state.is_failed() else 'crashed'}. {state.message or ''}"
-    is_deployed = flow_run.deployment_id is not None
-    notify(event, _text(flow_run.parameters, flow_run.id, is_deployed, message))
+        message = f"the run {'failed' if state.is_failed() else 'crashed'}: {message}"
+    elif isinstance(result := state.result(raise_on_failure=False), dict):
+        document = result  # there is none after what a person has decided
+    if event:
+        is_deployed = flow_run.deployment_id is not None
+        links = _links(flow_run.id, is_deployed, document)
+        notify(event, subject_of(flow_run.parameters), f"{message}{links}")
 
 
-def notify_now(event: Event, message: str) -> None:
+def notify_now(event: Event, document: Mapping[str, Any]) -> None:
     """Notifies people from within a flow run, which goes on or is suspended."""
     from prefect import runtime
 
-    run, is_deployed = runtime.flow_run, runtime.deployment.id is not None
-    notify(event, _text(run.parameters, UUID(run.id), is_deployed, message))
+    run, is_deployed = UUID(runtime.flow_run.id), runtime.deployment.id is not None
+    text = f"{document['outcome']}{_links(run, is_deployed, document)}"
+    notify(event, subject_of(runtime.flow_run.parameters), text)
 
 
-def run_name(parameters: Mapping[str, Any]) -> str:
-    """The name that a flow run goes by, from its parameters."""
-    names = (parameters.get(parameter) for parameter in ("as_name", "workload", "b"))
-    return str(next(filter(None, names), "retrain"))
-
-
-def _event_of(document: Mapping[str, Any]) -> Event | None:
-    """What happened in a completed run, by its document; None if nothing is news."""
-    if document.get("unchanged"):
-        return None
-    events: tuple[Event, ...] = ("promoted", "rejected", "waiting")
-    return next((event for event in events if document.get(event)), None)
-
-
-def _text(parameters: Mapping[str, Any], run: UUID, is_deployed: bool, message: str) -> str:
+def _links(run: UUID, is_deployed: bool, document: Mapping[str, Any]) -> str:
+    """Lines with the report of a run, where a server or this project has it, and the run."""
+    report = document.get("links", {}).get("report", "")
+    if not report.startswith("http"):  # no server has it; runs work in the project's folder
+        report = next(map(str, Path().glob(f"reports/*/{run}.html")), "")
     place = f"run {run}"
     if is_deployed:  # its server stays up, unlike that of a run from the command line
         from prefect.utilities.urls import url_for
 
         place = url_for("flow-run", obj_id=run) or place
-    return f"{run_name(parameters)}: {message} ({place})"
+    return (f"\nreport: {report}" if report else "") + f"\n{place}"

@@ -49,12 +49,15 @@ def describe(
         decision: The facts of `gate`.
     """
     table = json.loads((scores.folder / "per_class.json").read_text(encoding="utf-8"))
-    slices = decision["slices"]
+    slices, verdict = decision["slices"], decision["verdict"]
     sections: dict[str, Iterable[str]] = {
         f"# {name}": [_what(trained)],
         "## Data": _data(data, validated),
         "## Results on the test split": _results(scores.facts, table, slices),
-        "## Decision of the gate": [f"{decision['verdict'].capitalize()}.", *decision["says"]],
+        "## Decision of the gate": [
+            f"The gate says: {model_card.VERDICTS.get(verdict, verdict)}.",
+            *decision["says"],
+        ],
         "## Training": _training(trained, scores.facts),
         "## Limits": _limits(scores.facts, table, slices),
     }

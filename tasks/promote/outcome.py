@@ -7,16 +7,42 @@ not by `--promote`.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+from retrain.registry.model_card import VERDICTS
 from retrain.registry.versions import Latency
 
 MARKS = {True: "[green]passed[/]", False: "[red]failed[/]", None: "cannot tell"}
 
 
+class Verdict(NamedTuple):
+    """What became of a model.
+
+    Attributes:
+        state: The name of the state in which the run ends: `Promoted`, `Rejected`, `Waiting`;
+            `Compared`, if it was not to promote; or `Unchanged`, if the model is the champion.
+        sentence: The same for a person, with the reason and what to do.
+    """
+
+    state: str
+    sentence: str
+
+
 def rules(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The rules by which a model was judged: the gate's, and that about its latency."""
     return [*document["decision"]["rules"], *document["model"].get("rules", ())]
+
+
+def rule_row(rule: Mapping[str, Any]) -> dict[str, str]:
+    """A rule and its result as a row of a table, by column."""
+    value, bound = rule["value"], rule["bound"]
+    return {
+        "rule": rule["rule"],
+        "this model": f"{value:.4f}",
+        "bound or champion": f"{bound:.4f}",
+        "difference": f"{value - bound:+.4f}",
+        "passed": {True: "✓", False: "✗", None: "? (too few images)"}[rule["passed"]],
+    }
 
 
 def precision(training: Mapping[str, Any]) -> str:
@@ -25,56 +51,55 @@ def precision(training: Mapping[str, Any]) -> str:
     return f"told {told}" if told else str(training["numerics"]["precision"])
 
 
-def passed(document: Mapping[str, Any]) -> bool:
+def _passed(document: Mapping[str, Any]) -> bool:
     """Whether a model may be promoted, if nobody is against it."""
     latency_rules = document["model"].get("rules", ())
-    return bool(document["decision"]["passed"]) and failed(latency_rules) == []
+    return bool(document["decision"]["passed"]) and not _failed(latency_rules)
 
 
-def failed(judged: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _failed(judged: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The rules that failed; one that too few images were there for is none of them."""
     return [rule for rule in judged if rule["passed"] is False]
 
 
-def verdict(document: Mapping[str, Any]) -> str:
+def verdict(document: Mapping[str, Any]) -> Verdict:
     """The decision about the model, and the classes that the champion does not know."""
+    state, sentence = _verdict(document)
     new = document["decision"].get("new_classes", ())  # not in the records of older versions
     classes = ", ".join(
         f"{row['label']} ({row['rows']} test images, recall {row['recall']:.2f})" for row in new
     )
-    return _verdict(document) + (f" New classes: {classes}." if new else "")
+    return Verdict(state, sentence + (f" New classes: {classes}." if new else ""))
 
 
-def _verdict(document: Mapping[str, Any]) -> str:
+def _verdict(document: Mapping[str, Any]) -> tuple[str, str]:
     decision, model, champion = document["decision"], document["model"], document["champion"]
-    if decision["verdict"] == "champion already":
-        return f"This very model is the champion already (version {champion['version']})."
     name = f"{model['name']} version {model['version']}"
+    if decision["verdict"] == "champion already":
+        return "Unchanged", f"This model is already the champion, {name}."
     if not document["promote"]:
-        return f"{name} {compared(document)}."
+        return "Compared", f"{name} {_compared(document)}."
     if why := model.get("withheld"):
-        return f"{name} is not promoted: {withheld(why)}."
+        return "Rejected", f"{name} is not promoted: {why}; it is promoted only with --promote."
     if model.get("waiting"):
-        return f"{name} {waits(document)}."
-    if not passed(document):
-        return f"{name} is rejected {why_rejected(document)}."
-    if decision["verdict"] == "repackaged":
-        return (
-            f"{name}, the training of version {champion['version']} in a new package, is the "
-            "champion now."
-        )
-    over = f" over version {champion['version']}" if champion else ": the first"
-    return f"{name} is the champion now{over}."
+        how = how_to_review(model["name"])
+        return "Waiting", f"{name} passes the gate and waits for approval: {how}."
+    if not _passed(document):
+        return "Rejected", f"{name} is rejected: {_why_rejected(document)}."
+    if champion is None:
+        return "Promoted", f"{name} is the first champion."
+    instead = f"in place of version {champion['version']}"
+    return "Promoted", f"{name} is the new champion, {instead}: {_why_promoted(decision)}."
 
 
-def withheld(why: str) -> str:
-    """Why a version that passed the gate was not promoted, and what would promote it."""
-    return f"{why}; it is promoted only with --promote"
-
-
-def waits(document: Mapping[str, Any]) -> str:
-    """Says what a person has to do about a version that passed."""
-    return f"passes and waits for approval: {how_to_review(document['model']['name'])}"
+def _why_promoted(decision: Mapping[str, Any]) -> str:
+    """The verdict of the gate, and the difference that it rests on."""
+    why: str = VERDICTS.get(decision["verdict"], decision["verdict"])
+    found = decision["comparisons"].get("champion", {}).get("metrics", {})
+    for metric, values in found.items():  # the first one decides
+        interval = f"between {values['low']:+.4f} and {values['high']:+.4f}"
+        return f"{why} ({metric} {values['difference']:+.4f}, {interval})"
+    return why
 
 
 def how_to_review(name: str) -> str:
@@ -82,26 +107,29 @@ def how_to_review(name: str) -> str:
     return f"retrain approve {name} --reason WHY, or retrain reject {name} --reason WHY"
 
 
-def compared(document: Mapping[str, Any]) -> str:
+def _compared(document: Mapping[str, Any]) -> str:
     """Says what the gate would do with a model that the run did not promote."""
-    if not passed(document):
-        return f"would be rejected {why_rejected(document)}"
+    if not _passed(document):
+        return f"would be rejected: {_why_rejected(document)}"
     champion = document["champion"]
-    place = f"champion over version {champion['version']}" if champion else "first champion"
+    place = f"new champion, in place of version {champion['version']}"
     how = document.get("how", "add --promote to promote it")
-    return f"would be the {place}; {how}"
+    return f"would be the {place if champion else 'first champion'}; {how}"
 
 
-def why_rejected(document: Mapping[str, Any]) -> str:
+def _why_rejected(document: Mapping[str, Any]) -> str:
     """The rules that failed, and which version is champion."""
-    champion, decision = document["champion"], document["decision"]
+    champion, verdict = document["champion"], document["decision"]["verdict"]
     reasons = "; ".join(
-        rule.get("says") or f"{rule['rule']} is {rule['value']:.4f}"
-        for rule in failed(rules(document))
+        rule.get("says") or f"{rule['rule']} fails with {rule['value']:.4f}"
+        for rule in _failed(rules(document))
     )
-    reasons = reasons or decision["verdict"]
-    stays = f"version {champion['version']} stays champion" if champion else "there is no champion"
-    return f"({reasons}); {stays}"
+    stays = (
+        f"Version {champion['version']} stays the champion"
+        if champion
+        else "There is no champion yet"
+    )
+    return f"{reasons or VERDICTS.get(verdict, verdict)}. {stays}"
 
 
 def show(document: Mapping[str, Any]) -> None:
@@ -130,7 +158,7 @@ def show(document: Mapping[str, Any]) -> None:
         console.say(escape(sentence))
     if measured := document["model"].get("latency"):
         console.say(escape(str(Latency(**measured))))
-    console.say(f"\n[bold]{escape(verdict(document))}[/]")
+    console.say(f"\n[bold]{escape(verdict(document).sentence)}[/]")
 
 
 def slice_row(part: Mapping[str, Any]) -> tuple[str, str, str, str]:

@@ -71,9 +71,9 @@ class PersonalDecision:
             return f"{title} is the champion again{instead}"
         why = f"({self.who}: {self.reason})"
         if self.action == "promoted":
-            over = f"over version {previous}" if previous else "as the first"
-            return f"{title} is approved and the champion now, {over} {why}"
-        stays = f"; version {previous} stays champion" if previous else ""
+            new = f"new champion, in place of version {previous}" if previous else "first champion"
+            return f"{title} is approved and is the {new} {why}"
+        stays = f"; version {previous} stays the champion" if previous else ""
         return f"{title} is rejected {why}{stays}"
 
 

@@ -116,6 +116,7 @@ def train(
         except PrunedError as pruned:
             log(pruned.history)
             raise
+        tracking.log_best(workspace.project, run.run_id, result["best"])
         write_json(workspace.report / "history.json", result["history"])
         write_json(workspace.report / TRACKED, asdict(run))
         tracking.log_artifacts(workspace.project, run.run_id, workspace.report, "train")

@@ -29,7 +29,7 @@ def test_dvc_takes_from_the_store_what_a_run_has_made_and_registers_nothing_twic
     before = {path.name for path in folder.parent.iterdir()}
     done = clone.run("dvc", "repro", "promote@vit")
     assert re.search(rf"accuracy +{first['metrics']['accuracy']:.4f} ", done.stdout)
-    assert "This very model is the champion already (version 1)." in done.stdout
+    assert "This model is already the champion, vit version 1." in done.stdout
     build = clone.root / "build" / "vit"
     records = {
         step: json.loads((build / step / "record.json").read_text())
@@ -68,7 +68,10 @@ def test_an_experiment_of_dvc_promotes_nothing(clone, first):
     before = params.read_text(), lock.read_text()
     better = ("-S", "workloads.vit.train.epochs=8", "-n", "longer", "promote@vit")
     said = clone.run("dvc", "exp", "run", *better).stdout
-    assert "would be the champion over version 1; dvc exp apply longer && dvc repro" in said
+    assert (
+        "would be the new champion, in place of version 1; dvc exp apply longer && dvc repro"
+        in said
+    )
     assert clone.json("status", "vit")[0]["champion"]["version"] == 1
     last = clone.json("history", "vit")[-1]
     assert (last["action"], last["verdict"]) == ("compared", "better")

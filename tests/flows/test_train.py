@@ -93,7 +93,7 @@ def test_a_changed_parameter_runs_training_and_what_follows(clone, first):
     still = clone.train(*REJECTED)
     assert still["unchanged"]
     assert still["model"] == again["model"]
-    assert "would be rejected (accuracy >= 0.999 is" in still["outcome"]
+    assert "would be rejected: accuracy >= 0.999 fails with" in still["outcome"]
     assert not still["rejected"]  # by nobody who is to be told
     other_rule = clone.train(*REJECTED[:-1], "gate.min={accuracy: 0.998}")
     assert not other_rule["unchanged"]
@@ -168,7 +168,8 @@ def test_changed_logic_of_the_model_runs_training_and_what_follows(clone, first)
     assert again["decision"]["verdict"] == "repackaged"
     assert again["model"]["digest"] == first["model"]["digest"]
     assert again["model"]["version"] > first["model"]["version"]
-    assert "in a new package, is the champion now" in again["outcome"]
+    assert "is the new champion, in place of version" in again["outcome"]
+    assert again["outcome"].endswith("it is the training of the champion in a new package.")
     (clone.root / "models" / "vit.py").write_text(source)
     back = train()
     assert [name for name in ran(back) if name != "evaluate_champion"] == []
@@ -251,7 +252,7 @@ def test_what_a_person_tries_is_compared_and_promoted_only_on_demand(clone, firs
 
     tried = clone.train(*better)
     number = tried["model"]["version"]
-    says = f"version {number} would be the champion over version {served.version}; add "
+    says = f"would be the new champion, in place of version {served.version}; add "
     assert says + "--promote to promote it" in tried["outcome"]
     assert (tried["decision"]["verdict"], tried["model"]["aliases"]) == ("better", [])
     assert champion(clone) == served
@@ -265,7 +266,7 @@ def test_what_a_person_tries_is_compared_and_promoted_only_on_demand(clone, firs
     assert ran(promoted) == []
     assert promoted["model"].pop("latency")["calls"] >= 20  # only now measured
     assert promoted["model"] == tried["model"] | {"aliases": ["champion", "reference"]}
-    assert f"vit version {number} is the champion now" in promoted["outcome"]
+    assert f"vit version {number} is the new champion" in promoted["outcome"]
     said = [(event["action"], event["version"]) for event in clone.json("history", "vit")]
     assert said[-2:] == [("compared", number), ("promoted", number)]
     client = tracking.client(Project(clone.root))

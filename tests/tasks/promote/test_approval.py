@@ -50,7 +50,7 @@ def test_what_is_approved_is_champion_with_the_reason_and_the_document(project, 
     assert standing(project) == (2, None)
     assert versions.reference(project, "toy").version == 2
     assert done.outcome == (
-        f"toy version 2 is approved and the champion now, over version 1 (ada: {REASON})"
+        f"toy version 2 is approved and is the new champion, in place of version 1 (ada: {REASON})"
     )
     assert audit.faults(project) == []
     after = run(pair[1], "champion already", 2, rules=MANUAL)
@@ -60,7 +60,7 @@ def test_what_is_approved_is_champion_with_the_reason_and_the_document(project, 
 
 def test_what_is_rejected_waits_again_only_on_demand(project, run, look, pair):
     done = review(project, "toy", "reject", REASON)
-    assert done.outcome.endswith(f": {REASON}); version 1 stays champion")
+    assert done.outcome.endswith(f": {REASON}); version 1 stays the champion")
     assert standing(project) == (1, None)
     facts = run(pair[1], "better", 1, rules=MANUAL)
     assert facts["withheld"] == f"version 2 was rejected on {done.time[:10]}: {REASON}"
@@ -222,7 +222,7 @@ def test_a_run_of_a_deployment_is_suspended_until_a_person_fills_in_the_form(
 ):
     assert deployment.state.state_details.pause_timeout is None
     [told] = webhook
-    assert told["text"].startswith("toy: it waits (http")
+    assert told["text"].startswith("toy: it waits\nhttp")
     assert deployment.question().startswith("# Is toy version 2 to be the champion?\n\n**Waiting**")
     lost.end_lost_runs(project)
     for form in ({}, {"decision": "yes", "reason": "x"}, {"decision": "approve", "reason": ""}):
@@ -234,7 +234,7 @@ def test_a_run_of_a_deployment_is_suspended_until_a_person_fills_in_the_form(
     assert standing(project) == (2, None)
     entry = history(project)[-1]
     assert (entry.reason, entry.who) == (REASON, "ada (train-toy/toy)")
-    assert deployment.state.message.endswith(f"over version 1 (ada (train-toy/toy): {REASON}).")
+    assert deployment.state.message.endswith(f"place of version 1 (ada (train-toy/toy): {REASON}).")
 
 
 @pytest.mark.slow

@@ -84,7 +84,7 @@ def test_the_card_says_what_is_known(trained, tmp_path):
         "| accuracy | 0.9000 | 0.851 to 0.934 |",
         "| log_loss | 0.2500 |  |",
         "| dog | 31 | 1.0000 | 0.890 to 1.000 | 0.5000 |",
-        "Better.",
+        "The gate says: it is better than the champion.",
         "So it is.",
         "Family vit, 5,432 parameters, best epoch 3, batches of 64, trained in bf16.",
         f"Commit `c0ffee`, weights `{trained.facts['weights']}`.",
@@ -121,13 +121,13 @@ def test_it_is_kept_with_the_run_and_has_the_last_decision_of_the_gate(project, 
     trained = train(project)
     run(trained, "cannot tell")
     version = versions.get(project, "toy", 1)
-    assert "Cannot tell." in model_card.read(project, version)
+    assert "The gate says: it cannot be told" in model_card.read(project, version)
     run(trained, "first", intent=COMPARE)
     text = model_card.read(project, version)
     assert text.startswith("# toy\n")
     assert f"4 classes: {', '.join(LABELS)}." in text
-    assert "First." in text
-    assert "Cannot tell." not in text
+    assert "The gate says: there was no champion" in text
+    assert "cannot be told" not in text
     shown = tracking.client(project).get_model_version("toy", "1").description
     assert shown.startswith("**Compared** on ")
     assert shown.endswith(text)
@@ -138,7 +138,7 @@ def test_it_is_kept_with_the_run_and_has_the_last_decision_of_the_gate(project, 
 def test_the_description_is_as_long_as_mlflow_s_column():
     version = SimpleNamespace(package_digest="mine")
     lines = "\n".join(f"line {number}" for number in range(1000))
-    text = model_card.description(version, ENTRY, (), lines)
+    text = model_card.description(version, ENTRY, {}, lines)
     assert model_card.LONGEST_DESCRIPTION - 20 < len(text) <= model_card.LONGEST_DESCRIPTION
     *_, last, empty, rest = text.splitlines()
     assert last in lines.splitlines()

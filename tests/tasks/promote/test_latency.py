@@ -98,7 +98,8 @@ def test_what_is_too_slow_is_rejected_with_a_sentence_and_nothing_moves(
     told = {"champion": decision["champion"], "decision": decision, "model": facts}
     told |= {"promote": True, "metrics": {}}
     assert outcome.verdict(told) == (
-        f"toy version 2 is rejected ({SLOW}); version 1 stays champion."
+        "Rejected",
+        f"toy version 2 is rejected: {SLOW}. Version 1 stays the champion.",
     )
     outcome.show(told)
     assert "p95 of a single image: 80.0 ms" in caplog.text

@@ -1,0 +1,58 @@
+"""Keeps the report of a run in MLflow, and links to it and to the pages that MLflow has of it."""
+
+from rich.markup import escape
+
+from flows.pages import page
+from retrain import tracking
+from retrain.logins import without_login
+from retrain.messages import message_of
+from retrain.project import Project
+from retrain.runs import console
+from retrain.runs.records import Document
+from retrain.servers import services
+
+REPORT = "report/report.html"  # the latest one, among the artifacts of the training's MLflow run
+
+
+def keep_report(project: Project, document: Document) -> None:
+    """Keeps the report of a run with the MLflow run of its training, in place of an earlier one.
+
+    That this fails is no reason to fail a run: a warning says why.
+    """
+    file = page.folder_of(project, document["workload"]) / f"{document['run']}.html"
+    run = document["look"].get("MLflow run")
+    if run is None or not file.exists():
+        return
+    try:
+        if tracking.is_active(project, run):
+            text = file.read_text(encoding="utf-8")
+            tracking.client(project).log_text(run, text, REPORT)
+    except Exception as error:
+        console.say(escape(f"MLflow could not keep the report: {message_of(error)}"))
+
+
+def links_of(project: Project, document: Document) -> dict[str, str]:
+    """The addresses of the report, of the MLflow run and of the version, by name.
+
+    The report is the file, and the others are left out, if no MLflow server runs.
+    """
+    name, look = document["workload"], document["look"]
+    links = {"report": (page.folder_of(project, name) / f"{document['run']}.html").as_uri()}
+    server, run = _mlflow_server(project), look.get("MLflow run")
+    if server is None or run is None or (found := tracking.find_run(project, run)) is None:
+        return links
+    links["MLflow run"] = f"{server}/#/experiments/{found.info.experiment_id}/runs/{run}"
+    links["report"] = f"{links['MLflow run']}/artifacts/{REPORT}"
+    if model := document["model"]:
+        version = f"{model['name']}/versions/{model['version']}"
+        links["MLflow version"] = f"{server}/#/models/{version}"
+    return links
+
+
+def _mlflow_server(project: Project) -> str | None:
+    """The address of the server that the project uses, or that `retrain up` has started."""
+    if project.tracking_uri.startswith("http"):
+        return without_login(project.tracking_uri).rstrip("/")
+    return next(
+        (server.url for server in services.running(project) if server.name == "mlflow"), None
+    )

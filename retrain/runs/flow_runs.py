@@ -1,0 +1,62 @@
+"""What Prefect shows of a flow run: its name, and the name and the message of its final state."""
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, ParamSpec
+from uuid import UUID
+
+from retrain.messages import message_of
+
+P = ParamSpec("P")
+
+
+def ending_in_a_state(body: Callable[P, Any]) -> Callable[P, Any]:
+    """A function that returns the final state of the flow run in which it is called.
+
+    Args:
+        body: What the flow run does. If it returns a document, this is the data of the state, its
+            `outcome` the message, and its `state` the name, or `Completed` if it has none. After
+            an error, the state is `Failed`, and the error is what the caller gets.
+    """
+    from prefect.logging import get_run_logger
+    from prefect.states import Completed, Failed
+
+    @wraps(body)
+    def run(*args: P.args, **kwargs: P.kwargs) -> Any:
+        try:
+            ended = body(*args, **kwargs)
+        except Exception as error:
+            if not isinstance(error, ValueError):  # whose message says what to do
+                get_run_logger().exception("This is how the run failed:")
+            return Failed(message=" ".join(message_of(error).split()), data=error)
+        if not isinstance(ended, dict):
+            return ended
+        return Completed(name=ended.get("state"), message=ended["outcome"], data=ended)
+
+    return run
+
+
+def name_of(flow: str) -> str:
+    """The name of the current flow run when it begins: its flow, and what it is about."""
+    from prefect.runtime import flow_run
+
+    parameters: Mapping[str, Any] = flow_run.parameters
+    subject = subject_of(parameters)
+    if "b" in parameters:
+        subject = f"{parameters['a']}-{subject}"
+    return "-".join(str(part) for part in (flow, subject, parameters.get("version")) if part)
+
+
+def subject_of(parameters: Mapping[str, Any]) -> str:
+    """The workload or the model that a flow run is about, by its parameters."""
+    names = (parameters.get(parameter) for parameter in ("as_name", "workload", "b"))
+    return str(next(filter(None, names), "retrain"))
+
+
+def name_by_data(flow: str, workload: str, version: str) -> None:
+    """Names the current flow run by its workload and the version of its data."""
+    from prefect.client.orchestration import get_client
+    from prefect.runtime import flow_run
+
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_name(UUID(flow_run.id), f"{flow}-{workload}-{version[:8]}")
