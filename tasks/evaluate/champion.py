@@ -9,7 +9,7 @@ data has another task than the champion, and would give other answers to the sam
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
@@ -258,9 +258,10 @@ def _evaluate(
             logger.warning(
                 "%s was registered with other libraries: %s.", name, ", ".join(differing)
             )
-        with closing(ask(package, images, rows, workspace.scratch)) as served:
+        asked = ask(package, images, rows, workspace.scratch)
+        with closing(asked) as served, console.counted(f"asking {name}", rows) as show:
             first = next(served)
-            answers = _answers(chain([first], served))
+            answers = _answers(chain([first], served), show)
             predictions.write(answers, first.known, workspace.folder)
     except ValueError as error:
         raise ValueError(f"{name} cannot be compared with: {error}") from error
@@ -278,8 +279,8 @@ def _unchanged(images: Iterable[AcceptedImage]) -> Iterator[AcceptedImage]:
         yield image
 
 
-def _answers(served: Iterator[Served]) -> Iterator[Answers]:
-    """Replaces the predicted names by indices, and adds the rows."""
+def _answers(served: Iterator[Served], show: Callable[[int], None]) -> Iterator[Answers]:
+    """Replaces the predicted names by indices, and adds the rows; shows how many there are."""
     for batch in served:
         place = {name: index for index, name in enumerate(batch.known)}
         columns = {
@@ -287,6 +288,7 @@ def _answers(served: Iterator[Served]) -> Iterator[Answers]:
         }
         best = np.array([place[label] for label in batch.labels], np.int64)
         yield Answers(pa.RecordBatch.from_pydict(columns), best, batch.probabilities)
+        show(len(best))
 
 
 @evaluate_champion.chooses

@@ -1,6 +1,5 @@
 """Fetches data under DVC: the folder `data/`, whose version is in `data.dvc`."""
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -8,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
+from retrain.digests import digest_of_file
 from retrain.errors import UsageError
 from retrain.logins import without_login
 from retrain.project import Project
+from retrain.runs import console
 from tasks.data.listing import link_file, list_files
-from tasks.pull.transfer import inside, map_in_threads, reaching
+from tasks.pull.transfer import arriving, inside, map_in_threads, reaching
 
 _FILE, _FOLDER = re.compile(r"[0-9a-f]{32}\Z"), re.compile(r"[0-9a-f]{32}\.dir\Z")  # MD5
 MAX_COUNTED = 100_000  # files, which takes a second
@@ -145,13 +146,14 @@ class DvcSource:
             "it there, with the data pushed to it?"
         ):
             try:
-                repo.fetch(
-                    targets=[str(root / "data" / self.part)],
-                    revs=revisions,
-                    workspace=revisions is None,
-                    # Today's remote, whatever the revision says.
-                    config={"core": {"remote": name}, "remote": {name: remote}},
-                )
+                with arriving({path.parent for path in objects}, None):
+                    repo.fetch(
+                        targets=[str(root / "data" / self.part)],
+                        revs=revisions,
+                        workspace=revisions is None,
+                        # Today's remote, whatever the revision says.
+                        config={"core": {"remote": name}, "remote": {name: remote}},
+                    )
             except DvcException:
                 if not all(path.exists() for path in objects):  # else the part is not in it
                     raise
@@ -187,10 +189,11 @@ def _check(objects: Sequence[Path], md5s: Sequence[str]) -> None:
 
     def is_damaged(item: tuple[Path, str]) -> bool:
         path, md5 = item
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "md5").hexdigest() != md5.removesuffix(".dir")
+        return digest_of_file(path, "md5", show) != md5.removesuffix(".dir")
 
-    checked = map_in_threads(is_damaged, zip(objects, md5s, strict=True))
+    size = sum(path.stat().st_size for path in objects)
+    with console.counted("checking", size, "bytes") as show:
+        checked = map_in_threads(is_damaged, zip(objects, md5s, strict=True))
     damaged = [path for path, is_bad in zip(objects, checked, strict=True) if is_bad]
     for path in damaged:
         path.unlink(missing_ok=True)
