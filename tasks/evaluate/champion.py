@@ -47,7 +47,7 @@ SHOWN = 10  # of a list of classes
 
 
 def compare_classes(validated: Artifact) -> Registered | None:
-    """Finds the champion, and compares its classes with those of the data.
+    """Finds the champion, and compares its classes with those of the data; tells what differs.
 
     Args:
         validated: The accepted images.
@@ -64,8 +64,17 @@ def compare_classes(validated: Artifact) -> Registered | None:
         return None
     registered = Registered(run.project, champion)
     if champion.classes != packaged.classes_digest(validated.facts["classes"]):
-        compare(registered, validated)
+        facts = compare(registered, validated).facts
+        run.warn(_difference(champion.title, facts["added"], facts["dropped"]))
     return registered
+
+
+def _difference(champion: str, added: Sequence[str], dropped: Sequence[str]) -> str:
+    """How the classes of the data differ from those of the champion, in a sentence."""
+    new = f"{_shortened(added)} {'is' if len(added) == 1 else 'are'} new" if added else ""
+    gone = f"{_shortened(dropped)} {'is' if len(dropped) == 1 else 'are'} gone" if dropped else ""
+    parts = ", and ".join(filter(None, (new, gone)))
+    return f"The classes are not those of {champion}, the champion: {parts}."
 
 
 @step(

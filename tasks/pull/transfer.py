@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from threading import Event
+from threading import Event, Thread
 from typing import TypeVar
 
 from retrain.runs import console
@@ -38,6 +38,20 @@ def map_in_threads(
     """Calls a function with each item, in threads; the results in the items' order."""
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(function, items))
+
+
+def in_time(seconds: float, function: Callable[[], R]) -> R | None:
+    """What a function returns; None if it fails, or takes longer than some seconds."""
+    results: list[R] = []
+
+    def call() -> None:
+        with suppress(Exception):
+            results.append(function())
+
+    thread = Thread(target=call, daemon=True)  # it may hang, and must not keep the process
+    thread.start()
+    thread.join(seconds)
+    return results[0] if results else None
 
 
 @contextmanager
