@@ -156,11 +156,11 @@ def ours(folder: Path, clock: Clock) -> None:
 def noted(predict: object, clock: Clock) -> Iterator[None]:
     """Notes when each unit is done, and how many images it has."""
     console = predict.console  # type: ignore[attr-defined]
-    progress = console.unit_progress
+    progress = console.counted
 
     @contextmanager
-    def with_clock(name: str, units: int) -> Iterator[object]:
-        with progress(name, units) as show:
+    def with_clock(name: str, total: int) -> Iterator[object]:
+        with progress(name, total) as show:
 
             def both(rows: int) -> None:
                 clock.add(rows)
@@ -168,11 +168,11 @@ def noted(predict: object, clock: Clock) -> Iterator[None]:
 
             yield both
 
-    console.unit_progress = with_clock
+    console.counted = with_clock
     try:
         yield
     finally:
-        console.unit_progress = progress
+        console.counted = progress
 
 
 def loop(folder: Path, clock: Clock) -> None:

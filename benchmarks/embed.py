@@ -133,11 +133,11 @@ def believed(speed: float) -> Iterator[None]:
 @contextmanager
 def parts_done(done: list[tuple[float, int]]) -> Iterator[None]:
     """Notes when each part is done, and how many images it has."""
-    progress = step.console.unit_progress
+    progress = step.console.counted
 
     @contextmanager
-    def noted(name: str, units: int) -> Iterator[Callable[[int], None]]:
-        with progress(name, units) as show:
+    def noted(name: str, total: int) -> Iterator[Callable[[int], None]]:
+        with progress(name, total) as show:
 
             def both(rows: int) -> None:
                 done.append((monotonic(), rows))
@@ -145,11 +145,11 @@ def parts_done(done: list[tuple[float, int]]) -> Iterator[None]:
 
             yield both
 
-    step.console.unit_progress = noted
+    step.console.counted = noted
     try:
         yield
     finally:
-        step.console.unit_progress = progress
+        step.console.counted = progress
 
 
 def run_step(workload: Workload, images: Path) -> None:

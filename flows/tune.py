@@ -66,7 +66,7 @@ def _search(run: Run, images: Artifact, data: Artifact) -> None:
     state, project, parameters = run.state, run.project, run.workload.tune
     folder = tuning.folder_of(state)
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / LOCK):
+    with locked(folder / LOCK, purpose="Waits for another search of this study"):
         search = search_of(state)
         search.begin(parameters.trials, anew=run.refresh)
         params = flatten({"tune": parameters.model_dump(include={"space", "seed"})})

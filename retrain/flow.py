@@ -10,7 +10,7 @@ any package; there, the name stands for Prefect's own flow.
 
 import dis
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
@@ -25,7 +25,7 @@ from retrain.runs.notify import notify_of_end
 from retrain.runs.records import Document
 from retrain.runs.run import Run
 from retrain.runs.state import DryRun, RunState, StepHasToRunError
-from retrain.step import DataVersion, Step, following
+from retrain.step import DataVersion, Forecast, Step, following
 from retrain.store import RunContext, Store
 from retrain.workload import Data, Workload
 
@@ -162,12 +162,21 @@ class StepsFlow(Flow[..., Any]):
         revision: str | None = None,
         promote: bool | None = None,
         dry_run: DryRun | None = None,
+        strict: bool = False,
     ) -> RunState:
         """The state of a run that begins; the version of its data is that of a dry run, if any."""
         version = dry_run and dry_run.state.version
         version = version or self._version(workload.data, context.project, revision)
         store = Store(context.project.store)
-        return RunState(self.name, workload, version, store, context, promote)
+        return RunState(self.name, workload, version, store, context, promote, strict)
+
+    def warnings(self, state: RunState, forecasts: Sequence[Forecast]) -> list[str]:
+        """What a person should know before a run, with what the steps would take that may run."""
+        if not forecasts:  # no step may run
+            return []
+        workload, project = state.workload, state.context.project
+        steps = self.steps_for(workload)
+        return preflight.warnings(steps, workload, project, state.version, forecasts)
 
     def dry_run(
         self,
@@ -240,6 +249,7 @@ class StepsFlow(Flow[..., Any]):
         promote: bool | None = None,
         as_name: str | None = None,
         force: bool = False,
+        strict: bool = False,
     ) -> "Document | State[Document]":
         """Runs the steps that have to run, inside a Prefect flow run; returns its document.
 
@@ -255,6 +265,7 @@ class StepsFlow(Flow[..., Any]):
                 registered. If None, it becomes champion unless it was rolled back.
             as_name: Another name for the run's workload, with a champion of its own.
             force: Run steps that need more than this machine has.
+            strict: Take what is warned of before a step as an error.
 
         Raises:
             ValueError: The user has to correct something, such as data that fails its checks.
@@ -270,22 +281,25 @@ class StepsFlow(Flow[..., Any]):
             self.check(config, project)
             lost.end_lost_runs(project)
             dry_run = None if refresh else self.dry_run(project, config, data_rev, promote)
-            state = self.state(context, config, data_rev, promote, dry_run)
+            state = self.state(context, config, data_rev, promote, dry_run, strict)
             flow_runs.name_by_data(self.name, config.name, state.version.digest)
             if dry_run and not run and (unchanged := self.unchanged(dry_run)):
                 roots.add(project, ())
                 return unchanged
             # Steps that are cached need no check, which would import libraries.
             first_step = dry_run.has_to_run if dry_run else self.steps[0].name
-            preflight.check_slowly(self.steps_from(first_step, config), config, project, force)
+            may_run = self.steps_from(first_step, config)
+            forecasts = preflight.check_slowly(may_run, config, project, force)
             preflight.check_surroundings(project)
-            return self._follow(Run(state, refresh))
+            return self._follow(Run(state, refresh), self.warnings(state, forecasts))
 
-    def _follow(self, run: Run) -> Document:
+    def _follow(self, run: Run, warnings: Iterable[str]) -> Document:
         """Runs the steps; keeps, shows and returns the run's document."""
         state = run.state
-        if state.version.warning:
-            console.say(state.version.warning)
+        if state.strict:
+            preflight.refuse_warnings(state.workload, warnings)
+        for sentence in warnings:
+            run.warn(sentence)
         follow = partial(run.follow, self.fn, state.version)
         document = records.record(state, follow, self.tells.document, self.tells.write_page)
         self.tells.publish(run.project, document)

@@ -1,24 +1,43 @@
 """Locks on files, which keep processes of one machine or of several apart.
 
-The system releases a lock when the process that holds it ends in any way.
+The system releases a lock when the process that holds it ends in any way. The file says which
+process has it, for people who wait.
 """
 
 import errno
+import json
+import os
+import socket
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+
+from retrain.runs import console
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 # The errors of a file system that cannot lock.
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+AGAIN_SECONDS = 60.0  # between two lines of a wait
+LONGEST_COMMAND = 200  # characters
 
 
 @contextmanager
-def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+def locked(path: Path, *, wait: bool = True, purpose: str = "") -> Iterator[None]:
     """Holds the lock of a file, which is created; its folder exists.
 
+    A wait of more than two seconds is shown, with the process that has the lock.
+
     Args:
-        path: The file. A process that holds the lock may write to it, and delete it.
+        path: The file. A process that holds the lock may delete it.
         wait: Whether to wait until another process releases it.
+        purpose: The sentence for people about a wait, to which the process is added.
 
     Raises:
         filelock.Timeout: Another process holds it, and `wait` is false.
@@ -27,9 +46,12 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
     from filelock import FileLock
 
     # A soft lock, a file that is there, would outlive a process that is killed.
-    lock = FileLock(path, timeout=-1 if wait else 0, fallback_to_soft=False)
+    lock = FileLock(path, fallback_to_soft=False, on_acquired=_sign)
     try:
-        lock.acquire()
+        if wait:
+            _wait(lock, path, purpose or f"Waits for the lock {path.name}")
+        else:
+            lock.acquire(timeout=0)
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
@@ -42,3 +64,43 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _wait(lock: "FileLock", path: Path, purpose: str) -> None:
+    """Acquires a lock; shows from time to time that it has to wait, and for whom."""
+    from filelock import Timeout
+
+    seconds = console.QUIET_SECONDS
+    while True:
+        try:
+            lock.acquire(timeout=seconds)
+            return
+        except Timeout:
+            seconds = AGAIN_SECONDS
+            console.say(escape(f"{purpose}: {_holder(path)}."))
+
+
+def _holder(path: Path) -> str:
+    """Which process has the lock of a file, and since when."""
+    try:
+        owner = json.loads(path.read_text(encoding="utf-8"))
+        machine = "" if owner["host"] == socket.gethostname() else f" on {owner['host']}"
+        process = f"process {owner['process']}{machine} ({owner['command']})"
+        return f"{process} has it since {datetime.fromisoformat(owner['since']).astimezone():%F %T}"
+    except (OSError, ValueError, LookupError, TypeError):
+        return "another process has it"
+
+
+def _sign(file: int) -> None:
+    """Writes into a lock's file which process has the lock; the file's time stays as it was."""
+    owner = {
+        "process": os.getpid(),
+        "host": socket.gethostname(),
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:LONGEST_COMMAND],
+        "since": datetime.now().astimezone().isoformat(timespec="seconds"),
+    }
+    status = os.fstat(file)
+    with suppress(OSError):  # the disk is full
+        os.ftruncate(file, 0)
+        os.pwrite(file, json.dumps(owner).encode(), 0)
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))

@@ -13,6 +13,7 @@ from typing import Any
 
 from retrain.code import code_digests
 from retrain.digests import sha256_of
+from retrain.runs import console
 from retrain.step import REPORT, Input, Step, digest_of
 from retrain.workload import Workload
 
@@ -170,15 +171,16 @@ def digest_of_output(facts: Mapping[str, Any], files: Sequence[Mapping[str, Any]
 
 def list_files(folder: Path) -> list[dict[str, Any]]:
     """Every file below a folder: path (relative, `/`), bytes and sha256 (hex), in order."""
-    listed = [
-        {
-            "path": path.relative_to(folder).as_posix(),
-            "bytes": path.stat().st_size,
-            "sha256": sha256_of(path),
-        }
-        for path in folder.rglob("*")
-        if path.is_file()
-    ]
+    sizes = {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+    with console.counted("hashing", sum(sizes.values()), "bytes") as show:
+        listed = [
+            {
+                "path": path.relative_to(folder).as_posix(),
+                "bytes": size,
+                "sha256": sha256_of(path, show),
+            }
+            for path, size in sizes.items()
+        ]
     return sorted(listed, key=lambda file: str(file["path"]))
 
 

@@ -7,8 +7,10 @@ from retrain.errors import UsageError
 from retrain.faults import did_you_mean
 from retrain.project import Project
 from retrain.servers import ray_cluster
-from retrain.step import Step
+from retrain.step import DataVersion, Forecast, Step
 from retrain.workload import Workload
+
+NAMED = 3  # files in a sentence
 
 
 def check(
@@ -40,7 +42,7 @@ def check(
 
 def check_slowly(
     steps: Sequence[Step], workload: Workload, project: Project, force: bool = False
-) -> None:
+) -> list[Forecast]:
     """Finds faults that `check` has no time for; a run is about to start. Nothing is changed.
 
     Args:
@@ -49,14 +51,69 @@ def check_slowly(
         project: The clone that it runs in.
         force: Allow steps that need more than this machine has.
 
+    Returns:
+        What each of the steps would take.
+
     Raises:
         UsageError: With a line for each fault.
     """
-    faults = [fault for step in steps for fault in step.check_slowly(workload, project)]
-    if not faults and not force:  # a faulty workload cannot be estimated
-        excesses = [step.forecast(workload, project).excess for step in steps]
-        faults += [excess for excess in excesses if excess]
-    refuse(workload, faults)
+    refuse(workload, (fault for step in steps for fault in step.check_slowly(workload, project)))
+    forecasts = [step.forecast(workload, project) for step in steps]
+    if not force:
+        refuse(workload, (forecast.excess for forecast in forecasts if forecast.excess))
+    return forecasts
+
+
+def warnings(
+    steps: Sequence[Step],
+    workload: Workload,
+    project: Project,
+    version: DataVersion,
+    forecasts: Sequence[Forecast],
+) -> list[str]:
+    """Finds what a person should know before a run's first step, though it would not fail.
+
+    Args:
+        steps: The steps that the workload needs.
+        workload: The workload of the run.
+        project: The clone that it runs in.
+        version: The version of the data.
+        forecasts: What the steps would take that may run.
+
+    Returns:
+        A sentence for each.
+    """
+    sentences = [version.warning, _uncommitted(project), _behind(project)]
+    for step in steps:
+        sentences += step.warnings(workload, project, version)
+    sentences += [forecast.fetches for forecast in forecasts]
+    return [sentence for sentence in sentences if sentence]
+
+
+def _uncommitted(project: Project) -> str | None:
+    """What differs from the commit, except the versions of data, of which their step tells."""
+    changed = project.uncommitted() or {"files": []}
+    names = [name for name in changed["files"] if not name.endswith(".dvc")]
+    if not names:
+        return None
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return (
+        "These files differ from the commit that the run is recorded with: "
+        f"{', '.join(names[:NAMED])}{more}."
+    )
+
+
+def _behind(project: Project) -> str | None:
+    """How many commits the upstream branch has that the clone lacks; nothing is fetched."""
+    try:
+        upstream = project.git("rev-parse", "--abbrev-ref", "@{upstream}")
+        commits = int(project.git("rev-list", "--count", "HEAD..@{upstream}"))
+    except (ValueError, FileNotFoundError):  # no upstream branch, or no git
+        return None
+    if not commits:
+        return None
+    counted = f"{commits:,} commit{'s' if commits > 1 else ''}"
+    return f"This clone is {counted} behind {upstream}, as of the last fetch: git pull."
 
 
 def refuse(workload: Workload, faults: Iterable[str]) -> None:
@@ -67,6 +124,16 @@ def refuse(workload: Workload, faults: Iterable[str]) -> None:
     """
     if lines := [*faults]:
         raise UsageError(f"workload {workload.name}: " + "\n".join(lines))
+
+
+def refuse_warnings(workload: Workload, sentences: Iterable[str]) -> None:
+    """Refuses a strict run, if there is anything that a person should know first.
+
+    Raises:
+        UsageError: With a line for each sentence.
+    """
+    if lines := [*sentences]:
+        refuse(workload, [*lines, "A strict run (--strict) takes this as an error."])
 
 
 def check_surroundings(project: Project) -> None:

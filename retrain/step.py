@@ -131,10 +131,12 @@ class Forecast:
     Attributes:
         says: A sentence about it for a person; None if it is not worth mentioning.
         excess: A sentence about what it needs more of than this machine has; None if it fits.
+        fetches: A sentence about what it would download; None if there is nothing.
     """
 
     says: str | None = None
     excess: str | None = None
+    fetches: str | None = None
 
 
 class Runner(Protocol):
@@ -162,6 +164,13 @@ class Runner(Protocol):
             step: The step.
             *inputs: The outputs of the steps in its `inputs`, in that order.
             workload: A workload with other parameters than the run's; None for the run's own.
+        """
+
+    def warn(self, sentence: str) -> None:
+        """Tells people before a part of the work what they should know of it.
+
+        Raises:
+            UsageError: The run is strict.
         """
 
     def would_run(self, step: str, key: str) -> bool:
@@ -220,6 +229,8 @@ class Step:
         check_slowly: Finds faults that take seconds to find: a sentence for each. It is called only
             when the step is about to run, or may be.
         forecast: What the step would take, also known before a run's first step.
+        warnings: Finds what a person should know before a run's first step, though no step would
+            fail: a sentence for each.
         dry_function: For a step that is not cached. It has the parameters of the function, changes
             nothing and returns what the function would return, or None if the function would
             change something.
@@ -242,6 +253,7 @@ class Step:
     check: Callable[[Workload, Project], Iterable[str]] = lambda workload, project: ()
     check_slowly: Callable[[Workload, Project], Iterable[str]] = lambda workload, project: ()
     forecast: Callable[[Workload, Project], Forecast] = lambda workload, project: Forecast()
+    warnings: Callable[[Workload, Project, DataVersion], Iterable[str]] = lambda *_: ()
     dry_function: Callable[..., Facts | None] | None = None
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
@@ -272,6 +284,11 @@ class Step:
     def forecasts(self, function: Hook) -> Hook:
         """A decorator: the function is the step's `forecast`."""
         self.forecast = function
+        return function
+
+    def warns(self, function: Hook) -> Hook:
+        """A decorator: the function is the step's `warnings`."""
+        self.warnings = function
         return function
 
     def dry_runs(self, function: Hook) -> Hook:

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import time
@@ -18,7 +18,6 @@ from retrain.atomic import write_json
 from retrain.locks import locked
 from retrain.outputs import MANIFEST, Artifact as Artifact, Plan, digest_of_output
 from retrain.project import Project
-from retrain.runs import console
 from retrain.step import TrialContext
 
 _SCRATCH = "scratch"
@@ -131,24 +130,17 @@ class Store:
         Args:
             step: The step of the key.
             key: The key to lock.
-            wait: Whether to wait until another process releases it, which a line says.
+            wait: Whether to wait until another process releases it, which is shown.
 
         Raises:
             filelock.Timeout: Another process holds it, and `wait` is false.
             ValueError: The file system has no locks.
         """
-        from filelock import Timeout
-
         path = self.lock_file(step, key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(locked(path, wait=False))
-            except Timeout:
-                if not wait:
-                    raise
-                console.say(f"{step} waits for another run, which has the same to make.")
-                stack.enter_context(locked(path))
+        with locked(
+            path, wait=wait, purpose=f"{step} waits for another run, which has the same to make"
+        ):
             yield
 
     def find_digest(self, step: str, digest: str) -> Artifact | None:

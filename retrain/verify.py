@@ -9,6 +9,7 @@ from typing import Any
 from retrain.digests import sha256_of
 from retrain.errors import DamagedArtifactError
 from retrain.outputs import state_of
+from retrain.runs import console
 from retrain.step import Input
 from retrain.store import Artifact, Store
 
@@ -20,16 +21,17 @@ def find_damage(store: Store, step: str, key: str) -> str | None:
     manifest, damage = store.inspect(step, key)
     if damage:
         return damage
-    folder = store.folder(step, key)
+    folder, size = store.folder(step, key), sum(file["bytes"] for file in manifest["files"])
 
     def damage_of(file: Mapping[str, Any]) -> str | None:
         try:
-            is_same = sha256_of(folder / file["path"]) == file["sha256"]
+            is_same = sha256_of(folder / file["path"], show) == file["sha256"]
         except OSError as error:
             return f"{file['path']} cannot be read: {error.strerror}"
         return None if is_same else f"{file['path']} has changed"
 
-    with ThreadPoolExecutor(THREADS) as pool:
+    checking = console.counted(f"checking the output of {step}", size, "bytes")
+    with checking as show, ThreadPoolExecutor(THREADS) as pool:
         # After the first damaged file, and when a run is interrupted, the rest is not read.
         return next(filter(None, pool.map(damage_of, manifest["files"])), None)
 

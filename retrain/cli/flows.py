@@ -33,7 +33,7 @@ from retrain.project import Project
 if TYPE_CHECKING:
     from retrain.flow import StepsFlow
     from retrain.runs.records import Document
-    from retrain.workload import Workload as Configured
+    from retrain.runs.state import RunState
 
 
 @Parameter(name="*")
@@ -50,6 +50,7 @@ class RunOptions:
         run: Run even if nothing has changed.
         refresh: Run every step, taking nothing from the cache.
         force: Run steps that need more than this machine has.
+        strict: Take what is warned of before a step as an error.
     """
 
     overrides: Annotated[
@@ -62,6 +63,7 @@ class RunOptions:
     run: bool = False
     refresh: bool = False
     force: bool = False
+    strict: bool = False
 
 
 DEFAULTS = RunOptions()
@@ -217,11 +219,10 @@ def _run(
     if not has_to_run and (unchanged := flow.unchanged(dry_run)):
         return _tell_unchanged(project, unchanged, dry_run.state.version.warning)
     arguments = (workload, overrides, options.data_rev, options.refresh)
-    run = partial(
-        flow, *arguments, run=True, promote=promote, as_name=options.as_name, force=options.force
-    )
+    chosen = {name: getattr(options, name) for name in ("as_name", "force", "strict")}
+    run = partial(flow, *arguments, run=True, promote=promote, **chosen)
     first_step = flow.steps[0].name if options.refresh else dry_run.has_to_run
-    imports = _prepare(flow, first_step, config, project, options.force)
+    imports = _prepare(flow, first_step, dry_run.state, options)
     return run_on_screen(
         project, f"{flow.name}-{config.name}", run, flow.tells.show, to_json, imports
     )
@@ -238,16 +239,19 @@ def _tell_unchanged(project: Project, unchanged: "Document", warning: str | None
 
 
 def _prepare(
-    flow: "StepsFlow", first_step: str | None, config: "Configured", project: Project, force: bool
+    flow: "StepsFlow", first_step: str | None, state: "RunState", options: RunOptions
 ) -> Sequence[Callable[[], object]]:
     """Checks what a run needs, tells what it will take, and returns what it has to import."""
     from retrain import preflight, tracking
 
+    config, project = state.workload, state.context.project
     steps = flow.steps_from(first_step, config)
-    preflight.check_slowly(steps, config, project, force)
-    for step in steps:
-        if forecast := step.forecast(config, project).says:
-            print(forecast, file=sys.stderr)
+    forecasts = preflight.check_slowly(steps, config, project, options.force)
+    if options.strict:  # else the flow warns of it
+        preflight.refuse_warnings(config, flow.warnings(state, forecasts))
+    for forecast in forecasts:
+        if forecast.says:
+            print(forecast.says, file=sys.stderr)
     preflight.check_surroundings(project)
     imports = flow.imports_from(first_step, config)
     if any("mlflow" in step.imports for step in steps):

@@ -138,7 +138,7 @@ def lock(project: Project) -> Iterator[None]:
     It only spares work: other clones may use the same registry, and the ledger keeps them apart.
     """
     project.state.mkdir(parents=True, exist_ok=True)
-    with locked(project.state / ".registry.lock"):
+    with locked(project.state / ".registry.lock", purpose="Waits for the registry"):
         yield
 
 

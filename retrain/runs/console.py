@@ -8,19 +8,26 @@ worker shows only these.
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import copy_context
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any, TextIO
 
 from rich.box import SIMPLE
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.filesize import decimal
 from rich.markup import escape
-from rich.progress import BarColumn, Progress as Bar, SpinnerColumn, TextColumn
+from rich.progress import (
+    BarColumn,
+    Progress as Bar,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -30,7 +37,9 @@ from retrain.messages import with_local_times
 logger = logging.getLogger("retrain")
 logger.setLevel(logging.INFO)  # else it drops these records before Prefect gets them
 
+QUIET_SECONDS = 2.0  # what ends sooner shows no progress
 PLAIN_LINE_SECONDS = 5.0
+DRAWN_SECONDS = 0.1  # between two updates of a count, which may be a million small files
 WIDTH = 110  # without a terminal, so that tables in a CI log are not cut at 80
 
 
@@ -70,6 +79,11 @@ class _Screen:
 
 
 _screen = _Screen()
+
+# Shows the fraction that is done, None if it is not known, and a text.
+Show = Callable[[float | None, str], None]
+# The name of the progress that is shown in this context, and the function that shows it.
+_shown: ContextVar[tuple[str, Show] | None] = ContextVar("shown", default=None)
 
 
 @contextmanager
@@ -156,21 +170,56 @@ def telling_meanwhile(tell: Callable[..., None], *arguments: Any) -> Iterator[No
         thread.join()
 
 
+class _LateBar(Bar):
+    """A live bar that is drawn once it has lasted longer than `QUIET_SECONDS`."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """The bar, if it has lasted so long."""
+        if any((task.elapsed or 0) >= QUIET_SECONDS for task in self.tasks):
+            yield from super().get_renderables()
+
+
 @contextmanager
-def progress(name: str) -> Iterator[Callable[[float, str], None]]:
+def progress(name: str) -> Iterator[Show]:
     """Shows that something goes on: a live bar in a terminal, else a line every few seconds.
 
+    What ends within two seconds shows nothing. Inside another block, it is a part of what that one
+    shows.
+
+    Args:
+        name: The name of the step, or of the part of one.
+
     Yields:
-        A function to call with the fraction that is done, and a text.
+        A function to call with the fraction that is done, None if it is not known, and a text.
     """
-    if not (_screen.console and _screen.console.is_terminal):
-        yield _plain_lines(name)
+    if outer := _shown.get():
+        outer_name, show = outer
+        part = "" if name == outer_name else f"{name}  "
+        show(None, part)
+        yield lambda fraction, text: show(fraction, part + text)
+        show(None, "")
         return
-    bar = Bar(
+    with _live_bar(name) if is_live() else nullcontext(_plain_lines(name)) as show:
+        token = _shown.set((name, show))
+        try:
+            yield show
+        finally:
+            _shown.reset(token)
+
+
+def is_live() -> bool:
+    """Whether `progress` draws a live bar, and not lines."""
+    return _screen.console is not None and _screen.console.is_terminal
+
+
+@contextmanager
+def _live_bar(name: str) -> Iterator[Show]:
+    bar = _LateBar(
         SpinnerColumn(),
-        TextColumn(name),
-        BarColumn(),
-        TextColumn("{task.description}"),
+        TextColumn(name, markup=False),
+        BarColumn(bar_width=20),
+        TextColumn("{task.description}", markup=False),
+        TimeElapsedColumn(),
         console=_screen.console,
         transient=True,
         redirect_stdout=False,  # by itself, Rich would print all of `sys.stdout` there too
@@ -178,44 +227,57 @@ def progress(name: str) -> Iterator[Callable[[float, str], None]]:
     )
     with bar:
         task = bar.add_task("", total=None)
-        yield lambda fraction, text: bar.update(
-            task, total=1.0, completed=fraction, description=text
-        )
+
+        def show(fraction: float | None, text: str) -> None:
+            bar.tasks[0].total = None if fraction is None else 1.0
+            # Of one that is complete, Rich would stop the clock, and another part may follow.
+            bar.update(task, completed=min(fraction or 0.0, 0.999), description=text)
+
+        yield show
 
 
-def _plain_lines(name: str) -> Callable[[float, str], None]:
+def _plain_lines(name: str) -> Show:
     last = monotonic()
     context = copy_context()  # of the run: Prefect needs it for lines from the training's thread
 
-    def show(_: float, text: str) -> None:
+    def show(_: float | None, text: str) -> None:
         nonlocal last
-        if monotonic() - last >= PLAIN_LINE_SECONDS:
+        if text and monotonic() - last >= PLAIN_LINE_SECONDS:
             last = monotonic()
-            context.run(say, f"  {name}  {text}")
+            context.run(say, escape(f"  {name}  {text}".rstrip()))
 
     return show
 
 
 @contextmanager
-def unit_progress(step: str, units: int) -> Iterator[Callable[[int], None]]:
-    """Shows how many units of the data a step has done.
+def counted(name: str, total: int | None, unit: str = "images") -> Iterator[Callable[[int], None]]:
+    """Shows how many images, or bytes, are done.
 
     Args:
-        step: The name of the step.
-        units: The number of units.
+        name: The name of the step, or of the part of one.
+        total: The number of all; None if it is not known.
+        unit: `images` or `bytes`.
 
     Yields:
-        A function to call when a unit is done, with the number of its images.
+        A function to call with the number of those that have been done since the last call; from
+        any thread.
     """
-    began, units_done, images = monotonic(), 0, 0
+    began, done, drawn, lock = monotonic(), 0, 0.0, Lock()
+    amount, noun = (decimal, "") if unit == "bytes" else ("{:,}".format, f" {unit}")
 
-    def show(unit_images: int) -> None:
-        nonlocal units_done, images
-        units_done, images = units_done + 1, images + unit_images
-        rate = images / max(monotonic() - began, 1e-3)
-        update(units_done / units, f"{units_done}/{units} units  {rate:,.0f} images/s")
+    def show(count: int) -> None:
+        nonlocal done, drawn
+        with lock:
+            done += count
+            if done != total and monotonic() - drawn < DRAWN_SECONDS:
+                return
+            drawn = monotonic()
+        rate = round(done / max(drawn - began, 1e-3))
+        count_text = f"{amount(done)} of {amount(total)}" if total else amount(done)
+        fraction = done / total if total else None
+        update(fraction, f"{count_text}{noun}  {amount(rate)}{noun}/s")
 
-    with progress(step) as update:
+    with progress(name) as update:
         yield show
 
 

@@ -48,6 +48,7 @@ def base_document(run: RunState) -> Document:
             "path": run.workload.data.path,
         },
         "steps": [asdict(outcome) for outcome in run.outcomes],
+        "warnings": list(run.warnings),
     }
 
 

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
 
+from rich.markup import escape
+
+from retrain import preflight
 from retrain.errors import DamagedArtifactError
 from retrain.execute import get_or_run, run_uncached
 from retrain.outputs import Plan, plan
@@ -79,6 +82,18 @@ class Run(StateRunner):
         if step.cached and workload is None:
             self.state.remember(planned)
         return artifact
+
+    def warn(self, sentence: str) -> None:
+        """Tells people what they should know, once.
+
+        Raises:
+            UsageError: The run is strict.
+        """
+        if self.state.strict:
+            preflight.refuse_warnings(self.workload, [sentence])
+        if sentence not in self.state.warnings:
+            self.state.warnings.append(sentence)
+            console.say(escape(sentence))
 
     def would_run(self, step: str, key: str) -> bool:
         """Whether a cached step would run, because the store lacks its output."""

@@ -83,6 +83,8 @@ class RunState:
         context: The Prefect flow run, and the project that it runs in.
         promote: Whether the run may change what is served; None if it may, except for a version
             that was rolled back.
+        strict: Whether what a person should know before the work ends the run.
+        warnings: What people were told before the work, a sentence for each.
         outcomes: One per step that has ended, in order.
         artifacts: The outputs of these steps, by the same names.
         began: When the run began, by `time.monotonic`.
@@ -94,6 +96,8 @@ class RunState:
     store: Store
     context: RunContext
     promote: bool | None = None
+    strict: bool = False
+    warnings: list[str] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     began: float = field(default_factory=monotonic)
@@ -155,6 +159,9 @@ class StateRunner:
     def promote(self) -> bool | None:
         """Whether the run may change what is served; see `RunState`."""
         return self.state.promote
+
+    def warn(self, sentence: str) -> None:
+        """Nothing, unless the steps are run."""
 
 
 class StepHasToRunError(Exception):

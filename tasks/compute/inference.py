@@ -4,7 +4,7 @@ Both ways give the same result: the rows of a forward pass depend only on the ba
 thread calculates each pass. Each worker reads the images from the shards itself.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -78,7 +78,10 @@ class _Predictor:
 
 
 def probabilities(
-    job: PredictionJob, chunk: int, features: list[NDArray[np.float32]] | None = None
+    job: PredictionJob,
+    chunk: int,
+    features: list[NDArray[np.float32]] | None = None,
+    done: Callable[[int], object] = lambda rows: None,
 ) -> Iterator[NDArray[np.float32]]:
     """Runs a model over a split, on all GPUs, or on the CPUs if there are none.
 
@@ -88,6 +91,7 @@ def probabilities(
         features: Gets the features of the sampled rows, in arrays of some rows, in order; what the
             last layer takes, float32 (n, D). Gets none from a network whose last layer is not
             known.
+        done: Called with the number of rows of each batch that has been predicted.
 
     Yields:
         float32 (chunk, classes of the model), in the order of the split; the last has the rest.
@@ -95,16 +99,19 @@ def probabilities(
     numbers = range(-(-len(open_prepared(job.images).split(job.split)) // job.batch_size))
     in_order = ray_data.in_actors if ray_cluster.is_remote() else ray_data.in_threads
     with closing(in_order(partial(_Predictor, job), numbers)) as answers:
-        rows = chain.from_iterable(_probabilities(answers, features))
+        rows = chain.from_iterable(_probabilities(answers, features, done))
         while chunk_rows := list(islice(rows, chunk)):
             yield np.stack(chunk_rows)
 
 
 def _probabilities(
-    answers: Iterable[_Answers], features: list[NDArray[np.float32]] | None
+    answers: Iterable[_Answers],
+    features: list[NDArray[np.float32]] | None,
+    done: Callable[[int], object],
 ) -> Iterator[NDArray[np.float32]]:
     """Yields the probabilities of each batch, and appends its features to `features`."""
     for probabilities_of_batch, batch_features in answers:
         if features is not None and batch_features is not None:
             features.append(batch_features)
+        done(len(probabilities_of_batch))
         yield probabilities_of_batch

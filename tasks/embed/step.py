@@ -93,11 +93,12 @@ def embed(
     missing = [part for part in parts if not part.file.exists()]
     if missing:
         load = partial(_load, model, evaluation, images.folder, workspace.project.root)
-        with console.unit_progress("embed", len(missing)) as show:
+        rows = sum(part.rows for part in missing)
+        with console.counted("embed", rows) as show:
             map_with_workers(
                 load,
                 missing,
-                seconds=_seconds(images.folder, sum(part.rows for part in missing)),
+                seconds=_seconds(images.folder, rows),
                 done=lambda part: show(part.rows),
             )
     _write(images.folder, parts, workspace.folder)

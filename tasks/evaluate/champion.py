@@ -9,7 +9,7 @@ data has another task than the champion, and would give other answers to the sam
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
@@ -47,7 +47,7 @@ SHOWN = 10  # of a list of classes
 
 
 def compare_classes(validated: Artifact) -> Registered | None:
-    """Finds the champion, and compares its classes with those of the data.
+    """Finds the champion, and compares its classes with those of the data; tells what differs.
 
     Args:
         validated: The accepted images.
@@ -64,8 +64,17 @@ def compare_classes(validated: Artifact) -> Registered | None:
         return None
     registered = Registered(run.project, champion)
     if champion.classes != packaged.classes_digest(validated.facts["classes"]):
-        compare(registered, validated)
+        facts = compare(registered, validated).facts
+        run.warn(_difference(champion.title, facts["added"], facts["dropped"]))
     return registered
+
+
+def _difference(champion: str, added: Sequence[str], dropped: Sequence[str]) -> str:
+    """How the classes of the data differ from those of the champion, in a sentence."""
+    new = f"{_shortened(added)} {'is' if len(added) == 1 else 'are'} new" if added else ""
+    gone = f"{_shortened(dropped)} {'is' if len(dropped) == 1 else 'are'} gone" if dropped else ""
+    parts = ", and ".join(filter(None, (new, gone)))
+    return f"The classes are not those of {champion}, the champion: {parts}."
 
 
 @step(
@@ -258,9 +267,10 @@ def _evaluate(
             logger.warning(
                 "%s was registered with other libraries: %s.", name, ", ".join(differing)
             )
-        with closing(ask(package, images, rows, workspace.scratch)) as served:
+        asked = ask(package, images, rows, workspace.scratch)
+        with closing(asked) as served, console.counted(f"asking {name}", rows) as show:
             first = next(served)
-            answers = _answers(chain([first], served))
+            answers = _answers(chain([first], served), show)
             predictions.write(answers, first.known, workspace.folder)
     except ValueError as error:
         raise ValueError(f"{name} cannot be compared with: {error}") from error
@@ -278,8 +288,8 @@ def _unchanged(images: Iterable[AcceptedImage]) -> Iterator[AcceptedImage]:
         yield image
 
 
-def _answers(served: Iterator[Served]) -> Iterator[Answers]:
-    """Replaces the predicted names by indices, and adds the rows."""
+def _answers(served: Iterator[Served], show: Callable[[int], None]) -> Iterator[Answers]:
+    """Replaces the predicted names by indices, and adds the rows; shows how many there are."""
     for batch in served:
         place = {name: index for index, name in enumerate(batch.known)}
         columns = {
@@ -287,6 +297,7 @@ def _answers(served: Iterator[Served]) -> Iterator[Answers]:
         }
         best = np.array([place[label] for label in batch.labels], np.int64)
         yield Answers(pa.RecordBatch.from_pydict(columns), best, batch.probabilities)
+        show(len(best))
 
 
 @evaluate_champion.chooses

@@ -14,6 +14,7 @@ from retrain import tracking
 from retrain.atomic import write_json
 from retrain.code import libraries_of
 from retrain.registry import packages, versions
+from retrain.runs import console
 from retrain.step import REPORT, Chosen, Facts, Input, Workspace, step
 from retrain.store import Artifact
 from retrain.workload import Evaluate, Workload
@@ -100,8 +101,9 @@ def _predict(evaluation: Evaluate, model: Path, prepared: Prepared, folder: Path
         model, prepared.folder, SPLIT, evaluation.batch_size, evaluation.precision, tuple(sampled)
     )
     features: list[NDArray[np.float32]] = []
-    outputs = probabilities(job, chunk, features)
-    predictions.write(_answers(outputs, chunk, split), labels, folder)
+    with console.counted("evaluate", len(split)) as show:
+        outputs = probabilities(job, chunk, features, show)
+        predictions.write(_answers(outputs, chunk, split), labels, folder)
     predictions.write_features(list(sampled.values()), features, folder)
 
 

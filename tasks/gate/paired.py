@@ -17,7 +17,7 @@ A difference is positive where the challenger is the better one, whatever the me
 
 from collections.abc import Mapping
 from functools import lru_cache
-from math import sqrt
+from math import ceil, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,6 +162,28 @@ def _outcome(better: float, not_worse: float, worse: float, level: float) -> str
     if not_worse <= level:
         return "not worse"
     return "worse" if worse <= level else "cannot tell"
+
+
+def images_needed(images: int, visible: float, margin: float) -> int:
+    """With how many test images a difference of the margin would be seen.
+
+    What can be seen shrinks with the root of the number of images: Connor (1987), equation 1.
+
+    Args:
+        images: The number of images that were compared.
+        visible: The smallest difference that is seen with them, as `compare` gives it.
+        margin: The margin, more than 0.
+    """
+    return round(images * (visible / margin) ** 2)
+
+
+def fewest_images(margin: float, level: float) -> int:
+    """With how many test images a difference of accuracies of the margin can be seen at best.
+
+    That is Connor (1987), equation 1, for a model that gets images right and none wrong, so that
+    the two models differ on a share of the images that is the margin.
+    """
+    return ceil(_reach(level) ** 2 / margin)
 
 
 def _reach(level: float) -> float:

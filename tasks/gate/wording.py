@@ -5,6 +5,7 @@ from typing import Any
 
 from retrain.workload import Gate
 from tasks.data.champion import Opponent, Opponents
+from tasks.gate.paired import fewest_images, images_needed
 
 TOO_COARSE = 0.05  # an improvement that cannot be seen, of which a person is warned
 SHOWN = 10  # names in a sentence
@@ -76,12 +77,36 @@ def resolution(rules: Gate, comparison: Mapping[str, Any]) -> str:
         f"With {comparison['images']:,} test images, an improvement below "
         f"{_amount(visible, points)} cannot be seen"
     )
-    if rules.margin:  # what can be seen shrinks with the root of the number of images
-        needed = round(comparison["images"] * (visible / rules.margin) ** 2)
+    if rules.margin:
+        needed = images_needed(comparison["images"], visible, rules.margin)
         words += f"; the margin of {_amount(rules.margin, points)} needs about {needed:,}"
     if visible > TOO_COARSE:
         words = f"Warning: {words[0].lower()}{words[1:]}. Add test images"
     return f"{words}."
+
+
+def too_few_images(rules: Gate, images: int, comparison: Mapping[str, Any] | None) -> str | None:
+    """A sentence if a test split is too small to see a difference of the margin; else None.
+
+    Args:
+        rules: The metric and the margin.
+        images: The number of test images.
+        comparison: The last comparison with the champion; None if there was none.
+    """
+    if not rules.margin:
+        return None
+    points, needed, how = rules.metric == "accuracy", 0, "at least "
+    if facts := comparison and comparison["metrics"].get(rules.metric):
+        needed = images_needed(comparison["images"], facts["visible"], rules.margin)
+        how = "about "
+    elif points:
+        needed = fewest_images(rules.margin, rules.level)
+    if images >= needed:
+        return None
+    return (
+        f"{images:,} test images are too few to see a difference of {rules.metric} as small as "
+        f"gate.margin, {_amount(rules.margin, points)}: that needs {how}{needed:,}."
+    )
 
 
 def about_classes(table: Sequence[Mapping[str, Any]], opponents: Opponents) -> list[str]:

@@ -221,7 +221,7 @@ def _classified(
             folder = _copied(folder, scratch / "package")
         rows = sum(unit.rows for unit in units)
         job = Job(name, folder, source, rows, only_sample, scratch)
-        with console.unit_progress(NAME, len(units)) as show:
+        with console.counted(NAME, rows) as show:
             reused = map_with_workers(
                 partial(Worker, job),
                 units,

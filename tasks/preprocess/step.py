@@ -83,7 +83,7 @@ def preprocess(
         (workspace.scratch / split).mkdir(parents=True, exist_ok=True)
         (workspace.folder / split).mkdir()
     if missing:
-        with console.unit_progress("preprocess", len(missing)) as show:
+        with console.counted("preprocess", sum(task.unit.rows for task in missing)) as show:
             map_units(
                 partial(_write_shards, source, images, validated.folder),
                 missing,

@@ -1,20 +1,22 @@
 """Fetches data under DVC: the folder `data/`, whose version is in `data.dvc`."""
 
-import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
+from retrain.digests import digest_of_file
 from retrain.errors import UsageError
 from retrain.logins import without_login
 from retrain.project import Project
+from retrain.runs import console
 from tasks.data.listing import link_file, list_files
-from tasks.pull.transfer import inside, map_in_threads, reaching
+from tasks.pull.transfer import arriving, in_time, inside, map_in_threads, reaching
 
 _FILE, _FOLDER = re.compile(r"[0-9a-f]{32}\Z"), re.compile(r"[0-9a-f]{32}\.dir\Z")  # MD5
+REMOTE_SECONDS = 5.0  # to wait for the remote, before a run
 MAX_COUNTED = 100_000  # files, which takes a second
 
 
@@ -57,6 +59,40 @@ class DvcSource:
             "dvc add data to use what is there."
         )
 
+    def warnings(self) -> Iterator[str]:
+        """A sentence for each reason for which nobody else can have this version of the data.
+
+        The remote is asked for a single object, which `dvc push` sends last; what cannot be known
+        within seconds is not mentioned.
+        """
+        is_pinned_here = self.revision is None and self.project.is_in_git()
+        if is_pinned_here and self.project.git("status", "--porcelain", "--", "data.dvc"):
+            yield (
+                "data.dvc is not committed, so nobody else knows of this version of the data: git "
+                "add data.dvc, git commit."
+            )
+        if sentence := in_time(REMOTE_SECONDS, self._unpushed):
+            yield sentence
+
+    def _unpushed(self) -> str | None:
+        """A sentence if the default remote lacks this version, or there is none."""
+        with self._repo() as repo:
+            name = repo.config["core"].get("remote")
+            if name is None:
+                return (
+                    "DVC has no default remote, so this version of the data is on this machine "
+                    "alone: dvc remote add -d NAME URL, dvc push."
+                )
+            if repo.cloud.get_remote_odb(name).exists(self.digest()):
+                return None
+            return f"This version of the data is not in the DVC remote {name!r}: dvc push."
+
+    def _repo(self) -> Any:
+        from dvc.repo import Repo
+
+        config = {} if self.project.is_in_git() else {"core": {"no_scm": True}}
+        return Repo(str(self.project.root), config=config)
+
     def _pinned(self) -> dict[str, Any]:
         """The entry of the folder `data/` in `data.dvc`."""
         from ruamel.yaml import YAML
@@ -91,10 +127,7 @@ class DvcSource:
 
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
         """Links to DVC's cache, after `dvc fetch` of what is missing there."""
-        from dvc.repo import Repo
-
-        config = {} if self.project.is_in_git() else {"core": {"no_scm": True}}
-        with Repo(str(self.project.root), config=config) as repo:
+        with self._repo() as repo:
             cache = _cache_of(repo)
             listing = _object(cache, digest)
             self._download(repo, [listing])
@@ -145,13 +178,14 @@ class DvcSource:
             "it there, with the data pushed to it?"
         ):
             try:
-                repo.fetch(
-                    targets=[str(root / "data" / self.part)],
-                    revs=revisions,
-                    workspace=revisions is None,
-                    # Today's remote, whatever the revision says.
-                    config={"core": {"remote": name}, "remote": {name: remote}},
-                )
+                with arriving({path.parent for path in objects}, None):
+                    repo.fetch(
+                        targets=[str(root / "data" / self.part)],
+                        revs=revisions,
+                        workspace=revisions is None,
+                        # Today's remote, whatever the revision says.
+                        config={"core": {"remote": name}, "remote": {name: remote}},
+                    )
             except DvcException:
                 if not all(path.exists() for path in objects):  # else the part is not in it
                     raise
@@ -187,10 +221,11 @@ def _check(objects: Sequence[Path], md5s: Sequence[str]) -> None:
 
     def is_damaged(item: tuple[Path, str]) -> bool:
         path, md5 = item
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "md5").hexdigest() != md5.removesuffix(".dir")
+        return digest_of_file(path, "md5", show) != md5.removesuffix(".dir")
 
-    checked = map_in_threads(is_damaged, zip(objects, md5s, strict=True))
+    size = sum(path.stat().st_size for path in objects)
+    with console.counted("checking", size, "bytes") as show:
+        checked = map_in_threads(is_damaged, zip(objects, md5s, strict=True))
     damaged = [path for path, is_bad in zip(objects, checked, strict=True) if is_bad]
     for path in damaged:
         path.unlink(missing_ok=True)

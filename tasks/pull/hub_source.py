@@ -8,7 +8,7 @@ from pathlib import Path
 
 from retrain.errors import UsageError
 from tasks.data.listing import link_file, list_files
-from tasks.pull.transfer import reaching
+from tasks.pull.transfer import arriving, reaching
 
 
 @dataclass(frozen=True)
@@ -36,19 +36,28 @@ class HubSource:
 
     def fetch(self, digest: str, folder: Path, scratch: Path) -> None:
         """Downloads the files, except those that a killed run has downloaded."""
-        from huggingface_hub import snapshot_download
+        from huggingface_hub import HfApi, snapshot_download
         from huggingface_hub.utils import disable_progress_bars
 
         disable_progress_bars()
         downloaded = scratch / "hub"
         with self._reached():
-            snapshot_download(
-                self.name,
-                repo_type="dataset",
-                revision=digest,
-                allow_patterns="*.parquet",
-                local_dir=downloaded,
+            listed = HfApi().list_repo_tree(
+                self.name, recursive=True, revision=digest, repo_type="dataset"
             )
+            missing = (
+                getattr(entry, "size", 0)  # a folder has none
+                for entry in listed
+                if entry.path.endswith(".parquet") and not (downloaded / entry.path).exists()
+            )
+            with arriving([downloaded], sum(missing)):
+                snapshot_download(
+                    self.name,
+                    repo_type="dataset",
+                    revision=digest,
+                    allow_patterns="*.parquet",
+                    local_dir=downloaded,
+                )
         names = [name for name, _ in list_files(downloaded)]
         if not names:
             raise UsageError(

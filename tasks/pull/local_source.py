@@ -64,13 +64,7 @@ class LocalSource:
 def _read_all(files: dict[str, Path], target: Path | None) -> str:
     """SHA-256 (hex) over the names and the bytes of files, which are also copied to a folder."""
     size = sum(path.stat().st_size for path in files.values())
-    done_bytes = 0
-    with console.progress("copying" if target else "reading") as update:
-
-        def show(new_bytes: int) -> None:
-            nonlocal done_bytes
-            done_bytes += new_bytes
-            update(done_bytes / size, f"{done_bytes / 1e9:,.2f}/{size / 1e9:,.2f} GB")
+    with console.counted("copying" if target else "reading", size, "bytes") as show:
 
         def read(name: str) -> str:
             copy = target / name if target else Path(os.devnull)

@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -174,6 +174,16 @@ def _recognise(names: Sequence[str]) -> str:
 @pull.chooses
 def _dependencies(workload: Workload, version: DataVersion) -> Chosen:
     return Chosen(modules=(SOURCES[_kind(workload.data, version.tracked)],))
+
+
+@pull.warns
+def _warnings(workload: Workload, project: Project, version: DataVersion) -> Iterable[str]:
+    """Finds why others could not have this version of the data."""
+    if not version.tracked:
+        return ()
+    source: Any = find_source(workload.data, project, version.revision)
+    sentences: Iterable[str] = source.warnings()
+    return sentences
 
 
 @pull.checks

@@ -1,15 +1,20 @@
 """Helps the sources of data: safe paths, calls in threads, and errors of storage libraries."""
 
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
+from threading import Event, Thread
 from typing import TypeVar
+
+from retrain.runs import console
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 THREADS = 16  # they wait for disks and networks
+LOOK_SECONDS = 1.0  # between two looks at what has arrived
 
 
 def inside(folder: Path, name: str) -> Path:
@@ -33,6 +38,54 @@ def map_in_threads(
     """Calls a function with each item, in threads; the results in the items' order."""
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(function, items))
+
+
+def in_time(seconds: float, function: Callable[[], R]) -> R | None:
+    """What a function returns; None if it fails, or takes longer than some seconds."""
+    results: list[R] = []
+
+    def call() -> None:
+        with suppress(Exception):
+            results.append(function())
+
+    thread = Thread(target=call, daemon=True)  # it may hang, and must not keep the process
+    thread.start()
+    thread.join(seconds)
+    return results[0] if results else None
+
+
+@contextmanager
+def arriving(folders: Iterable[Path], total: int | None) -> Iterator[None]:
+    """Shows how many bytes arrive in folders while the block has a library download into them.
+
+    Args:
+        folders: The folders; none lies in another one.
+        total: The bytes that are to arrive; None if it is not known.
+    """
+    with (
+        console.counted("downloading", total, "bytes") as show,
+        console.telling_meanwhile(_watch, [*folders], show),
+    ):
+        yield
+
+
+def _watch(folders: Sequence[Path], show: Callable[[int], None], over: Event) -> None:
+    before = _bytes_below(folders)
+    while not over.wait(LOOK_SECONDS):
+        there = _bytes_below(folders)
+        show(there - before)
+        before = there
+
+
+def _bytes_below(folders: Iterable[Path]) -> int:
+    """The bytes of all files below folders, some of which may come and go."""
+    size = 0
+    for folder in folders:
+        for place, _, names in os.walk(folder):
+            for name in names:
+                with suppress(FileNotFoundError):
+                    size += os.stat(os.path.join(place, name)).st_size  # noqa: PTH116, PTH118
+    return size
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from retrain.errors import UsageError
 from retrain.step import digest_of
 from tasks.data.listing import link_file
-from tasks.pull.transfer import inside, map_in_threads, reaching
+from tasks.pull.transfer import arriving, inside, map_in_threads, reaching
 
 AT_ONCE = 64  # files: small ones mostly wait for an answer
 
@@ -49,9 +49,13 @@ class UrlSource:
         with self._open() as (file_system, files):
             targets = {name: inside(folder, name) for name in files}
             downloaded = {name: downloads / digest_of(name) for name in files}
-            map_in_threads(
-                lambda name: _download(file_system, files[name], downloaded[name]), files, AT_ONCE
-            )
+            sizes = [files[name]["size"] for name in files if not downloaded[name].exists()]
+            with arriving([downloads], None if None in sizes else sum(sizes)):
+                map_in_threads(
+                    lambda name: _download(file_system, files[name], downloaded[name]),
+                    files,
+                    AT_ONCE,
+                )
         for name, target in targets.items():
             link_file(downloaded[name], target)
         if self.digest() != digest:

@@ -10,18 +10,21 @@ The time is rough. On a CPU it follows from the speed of a matrix product, measu
 speed is assumed, and may be wrong by a factor of three.
 """
 
+import re
+from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from humanize import intword, naturaldelta, naturalsize
 
+from models.pretrained import find_folder, split_name
 from retrain.hardware import free_gpu_memory, free_memory, gpu_capabilities
 from retrain.project import Project
 from retrain.servers import ray_cluster
 from retrain.step import Forecast
 from retrain.workload import Train, Workload
-from tasks.train.checks import without_memory
+from tasks.train.checks import described, without_memory
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +45,14 @@ GPU_FLOPS = {"fp32": 10e12, "bf16": 150e12}
 # From these limits on, a training is announced with its estimate.
 MANY_SECONDS = 600.0
 MUCH_OF_MEMORY = 0.25
+# What `transformers` reads of pretrained weights: one of these files, or the parts that it lists.
+WEIGHTS = (
+    *("model.safetensors", "model.safetensors.index.json"),
+    *("pytorch_model.bin", "pytorch_model.bin.index.json"),
+)
+PART = r"(-\d+-of-\d+)?"
+KINDS = (re.compile(rf"model{PART}\.safetensors"), re.compile(rf"pytorch_model{PART}\.bin"))
+HUB_SECONDS = 3.0  # to wait for the size of a download
 IMAGES = 1000  # the time is given for so many, because the number of images is not known yet
 
 
@@ -72,9 +83,10 @@ def forecast(workload: Workload, project: Project) -> Forecast:
     The number of images is not known yet, so that the time is for 1,000. The classes are not known
     either, where `checks.labels` does not name them; they hardly matter.
     """
+    fetches = download(workload, project)
     estimated = None if ray_cluster.is_remote() else estimate(workload, project)
     if estimated is None:
-        return Forecast()
+        return Forecast(fetches=fetches)
     workers, epochs = max(workload.scale.workers, 1), workload.train.epochs
     on_gpu = len(gpu_capabilities()) >= workers
     available = free_gpu_memory() if on_gpu else free_memory() / workers
@@ -94,7 +106,31 @@ def forecast(workload: Workload, project: Project) -> Forecast:
     if is_large or seconds * epochs > MANY_SECONDS:
         took = f"{IMAGES:,} images take about {naturaldelta(seconds)}"
         says = f"train: {estimated}; {took} in each of {epochs:,} epochs."
-    return Forecast(says, excess)
+    return Forecast(says, excess, fetches)
+
+
+def download(workload: Workload, project: Project) -> str | None:
+    """A sentence if pretrained weights have to be downloaded, with their size; else None."""
+    _, settings, _ = described(workload)
+    name, commit = (getattr(settings, key, None) for key in ("pretrained", "pretrained_version"))
+    if not (name and commit) or find_folder(name, project.root):
+        return None
+    from huggingface_hub import HfApi, try_to_load_from_cache
+
+    model = split_name(name)[0]
+    if any(try_to_load_from_cache(model, file, revision=commit) for file in WEIGHTS):
+        return None
+    size = ""
+    with suppress(Exception):  # no answer; the download will say what is wrong
+        listed = (
+            HfApi()
+            .model_info(model, revision=commit, files_metadata=True, timeout=HUB_SECONDS)
+            .siblings
+        )
+        sizes = {file.rfilename: file.size for file in listed or () if file.size}
+        found = (sum(sizes[file] for file in sizes if kind.fullmatch(file)) for kind in KINDS)
+        size = f", {naturalsize(next(filter(None, found)))}"
+    return f"{name} will be fetched from the Hugging Face hub first{size}."
 
 
 def estimate(workload: Workload, project: Project) -> Estimate | None:

@@ -13,6 +13,8 @@ from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from rich.markup import escape
+
 from retrain.atomic import write_json
 from retrain.runs import console
 from retrain.runs.console import Progress
@@ -27,6 +29,9 @@ FILE = "progress.json"
 TICK_SECONDS = 0.25
 # MLflow logging is rare: on a small machine it takes time from the training.
 LOG_SECONDS = 5.0
+LONG_SECONDS = 60.0  # after which a line is due in a log even if no epoch has ended
+# Of an epoch's entry; its number is shown otherwise.
+NOT_SHOWN = ("epoch", "seconds", "checkpoint", "lr", "images_per_second")
 
 
 def write(scratch: Path, progress: Progress, history: Sequence[Epoch]) -> None:
@@ -84,9 +89,42 @@ class Meter:
         write(self._scratch, progress, history)
 
 
+class EpochLines:
+    """Shows a training where there is no live bar: a line for each epoch that is over.
+
+    An epoch has none if it ends within two seconds of the line before it, except the last one; if
+    the training ends within two seconds, there is none at all.
+    """
+
+    def __init__(self) -> None:
+        """Starts the clock."""
+        self._last, self._epochs = monotonic(), 0
+
+    def show(self, progress: Progress, history: Sequence[Epoch], *, is_over: bool) -> None:
+        """Shows the newest epoch, if it is due; between epochs, a line every minute."""
+        seconds, is_new = monotonic() - self._last, len(history) > self._epochs
+        if is_new and (seconds >= console.QUIET_SECONDS or (is_over and self._epochs)):
+            line = _line(progress, history[-1])
+        elif seconds >= LONG_SECONDS:
+            line = str(progress)
+        else:
+            return
+        self._last, self._epochs = monotonic(), len(history)
+        console.say(escape(f"  train  {line}"))
+
+
+def _line(progress: Progress, epoch: Epoch) -> str:
+    """An epoch that is over, with its metrics, and the time that is left after it."""
+    metrics = "  ".join(
+        f"{name} {console.number(value)}" for name, value in epoch.items() if name not in NOT_SHOWN
+    )
+    left = f"{progress.seconds_left:.0f} s left"
+    return f"epoch {epoch['epoch']}/{progress.epochs}  {metrics}  {left}"
+
+
 @contextmanager
 def followed(
-    scratch: Path, show: Callable[[float, str], object], log: Callable[[Sequence[Epoch]], None]
+    scratch: Path, show: console.Show, log: Callable[[Sequence[Epoch]], None]
 ) -> Iterator[None]:
     """Shows and logs what a loop writes, while the training runs and once after it.
 
@@ -98,20 +136,23 @@ def followed(
     Raises:
         Exception: The error of the last call of `log`.
     """
-    file = scratch / FILE
+    file, lines = scratch / FILE, EpochLines()
     file.unlink(missing_ok=True)  # of a try that was interrupted
 
-    def take() -> Sequence[Epoch]:
+    def take(*, is_over: bool = False) -> Sequence[Epoch]:
         """Shows what is written; returns the epochs that are over."""
         document = json.loads(file.read_text(encoding="utf-8"))
         progress = Progress(**document["progress"])
-        show(progress.fraction, str(progress))
         history: Sequence[Epoch] = document["history"]
+        if console.is_live():
+            show(progress.fraction, str(progress))
+        else:
+            lines.show(progress, history, is_over=is_over)
         return history
 
     with console.telling_meanwhile(_follow, file, take, log):
         yield
-    log(take())
+    log(take(is_over=True))
 
 
 def _follow(

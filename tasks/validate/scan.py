@@ -70,7 +70,7 @@ def scan_units(source: RawDataset, folder: Path, with_times: bool = False) -> li
     ]
     missing = [task for task in tasks if not task.path.exists()]
     if missing:
-        with console.unit_progress("validate", len(missing)) as show:
+        with console.counted("validate", sum(task.unit.rows for task in missing)) as show:
             map_units(
                 partial(_inspect, source, with_times),
                 missing,

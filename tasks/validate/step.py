@@ -68,11 +68,14 @@ def validate(data: Data, checks: Checks, pulled: Artifact, workspace: Workspace)
         exif = data.time == groups_and_times.EXIF
         files = scan_units(source, workspace.scratch / "inspected", with_times=exif)
         with closing(ImageDatabase(workspace.scratch / "images.sqlite")) as database:
-            groups = groups_and_times.read_groups(data.group, source)
-            times = groups_and_times.read_times(data.time, source)
-            _fill(database, files, groups, times)
-            _divide(database, data, checks)
-            return _judge(database, checks, workspace)
+            with console.progress("listing the images"):
+                groups = groups_and_times.read_groups(data.group, source)
+                times = groups_and_times.read_times(data.time, source)
+                _fill(database, files, groups, times)
+            with console.progress("dividing the images"):
+                _divide(database, data, checks)
+            with console.progress("checking the rules"):
+                return _judge(database, checks, workspace)
     except ValueError:  # a verdict: the same data is not checked again
         shutil.rmtree(workspace.scratch)
         raise

@@ -61,7 +61,9 @@ def test_an_artifact_is_read_at_most_once_in_a_run_unless_it_has_changed(
     store, made, monkeypatch, is_trusted
 ):
     read, real = [], module.sha256_of
-    monkeypatch.setattr(module, "sha256_of", lambda path: read.append(path.name) or real(path))
+    monkeypatch.setattr(
+        module, "sha256_of", lambda path, show: read.append(path.name) or real(path, show)
+    )
     verifier = Verifier(store)
     if is_trusted:  # the run has made it
         verifier.trust(made)

@@ -20,13 +20,25 @@ NOW = console.Progress(1, 2, 0.5, 100.0, 0.1, 1.0)
 def test_progress_is_a_line_now_and_then_where_there_is_no_terminal(monkeypatch, caplog, pause):
     monkeypatch.setattr(console, "PLAIN_LINE_SECONDS", pause)
     caplog.set_level(logging.INFO, "retrain")
-    with console.unit_progress("validate", 2) as show_unit:
-        show_unit(10)
-        show_unit(0)
+    monkeypatch.setattr(console, "DRAWN_SECONDS", 0.0)
+    with console.counted("validate", 12_000) as show:
+        show(3_000)
+        show(9_000)
+    with console.progress("pull"):
+        with console.counted("checking", 2_500_000, "bytes") as show:
+            show(1_000_000)
+        with console.counted("downloading", None, "bytes") as show:
+            show(1_000_000)
+        with console.progress("pull") as update:
+            update(None, "unpacking")
     with console.progress("train") as update:
         update(NOW.fraction, str(NOW))
-    starts = "validate  1/2 units", "validate  2/2 units", f"train  {NOW}"
-    assert len(caplog.messages) == (0 if pause else 3)
+    starts = (
+        *("validate  3,000 of 12,000 images  ", "validate  12,000 of 12,000 images  "),
+        *("pull  checking", "pull  checking  1.0 MB of 2.5 MB  "),
+        *("pull  downloading", "pull  downloading  1.0 MB  ", "pull  unpacking", f"train  {NOW}"),
+    )
+    assert len(caplog.messages) == (0 if pause else len(starts))
     for line, start in zip(caplog.messages, starts, strict=False):
         assert line.startswith(start)
 
@@ -47,6 +59,7 @@ def noise(text):
     subprocess.run(["echo", text + " by a child"])
 
 streams.prepare()
+console.QUIET_SECONDS = 0
 with console.on_screen(Path("run.log"), to_stderr=False):
     noise("noise0")
     with console.progress("train"):
@@ -93,6 +106,35 @@ def test_what_libraries_print_goes_to_the_log_and_never_to_the_terminal(tmp_path
         for way in WAYS:
             assert f"noise{number} by {way}" in log
     assert "line 0" in log
+
+
+PARTS = """
+import sys
+from pathlib import Path
+from time import sleep
+from retrain import streams
+from retrain.runs import console
+
+streams.prepare()
+console.QUIET_SECONDS = float(sys.argv[1])
+with console.on_screen(Path("run.log"), to_stderr=False), console.progress("pull"):
+    for unit in ("images", "bytes"):
+        with console.counted(f"counting {unit}", 100, unit) as show:
+            for _ in range(10):
+                sleep(0.06)
+                show(10)
+    console.ended("pull", False, "first run", 1.0)
+"""
+
+
+@pytest.mark.parametrize("quiet", [0.3, 60.0])
+def test_a_bar_on_a_terminal_comes_late_and_has_one_line_for_the_parts_of_a_step(tmp_path, quiet):
+    code, got = on_terminal([sys.executable, "-c", PARTS, str(quiet)], tmp_path)
+    assert code == 0
+    assert "first run" in got
+    for part in ("counting images", "counting bytes"):
+        assert (part in got) == (quiet < 1)
+    assert got.count("\x1b[1A") == (quiet < 1)  # one line is taken away, at the end
 
 
 def test_a_reader_that_ends_does_not_end_a_run_whose_lines_are_in_the_log(tmp_path):

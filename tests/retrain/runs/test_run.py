@@ -3,6 +3,7 @@
 import base64
 import json
 import logging
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from retrain.caching import is_transient
 from retrain.errors import PrunedError, RejectedDataError
 from retrain.outputs import plan
 from retrain.project import Project
+from retrain.runs import console
 from retrain.runs.run import Run
 from retrain.runs.state import ASKED, REFRESHED, RunState
 from retrain.step import TrialContext
@@ -67,7 +69,10 @@ def test_what_a_later_step_needs_is_started_only_when_an_earlier_one_has_to_run(
     assert called == [1]
 
 
-def test_a_wait_for_another_run_is_said_and_is_not_time_of_the_step(run_toy, tmp_path, caplog):
+def test_a_wait_for_another_run_is_said_and_is_not_time_of_the_step(
+    run_toy, tmp_path, caplog, monkeypatch
+):
+    monkeypatch.setattr(console, "QUIET_SECONDS", 0.1)
     store, slow = Store(tmp_path / "store"), replace(FIRST, hours=1 / 3600)
     now, held = plan(slow, WORKLOAD.model_copy(update={"train": Train(epochs=10)}), [DATA]), Event()
 
@@ -84,7 +89,8 @@ def test_a_wait_for_another_run_is_said_and_is_not_time_of_the_step(run_toy, tmp
     other.join()
     assert reasons(run) == ["first run"]
     [line] = [line for line in caplog.messages if "waits" in line]
-    assert line == "first waits for another run, which has the same to make."
+    start = f"first waits for another run, which has the same to make: process {os.getpid()} ("
+    assert line.startswith(start)
 
 
 def lose(folder):
