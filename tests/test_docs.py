@@ -15,7 +15,6 @@ from retrain.cli import main  # noqa: F401  which adds the commands to `app`
 from retrain.cli.command import app
 from scripts import reference
 from tests.browser import opened
-from tests.flows.conftest import Clone, copy_clone, draw_photos
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -25,8 +24,6 @@ COMMAND = re.compile(r"`(retrain [^`]*)`|^(retrain .*)$", re.MULTILINE)
 USAGE = re.compile(r"```console\n.*?```", re.DOTALL)  # in a generated page
 # What the text leaves to the reader, and what stands for it here.
 PLACEHOLDERS = {"VERSION": "3", "ID": "0a1b", "…": "train.lr=1"}
-# What makes the commands of a page quick: the number of trials, and a place for the DVC remote.
-QUICK = {"--trials 20": "--trials 2", "/mnt/team": "../team"}
 
 
 @pytest.mark.parametrize("name", reference.pages())
@@ -105,46 +102,8 @@ def blocks(page: str) -> list[tuple[str, str]]:
     return [(block["elsewhere"] or "", block["lines"]) for block in BLOCK.finditer(text)]
 
 
-def with_blocks() -> list[str]:
-    """The pages whose commands are run here."""
-    names = [str(page.relative_to(ROOT)) for page in PAGES]
-    return [name for name in names if any(not elsewhere for elsewhere, _ in blocks(name))]
-
-
 def test_what_runs_a_block_elsewhere_is_there():
     for page in PAGES:
         for elsewhere, _ in blocks(str(page.relative_to(ROOT))):
             if found := re.search(r"run (?:in small )?by (\S+)", elsewhere):
                 assert (ROOT / found[1]).exists(), elsewhere
-
-
-@pytest.fixture(scope="module")
-def prepared(clone, tmp_path_factory) -> Clone:
-    """A clone with two versions, a folder of photos, and a shell that finds its programs."""
-    own = copy_clone(clone, tmp_path_factory.mktemp("docs") / "clone")
-    own.train("--set", "train.epochs=3", "--promote")
-    draw_photos(own.root / "photos")
-    (own.root / ".venv" / "bin").mkdir(parents=True)
-    (own.root / ".venv" / "bin" / "activate").touch()  # the programs are on the path already
-    return own
-
-
-def let_one_wait(clone: Clone) -> None:
-    """Has a model wait for a person, as the page about approval begins."""
-    path = clone.root / "params.yaml"
-    text = path.read_text().replace("    gate:", "    gate:\n      approval: manual", 1)
-    path.write_text(text.replace("epochs: 2", "epochs: 4", 1))
-    assert clone.train()["waiting"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", with_blocks())
-def test_the_commands_of_a_page_run(page, prepared, tmp_path):
-    clone = copy_clone(prepared, tmp_path / "clone")
-    if page == "docs/gate.md":
-        let_one_wait(clone)
-    for elsewhere, lines in blocks(page):
-        if not elsewhere:
-            for long, short in QUICK.items():
-                lines = lines.replace(long, short)
-            clone.run("bash", "-euo", "pipefail", "-c", lines, BROWSER="true")
