@@ -10,7 +10,7 @@ export DVC_NO_ANALYTICS = 1
 export RAY_USAGE_STATS_ENABLED = 0
 export MLFLOW_DISABLE_TELEMETRY = true
 export HF_HUB_DISABLE_TELEMETRY = 1
-.PHONY: help setup train test test-all fuzz mutants lint format bench soak up down lock upgrade
+.PHONY: help setup train test test-all fuzz mutants lint format docs bench soak up down lock upgrade
 .DEFAULT_GOAL := help
 
 help:  ## Show the targets.
@@ -61,6 +61,10 @@ lint: setup  ## Check style (ruff) and types (mypy, strict).
 format: setup  ## Rewrite the code in the house style.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: setup  ## Write the reference pages, and build the documentation into site/, to be read offline.
+	$(BIN)/python scripts/reference.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 bench: setup  ## Run the benchmarks side by side with what a user would write instead (DATA=cifar10).
 	$(BIN)/python -m benchmarks $(if $(DATA),--data $(DATA))

@@ -20,7 +20,7 @@ from retrain.code import source_of
 from retrain.messages import local_time
 from retrain.params import load_workload
 from retrain.project import Project, find_project
-from retrain.runs import console, flow_runs, lost, records
+from retrain.runs import flow_runs, lost, records
 from retrain.runs.notify import notify_of_end
 from retrain.runs.records import Document
 from retrain.runs.run import Run
