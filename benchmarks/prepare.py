@@ -53,6 +53,7 @@ from tasks.compute.ray_data import map_units
 from tasks.data.raw_dataset import open_raw_dataset
 from tasks.data.shards import open_prepared
 from tasks.preprocess.step import preprocess
+from tasks.validate.label_names import LabelNames
 from tasks.validate.scan import scan_units
 from tasks.validate.step import validate
 
@@ -136,7 +137,9 @@ def compare(root: Path, format: str, images: Images, pool: Pool, rounds: int, ta
             DATA, images, pulled, validated, _workspace(folder)
         ),
         "pool": lambda folder: run_pool(pool, paths, images.size, folder),
-        "inspection": lambda folder: scan_units(open_raw_dataset(DATA, pulled), folder),
+        "inspection": lambda folder: scan_units(
+            open_raw_dataset(DATA, pulled), LabelNames(folder, None), folder
+        ),
     }
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
     for number in range(-1, rounds):  # the first is the warm-up

@@ -4,6 +4,7 @@ import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,9 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 # Pillow reads forty more; most are rare, and EPS would start Ghostscript on the file.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
+# How a HEIC file, as phones write it, says what it is; `mif1` may be an AVIF file, too. Pillow
+# reads it with the package pi-heif, an extra of this project.
+HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
 
 RESAMPLING = "bicubic"  # with antialiasing
 
@@ -162,7 +166,9 @@ def _decode(data: bytes, least: float | None) -> tuple[Image.Image, tuple[int, i
     """
     limit = Image.MAX_IMAGE_PIXELS or float("inf")
     try:
-        image: Image.Image = Image.open(io.BytesIO(data), formats=FORMATS)
+        is_heic = data[4:8] == b"ftyp" and data[8:12] in HEIC_BRANDS
+        formats = (*FORMATS, "HEIF") if is_heic and _reads_heic() else FORMATS
+        image: Image.Image = Image.open(io.BytesIO(data), formats=formats)
         width, height = image.size
         if width * height > limit:  # up to twice as many, Pillow only warns
             raise ValueError(f"{width} x {height} pixels are too many")
@@ -173,11 +179,23 @@ def _decode(data: bytes, least: float | None) -> tuple[Image.Image, tuple[int, i
             width, height = height, width
         ImageOps.exif_transpose(image, in_place=True)
     except UnidentifiedImageError:
-        formats = ", ".join(FORMATS)
-        raise ValueError(f"not an image ({formats})" if data else "empty") from None
+        if is_heic and not _reads_heic():
+            raise ValueError("HEIC, which needs a package: pip install pi-heif") from None
+        raise ValueError(f"not an image ({', '.join(FORMATS)})" if data else "empty") from None
     except Exception as error:  # a decoder may raise anything for a broken file
         raise ValueError(str(error) or type(error).__name__) from error
     return image, (width, height), reduction
+
+
+@cache
+def _reads_heic() -> bool:
+    """Whether Pillow reads HEIC, in this process from now on."""
+    try:
+        from pi_heif import register_heif_opener
+    except ImportError:
+        return False
+    register_heif_opener()
+    return True
 
 
 def _scale(

@@ -30,26 +30,37 @@ class Data(Section):
             "in it (`retrain.logins`)."
         ),
     )
-    format: Literal["auto", "parquet", "folders", "webdataset", "hub"] = Field(
+    format: Literal[
+        *("auto", "parquet", "folders", "webdataset"),
+        *("table", "coco", "label_studio", "cvat", "hub"),
+    ] = Field(
         default="auto",
         description=(
             "How the images are stored; `auto` recognises it. `folders` is a folder per class, "
             "with or without a folder per split above it; `webdataset` tar files with an image and "
-            "its class for each name."
+            "its class for each name. A file that lists images with their classes is a `table` "
+            "(CSV, TSV, JSONL), or an export of `coco`, `label_studio` or `cvat`."
         ),
     )
     image_column: Text | None = Field(
         default=None,
         description=(
             "The Parquet column with the image: a struct of `bytes` and `path`, or bytes; `image` "
-            "or `img` when None."
+            "or `img` when None. Of a table, the column with the image's path."
         ),
     )
     label_column: Text | None = Field(
         default=None,
         description=(
-            "The Parquet column with the class: a name, or an integer; `label` or `labels` when "
-            "None."
+            "The column with the class: a name, or an integer; `label` or `labels` when None."
+        ),
+    )
+    label_names: Text | None = Field(
+        default=None,
+        description=(
+            "A file of the data with the names of the classes: in each line the class as the data "
+            "has it, such as `n01440764`, and after a space or tab its name; or a JSON object. The "
+            "classes are named as the data has them when None."
         ),
     )
     split: Split = Split()

@@ -22,6 +22,15 @@ class Images(RawDataset):
         """The split that the first folder of a file's name stands for."""
         return split_of_folder(name) if self._has_splits else None
 
+    def label_of(self, name: str) -> str | None:
+        """The class folder in a file's name; None where there is none."""
+        folders = name.split("/")[:-1][self._has_splits :]
+        return folders[0] if folders and self.labelled else None
+
+    def labels(self) -> Iterator[tuple[str | None, str | None]]:
+        """The class and the split of each image, without reading it."""
+        return ((self.label_of(name), self.split_of(name)) for name, _ in self.files())
+
     def parts(self) -> Iterator[Unit]:
         """The image files, in the smallest units that are worth a task."""
         return group((Unit(1, size, (Piece(name, 0, 1),)) for name, size in self.files()), tasks=1)
@@ -31,7 +40,6 @@ class Images(RawDataset):
         return (self._read_file(piece.file) for piece in unit.pieces)
 
     def _read_file(self, name: str) -> RawImage:
-        folders = name.split("/")[:-1][self._has_splits :]
-        label = folders[0] if folders and self.labelled else None
+        label = self.label_of(name)
         with open(f"{self.root}/{name}", "rb", buffering=0) as file:  # noqa: PTH123  half the time
             return RawImage(name, 0, name, label, self.split_of(name), file.read())

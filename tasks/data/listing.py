@@ -17,12 +17,12 @@ _SPLIT_WORD = re.compile(rf"(?<![a-z])(?:{'|'.join(ALIASES)})(?![a-z])")
 # Enough to tell folders of images from other folders; whether a file is an image is seen when it is
 # decoded.
 IMAGE_SUFFIXES = frozenset(
-    {".avif", ".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff"}
-    | {".webp"}
+    {".avif", ".bmp", ".gif", ".heic", ".heif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm"}
+    | {".tif", ".tiff", ".webp"}
 )
 
 # Files that often accompany images. Any other file is read as an image, so that an image in an
-# unknown format (a .heic, a .psd) is reported and not silently missing.
+# unknown format (a .psd, a .raw) is reported and not silently missing.
 _NO_IMAGES = frozenset(
     {".txt", ".md", ".csv", ".tsv", ".json", ".jsonl", ".yaml", ".yml", ".xml", ".html"}
     | {".db", ".ini", ".log", ".py", ".sh", ".zip", ".tar", ".gz"}

@@ -2,7 +2,7 @@
 
 They are in the Parquet files that hold the images, or in a `metadata.csv` or `metadata.parquet` in
 a folder of images, with the names of the files in its column `file_name`, as the Hugging Face hub
-has them.
+has them. A file that lists the images with their classes has them, too.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,10 @@ def read_columns(
     """
     columns = tuple(names)
     if source.format != "parquet":
-        listed = _metadata(source.root, columns, setting, otherwise)
+        listed = source.listed()
+        if listed is None:
+            listed = _metadata(source.root, columns, setting, otherwise)
+        _check(names, listed.column_names, "the list of the images", setting)
         places = pc.index_in(images["path"], value_set=listed[NAME].combine_chunks())
         return {name: listed[name].take(places).to_pylist() for name in names}
     values: dict[str, list[Any]] = {name: [] for name in names}

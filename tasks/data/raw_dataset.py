@@ -1,6 +1,7 @@
 """Reads the raw images of a pulled version of the data, in units for tasks on any machine.
 
-Three formats are read: `parquet_files.py`, `class_folders.py` and `tar_files.py`.
+Four kinds are read: `parquet_files.py`, `class_folders.py`, `tar_files.py`, and what a file lists,
+`listed_images.py`.
 """
 
 from abc import ABC, abstractmethod
@@ -9,6 +10,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol
+
+import pyarrow as pa
 
 from retrain.store import Artifact
 from retrain.workload import Data
@@ -20,6 +23,7 @@ READERS = {
     "parquet": "tasks.data.parquet_files",
     "folders": "tasks.data.class_folders",
     "webdataset": "tasks.data.tar_files",
+    **dict.fromkeys(("table", "coco", "label_studio", "cvat"), "tasks.data.listed_images"),
 }
 
 # This many units spread well over a cluster. A unit with fewer images and less work is not worth a
@@ -122,8 +126,8 @@ class RawDataset(Reader, ABC):
     Attributes:
         format: A key of `READERS`.
         root: The folder that the files' names are relative to.
-        image_column: The Parquet column with the images; None if it has a usual name.
-        label_column: The Parquet column with their classes; None if it has a usual name.
+        image_column: The column with the images or their paths; None if it has a usual name.
+        label_column: The column with their classes; None if it has a usual name.
         labelled: Whether the images have classes, and the names mean splits.
     """
 
@@ -160,6 +164,14 @@ class RawDataset(Reader, ABC):
                 f"{without} belongs to no split, as {with_split} other files do: "
                 "name it for one (train, val, test), or none."
             )
+
+    def labels(self) -> Iterator[tuple[str | None, str | None]]:
+        """The class and the split of each image, in order."""
+        return ((raw.label, raw.split) for part in self.parts() for raw in self.read(part))
+
+    def listed(self) -> pa.Table | None:
+        """The user's own columns, with the files as `file_name`, where a file lists the images."""
+        return None
 
     def units(self) -> list[Unit]:
         """Cuts the data into units, in order of the files' names and of the rows in them.

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from retrain.errors import UsageError
 from retrain.outputs import state_of
+from tasks.data import listings
 from tasks.data.listing import IMAGE_SUFFIXES, is_no_image, list_files
 from tasks.data.parquet_files import USUAL
 from tasks.data.raw_dataset import RawDataset, RawImage, Reader, Unit, group, open_format
@@ -28,7 +29,7 @@ class Source:
     """The images that are classified; cheap to send to a worker of Ray.
 
     Attributes:
-        format: `parquet`, `folders` or `webdataset`.
+        format: A key of `tasks.data.raw_dataset.READERS`.
         reader: The reader of that format.
         split: The split that is read; None if all images are.
         state: Another text after a file of the input has changed, as `retrain.outputs.state_of`
@@ -112,7 +113,7 @@ def open_labelled(
         UsageError: There are no images, or it is not clear which are meant.
         ValueError: A file cannot be read, or only some belong to a split.
     """
-    name = _recognise(root, f"--data {place}")
+    name = listings.recognise(root) or _recognise(root, f"--data {place}")
     if name == "parquet" and not (label_column or _has_labels(root)):
         reader = open_format(name, root, image_column, labelled=False)
         return Source(name, reader, state=state_of(root))
@@ -131,7 +132,7 @@ def read(source: Source, unit: Unit) -> Iterator[Image]:
     Raises:
         ValueError: A Parquet or tar file is broken.
     """
-    if source.format != "folders":
+    if source.format in ("parquet", "webdataset"):
         yield from map(_image, source.reader.read(unit))
         return
     for piece in unit.pieces:

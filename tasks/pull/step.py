@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +12,7 @@ from retrain.errors import UsageError
 from retrain.project import Project
 from retrain.step import Chosen, DataVersion, Facts, Workspace, step
 from retrain.workload import Data, Workload
-from tasks.data.listing import IMAGE_SUFFIXES, list_files
+from tasks.data.formats import recognise
 from tasks.pull.archives import unpack
 
 # The module of each kind of source. One is imported, by its name, so that the code of the others
@@ -80,11 +79,10 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
     of it are removed.
 
     Returns:
-        `{"format": "parquet" | "folders" | "webdataset"}`.
+        `{"format": …}`, a key of `tasks.data.raw_dataset.READERS`.
 
     Raises:
-        ValueError: There is no such data in that version, or it is neither Parquet nor folders of
-            images of several classes.
+        ValueError: There is no such data in that version, or its format is not recognised.
         OSError: The source that holds it cannot be reached; another try may help.
     """
     folder = workspace.folder / "data"
@@ -94,8 +92,7 @@ def pull(data: Data, version: DataVersion, workspace: Workspace) -> Facts:
         source.fetch(version.digest, folder, workspace.scratch)
         if data.format != "webdataset":  # of which one tar file may be all
             unpack(folder, workspace.scratch)
-        names = [name for name, _ in list_files(folder)]
-        form = _recognise(names) if data.format in ("auto", "hub") else data.format
+        form = recognise(folder) if data.format in ("auto", "hub") else data.format
     except ValueError:  # a verdict: the same data is not pulled again
         shutil.rmtree(workspace.scratch)
         raise
@@ -150,25 +147,6 @@ def _place(data: Data, project: Project) -> Path:
     # Leaves the name of an unknown user as it is.
     path = os.path.expanduser(data.path)  # noqa: PTH111
     return Path(os.path.normpath(project.root / path))
-
-
-def _recognise(names: Sequence[str]) -> str:
-    """The format of the data, by the names of its files."""
-    suffixes = Counter(Path(name).suffix.lower() for name in names)
-    in_folders = {Path(name).suffix.lower() for name in names if "/" in name}
-    if suffixes[".parquet"]:
-        return "parquet"
-    if IMAGE_SUFFIXES & in_folders:
-        return "folders"
-    if suffixes[".tar"]:
-        return "webdataset"
-    kinds = suffixes.most_common(5)
-    listed = ", ".join(f"{count} files with {kind or 'no suffix'}" for kind, count in kinds)
-    where = "" if in_folders else " in no folder"
-    raise ValueError(
-        f"data.path holds {listed or 'no files'}{where}. It should hold Parquet files, or a folder "
-        "of images per class (below train, val and test or not), or be one archive of either."
-    )
 
 
 @pull.chooses

@@ -25,6 +25,7 @@ from tasks.data import image_table
 from tasks.data.pixels import digest
 from tasks.data.raw_dataset import RawDataset, RawImage, Unit
 from tasks.validate.fingerprint import THUMBNAIL, fingerprints, shrink
+from tasks.validate.label_names import LabelNames
 
 _DATE_TIME, _EXIF, _DATE_TIME_ORIGINAL = 306, 0x8769, 36867  # tags of EXIF
 _TIME = re.compile(r"[1-9]\d{3}:\d\d:\d\d \d\d:\d\d:\d\d")  # a camera without a clock writes zeros
@@ -49,11 +50,14 @@ class ScanTask:
     path: Path
 
 
-def scan_units(source: RawDataset, folder: Path, with_times: bool = False) -> list[Path]:
+def scan_units(
+    source: RawDataset, names: LabelNames, folder: Path, with_times: bool = False
+) -> list[Path]:
     """Inspects the units that have no file in a folder yet.
 
     Args:
         source: The data.
+        names: The names of its classes.
         folder: The folder of the files.
         with_times: Whether to look for the times in the images' EXIF data.
 
@@ -72,7 +76,7 @@ def scan_units(source: RawDataset, folder: Path, with_times: bool = False) -> li
     if missing:
         with console.counted("validate", sum(task.unit.rows for task in missing)) as show:
             map_units(
-                partial(_inspect, source, with_times),
+                partial(_inspect, source, names, with_times),
                 missing,
                 seconds=sum(task.unit.seconds for task in missing),
                 done=lambda task: show(task.unit.rows),
@@ -93,22 +97,23 @@ def schema() -> pa.Schema:
     )
 
 
-def _inspect(source: RawDataset, with_times: bool, task: ScanTask) -> None:
-
+def _inspect(source: RawDataset, names: LabelNames, with_times: bool, task: ScanTask) -> None:
     with atomic.replacing(task.path) as aside, pq.ParquetWriter(aside, schema()) as writer:
         images = source.read(task.unit)
-        while rows := _rows(task.number, islice(images, BATCH), with_times):
+        while rows := _rows(task.number, islice(images, BATCH), names, with_times):
             writer.write_batch(pa.RecordBatch.from_pylist(rows, schema()))
 
 
-def _rows(unit: int, images: Iterable[RawImage], with_times: bool) -> list[dict[str, object]]:
+def _rows(
+    unit: int, images: Iterable[RawImage], names: LabelNames, with_times: bool
+) -> list[dict[str, object]]:
     rows, decoded, shrunk = [], [], []
     for image in images:
         row: dict[str, object] = {
             "unit": unit,
             "split": image.split,
             "path": image.path,
-            "label": image.label,
+            "label": names.of(image),
             "file": image.file,
             "row": image.row,
             "bytes": len(image.data),

@@ -27,6 +27,7 @@ from tasks.data.image_table import SET_ASIDE, SPLITS
 from tasks.data.raw_dataset import READERS, open_raw_dataset
 from tasks.validate import groups_and_times
 from tasks.validate.image_database import ImageDatabase
+from tasks.validate.label_names import LabelNames
 from tasks.validate.scan import scan_units
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ EXAMPLES = 5
 @step(
     inputs=("pull",),
     reads=(
-        *("data.image_column", "data.label_column", "data.split", "data.group", "data.time"),
+        *("data.image_column", "data.label_column", "data.label_names"),
+        *("data.split", "data.group", "data.time"),
         "checks",
     ),
     libraries=("great-expectations", "pillow", "pyarrow"),
@@ -66,7 +68,8 @@ def validate(data: Data, checks: Checks, pulled: Artifact, workspace: Workspace)
     try:
         source = open_raw_dataset(data, pulled)
         exif = data.time == groups_and_times.EXIF
-        files = scan_units(source, workspace.scratch / "inspected", with_times=exif)
+        names = LabelNames(source.root, data.label_names)
+        files = scan_units(source, names, workspace.scratch / "inspected", with_times=exif)
         with closing(ImageDatabase(workspace.scratch / "images.sqlite")) as database:
             with console.progress("listing the images"):
                 groups = groups_and_times.read_groups(data.group, source)

@@ -187,7 +187,8 @@ def test_only_the_source_of_the_data_is_code_of_the_step(project, data, source):
     version = DataVersion("digest", tracked=source == "dvc")
     code = plan(pull, workload, [version]).code
     used = ("step", "archives", "transfer", f"{source}_source")
-    assert set(code) == {"tasks.data.listing", *(f"tasks.pull.{name}" for name in used)}
+    data = {f"tasks.data.{name}" for name in ("formats", "listing", "listings")}
+    assert set(code) == {*data, *(f"tasks.pull.{name}" for name in used)}
     assert type(found).__module__ in code
 
 
