@@ -1,5 +1,6 @@
 """The command that shows the page of a run."""
 
+import glob
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -30,11 +31,16 @@ def report(
 
     records.check_name(project, workload)
     document = records.find_run(project, workload, run)
-    if document is None:
+    name = document["run"] if document else run
+    files = sorted(page.folder_of(project, workload).glob(f"{glob.escape(name or '')}*.html"))
+    if name and files:
+        file = files[0]  # as it was made: the store may have lost what it shows
+    elif document:
+        file = publish.write_run(project, document)
+    else:
         raise UsageError(
             f"{workload}: no such run is recorded here; see {page.FOLDER}/{workload}/."
         )
-    file = publish.write_run(project, document)
     if open_it:
         webbrowser.open(file.as_uri())
-    return Answer({"report": str(file), "run": document["run"]}, lambda: print(file))
+    return Answer({"report": str(file), "run": file.stem}, lambda: print(file))
