@@ -25,7 +25,7 @@ from retrain.params import load_section
 from retrain.project import Project, find_project
 from retrain.registry.versions import ModelVersion
 from retrain.runs import console
-from retrain.runs.records import Document, FlowRun, begun, publish_table
+from retrain.runs.records import Document, FlowRun, publish_table
 from retrain.workload import Gate
 from tasks.data.champion import Registered
 from tasks.data.pixels import digest_of
@@ -67,7 +67,10 @@ def compare(
     project = find_project()
     models = check(project, a, b, data, output, force)
     path = predict.check_output(project, data, output, force) if output else None
-    with begun(project, "compare") as run:
+    with publish.begun(
+        project, "compare", models[0].name, a, b, data=data, output=output,
+        image_column=image_column, label_column=label_column, force=force,
+    ) as run:  # fmt: skip
         with _opened(run, models, data, image_column, label_column) as (place, source):
             comparison, differences = compare_on(run, models, source)
         outcome = any_two.sentences(comparison, *(model.title for model in models))[0]

@@ -15,7 +15,7 @@ from retrain.flow import flow
 from retrain.project import Project, find_project
 from retrain.registry.versions import CHAMPION, ModelVersion
 from retrain.runs import console
-from retrain.runs.records import Document, FlowRun, begun
+from retrain.runs.records import Document, FlowRun
 from tasks.data.champion import Registered
 from tasks.data.reference import find_reference
 from tasks.drift import report
@@ -49,7 +49,10 @@ def drift(
     """
     project = find_project()
     model = check(project, f"{workload}@{version}", input, reference)
-    with begun(project, "drift") as run:
+    with publish.begun(
+        project, "drift", workload, workload, input=input, reference=reference, version=version,
+        image_column=image_column,
+    ) as run:  # fmt: skip
         # This comes first, because these images may be missing.
         expected = _sample(run, model, reference, image_column)
         incoming = _sample(run, model, input, image_column)

@@ -26,7 +26,7 @@ from retrain.project import Project, find_project
 from retrain.registry import versions
 from retrain.registry.versions import CHAMPION, ModelVersion
 from retrain.runs import console, records
-from retrain.runs.records import Document, FlowRun, begun, publish_table
+from retrain.runs.records import Document, FlowRun, publish_table
 from retrain.store import Store
 from tasks.data.champion import Registered
 from tasks.data.reference import find_reference
@@ -65,7 +65,10 @@ def predict(
     """
     project = find_project()
     model, path = check(project, f"{workload}@{version}", input, output, force)
-    with begun(project, "predict") as run:
+    with publish.begun(
+        project, "predict", workload, workload, input=input, output=output, version=version,
+        image_column=image_column, force=force,
+    ) as run:  # fmt: skip
         with fetched(run, input) as folder:
             source = open_source(folder, input, image_column)
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from flows.pages import charts, thumbnails
 from flows.pages.blocks import (
     Block,
-    Columns,
+    Cell,
     Count,
     Details,
     Gallery,
@@ -34,7 +36,6 @@ MAX_PAIRS = 12  # of classes whose mistakes are shown
 PER_PAIR = 8
 SHOWN = 24  # pictures of a gallery
 MAX_HEAT = 0.5  # of a cell, so that its number can be read
-NAME_LENGTH = 14
 
 
 def blocks(files: Files) -> list[Block]:
@@ -51,7 +52,7 @@ def blocks(files: Files) -> list[Block]:
         *_confusion(tally, anchors),
         *_calibration(tally),
         Heading("The most confident mistakes"),
-        Text(f"{len(worst)} of {len(wrong):,} mistakes in {len(answers):,} images."),
+        Text(f"{len(worst)} of {len(wrong):,} mistakes in {len(answers):,} images.", "muted"),
         Gallery(_mistakes(worst, images)),
     ]
     for (label, prediction), anchor in anchors.items():
@@ -75,7 +76,7 @@ def disagreements(files: Files) -> Iterator[Block]:
     ):
         if len(rows):
             yield Heading(title)
-            yield Text(f"{min(SHOWN, len(rows))} of {len(rows):,} images.")
+            yield Text(f"{min(SHOWN, len(rows))} of {len(rows):,} images.", "muted")
             yield Gallery(_both(rows.head(SHOWN), images))
 
 
@@ -134,6 +135,7 @@ def _pictures(
 
 def _confusion(tally: Tally, anchors: dict[tuple[str, str], str]) -> Iterator[Block]:
     if len(tally.names) > MAX_CLASSES:
+        yield from _most_confused(tally, anchors)
         return
     rows = [
         [
@@ -144,37 +146,49 @@ def _confusion(tally: Tally, anchors: dict[tuple[str, str], str]) -> Iterator[Bl
     ]
     yield Heading("Confusion matrix")
     caption = "True classes in rows, predicted ones in columns; a number of mistakes leads to them."
-    yield Matrix(caption, [_short(name) for name in tally.names], rows)
+    yield Matrix(caption, tally.names, rows)
+
+
+def _most_confused(tally: Tally, anchors: dict[tuple[str, str], str]) -> Iterator[Block]:
+    """The pairs of classes that are confused most often, where a matrix cannot be read."""
+    images, wrong = (
+        tally.confusion.sum(axis=1),
+        tally.confusion * ~np.eye(len(tally.names), dtype=bool),
+    )
+    rows = []
+    for place in np.argsort(-wrong, axis=None, kind="stable")[:MAX_CLASSES]:
+        row, column = np.unravel_index(place, wrong.shape)
+        count, pair = wrong[row, column], (tally.names[row], tally.names[column])
+        if count:
+            link = f"#{anchors[pair]}" if pair in anchors else ""
+            number = Cell(f"{count:,}", link=link)
+            rows.append(cells(*pair, number, f"{images[row]:,}", f"{count / images[row]:.1%}"))
+    yield Heading("The classes that are confused most")
+    caption = (
+        f"{len(rows)} of {np.count_nonzero(wrong):,} pairs of {len(tally.names):,} classes with "
+        "mistakes; a number leads to images."
+    )
+    names = ("class", "taken for", "mistakes", "images", "share")
+    yield Table(caption, rows, names, frozenset({2, 3, 4}))
 
 
 def _calibration(tally: Tally) -> Iterator[Block]:
-    bins, rows, drawn = tally.calibration, [], []
+    bins, drawn = tally.calibration, []
     columns = (bins.confidence.tolist(), bins.accuracy.tolist(), bins.share.tolist())
     for confidence, accuracy, share in zip(*columns, strict=True):
         name, images = _range_of(confidence), round(share * tally.rows)
         right, expected = round(accuracy * images), confidence * images
-        rows.append(cells(name, f"{images:,}", f"{right:,}", f"{expected:,.1f}"))
         low, high = sorted((accuracy, confidence))
-        title = f"{name}: {accuracy:.1%} right, {confidence:.1%} sure, {images:,} images"
-        drawn.append(Interval(name, accuracy, low, high, title))
+        text = f"{right:,} of {images:,} right, {expected:,.1f} expected"
+        drawn.append(Interval(name, accuracy, low, high, text))
     legend = (
         "A bar is how often predictions of such a confidence are right; the line ends at how sure "
         f"the model was. The expected error is {bins.error:.4f}."
     )
-    names = ("confidence", "images", "right", "expected")
     yield Heading("Calibration")
-    yield Columns(
-        [
-            charts.intervals("Accuracy by confidence", drawn, (0.0, 1.0), legend=legend),
-            Table("Predictions by confidence", rows, names, frozenset({1, 2, 3})),
-        ]
-    )
+    yield charts.intervals("Accuracy by confidence", drawn, (0.0, 1.0), legend=legend)
 
 
 def _range_of(confidence: float) -> str:
     number = min(int(confidence * CALIBRATION_BINS), CALIBRATION_BINS - 1)
     return f"{number / CALIBRATION_BINS:.0%} to {(number + 1) / CALIBRATION_BINS:.0%}"
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 1]}…"

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+TALL = 4  # letters; of longer names, few fit side by side
+
 
 class Block(Protocol):
     """A part of a section; its kind says how it is drawn."""
@@ -46,6 +48,14 @@ class Facts:
 
     kind: ClassVar[str] = "facts"
     facts: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What counts most, as pairs of a name and a value, side by side."""
+
+    kind: ClassVar[str] = "summary"
+    facts: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -92,6 +102,11 @@ class Matrix:
     caption: str
     names: Sequence[str]
     rows: Sequence[Sequence[Count]]
+
+    @property
+    def tall(self) -> bool:
+        """Whether the names of the columns are written from top to bottom."""
+        return max(map(len, self.names)) > TALL
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The geometry of a page's pictures; `templates/page.html.j2` draws them as SVG.
 
 Drawn so, a picture follows the reader's colours (dark, print), and can be read aloud; an image that
-Matplotlib draws cannot. All positions are in pixels of the picture.
+Matplotlib draws cannot. Positions are in pixels of the picture, or in percent of its width.
 """
 
 from collections.abc import Sequence
@@ -9,11 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar
 
-WIDTH = 640
-ROW_HEIGHT = 24
 AXIS_HEIGHT = 30
-LETTER = 7  # the width of one, roughly
-CURVE_WIDTH, CURVE_HEIGHT, CURVE_LEFT = 480, 220, 52
+CURVE_WIDTH, CURVE_HEIGHT, CURVE_LEFT = 330, 190, 52
+HISTOGRAM_WIDTH, HISTOGRAM_HEIGHT = 300, 110
 MAX_DOTS = 200  # of a curve; more would cover each other
 
 
@@ -43,42 +41,30 @@ class Interval:
         value: What is drawn as a dot or a bar.
         low: The lower end of the interval; None without one.
         high: The upper end.
-        title: What is shown where the pointer rests on it.
+        text: What is said of the value, on the other side.
     """
 
     label: str
     value: float
     low: float | None
     high: float | None
-    title: str
-
-
-@dataclass(frozen=True)
-class IntervalRow:
-    """An `Interval` in pixels: `at` is the place of its dot, or `bar` the length of its bar."""
-
-    label: str
-    title: str
-    y: float
-    at: float | None
-    bar: float | None
-    low: float | None
-    high: float | None
+    text: str
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """Rows of values with their intervals over one axis."""
+    """Rows of values with their intervals over one axis: a table, with pictures in it.
+
+    The values of `ticks`, `lines` and `rows` are places from 0 (left) to 100, in percent.
+    """
 
     kind: ClassVar[str] = "intervals"
     description: str
-    width: int
-    height: int
-    left: int
+    rows: Sequence[Interval]
     ticks: Sequence[Tick]
     lines: Sequence[Line]
-    rows: Sequence[IntervalRow]
-    legend: str = ""
+    legend: str
+    dots: bool
 
 
 def intervals(
@@ -101,32 +87,22 @@ def intervals(
         legend: A sentence below.
         dots: Whether the values are dots; bars from the left end of the axis if not.
     """
-    left = min(8 + LETTER * max(len(row.label) for row in rows), WIDTH // 3)
 
     def place(value: float) -> float:
         share = (value - bounds[0]) / (bounds[1] - bounds[0])
-        return round(left + min(max(share, 0.0), 1.0) * (WIDTH - left - 8), 1)
+        return round(100 * min(max(share, 0.0), 1.0), 2)
+
+    def placed(row: Interval) -> Interval:
+        low, high = (None if end is None else place(end) for end in (row.low, row.high))
+        return replace(row, value=place(row.value), low=low, high=high)
 
     return Intervals(
         description=description,
-        width=WIDTH,
-        height=16 + len(rows) * ROW_HEIGHT + AXIS_HEIGHT,
-        left=left,
-        ticks=[Tick(place(value), format(value, form)) for value in ticks(*bounds)],
-        lines=[Line(place(line.at), line.label, line.style) for line in lines],
-        rows=[
-            IntervalRow(
-                label=_short(row.label, left),
-                title=row.title,
-                y=20 + number * ROW_HEIGHT,
-                at=place(row.value) if dots else None,
-                bar=None if dots else place(row.value) - left,
-                low=None if row.low is None else place(row.low),
-                high=None if row.high is None else place(row.high),
-            )
-            for number, row in enumerate(rows)
-        ],
+        rows=[placed(row) for row in rows],
+        ticks=[Tick(place(value), format(value, form)) for value in ticks(*bounds, count=4)],
+        lines=[replace(line, at=place(line.at)) for line in lines],
         legend=legend,
+        dots=dots,
     )
 
 
@@ -175,6 +151,7 @@ def curves(
     mark: float | None = None,
     legend: str = "",
     steps: bool = False,
+    width: int = CURVE_WIDTH,
 ) -> Curves:
     """Lays out curves.
 
@@ -185,15 +162,16 @@ def curves(
         mark: Where a vertical line is drawn; nowhere if None.
         legend: A sentence below, which says what the mark is.
         steps: Whether a value holds until the next one.
+        width: Of the picture, in pixels.
     """
     points = [point for _, of in lines for point in of]
-    across = _Scale([point.x for point in points], CURVE_LEFT, CURVE_WIDTH - 12)
+    across = _Scale([point.x for point in points], CURVE_LEFT, width - 12)
     ends = [end for point in points for end in (point.y, point.low, point.high) if end is not None]
     up = _Scale(ends, CURVE_HEIGHT - 26, 8)
     return Curves(
         title=title,
         description=f"{title}: {'; '.join(_described(label, of) for label, of in lines)}",
-        width=CURVE_WIDTH,
+        width=width,
         height=CURVE_HEIGHT,
         left=CURVE_LEFT,
         x_ticks=[Tick(across(value), label) for value, label in x_labels],
@@ -226,11 +204,64 @@ def _curve(
     return Curve(label, " ".join(f"{x},{y}" for x, y in path), dots)
 
 
-def ticks(low: float, high: float, whole: bool = False) -> list[float]:
-    """Round values within bounds, at most seven."""
+@dataclass(frozen=True)
+class Bar:
+    """A bar of a histogram, in pixels."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    title: str
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How often values are in each of some ranges."""
+
+    kind: ClassVar[str] = "histogram"
+    title: str
+    description: str
+    width: int
+    height: int
+    bars: Sequence[Bar]
+    ticks: Sequence[Tick]
+
+
+def histogram(title: str, counts: Sequence[int], edges: Sequence[float]) -> Histogram:
+    """Lays out how often values are in each of some ranges.
+
+    Args:
+        title: What is counted.
+        counts: How many values are in each range; one of them is greater than 0.
+        edges: The ends of the ranges in ascending order, one more than there are ranges.
+    """
+    bottom = HISTOGRAM_HEIGHT - AXIS_HEIGHT + 8
+    across = _Scale([edges[0], edges[-1]], 4, HISTOGRAM_WIDTH - 4)
+    up = _Scale([0, max(counts)], 0, bottom - 8)
+    bars = [
+        Bar(
+            across(low),
+            bottom - up(count),
+            round(max(across(high) - across(low) - 1, 1), 1),
+            up(count),
+            f"{low:,.4g} to {high:,.4g}: {count:,}",
+        )
+        for count, (low, high) in zip(counts, pairwise(edges), strict=True)
+        if count
+    ]
+    labels = [Tick(across(value), f"{value:,g}") for value in ticks(edges[0], edges[-1], count=4)]
+    most = max(zip(counts, pairwise(edges), strict=True))
+    described = f"{title}, from {edges[0]:,.4g} to {edges[-1]:,.4g}"
+    described = f"{described}; most often {most[1][0]:,.4g} to {most[1][1]:,.4g}"
+    return Histogram(title, described, HISTOGRAM_WIDTH, HISTOGRAM_HEIGHT, bars, labels)
+
+
+def ticks(low: float, high: float, whole: bool = False, count: int = 6) -> list[float]:
+    """Round values within bounds, at most one more than a count."""
     from matplotlib.ticker import MaxNLocator
 
-    places = MaxNLocator(6, integer=whole).tick_values(low, high)
+    places = MaxNLocator(count, integer=whole).tick_values(low, high)
     return [round(float(value), 10) for value in places if low <= value <= high]
 
 
@@ -248,8 +279,3 @@ class _Scale:
 
 def _described(label: str, points: Sequence[Point]) -> str:
     return f"{label} from {points[0].y:.4g} to {points[-1].y:.4g}"
-
-
-def _short(label: str, width: int) -> str:
-    letters = (width - 8) // LETTER
-    return label if len(label) <= letters else f"{label[: letters - 1]}…"

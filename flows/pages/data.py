@@ -1,11 +1,15 @@
 """What a page shows of the data: its classes, what has changed in it, what was set aside."""
 
 import csv
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from flows.pages import thumbnails
+import numpy as np
+
+from flows.pages import charts, thumbnails
 from flows.pages.blocks import (
     Block,
     Cell,
@@ -14,11 +18,13 @@ from flows.pages.blocks import (
     Gallery,
     Heading,
     Picture,
+    Section,
     Table,
     Text,
     cells,
 )  # fmt: skip
 from flows.pages.files import Files
+from retrain.messages import message_of
 from retrain.project import Project
 from retrain.registry import versions
 from retrain.runs.records import Document
@@ -28,29 +34,65 @@ from tasks.data import image_table
 from tasks.data.image_table import SPLITS
 from tasks.data.raw_dataset import RawDataset, open_format
 from tasks.data.reference import find_evaluated
-from tasks.validate.step import NEAR_DUPLICATES
+from tasks.validate.step import BRIGHTNESS, NEAR_DUPLICATES, REJECTED, REJECTION, RESULTS
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MAX_CLASSES = 30  # rows of the table of classes
 SHOWN = 24  # pictures of a gallery
+PER_REASON = 6
+BARS = 24  # of a histogram
 COLUMNS = ["split", "label", "path", "file", "row", "width", "height", "mode", "bytes", "pixels"]
 MAX_COMPARED = 2_000_000  # rows; more are not compared with the champion's
 
 
-def blocks(project: Project, document: Document, files: Files) -> list[Block]:
-    """The data of a run, which was checked."""
+@dataclass(frozen=True)
+class Before:
+    """The images that the champion before was trained and evaluated on.
+
+    Attributes:
+        title: Which version that is.
+        images: As `image_table` has them.
+        source: Reads them.
+    """
+
+    title: str
+    images: "pd.DataFrame"
+    source: RawDataset
+
+
+def sections(project: Project, document: Document, files: Files) -> list[Section]:
+    """The data of a run, if its checks have ended, also with a rejection; and the checks."""
+    if files.has("validate"):
+        folder = files.folders["validate"]
+        found = [Section("Data", _accepted(project, document, files))]
+        return found + _checks(folder / REPORT)
+    folder = project.state / REJECTED / document["workload"]
+    if "error" not in document or not (folder / REJECTION).is_file():
+        return []
+    rejection = json.loads((folder / REJECTION).read_text(encoding="utf-8"))
+    if message_of(ValueError(rejection["message"])) != document["error"]:
+        return []  # a later run's
+    source = _source(files, rejection["columns"]) if files.has("pull") else None
+    bad = list(_set_aside(folder, source))
+    return _checks(folder) + ([Section("Data", bad)] if bad else [])
+
+
+def _accepted(project: Project, document: Document, files: Files) -> list[Block]:
     facts, folder = document["data"], files.folders["validate"]
     images = _read(folder)
-    before, title = _before(project, document, images)
+    before = _before(project, document, images)
     rows = ", ".join(f"{images.split.eq(split).sum():,} {split}" for split in SPLITS)
     tracked = "under DVC" if facts["tracked"] else "not under DVC"
-    tables = [] if before is None else [_changes(images, before, title)]
-    source = _source(files) if files.has("pull") else None
+    config = files.manifest("validate")["plan"]["config"]
+    columns = {name: config[f"data.{name}"] for name in ("image_column", "label_column")}
+    source = _source(files, columns) if files.has("pull") else None
     return [
         Facts([f"{facts['path']} ({tracked})", f"version {facts['version'][:12]}", rows]),
-        Columns([_classes(images, before, title), *tables, _properties(images)]),
+        Columns([_classes(images, before), _properties(images)]),
+        Columns(list(_distributions(images, folder / REPORT / BRIGHTNESS))),
+        *(_changes(images, source, before) if before else ()),
         *_set_aside(folder, source),
         *_near_duplicates(folder, images, source),
     ]
@@ -62,19 +104,55 @@ def _read(folder: Path) -> "pd.DataFrame":
     return pd.read_parquet(folder / image_table.FILE_NAME, columns=COLUMNS)
 
 
-def _before(
-    project: Project, document: Document, images: "pd.DataFrame"
-) -> "tuple[pd.DataFrame | None, str]":
-    """The images of the champion before, if the store still has them, and its name."""
+def _source(files: Files, columns: Mapping[str, str | None]) -> RawDataset:
+    form = files.manifest("pull")["facts"]["format"]
+    return open_format(form, files.folders["pull"] / "data", **columns)
+
+
+def _before(project: Project, document: Document, images: "pd.DataFrame") -> Before | None:
+    """The images of the champion before, if the store still has them."""
     champion = document.get("champion")
     if champion is None or len(images) > MAX_COMPARED:
-        return None, ""
+        return None
     version = versions.get(project, document["workload"], champion["version"])
-    evaluated = version and find_evaluated(Store(project.store), version)
-    return _read(evaluated.validated) if evaluated else None, f"version {champion['version']}"
+    found = version and find_evaluated(Store(project.store), version)
+    if not found:
+        return None
+    return Before(f"version {champion['version']}", _read(found.validated), found.source)
 
 
-def _classes(images: "pd.DataFrame", before: "pd.DataFrame | None", title: str) -> Block:
+def _checks(folder: Path) -> list[Section]:
+    """What Great Expectations found, from the folder with its results; none in an old output."""
+    if not (folder / RESULTS).is_file():
+        return []
+    tables = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
+    rows = [_check(result) for table in tables for result in table["results"]]
+    failed = sum(not result["success"] for table in tables for result in table["results"])
+    caption = f"{len(rows)} expectations, {failed} not met"
+    file = folder / RESULTS
+    record = cells("All that Great Expectations found", Cell(RESULTS, link=file.as_uri()))
+    columns = ("there should be no", "", "found", "expectation")
+    return [
+        Section(
+            "Checks",
+            [Table(caption, rows, columns, frozenset({2})), Table("The raw record", [record])],
+        )
+    ]
+
+
+def _check(result: Mapping[str, Any]) -> Sequence[Cell]:
+    config, found = result["expectation_config"], result["result"]
+    arguments = config["kwargs"]
+    limits = {name: arguments[name] for name in ("min_value", "max_value") if name in arguments}
+    shown = ", ".join([arguments["column"], *(f"{name}={end}" for name, end in limits.items())])
+    mark = Cell("✓", "good") if result["success"] else Cell("✗", "bad")
+    if arguments.get("mostly") == 0:
+        mark = Cell("counted only", "muted")
+    count = f"{found.get('unexpected_count', 0):,} of {found.get('element_count', 0):,}"
+    return cells(config["notes"], mark, count, Cell(f"{config['type']}({shown})", "path"))
+
+
+def _classes(images: "pd.DataFrame", before: Before | None) -> Block:
     """The number of images by class and split, with the change; the smallest classes."""
     counts = _counts(images)
     smallest = counts.sum(axis=1).sort_values(kind="stable").index[:MAX_CLASSES]
@@ -85,8 +163,8 @@ def _classes(images: "pd.DataFrame", before: "pd.DataFrame | None", title: str) 
     if before is None:
         rows = [cells(name, *(f"{counts.loc[name, of]:,}" for of in SPLITS)) for name in shown]
     else:
-        changes = counts.sub(_counts(before), fill_value=0).astype(int)
-        caption += f"; in brackets, the change since {title}"
+        changes = counts.sub(_counts(before.images), fill_value=0).astype(int)
+        caption += f"; in brackets, the change since {before.title}"
         rows = [
             cells(name, *(_changed(counts.loc[name, of], changes.loc[name, of]) for of in SPLITS))
             for name in shown
@@ -103,19 +181,32 @@ def _changed(count: int, change: int) -> Cell:
     return Cell(f"{count:,} ({change:+,})" if change else f"{count:,}")
 
 
-def _changes(images: "pd.DataFrame", before: "pd.DataFrame", title: str) -> Block:
+def _changes(images: "pd.DataFrame", source: RawDataset | None, before: Before) -> Iterator[Block]:
     """What is new, gone and labelled otherwise; an image is its pixels."""
     new = images.drop_duplicates("pixels").set_index("pixels")
-    old = before.drop_duplicates("pixels").set_index("pixels")
-    both = new.join(old, how="inner", rsuffix="_before")
-    counts = {
-        "new images": len(new.index.difference(old.index)),
-        "images that are gone": len(old.index.difference(new.index)),
-        "images with another label": int((both.label != both.label_before).sum()),
-        "images in another split": int((both.split != both.split_before).sum()),
+    old = before.images.drop_duplicates("pixels").set_index("pixels")
+    both = new.join(old[["label", "split"]], how="inner", rsuffix="_before")
+    relabelled = both[both.label != both.label_before]
+    changes = {
+        "new images": (new.loc[new.index.difference(old.index)], source),
+        "images that are gone": (old.loc[old.index.difference(new.index)], before.source),
+        "images with another label": (
+            relabelled.assign(label=relabelled.label_before + " → " + relabelled.label),
+            source,
+        ),
+        "images in another split": (both[both.split != both.split_before], None),
     }
-    rows = [cells(name, f"{count:,}") for name, count in counts.items()]
-    return Table(f"Since {title}", rows, numbers=frozenset({1}))
+    rows = [cells(name, f"{len(found):,}") for name, (found, _) in changes.items()]
+    yield Heading(f"Since {before.title}")
+    if not any(len(found) for found, _ in changes.values()):
+        yield Text("The same images, with the same labels, in the same splits.")
+        return
+    yield Table("An image is its pixels", rows, numbers=frozenset({1}))
+    for name, (found, reader) in changes.items():
+        if reader and len(found):
+            yield Heading(name.capitalize())
+            shown = found.sort_values(["file", "row"]).head(SHOWN)
+            yield from _pictures(shown, len(found), shown.label, "", reader)
 
 
 def _properties(images: "pd.DataFrame") -> Block:
@@ -135,32 +226,55 @@ def _properties(images: "pd.DataFrame") -> Block:
     return Table("The images", rows)
 
 
-def _source(files: Files) -> RawDataset:
-    config = files.manifest("validate")["plan"]["config"]
-    columns = {name: config[f"data.{name}"] for name in ("image_column", "label_column")}
-    form = files.manifest("pull")["facts"]["format"]
-    return open_format(form, files.folders["pull"] / "data", **columns)
+def _distributions(images: "pd.DataFrame", brightness: Path) -> Iterator[Block]:
+    """Histograms of what differs among the images."""
+    if brightness.is_file():  # not in an old output
+        levels = json.loads(brightness.read_text(encoding="utf-8"))
+        counts = np.add.reduceat(levels, range(0, 256, 8)).tolist()
+        edges = np.linspace(0, 1, len(counts) + 1).tolist()
+        yield charts.histogram(f"Brightness of {sum(counts):,} images", counts, edges)
+    for title, values in (
+        ("Width in pixels", images.width),
+        ("Height in pixels", images.height),
+        ("Width to height", images.width / images.height),
+        ("Kilobytes of an image", images.bytes / 1000),
+    ):
+        if values.min() < values.max():
+            numbers, ends = np.histogram(values, BARS)
+            yield charts.histogram(title, numbers.tolist(), ends.tolist())
 
 
 def _set_aside(folder: Path, source: RawDataset | None) -> Iterator[Block]:
-    """The images that the checks have set aside, with the reasons."""
+    """The images that the checks have set aside, with the reasons; few for each."""
     import pandas as pd
 
-    bad = pd.read_parquet(folder / image_table.SET_ASIDE)
+    columns = ["path", "file", "row", "reason"]
+    bad = pd.read_parquet(folder / image_table.SET_ASIDE, columns=columns)
     if bad.empty:
         return
-    shown = bad.head(SHOWN)
     yield Heading("Set aside by the checks")
-    yield Text(f"{len(shown)} of {len(bad):,} images.")
+    shown = bad.groupby("reason").head(PER_REASON).head(SHOWN)
+    yield from _pictures(shown, len(bad), shown.reason, "bad", source)
+
+
+def _pictures(
+    shown: "pd.DataFrame",
+    count: int,
+    lines: "pd.Series[str]",
+    style: str,
+    source: RawDataset | None,
+) -> Iterator[Block]:
+    """Some of a count of images, each with a line; a table where they cannot be read."""
+    yield Text(f"{len(shown):,} of {count:,} images.", "muted")
     if source is None:
-        yield Table("Images", [cells(*row) for row in zip(shown.path, shown.reason, strict=True)])
+        yield Table("Images", [cells(*row) for row in zip(shown.path, lines, strict=True)])
         return
     encoded = thumbnails.read_encoded(source, zip(shown.file, shown.row, strict=True))
-    described = zip(encoded, shown.path, shown.reason, strict=True)
+    described = zip(encoded, shown.path, lines, strict=True)
     yield Gallery(
         [
-            Picture([thumbnails.of_encoded(data, path)], [Text(reason, "bad"), Text(path, "path")])
-            for data, path, reason in described
+            Picture([thumbnails.of_encoded(data, path)], [Text(line, style), Text(path, "path")])
+            for data, path, line in described
         ]
     )
 
@@ -188,5 +302,5 @@ def _near_duplicates(
         pair_of = [thumbnails.of_encoded(encoded[path], path) for path in pair]
         pictures.append(Picture(pair_of, lines))
     yield Heading("Images that look alike in two splits")
-    yield Text(f"{len(shown)} of {len(listed):,} pairs.")
+    yield Text(f"{len(shown)} of {len(listed):,} pairs.", "muted")
     yield Gallery(pictures)

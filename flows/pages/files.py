@@ -15,9 +15,11 @@ class Files:
     """Where the outputs of a run's steps are.
 
     Attributes:
-        folders: By step; without those whose output is gone, or that leave none.
+        recorded: By step, where its output was; without those that leave none.
+        folders: Those that are still there.
     """
 
+    recorded: Mapping[str, Path]
     folders: Mapping[str, Path]
 
     def has(self, *steps: str) -> bool:
@@ -28,6 +30,10 @@ class Files:
         """A file of a step, which is there."""
         return json.loads((self.folders[step] / name).read_text(encoding="utf-8"))
 
+    def missing(self) -> list[str]:
+        """The steps whose output is gone."""
+        return [step for step in self.recorded if step not in self.folders]
+
     def manifest(self, step: str) -> Any:
         """The manifest of a step, which is there."""
         return self.json(step, MANIFEST)
@@ -35,5 +41,5 @@ class Files:
 
 def files_of(document: Document) -> Files:
     """The outputs of a run's steps that are still in the store."""
-    folders = {step["step"]: Path(step["path"]) for step in document["steps"] if step["path"]}
-    return Files({name: folder for name, folder in folders.items() if folder.is_dir()})
+    recorded = {step["step"]: Path(step["path"]) for step in document["steps"] if step["path"]}
+    return Files(recorded, {name: place for name, place in recorded.items() if place.is_dir()})

@@ -1,8 +1,11 @@
 """Writes the page of a run, whatever its flow, and the history of its workload."""
 
 import logging
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.markup import escape
 
@@ -11,8 +14,8 @@ from flows.pages.blocks import Page
 from retrain.atomic import write_text
 from retrain.messages import message_of
 from retrain.project import Project
-from retrain.runs import console
-from retrain.runs.records import Document
+from retrain.runs import console, records
+from retrain.runs.records import Document, FlowRun
 
 PAGES: Mapping[str, Callable[[Project, Document], Page]] = {
     "train": training.page_of,
@@ -24,6 +27,35 @@ PAGES: Mapping[str, Callable[[Project, Document], Page]] = {
 }
 
 logger = logging.getLogger("retrain")
+
+
+@contextmanager
+def begun(
+    project: Project, flow: str, workload: str, *arguments: str, **options: Any
+) -> Iterator[FlowRun]:
+    """Begins a run of a flow without steps, as `records.begun` does; a page says why it failed.
+
+    Args:
+        project: The clone.
+        flow: The name of the flow.
+        workload: In whose folder the page is.
+        arguments: Of the command that runs the flow again.
+        options: Of that command.
+    """
+    words = ["retrain", flow, *arguments]
+    for name, value in options.items():
+        if value:
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    with records.begun(project, flow) as run:
+        try:
+            yield run
+        except Exception as error:
+            command = shlex.join(words)
+            write(
+                project,
+                run.document(workload=workload, command=command, error=message_of(error)),
+            )
+            raise
 
 
 def write_run(project: Project, document: Document) -> Path:
@@ -38,7 +70,10 @@ def write_run(project: Project, document: Document) -> Path:
     """
     name = document.get("workload") or document["a"]["name"]
     file = page.folder_of(project, name) / f"{document['run']}.html"
-    text = page.render(PAGES[document["flow"]](project, document))
+    page_of = PAGES[document["flow"]]
+    if "error" in document and "steps" not in document:
+        page_of = without_training.failed
+    text = page.render(page_of(project, document))
     file.parent.mkdir(parents=True, exist_ok=True)
     write_text(file, text)
     return file
@@ -59,6 +94,8 @@ def write(project: Project, document: Document) -> Document:
     try:
         file = write_run(project, document)
         write_text(file.with_name(page.LATEST), file.read_text(encoding="utf-8"))
+        if "error" in document:
+            console.say(f"{'report':<10} {page.latest_of(file.parent.name)}")
         history_page = history.page_of(project, file.parent.name)
         write_text(file.with_name(page.INDEX), page.render(history_page))
     except Exception as error:

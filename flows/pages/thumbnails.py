@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 SIDE = 96  # pixels of the longer side
 SMALL = 32  # an image up to this side is enlarged, with sharp pixels
 JPEG_QUALITY = 75
-TRANSPARENT = "data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA="
+BROKEN = (  # a crossed square
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 96 96'%3E%3Cpath "
+    "d='M20 20h56v56h-56zl56 56m0-56l-56 56' fill='none' stroke='%23888'/%3E%3C/svg%3E"
+)
 
 
 def of_array(pixels: "NDArray[np.uint8]", alt: str) -> Thumbnail:
@@ -32,7 +35,7 @@ def of_array(pixels: "NDArray[np.uint8]", alt: str) -> Thumbnail:
 
 
 def of_encoded(data: bytes, alt: str) -> Thumbnail:
-    """A thumbnail of an encoded image; a transparent one if it cannot be decoded."""
+    """A thumbnail of an encoded image; a crossed square if it cannot be decoded."""
     from PIL import Image, ImageOps
 
     try:
@@ -40,7 +43,7 @@ def of_encoded(data: bytes, alt: str) -> Thumbnail:
             image.draft("RGB", (2 * SIDE, 2 * SIDE))
             return _thumbnail(ImageOps.exif_transpose(image), alt)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        return Thumbnail(TRANSPARENT, f"{alt} (it cannot be decoded)")
+        return Thumbnail(BROKEN, f"{alt} (it cannot be decoded)")
 
 
 def read_encoded(source: RawDataset, places: Iterable[tuple[str, int]]) -> list[bytes]:

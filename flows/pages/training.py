@@ -1,6 +1,7 @@
 """The page of a training, from the document of its run and the files of its steps."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from flows.pages import answers, charts, data
@@ -14,6 +15,7 @@ from flows.pages.blocks import (
     Heading,
     Page,
     Section,
+    Summary,
     Table,
     Text,
     Verdict,
@@ -26,6 +28,7 @@ from retrain.project import Project
 from retrain.runs import console
 from retrain.runs.records import Document
 from retrain.step import REPORT
+from tasks.data.image_table import SPLITS
 from tasks.promote import outcome
 
 MAX_DRAWN_CLASSES = 20
@@ -47,20 +50,21 @@ def page_of(project: Project, document: Document) -> Page:
         document: As `flows.reports.training.TrainingReport` makes it.
     """
     files, verdict = files_of(document), _verdict(document)
-    sections = {
-        "Comparison": list(_comparison(document, files)) if files.has("evaluate") else [],
-        "Data": data.blocks(project, document, files) if files.has("validate") else [],
-        "Training": list(_training(files)) if files.has("train") else [],
-        "Model": answers.blocks(files) if files.has("evaluate", "preprocess") else [],
-        "Run": list(run_blocks(project, document, files)),
-    }
+    has_answers = files.has("evaluate", "preprocess")
+    sections = [
+        Section("Comparison", list(_comparison(document, files)) if document["metrics"] else []),
+        *data.sections(project, document, files),
+        Section("Training", list(_training(files)) if files.has("train") else []),
+        Section("Model", answers.blocks(files) if has_answers else []),
+        Section("Run", list(run_blocks(project, document, files))),
+    ]
     run, name = document["run"][:8], document["workload"]
     return Page(
         title=f"{name}: {verdict.name}",
         origin=f"{name} · run {run} · {local_time(document['time'])}",
         verdict=verdict,
-        top=list(_top(document, files)),
-        sections=[Section(title, blocks) for title, blocks in sections.items() if blocks],
+        top=list(_top(project, document, files)),
+        sections=[section for section in sections if section.blocks],
     )
 
 
@@ -71,19 +75,24 @@ def _verdict(document: Document) -> Verdict:
     return Verdict(state, document["outcome"], *LOOKS.get(state, ("=", "muted")))
 
 
-def _top(document: Document, files: Files) -> Iterator[Block]:
+def _top(project: Project, document: Document, files: Files) -> Iterator[Block]:
     """What one sees in five seconds: why, and what is served after the run."""
     if "error" in document:
-        yield from failure(document)
-    facts = [_served(document), f"data {document['data']['version'][:12]}"]
+        yield from failure(project, document)
+    yield from gone(files)
+    facts = [("Served after this run", _served(document))]
+    if rows := document["data"]["rows"]:
+        counts = ", ".join(f"{rows[split]:,} {split}" for split in SPLITS)
+        facts.append(("Images", counts))
+    facts.append(("Data version", document["data"]["version"][:12]))
     if latency := (document["model"] or {}).get("latency"):
-        facts.append(f"one image takes {latency['p50']:.1f} ms ({latency['device']})")
-    yield Facts(facts)
+        facts.append(("One image takes", f"{latency['p50']:.1f} ms ({latency['device']})"))
+    yield Summary(facts)
     if document["decision"] is None or document["model"] is None:
         return
     yield from _differences(document["decision"], files)
     rules = [
-        (Cell(rule["rule"]), MARKS[rule["passed"]], Cell(console.number(rule["value"])))
+        (Cell(rule["rule"]), MARKS[rule["passed"]], Cell(f"is {console.number(rule['value'])}"))
         for rule in outcome.rules(document)
     ]
     if rules:
@@ -92,23 +101,39 @@ def _top(document: Document, files: Files) -> Iterator[Block]:
         yield Text(sentence)
 
 
-def failure(document: Document) -> list[Block]:
-    """What failed in a run, and what to do about it."""
-    ended = [step["step"] for step in document["steps"]]
-    place = f"after the step {ended[-1]}" if ended else "before its first step had ended"
-    return [
-        Text(document["error"], "error"),
-        Text(f"It ended {place}. What was made is kept, and the same command goes on there."),
-        Command("When the cause is gone", f"retrain {document['flow']} {document['workload']}"),
-    ]
+def failure(project: Project, document: Document) -> list[Block]:
+    """What failed in a run, what to do about it, and where its log is."""
+    command = document.get("command") or f"retrain {document['flow']} {document['workload']}"
+    shown: list[Block] = [Text(document["error"], "error")]
+    if steps := [step["step"] for step in document.get("steps", ())]:
+        kept = "What was made is kept, and the same command goes on there."
+        shown.append(Text(f"It ended after the step {steps[-1]}. {kept}"))
+    shown.append(Command("When the cause is gone", command))
+    began = datetime.fromisoformat(document["time"]).timestamp() - document["seconds"]
+    logs = project.logs.glob(f"*-{document['flow']}*.log")
+    if written := [log for log in logs if log.stat().st_mtime >= began]:
+        name = project.relative(min(written))
+        shown.append(Command("Its log, with what the libraries have told", name))
+    return shown
+
+
+def gone(files: Files) -> Iterator[Block]:
+    """What a page lacks because outputs of the run are no longer in the store."""
+    if missing := ", ".join(files.missing()):
+        yield Text(
+            f"The store no longer has what these steps have made: {missing}. "
+            "What was shown of it is left out.",
+            "wait",
+        )
 
 
 def _served(document: Document) -> str:
+    """What is served after the run; a run that failed has not changed it."""
     if document["promoted"]:
-        return f"served after this run: version {document['model']['version']}, this model"
+        return f"version {document['model']['version']}, this model"
     if champion := document["champion"]:
-        return f"served after this run: version {champion['version']}"
-    return "nothing is served after this run"
+        return f"version {champion['version']}"
+    return "what was before" if "error" in document else "nothing"
 
 
 def _differences(decision: Mapping[str, Any], files: Files) -> Iterator[Block]:
@@ -119,14 +144,16 @@ def _differences(decision: Mapping[str, Any], files: Files) -> Iterator[Block]:
             value=values["difference"],
             low=values["low"],
             high=values["high"],
-            title=f"{values['difference']:+.4f} ({values['low']:+.4f} to {values['high']:+.4f})",
+            text=f"{values['difference']:+.4f} ({values['low']:+.4f} to {values['high']:+.4f})",
         )
         for opponent, found in decision["comparisons"].items()
         for metric, values in found["metrics"].items()
     ]
     if not rows:
         return
-    margin = files.manifest("compare_champion")["plan"]["config"]["gate.margin"]
+    margin = 0.0
+    if files.has("compare_champion"):
+        margin = files.manifest("compare_champion")["plan"]["config"]["gate.margin"]
     ends = [abs(end) for row in rows for end in (row.low, row.high) if end is not None]
     reach = 1.15 * max(*ends, margin, 1e-6)
     legend = "The dot is the measured difference, and the line its interval. Grey is no difference"
@@ -134,12 +161,14 @@ def _differences(decision: Mapping[str, Any], files: Files) -> Iterator[Block]:
     if margin:
         lines.append(Line(-margin, f"the margin, {margin:g}", "bound"))
         legend += "; the dashed red line is the margin by which a model may seem worse"
-    described = "; ".join(f"{row.label}: {row.title}" for row in rows)
-    yield charts.intervals(described, rows, (-reach, reach), "+.3f", lines, f"{legend}.", dots=True)
+    description = "Differences with their intervals"
+    yield charts.intervals(
+        description, rows, (-reach, reach), "+.3f", lines, f"{legend}.", dots=True
+    )
 
 
 def _comparison(document: Document, files: Files) -> Iterator[Block]:
-    scores, decision = files.json("evaluate", "metrics.json"), document["decision"] or {}
+    scores, decision = document["metrics"], document["decision"] or {}
     champion = document["champion"] or {"version": None, "metrics": {}}
     compared = decision.get("comparisons", {}).get("champion", {}).get("metrics", {})
     decides = next(iter(compared), None)
@@ -159,12 +188,13 @@ def _comparison(document: Document, files: Files) -> Iterator[Block]:
     title = f"champion, version {champion['version']}" if champion["version"] else "champion"
     caption = f"On {scores['rows']:,} test images" + (f"; {decides} decides" if decides else "")
     names = ("metric", "this model", title, "difference", "interval")
-    yield Table(caption, rows, names, frozenset({1, 2, 3}))
+    yield Table(caption, rows, names, frozenset({1, 2, 3, 4}))
     if slices := decision.get("slices"):
         yield Heading("Slices of the test images, the worst first")
         yield _slices(slices)
-    yield from _classes(files.json("evaluate", "per_class.json"))
-    if files.has("evaluate_champion", "preprocess"):
+    if files.has("evaluate"):
+        yield from _classes(files.json("evaluate", "per_class.json"))
+    if files.has("evaluate", "evaluate_champion", "preprocess"):
         yield from answers.disagreements(files)
 
 
@@ -172,8 +202,8 @@ def _slices(slices: Sequence[Mapping[str, Any]]) -> Block:
     rows = []
     for row in sorted(slices, key=lambda row: float(row["accuracy"])):
         name, images, accuracy, interval = outcome.slice_row(row)
-        title = f"{name}: {accuracy} ({interval}) of {images} images"
-        rows.append(Interval(name, row["accuracy"], row["low"], row["high"], title))
+        text = f"{accuracy} ({interval}) of {images} images"
+        rows.append(Interval(name, row["accuracy"], row["low"], row["high"], text))
     return charts.intervals("Accuracy of each slice with its 95 % interval", rows, (0.0, 1.0))
 
 
@@ -188,8 +218,8 @@ def _classes(classes: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
             hits = round(row["recall"] * images)
             interval = binomtest(hits, images).proportion_ci(0.95, method="wilson")
             low, high = float(interval.low), float(interval.high)
-        title = f"{row['label']}: recall {row['recall']:.4f} of {images:,} images"
-        rows.append(Interval(row["label"], row["recall"], low, high, title))
+        text = f"{row['recall']:.1%} of {images:,} images"
+        rows.append(Interval(row["label"], row["recall"], low, high, text))
     yield Heading("Recall of the classes, the worst first")
     yield charts.intervals("Recall of each class with its 95 % interval", rows, (0.0, 1.0))
     if more := len(classes) - len(worst):
@@ -209,13 +239,13 @@ def _training(files: Files) -> Iterator[Block]:
         ]
     )
     labels = [(value, f"{value:g}") for value in charts.ticks(epochs[0], epochs[-1], whole=True)]
-    legend = f"The vertical line is epoch {kept}, whose weights were kept."
     pictures: list[Block] = []
     for title, names in CURVES.items():
         lines = [(name, points) for name in names if (points := _points(history, name, kept))]
         if lines:
-            pictures.append(charts.curves(title, lines, labels, kept, legend))
+            pictures.append(charts.curves(title, lines, labels, kept))
     yield Columns(pictures)
+    yield Text(f"By epoch. The vertical line is epoch {kept}, whose weights were kept.", "muted")
     columns = list(dict.fromkeys(name for row in history for name in row))
     rows = [cells(*(console.number(row.get(name)) for name in columns)) for row in history]
     table = Table("All epochs", rows, columns, frozenset(range(len(columns))))
@@ -258,7 +288,7 @@ def run_blocks(project: Project, document: Document, files: Files) -> Iterator[B
     if made:
         yield _machine(made[0])
     places = [
-        (Cell(step), Cell(project.relative(folder), link=folder.as_uri()))
+        (Cell(step), Cell(f"{step}/{folder.name[:12]}…", link=folder.as_uri()))
         for step, folder in files.folders.items()
     ]
     if run := document["look"].get("MLflow run"):

@@ -21,7 +21,7 @@ from flows.pages.blocks import (
 from flows.pages.charts import Interval, Line, Point
 from flows.pages.files import files_of
 from flows.pages.page import local_time
-from flows.pages.training import failure, run_blocks
+from flows.pages.training import failure, gone, run_blocks
 from retrain.project import Project
 from retrain.runs import console
 from retrain.runs.records import Document
@@ -32,17 +32,21 @@ MAX_ROWS = 60  # of a table
 def checks(project: Project, document: Document) -> Page:
     """The page of a run of the flow `validate`."""
     files = files_of(document)
-    sections = [Section("Run", list(run_blocks(project, document, files)))]
-    if files.has("validate"):
-        sections.insert(0, Section("Data", data.blocks(project, document, files)))
-    verdict = Verdict("Passed", document["outcome"], "✓", "good")
-    top: list[Block] = []
+    sections = data.sections(project, document, files)
+    verdict, top = Verdict("Passed", document["outcome"], "✓", "good"), list(gone(files))
     if "error" in document:
-        verdict, top = (
-            Verdict("Failed", "The data was not accepted.", "✗", "bad"),
-            failure(document),
-        )
+        verdict = Verdict("Failed", "The run failed.", "✗", "bad")
+        if sections:
+            verdict = Verdict("Refused", "The data does not pass its checks.", "✗", "bad")
+        top += failure(project, document)
+    sections.append(Section("Run", list(run_blocks(project, document, files))))
     return _page(document, document["workload"], verdict, top, sections)
+
+
+def failed(project: Project, document: Document) -> Page:
+    """The page of a failed run of a flow without steps."""
+    verdict = Verdict("Failed", "The run failed.", "✗", "bad")
+    return _page(document, document["workload"], verdict, failure(project, document), [])
 
 
 def predictions(project: Project, document: Document) -> Page:
@@ -54,7 +58,7 @@ def predictions(project: Project, document: Document) -> Page:
     shares = {label: count / max(1, rows) for label, count in document["labels"].items()}
     labels = sorted(shares, key=lambda label: -shares[label])[:MAX_ROWS]
     drawn = [
-        Interval(label, shares[label], None, None, f"{label}: {document['labels'][label]:,} images")
+        Interval(label, shares[label], None, None, f"{document['labels'][label]:,} images")
         for label in labels
     ]
     title = _title(document["model"])
@@ -84,7 +88,7 @@ def _drift(found: Mapping[str, Any]) -> list[Block]:
     drawn = [
         Interval(
             feature["feature"], feature["score"] or 0.0, None, None,
-            f"{feature['feature']}: score {console.number(feature['score'])}",
+            f"score {console.number(feature['score'])}",
         )
         for feature in features
     ]  # fmt: skip
@@ -159,8 +163,9 @@ def search(project: Project, document: Document) -> Page:
     trials, facts = document["trials"] or [], document["search"]
     if document["best"] is None:
         verdict = Verdict("Failed", "The search has no complete trial.", "✗", "bad")
-        top = failure(document) if "error" in document else []
-        return _page(document, document["workload"], verdict, top, [])
+        top = failure(project, document) if "error" in document else []
+        run = Section("Run", list(run_blocks(project, document, files_of(document))))
+        return _page(document, document["workload"], verdict, top, [run])
     metric = facts["metric"]
     verdict = Verdict("Searched", document["outcome"], "✓", "good")
     values = list(document["best"]["values"])

@@ -39,9 +39,6 @@ class DataReport:
         base = records.base_document(run) | {"look": look, "outcome": None}
         checked = run.artifacts.get("validate")
         base["data"] |= {name: checked and checked.facts.get(name) for name in CHECKED}
-        if checked:
-            docs = checked.folder / REPORT / "data_docs" / "index.html"
-            base["look"]["Data Docs"] = run.context.project.relative(docs)
         return base
 
     def details(self, document: Document) -> list[str]:

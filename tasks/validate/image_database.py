@@ -23,6 +23,7 @@ from tasks.validate.fingerprint import THUMBNAIL, Thumbnails, look_alikes, near_
 from tasks.validate.splits import assign_splits, code, connect, equal
 
 BATCH = 1024  # rows that are Python objects at a time
+SAMPLE = 10_000  # images, of which the brightness is told
 
 
 class ImageDatabase:
@@ -198,6 +199,17 @@ class ImageDatabase:
             f"SELECT {', '.join(image_table.schema().names)} FROM images"
             " WHERE image NOT IN (SELECT image FROM bad) ORDER BY image"
         )
+
+    def brightness(self) -> list[int]:
+        """How many images of a sample of the accepted ones have a mean grey level: 0, 1 … 255."""
+        rows = self._database.execute(
+            "SELECT image FROM images WHERE error IS NULL AND image NOT IN (SELECT image FROM bad)"
+        )
+        numbers = np.fromiter((number for [number] in rows), np.int64)
+        sample = numbers[:: max(1, len(numbers) // SAMPLE)]
+        levels = self._thumbnails_of(sample)(np.arange(len(sample))).mean(axis=1)
+        counts: list[int] = np.bincount(levels.astype(int), minlength=256).tolist()
+        return counts
 
     def failures(self) -> Iterator[list[sqlite3.Row]]:
         """A row for each bad image and `rule` that it failed, a unit at a time."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from retrain.atomic import write_json
 from retrain.errors import RejectedDataError
 from retrain.runs import console
 from retrain.step import Chosen, Facts, Workspace, step
@@ -33,7 +34,11 @@ from tasks.validate.scan import scan_units
 if TYPE_CHECKING:
     from tasks.validate.suite import Finding
 
+# Below `report/`; and of data that is rejected, in the project's state folder.
 NEAR_DUPLICATES = "near_duplicates.csv"
+RESULTS = "validation_results.json"  # of Great Expectations, a result for each table
+BRIGHTNESS = "brightness.json"  # how many of a sample of the images have each mean grey level
+REJECTED, REJECTION = "rejected", "rejection.json"  # the folder; the message, and what was read
 MAX_LISTED = 10_000
 EXAMPLES = 5
 
@@ -52,8 +57,9 @@ def validate(data: Data, checks: Checks, pulled: Artifact, workspace: Workspace)
     """Checks every image, every class and every split.
 
     Writes `images.parquet`, the accepted images, as `tasks/data/image_table.py` defines it;
-    `quarantined.parquet`, the bad ones, with the reason; `report/data_docs/`; and
-    `report/near_duplicates.csv`, the first accepted images that look like one of a later split.
+    `quarantined.parquet`, the bad ones, with the reason; and below `report/`, what Great
+    Expectations found, the brightness of the images, and `near_duplicates.csv`, the first accepted
+    images that look like one of a later split.
 
     Returns:
         `rows` of each split; how many images were `quarantined`; `classes`, the number of accepted
@@ -78,7 +84,7 @@ def validate(data: Data, checks: Checks, pulled: Artifact, workspace: Workspace)
             with console.progress("dividing the images"):
                 _divide(database, data, checks)
             with console.progress("checking the rules"):
-                return _judge(database, checks, workspace)
+                return _judge(database, data, checks, workspace)
     except ValueError:  # a verdict: the same data is not checked again
         shutil.rmtree(workspace.scratch)
         raise
@@ -116,7 +122,7 @@ def _divide(database: ImageDatabase, data: Data, checks: Checks) -> None:
     database.find_near_duplicates()
 
 
-def _judge(database: ImageDatabase, checks: Checks, workspace: Workspace) -> Facts:
+def _judge(database: ImageDatabase, data: Data, checks: Checks, workspace: Workspace) -> Facts:
     from tasks.validate import suite
 
     suites = suite.SuiteRunner(database.path, workspace.report / "data_docs")
@@ -127,6 +133,8 @@ def _judge(database: ImageDatabase, checks: Checks, workspace: Workspace) -> Fac
     few = suites.check("classes", "label", suite.class_rules(checks))
     empty = suites.check("splits", "split", suite.split_rules())
     suites.write_docs()
+    write_json(workspace.report / RESULTS, suites.results)
+    write_json(workspace.report / BRIGHTNESS, database.brightness())
 
     lines = _write(bad, database, workspace.folder)
     lines += [_lacking(finding, "classes", "label", database) for finding in few]
@@ -148,7 +156,7 @@ def _judge(database: ImageDatabase, checks: Checks, workspace: Workspace) -> Fac
                 f"In all {quarantined:,} of {total:,} images are bad, {quarantined / total:.3%}; "
                 f"checks.max_bad_fraction lets {checks.max_bad_fraction:.3%} be set aside."
             )
-        raise RejectedDataError(_reject(lines, workspace))
+        raise RejectedDataError(_reject(lines, data, workspace))
     return {
         "rows": {
             split: database.number("SELECT images FROM splits WHERE split = ?", split)
@@ -219,14 +227,17 @@ def _line(finding: "Finding", examples: Sequence[str]) -> str:
     )
 
 
-def _reject(lines: Sequence[str], workspace: Workspace) -> str:
+def _reject(lines: Sequence[str], data: Data, workspace: Workspace) -> str:
     """Saves the report and makes the message: a line for each expectation that failed."""
-    saved = workspace.project.state / "rejected" / workspace.workload
+    saved = workspace.project.state / REJECTED / workspace.workload
     shutil.rmtree(saved, ignore_errors=True)
-    shutil.copytree(workspace.report / "data_docs", saved / "data_docs")
+    shutil.copytree(workspace.report, saved)
     shutil.copy(workspace.folder / SET_ASIDE, saved)
-    everything = f"All of them: {saved / SET_ASIDE} and {saved / 'data_docs/index.html'}"
-    return "\n".join(["The data is rejected:", *lines, everything])
+    everything = f"All of them: {saved / SET_ASIDE} and {saved / RESULTS}"
+    message = "\n".join(["The data is rejected:", *lines, everything])
+    columns = data.model_dump(include={"image_column", "label_column"})
+    write_json(saved / REJECTION, {"message": message, "columns": columns})
+    return message
 
 
 @validate.chooses
@@ -238,6 +249,6 @@ def say_near_duplicates(document: Mapping[str, Any]) -> None:
     """Shows how many images look like one that is held out from them, if there are any."""
     if count := document["data"]["near_duplicates"]:
         console.say(
-            f"{count:,} images look like one of a split held out from theirs: {NEAR_DUPLICATES} "
-            "beside the Data Docs lists them."
+            f"{count:,} images look like one of a split held out from theirs: the report shows "
+            f"some, and {NEAR_DUPLICATES} of the step validate lists them."
         )

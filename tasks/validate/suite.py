@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from sqlite3 import Row
+from typing import Any
 
 import great_expectations as gx
 from great_expectations import expectations as gxe
@@ -161,15 +162,22 @@ def split_rules() -> list[Rule]:
 
 
 class SuiteRunner:
-    """One run of Great Expectations over the tables, reported in Data Docs."""
+    """One run of Great Expectations over the tables, reported in Data Docs.
+
+    Attributes:
+        results: What was found in each table so far, JSON-able, in the format of Great
+            Expectations.
+    """
 
     def __init__(self, database: Path, docs: Path) -> None:
         """Sets Great Expectations up.
 
         Args:
             database: The SQLite file with the tables.
-            docs: The folder of the Data Docs: HTML to open at `index.html`.
+            docs: The folder of the Data Docs: HTML to open at `index.html`, with a network, from
+                which it takes its style.
         """
+        self.results: list[dict[str, Any]] = []
         self._context = gx.get_context(mode="ephemeral")
         self._context.variables.progress_bars = {"globally": False}
         for site in self._context.get_site_names():  # the default site, in a temporary folder
@@ -217,6 +225,7 @@ class SuiteRunner:
                 "return_unexpected_index_query": True,
             }
         )
+        self.results.append(outcome.to_json_dict())
         results = {result.expectation_config.notes: result for result in outcome.results}
         findings = []
         for number, rule in enumerate(rules):

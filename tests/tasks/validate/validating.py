@@ -46,7 +46,7 @@ def rejection(tmp_path, files, checks=CHECKS, **data):
     if any(line.startswith("- classes with fewer") for line in lines):
         lines.remove(suite.REMEDY)
     kept = tmp_path / ".retrain/rejected/digits"
-    assert last == f"All of them: {kept}/quarantined.parquet and {kept}/data_docs/index.html"
+    assert last == f"All of them: {kept}/quarantined.parquet and {kept}/validation_results.json"
     assert (kept / "quarantined.parquet").is_file()
     assert (kept / "data_docs/index.html").is_file()
     return lines
