@@ -13,13 +13,14 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from retrain import preflight, roots
 from retrain.code import source_of
 from retrain.messages import local_time
 from retrain.params import load_workload
 from retrain.project import Project, find_project
+from retrain.report import Report
 from retrain.runs import flow_runs, lost, records
 from retrain.runs.notify import notify_of_end
 from retrain.runs.records import Document
@@ -40,31 +41,6 @@ R = TypeVar("R")
 FindVersion = Callable[[Data, Project, str | None], DataVersion]
 # Finds faults that are not of one step, before a run: a sentence for each.
 Check = Callable[[Workload, Project], Iterable[str]]
-
-
-class Report(Protocol):
-    """What a flow with steps tells of a run."""
-
-    def document(self, run: RunState) -> Document:
-        """Describes a run, which may have failed at any step, in JSON-able values.
-
-        `outcome` is a sentence about its end; people get it if `rejected` or `waiting` is true.
-        """
-
-    def standing(self, document: Document) -> str:
-        """The current state if nothing has changed since a run."""
-
-    def show(self, document: Document) -> None:
-        """Shows a run on the console."""
-
-    def write_page(self, project: Project, document: Document) -> None:
-        """Writes the page of a run, which may have failed at any step."""
-
-    def publish(self, project: Project, document: Document) -> None:
-        """Shows a run in Prefect; may suspend it there, until a person has decided."""
-
-    def resume(self, project: Project, name: str, run: str) -> "State[Document] | None":
-        """The state in which a suspended run ends; None if its steps have to be followed."""
 
 
 class Flow(Generic[P, R]):

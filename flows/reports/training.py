@@ -25,7 +25,7 @@ CHECKED = ("rows", "quarantined", "near_duplicates")  # facts of the step `valid
 
 
 class DataReport:
-    """A report without a document; see `retrain.flow.Report` for each method.
+    """A report without a document; see `retrain.report.Report` for each method.
 
     Attributes:
         kind: The last part of the key of the summary in Prefect.
@@ -104,7 +104,7 @@ class ChecksReport(DataReport):
 
 
 class TrainingReport(DataReport):
-    """The report of the flow `train`; `retrain.flow.Report` describes each method."""
+    """The report of the flow `train`; `retrain.report.Report` describes each method."""
 
     def document(self, run: RunState) -> Document:
         """A run as JSON-able values; the parts of steps that did not run are None."""

@@ -50,7 +50,7 @@ RANKS = {COMPLETE: 2, PRUNED: 1, FAILED: 0}
 
 
 class TuningReport(DataReport):
-    """The report of the flow `tune`; `retrain.flow.Report` describes each method."""
+    """The report of the flow `tune`; `retrain.report.Report` describes each method."""
 
     def document(self, run: RunState) -> Document:
         """A run as JSON-able values; the parts of steps that did not run are None."""

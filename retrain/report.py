@@ -1,0 +1,35 @@
+"""What a flow with steps tells of its runs: the interface of the reports in `flows/reports/`."""
+
+from typing import TYPE_CHECKING, Protocol
+
+from retrain.project import Project
+from retrain.runs.records import Document
+from retrain.runs.state import RunState
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import State
+
+
+class Report(Protocol):
+    """What a flow with steps tells of a run."""
+
+    def document(self, run: RunState) -> Document:
+        """Describes a run, which may have failed at any step, in JSON-able values.
+
+        `outcome` is a sentence about its end; people get it if `rejected` or `waiting` is true.
+        """
+
+    def standing(self, document: Document) -> str:
+        """The current state if nothing has changed since a run."""
+
+    def show(self, document: Document) -> None:
+        """Shows a run on the console."""
+
+    def write_page(self, project: Project, document: Document) -> None:
+        """Writes the page of a run, which may have failed at any step."""
+
+    def publish(self, project: Project, document: Document) -> None:
+        """Shows a run in Prefect; may suspend it there, until a person has decided."""
+
+    def resume(self, project: Project, name: str, run: str) -> "State[Document] | None":
+        """The state in which a suspended run ends; None if its steps have to be followed."""
