@@ -1,7 +1,7 @@
 """The documents of runs, and their records: one file per run, by flow and workload.
 
 Each flow extends `base_document`, which has the steps, the data and the times, to the document of
-its runs (`retrain.flow.Report.document`).
+its runs (`retrain.report.Report.document`).
 """
 
 import glob
