@@ -1,10 +1,13 @@
-"""The command `doctor`: whether this machine has what Retrain needs, a line for each check."""
+"""The command `doctor`: whether this machine has what Retrain needs, a line for each check.
+
+A check returns what there is. It raises a `ValueError` about what would make a run fail, and a
+`UserWarning` about what may be meant so; both say what a person can do.
+"""
 
 import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,17 +19,14 @@ from retrain.cli.command import KEEPING, Answer, Clone, app
 from retrain.messages import message_of
 from retrain.project import Project
 
-State = Literal["ok", "warning", "fault"]
-
 MARKS = {
     "ok": ("\N{CHECK MARK}", "green"),
     "warning": ("!", "yellow"),
     "fault": ("\N{BALLOT X}", "red"),
 }
-TESTED = ((3, 11), (3, 13))  # versions of Python
+TESTED = ("3.11", "3.13")
 FEW_BYTES, TOO_FEW_BYTES = 10e9, 1e9  # free; an environment alone has 2.5 GB
 REMOTE_SECONDS, SERVER_SECONDS = 8.0, 3.0
-SKEW_SECONDS = 60.0
 SHOWN = 5  # packages in a line
 
 # Run in a process of its own, because a remote that does not answer is waited for by its library.
@@ -50,18 +50,12 @@ class Finding:
     Attributes:
         check: What was checked, in a word or two.
         state: `fault` if a run would fail.
-        says: What there is.
-        remedy: What a person can do about it; empty if nothing has to be done.
+        says: What there is, and what a person can do about it.
     """
 
     check: str
-    state: State
+    state: Literal["ok", "warning", "fault"]
     says: str
-    remedy: str = ""
-
-
-# Returns the state, what there is, and what to do about it.
-Check = Callable[[Project], tuple[State, str, str]]
 
 
 @app.command(group=KEEPING)
@@ -79,47 +73,49 @@ def doctor(*, project: Clone) -> Answer:
 
     def show() -> None:
         for finding in findings:
-            remedy = f": {finding.remedy}" if finding.remedy else ""
-            text = Text.assemble(
-                MARKS[finding.state], f" {finding.check:<10} {finding.says}{remedy}"
-            )
-            Console().print(text, soft_wrap=True)
+            line = f" {finding.check:<10} {finding.says}"
+            Console().print(Text.assemble(MARKS[finding.state], line), soft_wrap=True)
 
     return Answer(findings, show, failed=any(finding.state == "fault" for finding in findings))
 
 
 def _checked(name: str, project: Project) -> Finding:
     try:
-        return Finding(name, *CHECKS[name](project))
+        return Finding(name, "ok", CHECKS[name](project))
+    except UserWarning as warning:
+        return Finding(name, "warning", str(warning))
     except Exception as error:  # a check that fails must not hide the others
         return Finding(name, "fault", message_of(error))
 
 
-def _python(_: Project) -> tuple[State, str, str]:
-    says = ".".join(map(str, sys.version_info[:3]))
-    tested = " and ".join(".".join(map(str, numbers)) for numbers in TESTED)
-    if sys.version_info[:2] in TESTED:
-        return "ok", says, ""
-    return "warning", says, f"Retrain is tested with {tested}"
+def _python(_: Project) -> str:
+    numbers = ".".join(map(str, sys.version_info[:3]))
+    if not numbers.startswith(tuple(f"{version}." for version in TESTED)):
+        raise UserWarning(f"{numbers}; Retrain is tested with {' and '.join(TESTED)}")
+    return numbers
 
 
-def _packages(project: Project) -> tuple[State, str, str]:
-    missing, others, total = [], [], 0
-    for name, locked in _locked(project):
-        total += 1
-        try:
-            installed = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            missing.append(name)
-        else:
-            if installed != locked:
-                others.append(f"{name} {installed} (locked {locked})")
-    if not missing + others:
-        return "ok", f"{total} packages as in requirements.lock", ""
-    listed = [*(f"{name} is missing" for name in missing), *others]
-    rest = f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
-    says = f"not as in requirements.lock: {', '.join(listed[:SHOWN])}{rest}"
-    return "fault" if missing else "warning", says, "touch requirements-dev.lock && make setup"
+def _packages(project: Project) -> str:
+    locked = dict(_locked(project))
+    installed = {name: _version(name) for name in locked}
+    wrong = [
+        f"{name} {installed[name] or 'is missing'} (locked {version})"
+        for name, version in locked.items()
+        if installed[name] != version
+    ]
+    if not wrong:
+        return f"{len(locked)} packages as in requirements.lock"
+    rest = f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
+    text = f"not as in requirements.lock: {', '.join(wrong[:SHOWN])}{rest}; "
+    kind = UserWarning if all(installed.values()) else ValueError
+    raise kind(text + "touch requirements-dev.lock && make setup")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _locked(project: Project) -> Iterator[tuple[str, str]]:
@@ -133,51 +129,32 @@ def _locked(project: Project) -> Iterator[tuple[str, str]]:
                 yield requirement.name, str(requirement.specifier).removeprefix("==")
 
 
-def _gpu(_: Project) -> tuple[State, str, str]:
+def _gpu(_: Project) -> str:
     from retrain import hardware
 
-    if found := hardware.gpus():
-        return "ok", ", ".join(gpu.name for gpu in found), ""
-    if not shutil.which("nvidia-smi"):
-        return "ok", f"none; trains on {os.cpu_count()} cores", ""
-    torch = metadata.version("torch")
-    if torch.endswith("+cpu"):
-        return (
-            "warning",
-            f"there is a driver, but PyTorch {torch} is for CPUs",
-            "pip install its build with CUDA",
+    if names := ", ".join(gpu.name for gpu in hardware.gpus()):
+        return names
+    if shutil.which("nvidia-smi"):
+        raise UserWarning(
+            f"there is a driver, but PyTorch {metadata.version('torch')} uses no GPU: see "
+            "nvidia-smi and CUDA_VISIBLE_DEVICES, and install the build of PyTorch for CUDA"
         )
-    return "warning", "the driver shows none", "see nvidia-smi and CUDA_VISIBLE_DEVICES"
+    return f"none; trains on {os.cpu_count()} cores"
 
 
-def _ports(project: Project) -> tuple[State, str, str]:
-    from retrain.servers import services
-    from retrain.servers.ray_cluster import HOST
-
-    running, ports = services.running(project), []
-    for service in services.services_of(project):
-        if service.other_port and HOST in (service.url or ""):
-            ports.append(f"{service.name} {(service.url or '').rpartition(':')[2]}")
-            if service not in running:
-                try:
-                    services.refuse_taken_port(service)
-                except ValueError as error:  # only `retrain up` needs it
-                    return "warning", str(error).rstrip("."), ""
-    return "ok", f"free or ours: {', '.join(ports)}", ""
-
-
-def _disk(project: Project) -> tuple[State, str, str]:
+def _disk(project: Project) -> str:
     from rich.filesize import decimal
 
     folders = [folder for folder in (project.store, project.state) if folder.exists()]
     free, folder = min((shutil.disk_usage(folder).free, folder) for folder in folders)
-    says, remedy = f"{decimal(free)} free in {folder}", "retrain gc, or set RETRAIN_STORE"
-    if free < TOO_FEW_BYTES:
-        return "fault", says, remedy
-    return ("warning", says, remedy) if free < FEW_BYTES else ("ok", says, "")
+    says = f"{decimal(free)} free in {folder}"
+    if free < FEW_BYTES:
+        kind = ValueError if free < TOO_FEW_BYTES else UserWarning
+        raise kind(f"{says}: retrain gc, or set RETRAIN_STORE to a place on another disk")
+    return says
 
 
-def _locks(project: Project) -> tuple[State, str, str]:
+def _locks(project: Project) -> str:
     from filelock import Timeout
 
     from retrain.locks import locked
@@ -186,16 +163,22 @@ def _locks(project: Project) -> tuple[State, str, str]:
     with locked(file):
         try:
             with locked(file, wait=False):
-                return (
-                    "fault",
-                    f"{project.state} lets two processes lock a file",
-                    "use a local disk",
-                )
+                raise ValueError(f"{file.parent} lets two runs lock a file: use a local disk")
         except Timeout:
-            return "ok", f"files in {project.relative(project.state)} can be locked", ""
+            return f"files in {project.relative(file.parent)} can be locked"
 
 
-def _remote(project: Project) -> tuple[State, str, str]:
+def _git(project: Project) -> str:
+    if not project.is_in_git():
+        raise UserWarning("this folder is in no repository, so no commit is recorded: git init")
+    keys = ("user.name", "user.email")
+    name, email = (project.git("config", "--default", "", "--get", key) for key in keys)
+    if not (name and email):
+        raise UserWarning("who commits is not set: git config --global user.name NAME, user.email")
+    return f"{name} <{email}>"
+
+
+def _remote(project: Project) -> str:
     try:
         done = subprocess.run(
             [sys.executable, "-c", ASK_REMOTE, str(project.root)],
@@ -204,23 +187,19 @@ def _remote(project: Project) -> tuple[State, str, str]:
             timeout=REMOTE_SECONDS,
         )
     except subprocess.TimeoutExpired:
-        return (
-            "fault",
-            f"no answer within {REMOTE_SECONDS:.0f} s",
-            "see .dvc/config and the network",
-        )
-    if done.returncode == 0:
-        place, exists = done.stdout.strip().rsplit(" ", 1)
-        if exists == "True":
-            return "ok", f"{place} answers", ""
-        return "warning", f"nothing is at {place}", "is it mounted? dvc push makes it"
-    reason = done.stderr.strip().splitlines()[-1].partition(": ")[2] or done.stderr.strip()
+        limit = f"{REMOTE_SECONDS:.0f} s"
+        raise ValueError(f"no answer within {limit}: see .dvc/config and the network") from None
     if "NoRemoteError" in done.stderr:
-        return "warning", "there is no default remote", "dvc remote add --default NAME URL"
-    return "fault", reason[:200], "see .dvc/config and the network"
+        raise UserWarning("there is no default remote: dvc remote add --default NAME URL")
+    if done.returncode:
+        raise ValueError(done.stderr.strip().splitlines()[-1].partition(": ")[2])
+    place, exists = done.stdout.strip().rsplit(" ", 1)
+    if exists != "True":
+        raise UserWarning(f"nothing is at {place}: is it mounted? dvc push makes it")
+    return f"{place} answers"
 
 
-def _servers(project: Project) -> tuple[State, str, str]:
+def _servers(project: Project) -> str:
     from retrain import preflight
     from retrain.servers import reachable, services
 
@@ -229,69 +208,44 @@ def _servers(project: Project) -> tuple[State, str, str]:
         reachable.check("PREFECT_API_URL", api, "/health")
     running = services.running(project)
     if not running:
-        return "ok", "none run; retrain up starts them", ""
-    dead = {service.name for service in services.services_of(project)} - {
-        one.name for one in running
-    }
-    for service in running:
-        if service.health:
-            status, _ = reachable.request(f"{service.url}{service.health}", seconds=SERVER_SECONDS)
-            dead |= set() if status == 200 else {service.name}
-    if dead:
-        return (
-            "fault",
-            f"{', '.join(sorted(dead))} does not answer",
-            "see retrain logs NAME; retrain up",
-        )
-    return "ok", f"{', '.join(service.name for service in running)} run", ""
+        return "none run; retrain up starts them"
+    for service in services.services_of(project):
+        health = service.health and f"{service.url}{service.health}"
+        answers = not health or reachable.request(health, seconds=SERVER_SECONDS)[0] == 200
+        if service not in running or not answers:
+            raise ValueError(f"{service.name} does not answer: see retrain logs {service.name}")
+    return f"{', '.join(service.name for service in running)} run"
 
 
-def _clock(project: Project) -> tuple[State, str, str]:
-    """Compares the clock with that of the store's file system, which may be another machine's."""
-    file = project.state / "doctor.clock"
-    began = time.time()
-    file.write_text("", encoding="utf-8")
-    skew = abs(file.stat().st_mtime - began)
-    file.unlink()
-    zone = time.strftime("%Z")
-    if skew < SKEW_SECONDS:
-        return "ok", f"agrees with that of the file system; times are shown in {zone}", ""
-    return "warning", f"{skew:.0f} s from that of the file system", "set both by NTP"
+def _ports(project: Project) -> str:
+    from retrain.servers import services
+
+    running, ports = services.running(project), []
+    for service in services.services_of(project):
+        if service.other_port:
+            ports.append(f"{service.name} {(service.url or '').rpartition(':')[2]}")
+            try:
+                if service not in running:
+                    services.refuse_taken_port(service)
+            except ValueError as error:  # only `retrain up` needs it
+                raise UserWarning(str(error)) from None
+    return f"free or ours: {', '.join(ports)}"
 
 
-def _git(project: Project) -> tuple[State, str, str]:
-    if not project.is_in_git():
-        return (
-            "warning",
-            "this folder is in no git repository, so no commit is recorded",
-            "git init",
-        )
-    user = [
-        project.git("config", "--default", "", "--get", key) for key in ("user.name", "user.email")
-    ]
-    if not all(user):
-        return (
-            "warning",
-            "who commits is not set",
-            "git config --global user.name NAME; … user.email",
-        )
-    return "ok", f"{user[0]} <{user[1]}>", ""
-
-
-def _telemetry(_: Project) -> tuple[State, str, str]:
+def _telemetry(_: Project) -> str:
     on = [name for name, off in TELEMETRY_OFF.items() if os.environ.get(name) != off]
     if on:
-        return "warning", f"the environment sets {', '.join(on)} otherwise", "unset them"
-    return "ok", "off in all libraries", ""
+        raise UserWarning(f"the environment sets {', '.join(on)} otherwise: unset them")
+    return "off in all libraries"
 
 
-CHECKS: dict[str, Check] = {
+# The clock is not checked: there is no machine that every clone may ask for the time.
+CHECKS: dict[str, Callable[[Project], str]] = {
     "Python": _python,
     "packages": _packages,
     "GPU": _gpu,
     "disk": _disk,
     "locks": _locks,
-    "clock": _clock,
     "git": _git,
     "DVC remote": _remote,
     "servers": _servers,

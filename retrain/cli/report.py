@@ -3,7 +3,6 @@
 import glob
 import time
 import webbrowser
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -156,26 +155,27 @@ def logs(
     subject: Annotated[str, Parameter(completer=names)] = "",
     /,
     *,
-    path: bool = False,
     follow: Annotated[bool, Parameter(name=("--follow", "-f"))] = False,
     project: Clone,
-    to_json: ToJson,
 ) -> Answer:
-    """Print the log of a run or of a server.
+    """Print the log of a run or of a server; with --json, where it is.
 
-    Examples: `retrain logs vit`, `retrain logs --path`, `retrain logs worker --follow`
+    Examples: `retrain logs vit`, `retrain logs worker --follow`
 
     Args:
         subject: A workload, a run (how its id begins), or a server of `retrain up`.
-        path: Print where the log is.
         follow: Go on printing what is added, until Ctrl-C.
     """
     file = _log_of(project, subject)
-    if follow and not (path or to_json):
-        for text in _following(file):
-            print(text, end="", flush=True)
-    show = file if path else file.read_text(encoding="utf-8", errors="replace")
-    return Answer({"log": str(file)}, lambda: print(show, end="\n" if path else ""))
+
+    def show() -> None:
+        with file.open(encoding="utf-8", errors="replace") as stream:
+            print(stream.read(), end="", flush=True)
+            while follow:
+                time.sleep(WATCH_SECONDS)
+                print(stream.read(), end="", flush=True)
+
+    return Answer({"log": str(file)}, show)
 
 
 def _log_of(project: Project, subject: str) -> Path:
@@ -200,11 +200,3 @@ def _log_of(project: Project, subject: str) -> Path:
             + did_you_mean(subject, [*records.names(project), *servers])
         )
     return files[-1]
-
-
-def _following(file: Path) -> Iterator[str]:
-    """The text of a file, and what is added to it."""
-    with file.open(encoding="utf-8", errors="replace") as stream:
-        while True:
-            yield stream.read()
-            time.sleep(WATCH_SECONDS)

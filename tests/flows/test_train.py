@@ -269,9 +269,31 @@ def test_what_a_person_tries_is_compared_and_promoted_only_on_demand(clone, firs
     assert f"vit version {number} is the new champion" in promoted["outcome"]
     said = [(event["action"], event["version"]) for event in clone.json("history", "vit")]
     assert said[-2:] == [("compared", number), ("promoted", number)]
+    tell_of_the_promotion(clone, number, promoted)
     client = tracking.client(Project(clone.root))
     for alias in ("champion", "reference"):
         client.set_registered_model_alias("vit", alias, str(served.version))
+
+
+def tell_of_the_promotion(clone, number, promoted):
+    """`history` and `status` show how sure the difference is, and what the gate can see."""
+    comparison = promoted["decision"]["comparisons"]["champion"]
+    accuracy = comparison["metrics"]["accuracy"]
+    [*_, entry] = clone.json("history", "vit")
+    assert entry["comparison"] == {"metric": "accuracy", "images": 360, **accuracy}
+    numbers = [100 * accuracy[name] for name in ("difference", "low", "high")]
+    shown = clone.retrain("history", "vit").stdout
+    newest = shown.splitlines()[3]  # below the heads of the columns
+    assert f"1 -> {number}" in newest
+    assert "{:+.1f} ({:+.1f} to {:+.1f})".format(*numbers) in newest
+    [state] = clone.json("status", "vit")
+    assert state["data"] == promoted["data"]["version"]
+    assert state["resolution"]["visible"] == accuracy["visible"]
+    assert state["next_run"]["workload"] == "vit"
+    output = clone.retrain("status").stdout
+    assert f"vit: {state['resolution']['says']}\n" in output
+    assert "\nNot run here yet: " in output
+    assert "the next run needs the servers: retrain up" in output
 
 
 def compare_with_the_first(clone, first, number, output):

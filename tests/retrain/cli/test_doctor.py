@@ -43,12 +43,12 @@ def configure(project, url):
 def findings(capsys, code):
     assert main(["doctor", "--json"]) == code
     listed = json.loads(capsys.readouterr().out)
-    return {one["check"]: (one["state"], one["says"], one["remedy"]) for one in listed}
+    return {one["check"]: (one["state"], one["says"]) for one in listed}
 
 
 def test_a_machine_that_has_everything_has_only_ticks(clone, capsys):
     found = findings(capsys, 0)
-    assert {state for state, _, _ in found.values()} == {"ok"}, found
+    assert {state for state, _ in found.values()} == {"ok"}, found
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(found)
@@ -61,11 +61,12 @@ def test_a_package_that_is_missing_or_another_is_named(clone, capsys):
     lock.write_text(
         lock.read_text(encoding="utf-8") + "no-such-package==1.0 \\\n", encoding="utf-8"
     )
-    state, says, remedy = findings(capsys, 1)["packages"]
-    assert (state, remedy) == ("fault", "touch requirements-dev.lock && make setup")
+    state, says = findings(capsys, 1)["packages"]
+    assert state == "fault"
+    assert says.endswith("; touch requirements-dev.lock && make setup")
     assert "no-such-package is missing" in says
     lock.write_text("rich==0.1\nno-such-package==1.0 ; python_version < '3'\n", encoding="utf-8")
-    state, says, _ = findings(capsys, 0)["packages"]
+    state, says = findings(capsys, 0)["packages"]
     assert state == "warning"
     assert "(locked 0.1)" in says
 
@@ -74,10 +75,10 @@ def test_a_remote_that_does_not_answer_is_waited_for_some_seconds(clone, capsys)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes the call and says nothing
         configure(clone, f"http://127.0.0.1:{silent.getsockname()[1]}/data")
         began = monotonic()
-        state, says, _ = findings(capsys, 1)["DVC remote"]
+        state, says = findings(capsys, 1)["DVC remote"]
     assert monotonic() - began < 12  # 8 s, and the start of a process on a busy machine
     assert state == "fault"
-    assert "timed out" in says or says == "no answer within 8 s"
+    assert "timed out" in says or says == "no answer within 8 s: see .dvc/config and the network"
 
 
 @pytest.mark.parametrize(
@@ -105,17 +106,14 @@ def test_a_taken_port_and_telemetry_that_is_on_are_warnings(clone, capsys, monke
         found = findings(capsys, 0)
     assert found["ports"][0] == "warning"
     assert found["ports"][1].startswith(f"Port {port}, for mlflow, is used by another process")
-    assert found["telemetry"] == (
-        "warning",
-        "the environment sets DO_NOT_TRACK otherwise",
-        "unset them",
-    )
+    says = "the environment sets DO_NOT_TRACK otherwise: unset them"
+    assert found["telemetry"] == ("warning", says)
 
 
 def test_a_server_that_the_environment_names_and_that_is_down_is_a_fault(
     clone, capsys, monkeypatch
 ):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
-    state, says, _ = findings(capsys, 1)["servers"]
+    state, says = findings(capsys, 1)["servers"]
     assert state == "fault"
     assert says.startswith("MLFLOW_TRACKING_URI: nothing answers at")

@@ -1,0 +1,146 @@
+"""The command line as a person sees it, in a terminal, after a first run."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import termios
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic, sleep, time
+
+import pytest
+
+from tests.flows.conftest import RETRAIN
+
+ESCAPE = re.compile(r"\x1b\[[?0-9;]*[A-Za-z]")
+COLOUR = re.compile(r"\x1b\[[0-9;]*(3[0-8]|9[0-7])[0-9;]*m")
+BAR = re.compile(r"[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] ")
+
+
+class Terminal:
+    """A command that runs in a terminal."""
+
+    def __init__(self, clone, *arguments, columns=80, **more):
+        self.screen, shown = pty.openpty()
+        fcntl.ioctl(shown, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        environment = clone.environment | {"TERM": "xterm-256color"} | more
+        self.process = subprocess.Popen(
+            [*RETRAIN, *arguments],
+            cwd=clone.root,
+            env={name: value for name, value in environment.items() if name != "COLUMNS"},
+            stdin=shown,
+            stdout=shown,
+            stderr=shown,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # for Ctrl-C
+        )
+        os.close(shown)
+        self.text = ""
+
+    def type(self, keys):
+        """Types keys."""
+        os.write(self.screen, keys.encode())
+
+    def read_until(self, text):
+        """Reads until a text has appeared on the screen, or to the end if it is None."""
+        with suppress(OSError):  # the command has ended
+            while text is None or text not in self.text:
+                assert select.select([self.screen], [], [], 60)[0], self.text
+                self.text += os.read(self.screen, 65536).decode()
+        return self.text
+
+    def end(self, code=0):
+        """Waits for the end of the command; returns what it has shown."""
+        text = self.read_until(None)
+        assert self.process.wait(60) == code, text
+        os.close(self.screen)
+        return text
+
+
+def lines_of(text):
+    """The lines that stay on the screen: no bars, and no codes for colours."""
+    lines = [ESCAPE.sub("", line).rstrip("\r").split("\r")[-1] for line in text.split("\n")]
+    return [line.rstrip() for line in lines if line.strip() and not BAR.match(line)]
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+@pytest.mark.parametrize("command", ["--help", "status", "history vit", "gc --help"])
+def test_tables_and_help_fit_the_terminal(clone, first, command, columns):
+    lines = lines_of(Terminal(clone, *command.split(), columns=columns).end())
+    drawn = [line for line in lines if line.startswith(" ")]
+    assert drawn
+    assert max(map(len, drawn)) <= columns
+
+
+def test_a_training_shows_no_line_of_a_library(clone, first):
+    text = Terminal(clone, "train", "vit", "--as", "seen", "--set", "train.lr=0.0011").end()
+    [log] = (clone.root / ".retrain" / "logs").glob("*-train-seen.log")
+    said = [line.partition(" retrain: ")[2] for line in log.read_text("utf-8").splitlines()]
+    strange = [
+        line
+        for line in lines_of(text)
+        if line.strip() not in said and not line.startswith(" ")  # which tables do
+    ]
+    assert strange == []
+    assert "train" in "".join(said)
+
+
+@pytest.mark.parametrize("command", ["--help", "status"])
+def test_colours_are_only_where_they_are_wanted(clone, first, command):
+    words = command.split()
+    assert "\x1b" in Terminal(clone, *words).end()
+    assert not COLOUR.search(Terminal(clone, *words, NO_COLOR="1").end())
+    assert "\x1b" not in Terminal(clone, *words, TERM="dumb").end()
+    assert "\x1b" not in clone.run(*RETRAIN, *words).stdout
+
+
+def test_gc_lists_and_asks_before_it_removes(clone, first):
+    old = clone.root / ".retrain" / "logs" / "20250101-000000-train-vit.log"
+    old.write_text("old")
+    os.utime(old, (time() - 90 * 86400,) * 2)
+    refused = clone.retrain("gc", code=2).stderr
+    assert refused == "retrain: gc removes files: add --yes, or look first with --dry-run.\n"
+    for keys, remains in (("\n", True), ("y\n", False)):
+        terminal = Terminal(clone, "gc")
+        shown = terminal.read_until("Remove them?")
+        assert old.name in shown
+        assert old.exists()
+        terminal.type(keys)
+        assert ("Nothing was removed." in terminal.end()) == remains
+        assert old.exists() == remains
+
+
+def test_logs_finds_the_log_of_a_run_and_follows_it(clone, first):
+    log = Path(clone.json("logs", "vit")["log"])
+    assert clone.json("logs", first["run"][:8])["log"] == str(log)
+    assert "INFO retrain: " in clone.retrain("logs").stdout
+    assert "Did you mean 'vit'?" in clone.retrain("logs", "vti", code=2).stderr
+    terminal = Terminal(clone, "logs", "vit", "--follow")
+    terminal.read_until("INFO retrain: ")
+    with log.open("a", encoding="utf-8") as stream:
+        stream.write("one more line\n")
+    terminal.read_until("one more line")
+    sleep(0.5)  # else it may be ended while it writes that line
+    began = monotonic()
+    terminal.type("\x03")  # Ctrl-C
+    assert terminal.end(code=130).endswith("retrain: Interrupted.\r\n")
+    assert monotonic() - began < 5
+
+
+def test_open_opens_the_report_in_the_browser(clone, first, tmp_path):
+    browser, opened = tmp_path / "browser", tmp_path / "opened"
+    browser.write_text(f'#!/bin/sh\necho "$1" >> {opened}\n')
+    browser.chmod(0o755)
+    for arguments, name in ((["vit"], first["run"]), (["vit", "data-docs"], "index")):
+        done = clone.run(*RETRAIN, "open", *arguments, BROWSER=str(browser))
+        assert opened.read_text().splitlines()[-1] == done.stdout.strip()
+        page = Path(done.stdout.strip().removeprefix("file://"))
+        assert page.is_file()
+        assert page.stem == name
+    assert clone.json("open", "vit")["url"].endswith(f"{first['run']}.html")
+    assert len(opened.read_text().splitlines()) == 2
+    assert "mlflow does not run here" in clone.retrain("open", "mlflow", code=2).stderr
