@@ -41,11 +41,12 @@ def links_of(project: Project, document: Document) -> dict[str, str]:
     server, run = _mlflow_server(project), look.get("MLflow run")
     if server is None or run is None or (found := tracking.find_run(project, run)) is None:
         return links
-    links["MLflow run"] = f"{server}/#/experiments/{found.info.experiment_id}/runs/{run}"
-    links["report"] = f"{links['MLflow run']}/artifacts/{REPORT}"
+    place = f"experiments/{found.info.experiment_id}/runs/{run}"
+    links["report"] = tracking.page(server, f"{place}/artifacts/{REPORT}")
+    links["MLflow run"] = tracking.page(server, place)
     if model := document["model"]:
-        version = f"{model['name']}/versions/{model['version']}"
-        links["MLflow version"] = f"{server}/#/models/{version}"
+        version = f"models/{model['name']}/versions/{model['version']}"
+        links["MLflow version"] = tracking.page(server, version)
     return links
 
 

@@ -60,14 +60,15 @@ class DataReport:
         data = document["data"]
         rows = ", ".join(f"{count} {split}" for split, count in data["rows"].items())
         lines = [
-            f"# {document['workload']}: {document['outcome']}",
+            f"# {document['outcome']}",
+            "",
+            *(f"- [{name}]({link})" for name, link in document["links"].items()),
             "",
             f"Data `{data['version']}`: {rows}; {data['quarantined']} set aside.",
             "",
             *self.details(document),
             *records.steps_in_markdown(document),
             "",
-            *(f"- [{name}]({link})" for name, link in document["links"].items()),
             *(f"- {name}: `{place}`" for name, place in document["look"].items()),
         ]
         key = artifact_key(document["workload"], self.kind)

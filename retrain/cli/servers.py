@@ -2,14 +2,19 @@
 
 from retrain.cli.command import SERVING, Answer, Clone, app
 
-# What a person opens first, of each service that has pages.
-PAGES = {"prefect": ("/deployments", "/runs"), "mlflow": ("/#/experiments", "/#/models")}
-
 
 @app.command(group=SERVING)
 def up(*, project: Clone) -> Answer:
     """Start the Prefect server, a worker, the MLflow UI and Ray."""
+    from retrain import tracking
     from retrain.servers import services
+
+    def pages(service: services.Service) -> str:
+        """The pages that a person opens first."""
+        url = service.url or ""
+        if service.name == "mlflow":
+            return f"{tracking.page(url, 'experiments')} {tracking.page(url, 'models')}"
+        return f"{url}/deployments" if service.name == "prefect" else url
 
     already_running = services.running(project)
     running = services.up(project)
@@ -17,8 +22,7 @@ def up(*, project: Clone) -> Answer:
     def show() -> None:
         for service in running:
             state = "runs already" if service in already_running else "started"
-            links = [f"{service.url or ''}{page}" for page in PAGES.get(service.name, ("",))]
-            print(f"{service.name:<8} {state:<13} {'  '.join(links)}".rstrip())
+            print(f"{service.name:<8} {state:<13} {pages(service)}")
 
     return Answer([{"name": service.name, "url": service.url} for service in running], show)
 

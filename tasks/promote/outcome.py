@@ -112,9 +112,9 @@ def _compared(document: Mapping[str, Any]) -> str:
     if not _passed(document):
         return f"would be rejected: {_why_rejected(document)}"
     champion = document["champion"]
-    place = f"new champion, in place of version {champion['version']}"
+    new = f"new champion, in place of version {champion['version']}" if champion else None
     how = document.get("how", "add --promote to promote it")
-    return f"would be the {place if champion else 'first champion'}; {how}"
+    return f"would be the {new or 'first champion'}; {how}"
 
 
 def _why_rejected(document: Mapping[str, Any]) -> str:

@@ -155,7 +155,14 @@ def test_a_deployment_trains_the_same_model_and_skips_what_has_not_changed(clone
     assert not any(step["cached"] for step in last["steps"])
     assert last["model"] == first["model"]
     assert last["decision"]["verdict"] == "champion already"
-    assert last["outcome"] in watched.stdout
+    assert f"Unchanged('{last['outcome']}'" in watched.stdout
+    assert "Flow run finished successfully in 'Unchanged'." in watched.stdout
+    [summary] = ask(
+        f"{servers['PREFECT_API_URL']}/artifacts/filter",
+        {"artifacts": {"key": {"like_": "vit-summary"}}, "sort": "CREATED_DESC", "limit": 1},
+    )
+    mlflow = f"http://127.0.0.1:{servers['MLFLOW_PORT']}/#/experiments/"
+    assert f"- [report]({mlflow}" in summary["data"]
 
     watched = clone.run(*deployment, "--watch", COLUMNS="500", **servers)
     state = last_flow_run(servers["PREFECT_API_URL"])["state"]
@@ -204,7 +211,7 @@ def test_a_deployment_waits_without_its_slot_and_compares_again_if_the_champion_
     other = begin()
     until(lambda: state(other)["type"] == "COMPLETED", 120)
     assert state(other)["name"] == "Skipped"
-    assert f"version {version} passes and waits for approval: " in state(other)["message"]
+    assert f"version {version} passes the gate and waits for approval: " in state(other)["message"]
     assert state(run)["name"] == "Suspended"
 
     changed = ("--set", "train.epochs=6", "--set", "gate.approval=automatic", "--promote")

@@ -113,6 +113,18 @@ def test_metrics_are_logged_to_a_finished_run_too_and_once(project):
     assert tracking.client(project).get_run(run_id).data.metrics == {"test_accuracy": 0.9}
 
 
+def test_the_metrics_of_the_best_epoch_are_logged_beside_those_of_the_last(project):
+    run_id = start(project, "best").run_id
+    tracking.log_epochs(
+        project, run_id, [EPOCH | {"epoch": 1}, EPOCH | {"epoch": 2, "val_loss": 9}]
+    )
+    tracking.log_best(project, run_id, EPOCH | {"epoch": 1, "checkpoint": True, "lr": 0.1})
+    logged = tracking.client(project).get_run(run_id).data.metrics
+    assert (logged["val_loss"], logged["best_val_loss"]) == (9, EPOCH["val_loss"])
+    best = {name for name in logged if name.startswith("best_")}
+    assert best == {f"best_{name}" for name in {*EPOCH, "epoch"} - tracking.NOT_BEST}
+
+
 @pytest.mark.parametrize("gone", ["deleted", "never there"])
 def test_a_run_that_is_gone_is_no_error(project, tmp_path, gone, caplog):
     run_id = "0" * 32

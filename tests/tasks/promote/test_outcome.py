@@ -65,6 +65,11 @@ def document(verdict, *, first=False, passed=True, promote=True, rules=(), **mod
             "promote it.",
         ),
         (
+            document("first", first=True, promote=False),
+            "Compared",
+            "toy version 4 would be the first champion; add --promote to promote it.",
+        ),
+        (
             document("first", first=True, promote=False, passed=False, rules=[RULE]),
             "Compared",
             "toy version 4 would be rejected: accuracy >= 0.9 fails with 0.8765. There is no "

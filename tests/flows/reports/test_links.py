@@ -1,0 +1,85 @@
+"""What Prefect and MLflow show of a run that was made on the command line."""
+
+import pytest
+
+from retrain import tracking
+from retrain.project import Project
+from retrain.registry import versions
+
+
+@pytest.fixture
+def ask(prefect_session):
+    """A client of the server that the clone's runs use."""
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        yield client
+
+
+def artifact(client, document, kind):
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+
+    run = ArtifactFilterFlowRunId(any_=[document["run"]])
+    found = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=run))
+    return next(one for one in found if one.key == f"{document['workload']}-{kind}")
+
+
+def test_the_flow_run_has_the_verdict_and_the_version_of_the_data(clone, first, ask):
+    run = ask.read_flow_run(first["run"])
+    assert run.name == f"train-vit-{first['data']['version'][:8]}"
+    assert (run.state.type.value, run.state.name) == ("COMPLETED", "Promoted")
+    assert run.state.message == first["outcome"] == "vit version 1 is the first champion."
+    assert first["state"] == "Promoted"
+
+
+def test_a_refused_run_fails_with_one_line(clone, first, ask):
+    error = clone.json("validate", "vit", "--set", "checks.min_images_per_class=90000", code=1)
+    [run] = ask.read_flow_runs(limit=1, sort="START_TIME_DESC")
+    assert (run.state.type.value, run.state.name) == ("FAILED", "Failed")
+    assert run.state.message == " ".join(error["error"].partition("More is in")[0].split())
+
+
+def test_the_artifacts_of_a_run_show_the_rules_and_lead_to_the_report(clone, first, ask):
+    trial = clone.train("--set", "train.epochs=1", "--set", "gate.min={accuracy: 0.999}")
+    assert (trial["state"], trial["promoted"], trial["rejected"]) == ("Compared", False, False)
+    decision = artifact(ask, trial, "decision")
+    report = (clone.root / "reports" / "vit" / f"{trial['run']}.html").as_uri()
+    assert decision.description == f"{trial['outcome']} [Report]({report})"
+    assert f"- [report]({report})" in artifact(ask, trial, "summary").data.splitlines()
+    for text in ('"accuracy >= 0.999"', '"bound or champion": "0.9990"'):
+        assert text in decision.data
+
+
+def test_mlflow_keeps_the_latest_report_and_describes_the_run(clone, first):
+    project, run = Project(clone.root), first["look"]["MLflow run"]
+    again = clone.train("--run")
+    assert (again["state"], again["look"]["MLflow run"]) == ("Unchanged", run)
+    page = clone.root / "reports" / "vit" / f"{again['run']}.html"
+    assert tracking.read_artifact(project, run, "report/report.html") == page.read_bytes()
+    data = tracking.client(project).get_run(run).data
+    facts = first["training"]
+    assert data.metrics["best_epoch"] == facts["best_epoch"]
+    assert data.metrics["best_val_loss"] == facts["val_loss"]
+    described = tracking.client(project).get_model_version("vit", "1").description
+    assert data.tags["mlflow.note.content"] == described
+    assert described.startswith("**Promoted** on ")
+    assert f"Version `{first['data']['version']}`" in described
+
+
+def test_a_report_that_mlflow_cannot_keep_is_said(clone, first, monkeypatch):
+    def log_text(*_):
+        raise OSError("the disk of the artifacts is gone")
+
+    from mlflow import MlflowClient
+
+    monkeypatch.setattr(MlflowClient, "log_text", log_text)
+    said = clone.retrain("train", "vit", "--run")
+    assert "MLflow could not keep the report: the disk of the artifacts is gone" in said.stdout
+
+
+def test_what_mlflow_has_says_what_it_is_for(clone, first):
+    client = tracking.client(Project(clone.root))
+    assert versions.champion(Project(clone.root), "vit").version == 1
+    assert "the workload vit" in client.get_registered_model("vit").description
+    experiment = client.get_experiment_by_name("vit")
+    assert "`retrain status vit`" in experiment.tags["mlflow.note.content"]
