@@ -11,7 +11,6 @@ from flows.pages.blocks import (
     Columns,
     Command,
     Details,
-    Facts,
     Heading,
     Page,
     Section,
@@ -143,13 +142,7 @@ def _served(document: Document) -> str:
 def _differences(decision: Mapping[str, Any], files: Files) -> Iterator[Block]:
     """The differences that decide, with their intervals, against zero and the margin."""
     rows = [
-        Interval(
-            label=f"{metric} against {opponent} {found['version']}",
-            value=values["difference"],
-            low=values["low"],
-            high=values["high"],
-            text=f"{values['difference']:+.4f} ({values['low']:+.4f} to {values['high']:+.4f})",
-        )
+        interval(f"{metric} against {opponent} {found['version']}", values)
         for opponent, found in decision["comparisons"].items()
         for metric, values in found["metrics"].items()
     ]
@@ -158,6 +151,17 @@ def _differences(decision: Mapping[str, Any], files: Files) -> Iterator[Block]:
     margin = 0.0
     if files.has("compare_champion"):
         margin = files.manifest("compare_champion")["plan"]["config"]["gate.margin"]
+    yield differences(rows, margin)
+
+
+def interval(label: str, values: Mapping[str, Any]) -> Interval:
+    """A difference with its interval, to be drawn."""
+    difference, low, high = (values[name] for name in ("difference", "low", "high"))
+    return Interval(label, difference, low, high, f"{difference:+.4f} ({low:+.4f} to {high:+.4f})")
+
+
+def differences(rows: Sequence[Interval], margin: float = 0.0) -> Block:
+    """A picture of differences with their intervals, against zero and a margin."""
     ends = [abs(end) for row in rows for end in (row.low, row.high) if end is not None]
     reach = 1.15 * max(*ends, margin, 1e-6)
     legend = "The dot is the measured difference, and the line its interval. Grey is no difference"
@@ -166,7 +170,7 @@ def _differences(decision: Mapping[str, Any], files: Files) -> Iterator[Block]:
         lines.append(Line(-margin, f"the margin, {margin:g}", "bound"))
         legend += "; the dashed red line is the margin by which a model may seem worse"
     description = "Differences with their intervals"
-    yield charts.intervals(
+    return charts.intervals(
         description, rows, (-reach, reach), "+.3f", lines, f"{legend}.", dots=True
     )
 
@@ -234,20 +238,18 @@ def _training(files: Files) -> Iterator[Block]:
     history = files.json("train", f"{REPORT}/history.json")
     facts = files.manifest("train")["facts"]
     kept, epochs = facts["best_epoch"], [row["epoch"] for row in history]
-    yield Facts(
-        [
-            f"best epoch {kept} of {len(history)}",
-            f"{facts['parameters']:,} parameters",
-            f"batches of {facts['batch_size']}",
-            outcome.precision(facts),
-        ]
+    yield Text(
+        f"Best epoch {kept} of {len(history)}; {facts['parameters']:,} parameters, "
+        f"{outcome.precision(facts)}, batches of {facts['batch_size']}.",
+        "muted",
     )
     labels = [(value, f"{value:g}") for value in charts.ticks(epochs[0], epochs[-1], whole=True)]
     pictures: list[Block] = []
     for title, names in CURVES.items():
         lines = [(name, points) for name in names if (points := _points(history, name, kept))]
         if lines:
-            pictures.append(charts.curves(title, lines, labels, kept))
+            mark = Line(kept, f"epoch {kept}", "zero")
+            pictures.append(charts.curves(title, lines, labels, mark))
     yield Columns(pictures)
     yield Text(f"By epoch. The vertical line is epoch {kept}, whose weights were kept.", "muted")
     columns = list(dict.fromkeys(name for row in history for name in row))
@@ -261,7 +263,7 @@ def _points(history: Sequence[Mapping[str, Any]], name: str, kept: int) -> list[
         Point(
             row["epoch"],
             row[name],
-            f"epoch {row['epoch']}: {name} {row[name]:.4g}",
+            f"epoch {row['epoch']}: {name} {console.number(row[name])}",
             marked=row["epoch"] == kept,
         )
         for row in history
