@@ -216,7 +216,7 @@ def changes(images: "pd.DataFrame", source: RawDataset | None, before: Before) -
 
 def _properties(images: "pd.DataFrame") -> Block:
     rows = [
-        cells(name, f"{of.min():,} to {of.max():,}, median {of.median():,.0f}")
+        cells(name, _range(of))
         for name, of in (
             ("width", images.width),
             ("height", images.height),
@@ -229,6 +229,12 @@ def _properties(images: "pd.DataFrame") -> Block:
         texts = [f"{value} ({count:,})" for value, count in counts.items()]
         rows.append(cells(name, ", ".join(texts)))
     return Table("The images", rows)
+
+
+def _range(values: "pd.Series[int]") -> str:
+    least, most = values.min(), values.max()
+    middle = values.median()
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}, median {middle:,.0f}"
 
 
 def _distributions(images: "pd.DataFrame", brightness: Path) -> Iterator[Block]:
