@@ -125,8 +125,9 @@ def _checks(folder: Path) -> list[Section]:
     if not (folder / RESULTS).is_file():
         return []
     tables = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
-    rows = [_check(result) for table in tables for result in table["results"]]
-    failed = sum(not result["success"] for table in tables for result in table["results"])
+    results = [result for table in tables for result in table["results"]]
+    rows = [_check(result) for result in sorted(results, key=lambda result: result["success"])]
+    failed = sum(not result["success"] for result in results)
     caption = f"{len(rows)} expectations, {failed} not met"
     file = folder / RESULTS
     record = cells("All that Great Expectations found", Cell(RESULTS, link=file.as_uri()))
@@ -147,8 +148,10 @@ def _check(result: Mapping[str, Any]) -> Sequence[Cell]:
     mark = Cell("✓", "good") if result["success"] else Cell("✗", "bad")
     if arguments.get("mostly") == 0:
         mark = Cell("counted only", "muted")
-    count = f"{found.get('unexpected_count', 0):,} of {found.get('element_count', 0):,}"
-    return cells(config["notes"], mark, count, Cell(f"{config['type']}({shown})", "path"))
+    failed, rows = (found.get(name) or 0 for name in ("unexpected_count", "element_count"))
+    return cells(
+        config["notes"], mark, f"{failed:,} of {rows:,}", Cell(f"{config['type']}({shown})", "path")
+    )
 
 
 def _classes(images: "pd.DataFrame", before: Before | None) -> Block:
@@ -223,7 +226,7 @@ def _properties(images: "pd.DataFrame") -> Block:
             ("bytes", images.bytes),
         )
     ]
-    endings = images.file.str.rsplit(".", n=1).str[-1].str.lower()
+    endings = images.file.str.replace(r"^.*[.]", "", regex=True).str.lower()
     for name, values in (("mode", images["mode"]), ("files", endings)):
         counts = values.value_counts()
         texts = [f"{value} ({count:,})" for value, count in counts.items()]

@@ -23,6 +23,7 @@ from flows.pages.blocks import (
 from flows.pages.charts import Interval, Line, Point
 from flows.pages.files import Files, files_of
 from flows.pages.page import local_time
+from retrain.params import workload_names
 from retrain.project import Project
 from retrain.runs import console
 from retrain.runs.records import Document
@@ -106,12 +107,14 @@ def _top(project: Project, document: Document, files: Files) -> Iterator[Block]:
 
 def failure(project: Project, document: Document) -> list[Block]:
     """What failed in a run, what to do about it, and where its log is."""
-    command = document.get("command") or f"retrain {document['flow']} {document['workload']}"
+    name = document["workload"]
+    entry = name if name in workload_names(project.params) else f"ENTRY --as {name}"
+    command = document.get("command") or f"retrain {document['flow']} {entry}"
     shown: list[Block] = [Text(document["error"], "error")]
     if steps := [step["step"] for step in document.get("steps", ())]:
         kept = "What was made is kept, and the same command goes on there."
         shown.append(Text(f"It ended after the step {steps[-1]}. {kept}"))
-    shown.append(Command("When the cause is gone", command))
+    shown.append(Command("When the cause is gone, with the options of this run", command))
     began = datetime.fromisoformat(document["time"]).timestamp() - document["seconds"]
     logs = project.logs.glob(f"*-{document['flow']}*.log")
     if written := [log for log in logs if log.stat().st_mtime >= began]:
