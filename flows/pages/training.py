@@ -32,6 +32,7 @@ from tasks.data.image_table import SPLITS
 from tasks.promote import outcome
 
 MAX_DRAWN_CLASSES = 20
+MAX_SENTENCES = 5  # on top of the page
 MARKS = {True: Cell("✓", "good"), False: Cell("✗", "bad"), None: Cell("?", "muted")}
 CURVES = {
     "Loss": ("train_loss", "val_loss"),
@@ -101,8 +102,10 @@ def _top(project: Project, document: Document, files: Files) -> Iterator[Block]:
     ]
     if rules:
         yield Table("The rules of the gate", rules, numbers=frozenset({2}))
-    for sentence in document["decision"]["says"]:
-        yield Text(sentence)
+    sentences = [Text(sentence) for sentence in document["decision"]["says"]]
+    yield from sentences[:MAX_SENTENCES]
+    if more := sentences[MAX_SENTENCES:]:  # there may be one for each class
+        yield Details(f"{len(more):,} more findings", more)
 
 
 def failure(project: Project, document: Document) -> list[Block]:
