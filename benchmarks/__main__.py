@@ -32,6 +32,7 @@ ALONE = (
     "deployment",
     "memory",
     "digests",
+    "report",
 )
 WITH_DATA = {
     "prepare": ("--cifar", "test.parquet"),

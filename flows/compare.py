@@ -67,10 +67,7 @@ def compare(
     project = find_project()
     models = check(project, a, b, data, output, force)
     path = predict.check_output(project, data, output, force) if output else None
-    with publish.begun(
-        project, "compare", models[0].name, a, b, data=data, output=output,
-        image_column=image_column, label_column=label_column, force=force,
-    ) as run:  # fmt: skip
+    with publish.begun(project, "compare", models[0].name) as run:
         with _opened(run, models, data, image_column, label_column) as (place, source):
             comparison, differences = compare_on(run, models, source)
         outcome = any_two.sentences(comparison, *(model.title for model in models))[0]

@@ -49,10 +49,7 @@ def drift(
     """
     project = find_project()
     model = check(project, f"{workload}@{version}", input, reference)
-    with publish.begun(
-        project, "drift", workload, workload, input=input, reference=reference, version=version,
-        image_column=image_column,
-    ) as run:  # fmt: skip
+    with publish.begun(project, "drift", workload) as run:
         # This comes first, because these images may be missing.
         expected = _sample(run, model, reference, image_column)
         incoming = _sample(run, model, input, image_column)

@@ -65,10 +65,7 @@ def predict(
     """
     project = find_project()
     model, path = check(project, f"{workload}@{version}", input, output, force)
-    with publish.begun(
-        project, "predict", workload, workload, input=input, output=output, version=version,
-        image_column=image_column, force=force,
-    ) as run:  # fmt: skip
+    with publish.begun(project, "predict", workload) as run:
         with fetched(run, input) as folder:
             source = open_source(folder, input, image_column)
             path.parent.mkdir(parents=True, exist_ok=True)

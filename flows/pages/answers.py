@@ -1,6 +1,6 @@
 """What a page shows of a model's answers: confusion, calibration, mistakes, disagreements."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +49,7 @@ def blocks(files: Files) -> list[Block]:
     pairs = counts.sort_values(ascending=False, kind="stable").head(MAX_PAIRS)
     anchors = {pair: f"confused-{number}" for number, pair in enumerate(pairs.index)}
     shown: list[Block] = [
-        *_confusion(tally, anchors),
+        *confusion(tally, anchors),
         *_calibration(tally),
         Heading("The most confident mistakes"),
         Text(f"{len(worst)} of {len(wrong):,} mistakes in {len(answers):,} images.", "muted"),
@@ -133,7 +133,13 @@ def _pictures(
     ]
 
 
-def _confusion(tally: Tally, anchors: dict[tuple[str, str], str]) -> Iterator[Block]:
+def confusion(tally: Tally, anchors: Mapping[tuple[str, str], str]) -> Iterator[Block]:
+    """Which classes are taken for which: a matrix, or of many classes the most frequent pairs.
+
+    Args:
+        tally: The predictions.
+        anchors: What leads to the images of a pair of classes.
+    """
     if len(tally.names) > MAX_CLASSES:
         yield from _most_confused(tally, anchors)
         return
@@ -149,7 +155,7 @@ def _confusion(tally: Tally, anchors: dict[tuple[str, str], str]) -> Iterator[Bl
     yield Matrix(caption, tally.names, rows)
 
 
-def _most_confused(tally: Tally, anchors: dict[tuple[str, str], str]) -> Iterator[Block]:
+def _most_confused(tally: Tally, anchors: Mapping[tuple[str, str], str]) -> Iterator[Block]:
     """The pairs of classes that are confused most often, where a matrix cannot be read."""
     images, wrong = (
         tally.confusion.sum(axis=1),

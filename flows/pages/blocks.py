@@ -43,14 +43,6 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """Short facts on one line."""
-
-    kind: ClassVar[str] = "facts"
-    facts: Sequence[str]
-
-
-@dataclass(frozen=True)
 class Summary:
     """What counts most, as pairs of a name and a value, side by side."""
 

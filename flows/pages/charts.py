@@ -6,12 +6,11 @@ Matplotlib draws cannot. Positions are in pixels of the picture, or in percent o
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import pairwise
 from typing import ClassVar
 
-AXIS_HEIGHT = 30
 CURVE_WIDTH, CURVE_HEIGHT, CURVE_LEFT = 330, 190, 52
-HISTOGRAM_WIDTH, HISTOGRAM_HEIGHT = 300, 110
 MAX_DOTS = 200  # of a curve; more would cover each other
 
 
@@ -108,7 +107,7 @@ def intervals(
 
 @dataclass(frozen=True)
 class Point:
-    """A point of a curve, to be drawn; `marked` ones are larger."""
+    """A point of a curve, to be drawn; `marked` ones are larger, and `style` is one of a dot."""
 
     x: float
     y: float
@@ -116,11 +115,12 @@ class Point:
     low: float | None = None
     high: float | None = None
     marked: bool = False
+    style: str = ""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A curve in pixels: its line as SVG has it, and its dots."""
+    """A curve in pixels: its line as SVG has it, which is empty for mere dots, and its dots."""
 
     label: str
     points: str
@@ -148,7 +148,7 @@ def curves(
     title: str,
     lines: Sequence[tuple[str, Sequence[Point]]],
     x_labels: Sequence[tuple[float, str]],
-    mark: float | None = None,
+    mark: Line | None = None,
     legend: str = "",
     steps: bool = False,
     width: int = CURVE_WIDTH,
@@ -159,8 +159,8 @@ def curves(
         title: What they show.
         lines: The label and the points of each, with values instead of pixels, by ascending `x`.
         x_labels: Places and labels on the horizontal axis.
-        mark: Where a vertical line is drawn; nowhere if None.
-        legend: A sentence below, which says what the mark is.
+        mark: A vertical line, at a value of the horizontal axis.
+        legend: A sentence below.
         steps: Whether a value holds until the next one.
         width: Of the picture, in pixels.
     """
@@ -175,8 +175,8 @@ def curves(
         height=CURVE_HEIGHT,
         left=CURVE_LEFT,
         x_ticks=[Tick(across(value), label) for value, label in x_labels],
-        y_ticks=[Tick(up(value), f"{value:.4g}") for value in ticks(min(ends), max(ends))],
-        marks=[] if mark is None else [Line(across(mark), legend, "zero")],
+        y_ticks=[Tick(up(value), f"{value:,g}") for value in ticks(min(ends), max(ends))],
+        marks=[] if mark is None else [replace(mark, at=across(mark.at))],
         lines=[_curve(label, of, across, up, steps) for label, of in lines],
         legend=legend,
     )
@@ -201,30 +201,25 @@ def _curve(
     if steps:
         corners = pairwise(path)
         path = [path[0], *(end for at, after in corners for end in ((after[0], at[1]), after))]
-    return Curve(label, " ".join(f"{x},{y}" for x, y in path), dots)
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A bar of a histogram, in pixels."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-    title: str
+    line = " ".join(f"{x},{y}" for x, y in path)
+    return Curve(label, "" if points[0].style else line, dots)
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """How often values are in each of some ranges."""
+    """How often values are in each of some ranges; all places are in percent, upwards too.
+
+    Attributes:
+        title: What is counted.
+        description: What a screen reader says.
+        bars: The left end, the width, the height and the text of each.
+        ticks: Labels on the axis.
+    """
 
     kind: ClassVar[str] = "histogram"
     title: str
     description: str
-    width: int
-    height: int
-    bars: Sequence[Bar]
+    bars: Sequence[tuple[float, float, float, str]]
     ticks: Sequence[Tick]
 
 
@@ -236,25 +231,15 @@ def histogram(title: str, counts: Sequence[int], edges: Sequence[float]) -> Hist
         counts: How many values are in each range; one of them is greater than 0.
         edges: The ends of the ranges in ascending order, one more than there are ranges.
     """
-    bottom = HISTOGRAM_HEIGHT - AXIS_HEIGHT + 8
-    across = _Scale([edges[0], edges[-1]], 4, HISTOGRAM_WIDTH - 4)
-    up = _Scale([0, max(counts)], 0, bottom - 8)
+    across, up = _Scale([edges[0], edges[-1]], 0, 100), _Scale([0, max(counts)], 0, 100)
+    ranges = [f"{low:,.4g} to {high:,.4g}" for low, high in pairwise(edges)]
     bars = [
-        Bar(
-            across(low),
-            bottom - up(count),
-            round(max(across(high) - across(low) - 1, 1), 1),
-            up(count),
-            f"{low:,.4g} to {high:,.4g}: {count:,}",
-        )
-        for count, (low, high) in zip(counts, pairwise(edges), strict=True)
-        if count
+        (across(low), across(high) - across(low), up(count), f"{text}: {count:,}")
+        for count, text, (low, high) in zip(counts, ranges, pairwise(edges), strict=True)
     ]
+    described = f"{title}: most often {ranges[counts.index(max(counts))]}"
     labels = [Tick(across(value), f"{value:,g}") for value in ticks(edges[0], edges[-1], count=4)]
-    most = max(zip(counts, pairwise(edges), strict=True))
-    described = f"{title}, from {edges[0]:,.4g} to {edges[-1]:,.4g}"
-    described = f"{described}; most often {most[1][0]:,.4g} to {most[1][1]:,.4g}"
-    return Histogram(title, described, HISTOGRAM_WIDTH, HISTOGRAM_HEIGHT, bars, labels)
+    return Histogram(title, described, bars, labels)
 
 
 def ticks(low: float, high: float, whole: bool = False, count: int = 6) -> list[float]:
@@ -263,6 +248,21 @@ def ticks(low: float, high: float, whole: bool = False, count: int = 6) -> list[
 
     places = MaxNLocator(count, integer=whole).tick_values(low, high)
     return [round(float(value), 10) for value in places if low <= value <= high]
+
+
+def date_ticks(first: float, last: float) -> list[tuple[float, str]]:
+    """Round local dates between two times (seconds since 1970), and their labels."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, num2date
+
+    zone = datetime.now().astimezone().tzinfo
+    ends = (datetime.fromtimestamp(time, zone) for time in (first, last))
+    locator = AutoDateLocator(tz=zone, minticks=3, maxticks=7)
+    places = locator.tick_values(*ends)
+    labels = ConciseDateFormatter(locator, tz=zone).format_ticks(places)
+    times = (num2date(place, zone).timestamp() for place in places)
+    return [
+        (time, label) for time, label in zip(times, labels, strict=True) if first <= time <= last
+    ]
 
 
 class _Scale:

@@ -14,7 +14,6 @@ from flows.pages.blocks import (
     Block,
     Cell,
     Columns,
-    Facts,
     Gallery,
     Heading,
     Picture,
@@ -89,10 +88,10 @@ def _accepted(project: Project, document: Document, files: Files) -> list[Block]
     columns = {name: config[f"data.{name}"] for name in ("image_column", "label_column")}
     source = _source(files, columns) if files.has("pull") else None
     return [
-        Facts([f"{facts['path']} ({tracked})", f"version {facts['version'][:12]}", rows]),
+        Text(f"{facts['path']} ({tracked}), version {facts['version'][:12]}: {rows}.", "muted"),
         Columns([_classes(images, before), _properties(images)]),
         Columns(list(_distributions(images, folder / REPORT / BRIGHTNESS))),
-        *(_changes(images, source, before) if before else ()),
+        *(changes(images, source, before) if before else ()),
         *_set_aside(folder, source),
         *_near_duplicates(folder, images, source),
     ]
@@ -104,7 +103,7 @@ def _read(folder: Path) -> "pd.DataFrame":
     return pd.read_parquet(folder / image_table.FILE_NAME, columns=COLUMNS)
 
 
-def _source(files: Files, columns: Mapping[str, str | None]) -> RawDataset:
+def _source(files: Files, columns: Mapping[str, Any]) -> RawDataset:
     form = files.manifest("pull")["facts"]["format"]
     return open_format(form, files.folders["pull"] / "data", **columns)
 
@@ -126,8 +125,9 @@ def _checks(folder: Path) -> list[Section]:
     if not (folder / RESULTS).is_file():
         return []
     tables = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
-    rows = [_check(result) for table in tables for result in table["results"]]
-    failed = sum(not result["success"] for table in tables for result in table["results"])
+    results = [result for table in tables for result in table["results"]]
+    rows = [_check(result) for result in sorted(results, key=lambda result: result["success"])]
+    failed = sum(not result["success"] for result in results)
     caption = f"{len(rows)} expectations, {failed} not met"
     file = folder / RESULTS
     record = cells("All that Great Expectations found", Cell(RESULTS, link=file.as_uri()))
@@ -148,8 +148,10 @@ def _check(result: Mapping[str, Any]) -> Sequence[Cell]:
     mark = Cell("✓", "good") if result["success"] else Cell("✗", "bad")
     if arguments.get("mostly") == 0:
         mark = Cell("counted only", "muted")
-    count = f"{found.get('unexpected_count', 0):,} of {found.get('element_count', 0):,}"
-    return cells(config["notes"], mark, count, Cell(f"{config['type']}({shown})", "path"))
+    failed, rows = (found.get(name) or 0 for name in ("unexpected_count", "element_count"))
+    return cells(
+        config["notes"], mark, f"{failed:,} of {rows:,}", Cell(f"{config['type']}({shown})", "path")
+    )
 
 
 def _classes(images: "pd.DataFrame", before: Before | None) -> Block:
@@ -181,13 +183,19 @@ def _changed(count: int, change: int) -> Cell:
     return Cell(f"{count:,} ({change:+,})" if change else f"{count:,}")
 
 
-def _changes(images: "pd.DataFrame", source: RawDataset | None, before: Before) -> Iterator[Block]:
-    """What is new, gone and labelled otherwise; an image is its pixels."""
+def changes(images: "pd.DataFrame", source: RawDataset | None, before: Before) -> Iterator[Block]:
+    """What is new, gone and labelled otherwise; an image is its pixels.
+
+    Args:
+        images: The columns `COLUMNS` of the image table.
+        source: Reads them; None if they are gone.
+        before: The images before.
+    """
     new = images.drop_duplicates("pixels").set_index("pixels")
     old = before.images.drop_duplicates("pixels").set_index("pixels")
     both = new.join(old[["label", "split"]], how="inner", rsuffix="_before")
     relabelled = both[both.label != both.label_before]
-    changes = {
+    found = {
         "new images": (new.loc[new.index.difference(old.index)], source),
         "images that are gone": (old.loc[old.index.difference(new.index)], before.source),
         "images with another label": (
@@ -196,34 +204,40 @@ def _changes(images: "pd.DataFrame", source: RawDataset | None, before: Before) 
         ),
         "images in another split": (both[both.split != both.split_before], None),
     }
-    rows = [cells(name, f"{len(found):,}") for name, (found, _) in changes.items()]
+    rows = [cells(name, f"{len(of):,}") for name, (of, _) in found.items()]
     yield Heading(f"Since {before.title}")
-    if not any(len(found) for found, _ in changes.values()):
+    if not any(len(of) for of, _ in found.values()):
         yield Text("The same images, with the same labels, in the same splits.")
         return
     yield Table("An image is its pixels", rows, numbers=frozenset({1}))
-    for name, (found, reader) in changes.items():
-        if reader and len(found):
+    for name, (of, reader) in found.items():
+        if reader and len(of):
             yield Heading(name.capitalize())
-            shown = found.sort_values(["file", "row"]).head(SHOWN)
-            yield from _pictures(shown, len(found), shown.label, "", reader)
+            shown = of.sort_values(["file", "row"]).head(SHOWN)
+            yield from _pictures(shown, len(of), shown.label, "", reader)
 
 
 def _properties(images: "pd.DataFrame") -> Block:
     rows = [
-        cells(name, f"{of.min():,} to {of.max():,}, median {of.median():,.0f}")
+        cells(name, _range(of))
         for name, of in (
             ("width", images.width),
             ("height", images.height),
             ("bytes", images.bytes),
         )
     ]
-    endings = images.file.str.rsplit(".", n=1).str[-1].str.lower()
+    endings = images.file.str.replace(r"^.*[.]", "", regex=True).str.lower()
     for name, values in (("mode", images["mode"]), ("files", endings)):
         counts = values.value_counts()
         texts = [f"{value} ({count:,})" for value, count in counts.items()]
         rows.append(cells(name, ", ".join(texts)))
     return Table("The images", rows)
+
+
+def _range(values: "pd.Series[int]") -> str:
+    least, most = values.min(), values.max()
+    middle = values.median()
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}, median {middle:,.0f}"
 
 
 def _distributions(images: "pd.DataFrame", brightness: Path) -> Iterator[Block]:

@@ -1,10 +1,23 @@
 """The page of a workload's history: its champions over time, and every decision."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 
 from flows.pages import charts
-from flows.pages.blocks import Block, Cell, Facts, Page, Section, Table, Text, Verdict, cells
+from flows.pages.blocks import (
+    Block,
+    Cell,
+    Command,
+    Page,
+    Section,
+    Summary,
+    Table,
+    Text,
+    Verdict,
+    cells,
+)  # fmt: skip
 from flows.pages.charts import Point
 from flows.pages.page import folder_of, local_time
 from retrain.project import Project
@@ -13,7 +26,8 @@ from retrain.registry.ledger import Entry
 from retrain.registry.versions import ModelVersion
 
 STYLES = {"promoted": "good", "rejected": "bad", "waiting": "wait", "rolled back": "wait"}
-DAYS_OF_A_LABEL = 6  # labels on the axis of time
+WIDTH = 960  # pixels of a picture
+MAX_ROWS = 200  # of the table
 
 
 def page_of(project: Project, name: str) -> Page:
@@ -31,74 +45,128 @@ def page_of(project: Project, name: str) -> Page:
     sentence = f"{name} has no champion."
     if champion:
         sentence = f"{name} version {champion.version} is the champion."
-    champions = [entry for entry in entries if entry.appoints and entry.version in known]
-    blocks: list[Block] = [
-        Facts(
-            [f"{len(entries)} decisions", f"{len(known)} versions", f"{len(champions)} promotions"]
-        )
-    ]
-    if len(champions) > 1:
-        blocks.append(_timeline(champions, known))
-    rows = [_row(project, name, entry, known.get(entry.version)) for entry in reversed(entries)]
-    columns = ("time", "decision", "version", "accuracy", "verdict", "by", "reason")
     return Page(
         title=f"{name}: history",
         origin=name,
         verdict=Verdict("History", sentence, "●", "good" if champion else "muted"),
-        top=[],
+        top=list(_top(entries, known, champion)),
         sections=[
-            Section("Champions", blocks),
-            Section("Decisions", [Table("The newest first", rows, columns, frozenset({2, 3}))])
-            if rows
-            else Section("Decisions", [Text("No decision was made yet.")]),
+            Section("Versions", list(pictures(entries, known))),
+            Section("Decisions", list(table(entries, known, name, folder_of(project, name)))),
         ],
     )
 
 
-def _row(
-    project: Project, name: str, entry: Entry, version: ModelVersion | None
-) -> tuple[Cell, ...]:
-    accuracy = f"{version.metrics['accuracy']:.4f}" if version else ""
-    has_page = entry.run and (folder_of(project, name) / f"{entry.run}.html").is_file()
-    return cells(
-        Cell(local_time(entry.time), link=f"{entry.run}.html" if has_page else ""),
-        Cell(entry.action, STYLES.get(entry.action, "muted")),
-        entry.version,
-        accuracy,
-        entry.verdict,
-        entry.who or "",
-        entry.reason or "",
-    )
+def _top(
+    entries: Sequence[Entry], known: Mapping[int, ModelVersion], champion: ModelVersion | None
+) -> Iterator[Block]:
+    facts = [("Versions", f"{len(known):,}"), ("Decisions", f"{len(entries):,}")]
+    counts = Counter(entry.action for entry in entries)
+    facts += [(action.capitalize(), f"{count:,}") for action, count in counts.items()]
+    if champion:
+        accuracy, low, high = _accuracy(champion)
+        since = [entry for entry in entries if entry.appoints][-1:]
+        facts = [
+            ("Accuracy of the champion", f"{accuracy:.4f} ({low:.4f} to {high:.4f})"),
+            *(("Since", local_time(entry.time)) for entry in since),
+            *facts,
+        ]
+    yield Summary(facts)
 
 
-def _timeline(champions: Sequence[Entry], known: dict[int, ModelVersion]) -> Block:
-    """The accuracy of each champion from its promotion to the next one's, with its interval."""
-    points = [_point(entry, known[entry.version]) for entry in champions]
-    first, last = points[0].x, points[-1].x
-    places = [
-        first + (last - first) * part / DAYS_OF_A_LABEL for part in range(DAYS_OF_A_LABEL + 1)
+def pictures(entries: Sequence[Entry], known: Mapping[int, ModelVersion]) -> Iterator[Block]:
+    """The accuracy of the versions over time, and the size of their test splits.
+
+    Args:
+        entries: The decisions, oldest first.
+        known: The versions that they are about, as far as the registry has them.
+    """
+    drawn = [entry for entry in entries if entry.version in known]
+    champions = [_point(entry, known[entry.version]) for entry in drawn if entry.appoints]
+    if len(champions) < 2:
+        yield Text("From the second champion on, a picture shows how they have improved.", "muted")
+        return
+    lowest = min(point.low or 0.0 for point in champions)
+    others = [_point(entry, known[entry.version], lowest) for entry in drawn if not entry.appoints]
+    sizes = [
+        Point(
+            datetime.fromisoformat(entry.time).timestamp(),
+            known[entry.version].metrics["rows"],
+            f"version {entry.version}: {known[entry.version].metrics['rows']:,.0f} test images",
+        )
+        for entry in drawn
     ]
-    labels = [(place, f"{datetime.fromtimestamp(place):%Y-%m-%d}") for place in places[::2]]
-    legend = "Each dot is a promotion or a rollback, with the 95 % interval of its accuracy"
-    return charts.curves(
-        "Accuracy of the champions",
-        [("accuracy on its test images", points)],
+    labels = charts.date_ticks(sizes[0].x, sizes[-1].x)
+    lines = [("the champion's", champions), ("of versions that were not promoted", others)]
+    yield charts.curves(
+        "Accuracy on the test images",
+        [line for line in lines if line[1]],
         labels,
-        legend=f"{legend}.",
+        legend="A vertical line is a 95 % interval, and a large dot a rollback; what is below the "
+        "axis is at its lower end.",
         steps=True,
+        width=WIDTH,
+    )
+    yield charts.curves(
+        "Test images", [("of each version", sizes)], labels, steps=True, width=WIDTH
     )
 
 
-def _point(entry: Entry, version: ModelVersion) -> Point:
+def _accuracy(version: ModelVersion) -> tuple[float, float, float]:
+    """The accuracy of a version, and its 95 % interval."""
     from scipy.stats import binomtest
 
     accuracy, images = version.metrics["accuracy"], int(version.metrics["rows"])
     interval = binomtest(round(accuracy * images), images).proportion_ci(0.95, method="wilson")
-    low, high = float(interval.low), float(interval.high)
-    title = (
-        f"version {entry.version}, {entry.action} on {local_time(entry.time)}: "
-        f"{accuracy:.4f} ({low:.4f} to {high:.4f})"
-    )
-    return Point(
-        datetime.fromisoformat(entry.time).timestamp(), accuracy, title, low, high, marked=True
+    return accuracy, float(interval.low), float(interval.high)
+
+
+def _point(entry: Entry, version: ModelVersion, lowest: float | None = None) -> Point:
+    """A decision in the picture; one that made no champion is a dot, not below the lowest."""
+    accuracy, low, high = _accuracy(version)
+    title = f"version {entry.version}, {entry.action} on {local_time(entry.time)}: {accuracy:.4f}"
+    place = datetime.fromisoformat(entry.time).timestamp()
+    if lowest is not None:
+        return Point(place, max(accuracy, lowest), title, style="hollow")
+    title = f"{title} ({low:.4f} to {high:.4f})"
+    return Point(place, accuracy, title, low, high, marked=entry.action == "rolled back")
+
+
+def table(
+    entries: Sequence[Entry], known: Mapping[int, ModelVersion], name: str, folder: Path
+) -> Iterator[Block]:
+    """The decisions, the newest first; a link leads to the page of a run.
+
+    Args:
+        entries: The decisions, oldest first.
+        known: The versions that they are about, as far as the registry has them.
+        name: Of the workload.
+        folder: Where the pages of its runs are.
+    """
+    rows = [
+        _row(entry, known.get(entry.version), folder) for entry in entries[: -MAX_ROWS - 1 : -1]
+    ]
+    columns = ("time", "decision", "version", "accuracy", "test images", "verdict", "by", "reason")
+    if rows:
+        yield Table("The newest first", rows, columns, frozenset({2, 3, 4}))
+    else:
+        yield Text("No decision was made yet.")
+    if older := len(entries) - len(rows):
+        yield Command(f"{older:,} older decisions", f"retrain history {name}")
+
+
+def _row(entry: Entry, version: ModelVersion | None, folder: Path) -> tuple[Cell, ...]:
+    has_page = entry.run and (folder / f"{entry.run}.html").is_file()
+    return cells(
+        Cell(
+            local_time(entry.time).replace(" ", "\N{NO-BREAK SPACE}"),
+            link=f"{entry.run}.html" if has_page else "",
+        ),
+        Cell(entry.action, STYLES.get(entry.action, "muted")),
+        entry.version,
+        f"{version.metrics['accuracy']:.4f}" if version else "",
+        f"{version.metrics['rows']:,.0f}" if version else "",
+        entry.verdict,
+        entry.who or "",
+        entry.reason or "",
     )

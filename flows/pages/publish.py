@@ -5,7 +5,6 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rich.markup import escape
 
@@ -30,32 +29,34 @@ logger = logging.getLogger("retrain")
 
 
 @contextmanager
-def begun(
-    project: Project, flow: str, workload: str, *arguments: str, **options: Any
-) -> Iterator[FlowRun]:
+def begun(project: Project, flow: str, workload: str) -> Iterator[FlowRun]:
     """Begins a run of a flow without steps, as `records.begun` does; a page says why it failed.
 
     Args:
         project: The clone.
         flow: The name of the flow.
         workload: In whose folder the page is.
-        arguments: Of the command that runs the flow again.
-        options: Of that command.
     """
-    words = ["retrain", flow, *arguments]
-    for name, value in options.items():
-        if value:
-            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     with records.begun(project, flow) as run:
         try:
             yield run
         except Exception as error:
-            command = shlex.join(words)
-            write(
-                project,
-                run.document(workload=workload, command=command, error=message_of(error)),
-            )
+            found = {"workload": workload, "command": _command(flow), "error": message_of(error)}
+            write(project, run.document(**found))
             raise
+
+
+def _command(flow: str) -> str:
+    """The command that runs a flow again with the parameters of the flow run."""
+    from prefect import runtime
+
+    words = ["retrain", flow]
+    for name, value in runtime.flow_run.parameters.items():
+        if name in ("workload", "a", "b"):
+            words.append(str(value))
+        elif value:
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return shlex.join(words)
 
 
 def write_run(project: Project, document: Document) -> Path:

@@ -11,7 +11,6 @@ from flows.pages.blocks import (
     Columns,
     Command,
     Details,
-    Facts,
     Heading,
     Page,
     Section,
@@ -24,6 +23,7 @@ from flows.pages.blocks import (
 from flows.pages.charts import Interval, Line, Point
 from flows.pages.files import Files, files_of
 from flows.pages.page import local_time
+from retrain.params import workload_names
 from retrain.project import Project
 from retrain.runs import console
 from retrain.runs.records import Document
@@ -33,6 +33,7 @@ from tasks.promote import outcome
 
 MAX_DRAWN_CLASSES = 20
 LOOKS = {"Promoted": ("✓", "good"), "Rejected": ("✗", "bad"), "Waiting": ("…", "wait")}
+MAX_SENTENCES = 5  # on top of the page
 MARKS = {True: Cell("✓", "good"), False: Cell("✗", "bad"), None: Cell("?", "muted")}
 CURVES = {
     "Loss": ("train_loss", "val_loss"),
@@ -97,18 +98,22 @@ def _top(project: Project, document: Document, files: Files) -> Iterator[Block]:
     ]
     if rules:
         yield Table("The rules of the gate", rules, numbers=frozenset({2}))
-    for sentence in document["decision"]["says"]:
-        yield Text(sentence)
+    sentences = [Text(sentence) for sentence in document["decision"]["says"]]
+    yield from sentences[:MAX_SENTENCES]
+    if more := sentences[MAX_SENTENCES:]:  # there may be one for each class
+        yield Details(f"{len(more):,} more findings", more)
 
 
 def failure(project: Project, document: Document) -> list[Block]:
     """What failed in a run, what to do about it, and where its log is."""
-    command = document.get("command") or f"retrain {document['flow']} {document['workload']}"
+    name = document["workload"]
+    entry = name if name in workload_names(project.params) else f"ENTRY --as {name}"
+    command = document.get("command") or f"retrain {document['flow']} {entry}"
     shown: list[Block] = [Text(document["error"], "error")]
     if steps := [step["step"] for step in document.get("steps", ())]:
         kept = "What was made is kept, and the same command goes on there."
         shown.append(Text(f"It ended after the step {steps[-1]}. {kept}"))
-    shown.append(Command("When the cause is gone", command))
+    shown.append(Command("When the cause is gone, with the options of this run", command))
     began = datetime.fromisoformat(document["time"]).timestamp() - document["seconds"]
     logs = project.logs.glob(f"*-{document['flow']}*.log")
     if written := [log for log in logs if log.stat().st_mtime >= began]:
@@ -139,13 +144,7 @@ def _served(document: Document) -> str:
 def _differences(decision: Mapping[str, Any], files: Files) -> Iterator[Block]:
     """The differences that decide, with their intervals, against zero and the margin."""
     rows = [
-        Interval(
-            label=f"{metric} against {opponent} {found['version']}",
-            value=values["difference"],
-            low=values["low"],
-            high=values["high"],
-            text=f"{values['difference']:+.4f} ({values['low']:+.4f} to {values['high']:+.4f})",
-        )
+        interval(f"{metric} against {opponent} {found['version']}", values)
         for opponent, found in decision["comparisons"].items()
         for metric, values in found["metrics"].items()
     ]
@@ -154,6 +153,17 @@ def _differences(decision: Mapping[str, Any], files: Files) -> Iterator[Block]:
     margin = 0.0
     if files.has("compare_champion"):
         margin = files.manifest("compare_champion")["plan"]["config"]["gate.margin"]
+    yield differences(rows, margin)
+
+
+def interval(label: str, values: Mapping[str, Any]) -> Interval:
+    """A difference with its interval, to be drawn."""
+    difference, low, high = (values[name] for name in ("difference", "low", "high"))
+    return Interval(label, difference, low, high, f"{difference:+.4f} ({low:+.4f} to {high:+.4f})")
+
+
+def differences(rows: Sequence[Interval], margin: float = 0.0) -> Block:
+    """A picture of differences with their intervals, against zero and a margin."""
     ends = [abs(end) for row in rows for end in (row.low, row.high) if end is not None]
     reach = 1.15 * max(*ends, margin, 1e-6)
     legend = "The dot is the measured difference, and the line its interval. Grey is no difference"
@@ -162,7 +172,7 @@ def _differences(decision: Mapping[str, Any], files: Files) -> Iterator[Block]:
         lines.append(Line(-margin, f"the margin, {margin:g}", "bound"))
         legend += "; the dashed red line is the margin by which a model may seem worse"
     description = "Differences with their intervals"
-    yield charts.intervals(
+    return charts.intervals(
         description, rows, (-reach, reach), "+.3f", lines, f"{legend}.", dots=True
     )
 
@@ -230,20 +240,18 @@ def _training(files: Files) -> Iterator[Block]:
     history = files.json("train", f"{REPORT}/history.json")
     facts = files.manifest("train")["facts"]
     kept, epochs = facts["best_epoch"], [row["epoch"] for row in history]
-    yield Facts(
-        [
-            f"best epoch {kept} of {len(history)}",
-            f"{facts['parameters']:,} parameters",
-            f"batches of {facts['batch_size']}",
-            outcome.precision(facts),
-        ]
+    yield Text(
+        f"Best epoch {kept} of {len(history)}; {facts['parameters']:,} parameters, "
+        f"{outcome.precision(facts)}, batches of {facts['batch_size']}.",
+        "muted",
     )
     labels = [(value, f"{value:g}") for value in charts.ticks(epochs[0], epochs[-1], whole=True)]
     pictures: list[Block] = []
     for title, names in CURVES.items():
         lines = [(name, points) for name in names if (points := _points(history, name, kept))]
         if lines:
-            pictures.append(charts.curves(title, lines, labels, kept))
+            mark = Line(kept, f"epoch {kept}", "zero")
+            pictures.append(charts.curves(title, lines, labels, mark))
     yield Columns(pictures)
     yield Text(f"By epoch. The vertical line is epoch {kept}, whose weights were kept.", "muted")
     columns = list(dict.fromkeys(name for row in history for name in row))
@@ -257,7 +265,7 @@ def _points(history: Sequence[Mapping[str, Any]], name: str, kept: int) -> list[
         Point(
             row["epoch"],
             row[name],
-            f"epoch {row['epoch']}: {name} {row[name]:.4g}",
+            f"epoch {row['epoch']}: {name} {console.number(row[name])}",
             marked=row["epoch"] == kept,
         )
         for row in history

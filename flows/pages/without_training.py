@@ -9,19 +9,19 @@ from typing import Any
 from flows.pages import charts, data
 from flows.pages.blocks import (
     Block,
-    Columns,
     Command,
-    Facts,
     Page,
     Section,
+    Summary,
     Table,
+    Text,
     Verdict,
     cells,
 )
 from flows.pages.charts import Interval, Line, Point
 from flows.pages.files import files_of
 from flows.pages.page import local_time
-from flows.pages.training import failure, gone, run_blocks
+from flows.pages.training import differences, failure, gone, interval, run_blocks
 from retrain.project import Project
 from retrain.runs import console
 from retrain.runs.records import Document
@@ -61,14 +61,21 @@ def predictions(project: Project, document: Document) -> Page:
         Interval(label, shares[label], None, None, f"{document['labels'][label]:,} images")
         for label in labels
     ]
-    title = _title(document["model"])
-    blocks: list[Block] = [Facts([title, f"input {document['input']}", document["output"]])]
+    top = Summary(
+        [
+            ("Model", _title(document["model"])),
+            ("Images", f"{rows:,}, {errors:,} of them not classified"),
+            ("Input", document["input"]),
+            ("Output", document["output"]),
+        ]
+    )
+    blocks: list[Block] = []
     if drawn:
         blocks.append(charts.intervals("The share of each label", drawn, (0.0, 1.0)))
     sections = [Section("Answers", blocks)]
     if document["drift"]:
         sections.append(Section("Drift", _drift(document["drift"])))
-    return _page(document, document["workload"], verdict, [], sections)
+    return _page(document, document["workload"], verdict, [top], sections)
 
 
 def drift(project: Project, document: Document) -> Page:
@@ -77,9 +84,9 @@ def drift(project: Project, document: Document) -> Page:
     verdict = Verdict("No drift", document["outcome"], "✓", "good")
     if drifted:
         verdict = Verdict("Drift", document["outcome"], "!", "bad")
-    facts = Facts([_title(document["model"]), f"input {document['input']}"])
-    sections = [Section("Drift", [facts, *_drift(document["drift"])])]
-    return _page(document, document["workload"], verdict, [], sections)
+    top = Summary([("Model", _title(document["model"])), ("Input", document["input"])])
+    sections = [Section("Drift", _drift(document["drift"]))]
+    return _page(document, document["workload"], verdict, [top], sections)
 
 
 def _drift(found: Mapping[str, Any]) -> list[Block]:
@@ -111,12 +118,8 @@ def _drift(found: Mapping[str, Any]) -> list[Block]:
         charts.intervals(
             "The score of each feature", drawn, (0.0, 1.1 * highest), ".1f", [line], legend
         ),
-        Columns(
-            [
-                Table(caption, rows, columns, frozenset(range(1, 6))),
-                Table("Labels", shares, ("label", "reference", "incoming"), frozenset({1, 2})),
-            ]
-        ),
+        Table(caption, rows, columns, frozenset(range(1, 6))),
+        Table("Labels", shares, ("label", "reference", "incoming"), frozenset({1, 2})),
     ]
 
 
@@ -124,15 +127,15 @@ def comparison(project: Project, document: Document) -> Page:
     """The page of a run of the flow `compare`."""
     found, a, b = document["comparison"], _title(document["a"]), _title(document["b"])
     verdict = Verdict("Compared", document["outcome"], "=", "muted")
-    facts = Facts([f"{found['shown']:,} images", f"{found['same']:,} answered alike",
-                   f"data: {document['data']}"])  # fmt: skip
+    facts = [("Images", f"{found['shown']:,}, {found['same']:,} answered alike")]
+    facts.append(("Data", document["data"]))
     sections = []
     if found["labelled"]:
         sections = _labelled(found, a, b)
     pairs = [cells(row["a"], row["b"], f"{row['images']:,}") for row in found["pairs"][:MAX_ROWS]]
     answers = Table("Answers that differ", pairs, (a, b, "images"), frozenset({2}))
     sections.append(Section("Differences", [answers]))
-    return _page(document, f"{a}, {b}", verdict, [facts], sections)
+    return _page(document, f"{a}, {b}", verdict, [Summary(facts)], sections)
 
 
 def _labelled(found: Mapping[str, Any], a: str, b: str) -> list[Section]:
@@ -154,8 +157,12 @@ def _labelled(found: Mapping[str, Any], a: str, b: str) -> list[Section]:
     ]  # fmt: skip
     columns = ("class", "images", a, b, "images gained or lost")
     recall = Table("Recall of the classes that differ", classes, columns, frozenset({1, 2, 3, 4}))
-    only = Facts([f"{found['only_a']:,} right only in {a}", f"{found['only_b']:,} only in {b}"])
-    return [Section("Metrics", [only, metrics, recall])]
+    only = Text(f"{found['only_a']:,} images only {a} has right, {found['only_b']:,} only {b}.")
+    drawn = [
+        interval(name, row) for name, row in found["metrics"].items() if row.get("low") is not None
+    ]
+    shown = [differences(drawn)] if drawn else []
+    return [Section("Metrics", [*shown, only, metrics, recall])]
 
 
 def search(project: Project, document: Document) -> Page:
@@ -193,8 +200,9 @@ def _trials(trials: Sequence[Mapping[str, Any]], metric: str, best: int) -> Bloc
     ]  # fmt: skip
     places = charts.ticks(points[0].x, points[-1].x, whole=True)
     labels = [(place, f"{place:g}") for place in places]
+    mark = Line(best, f"trial {best}, the best", "zero")
     legend = "The vertical line is the best trial."
-    return charts.curves(f"{metric} by trial", [(metric, points)], labels, best, legend)
+    return charts.curves(f"{metric} by trial", [(metric, points)], labels, mark, legend)
 
 
 def _value(value: object) -> str:

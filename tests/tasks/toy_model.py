@@ -150,7 +150,7 @@ def write_scores(folder: Path, trained: Artifact, rows: int, precision: str = "f
     predictions.write([answers], known, folder)
     (folder / "per_class.json").write_text(json.dumps(per_class(read(folder).tally(LABELS))))
     facts = {
-        "metrics": {"accuracy": 0.95, "log_loss": 0.2},
+        "metrics": {"accuracy": 0.95, "log_loss": 0.2, "rows": rows},
         "lower_is_better": LOWER_IS_BETTER,
         "weights": trained.facts["weights"],
         "train": trained.digest,

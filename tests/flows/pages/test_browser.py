@@ -24,7 +24,7 @@ def file(tmp_path_factory):
 def test_a_page_loads_without_a_network(file, tmp_path):
     with opened(tmp_path) as tab:
         tab.open(file)
-        assert tab.evaluate("document.querySelectorAll('svg').length") == 3
+        assert tab.evaluate("document.querySelectorAll('svg').length") == 7
         assert tab.evaluate("document.querySelector('h1').innerText").startswith("✓ cat")
         assert tab.faults == []
 
@@ -36,6 +36,16 @@ def test_a_link_opens_the_images_of_a_confusion(file, tmp_path):
         tab.evaluate("document.querySelector('a[href=\"#confused-0\"]').click()")
         tab.evaluate("new Promise(done => setTimeout(done, 300))")
         assert tab.evaluate("document.querySelector('details').open")
+
+
+def test_a_page_with_long_names_fits_a_phone(tmp_path):
+    file = tmp_path / "page.html"
+    file.write_text(page.render(page_with("x" * 300)), encoding="utf-8")
+    with opened(tmp_path / "profile") as tab:
+        metrics = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+        tab.call("Emulation.setDeviceMetricsOverride", **metrics)
+        tab.open(file)
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 400
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -1,5 +1,6 @@
 """A page is one file that needs nothing else, and escapes all that it is given."""
 
+import re
 from html.parser import HTMLParser
 from itertools import pairwise
 
@@ -12,13 +13,13 @@ from flows.pages.blocks import (
     Command,
     Count,
     Details,
-    Facts,
     Gallery,
     Heading,
     Matrix,
     Page,
     Picture,
     Section,
+    Summary,
     Table,
     Text,
     Thumbnail,
@@ -42,10 +43,10 @@ def page_with(text: str) -> Page:
         Text(text),
         Heading(text),
         Command(text, text),
-        Facts([text]),
+        Summary([(text, text)]),
         Table(text, [cells(text, Cell(text, "bad"), Cell(text, link="#a"))], (text, text, text)),
         Matrix(text, [text], [[Count(3, 0.5, "confused-0")]]),
-        Columns([intervals, curves]),
+        Columns([intervals, curves, charts.histogram(text, [3, 0, 1], [0, 1, 2, 3])]),
         Details(text, [Gallery([picture], "confused-0")]),
     ]
     return Page(text, text, Verdict(text, text, "✓", "good"), [intervals], [Section("A", blocks)])
@@ -68,7 +69,7 @@ class Elements(HTMLParser):
 
 
 def test_a_hostile_name_stays_a_text_wherever_it_is_shown():
-    harmless, hostile = (Elements(page.render(page_with(text))) for text in ("a", HOSTILE))
+    harmless, hostile = (Elements(page.render(page_with(text))) for text in ("harmless", HOSTILE))
     assert [(tag, set(of)) for tag, of in hostile.found] == [
         (tag, set(of)) for tag, of in harmless.found
     ]
@@ -92,7 +93,7 @@ def test_a_page_makes_no_request():
 @pytest.mark.parametrize("values", [[0.5], [0.5, 0.5], [1.0, 3.0, 2.0]])
 def test_a_curve_stays_within_its_picture(values):
     points = [Point(number, value, "") for number, value in enumerate(values)]
-    chart = charts.curves("a", [("a", points)], [(0, "0")], mark=0.0)
+    chart = charts.curves("a", [("a", points)], [(0, "0")], mark=Line(0.0, "", "zero"))
     places = [tuple(map(float, place.split(","))) for place in chart.lines[0].points.split()]
     assert len(places) == len(values)
     assert all(0 <= x <= chart.width and 0 <= y <= chart.height for x, y in places)
@@ -112,6 +113,28 @@ def test_intervals_are_placed_on_the_axis_and_cut_at_its_ends():
     rows = [Interval("a", 0.0, -2.0, 0.5, ""), Interval("a longer label", 1.0, None, None, "")]
     chart = charts.intervals("a", rows, (-1.0, 1.0), dots=True)
     first, second = chart.rows
-    assert first.low == chart.left
-    assert first.at < first.high < second.at == chart.width - 8
-    assert second.low is None
+    assert (first.low, first.value, first.high) == (0.0, 50.0, 75.0)
+    assert (second.value, second.low) == (100.0, None)
+
+
+def test_whatever_is_drawn_says_its_value_where_the_pointer_rests_on_it():
+    html = page.render(page_with("a"))
+    for mark in ("<circle", '<rect class="bar"', '<line class="whisker'):
+        for before in html.split(mark)[:-1]:
+            assert re.search(r"<title>[^<]+</title>[^<]*(<(?!/g>|/svg>)[^<]*)*$", before), mark
+
+
+def test_a_bar_of_a_histogram_is_as_high_as_its_count_is_large():
+    chart = charts.histogram("Width", [3, 0, 1], [0.0, 10.0, 20.0, 30.0])
+    assert [bar[0] for bar in chart.bars] == pytest.approx([0, 33.3, 66.7])
+    assert [bar[2] for bar in chart.bars] == pytest.approx([100, 0, 33.3])
+    assert [bar[3] for bar in chart.bars] == ["0 to 10: 3", "10 to 20: 0", "20 to 30: 1"]
+    assert chart.description == "Width: most often 0 to 10"
+
+
+@pytest.mark.parametrize("days", [0.1, 3, 90, 900])
+def test_dates_on_an_axis_are_few_and_within_it(days):
+    labels = charts.date_ticks(1.7e9, 1.7e9 + days * 86400)
+    assert 2 <= len(labels) <= 8
+    assert all(1.7e9 <= time <= 1.7e9 + days * 86400 for time, _ in labels)
+    assert all(one != other for (_, one), (_, other) in pairwise(labels))

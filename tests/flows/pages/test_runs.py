@@ -1,5 +1,9 @@
 """Each run leaves a page: of a training, of refused data, and the history of the workload."""
 
+import json
+import re
+from pathlib import Path
+
 import pytest
 
 from tests.browser import opened
@@ -18,9 +22,9 @@ def test_a_training_shows_why_and_what_it_is_made_of(clone, first):
     assert first["look"]["report"] == "reports/vit/latest.html"
     assert "Promoted" in html
     assert first["outcome"] in html
-    for section in ("Comparison", "Data", "Training", "Model", "Run"):
+    for section in ("Comparison", "Data", "Checks", "Training", "Model", "Run"):
         assert f'<h2 id="{section.lower()}">{section}</h2>' in html
-    assert f"served after this run: version {first['model']['version']}, this model" in html
+    assert f"version {first['model']['version']}, this model" in html
     assert 'src="data:image/png;base64,' in html
     assert "confused-0" in html
     assert f"retrain reproduce vit@{first['model']['version']}" in html
@@ -38,13 +42,63 @@ def test_a_report_can_be_made_again_and_is_found_by_its_run(clone, first):
     assert "no such run is recorded here" in error
 
 
-def test_refused_data_has_a_page_that_says_what_to_do(clone, first):
-    refused = ["--set", "checks.min_images_per_class=100000"]
-    error = clone.json("validate", "vit", *refused, code=1)["error"]
+def test_an_earlier_page_stays_and_one_without_its_outputs_says_what_it_lacks(clone, first):
+    file = clone.root / "reports" / "vit" / f"{first['run']}.html"
+    folders = {step["step"]: Path(step["path"]) for step in first["steps"] if step["path"]}
+    whole = file.read_text(encoding="utf-8")
+    for step in ("validate", "evaluate"):
+        folders[step].rename(folders[step].with_suffix(".away"))
+    try:
+        clone.json("report", "vit", "--run", first["run"])
+        assert file.read_text(encoding="utf-8") == whole
+        file.unlink()
+        clone.json("report", "vit", "--run", first["run"])
+        html = page(clone, file.name)
+    finally:
+        for step in ("validate", "evaluate"):
+            folders[step].with_suffix(".away").rename(folders[step])
+        file.write_text(whole, encoding="utf-8")
+    assert "no longer has what these steps have made: validate, evaluate." in html
+    assert first["outcome"] in html
+    assert "accuracy" in html
+    assert '<h2 id="model">' not in html
+
+
+def test_refused_data_has_a_page_with_the_images_and_what_to_do(clone, first):
+    error = clone.json("validate", "vit", "--set", "checks.min_side=9", code=1)["error"]
     html = page(clone)
-    assert "Failed" in html
+    assert "Refused" in html
     assert error.splitlines()[0] in html
     assert "retrain validate vit" in html
+    assert re.search(r"[.]retrain/logs/[0-9]+-[0-9]+-validate-vit[.]log", html)
+    assert "images with a side below checks.min_side 9" in html
+    assert "1,797 of 1,797" in html
+    assert "8 x 8 pixels is too small" in html
+    assert html.count('src="data:image/png;base64,') == 6  # of one reason
+    [record] = re.findall(r'href="file://([^"]*validation_results[.]json)"', html)
+    assert len(json.loads(Path(record).read_text(encoding="utf-8"))) == 3
+
+
+def test_the_page_of_a_refusal_does_not_show_what_a_later_one_has_found(clone, first):
+    names = [clone.root / "reports" / "vit" / "latest.html"]
+    run = re.search(r"run ([0-9a-f]{8})", names[0].read_text(encoding="utf-8"))[1]
+    clone.json("validate", "vit", "--set", "checks.min_images_per_class=100000", code=1)
+    [file] = names[0].parent.glob(f"{run}*.html")
+    file.unlink()
+    clone.json("report", "vit", "--run", run)
+    html = page(clone, file.name)
+    assert "8 x 8 pixels is too small" in html  # its own message
+    assert '<h2 id="checks">' not in html
+
+
+def test_a_failed_run_without_steps_has_a_page_that_says_what_to_do(clone, first, tmp_path):
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    error = clone.json("drift", "vit", "--input", str(tmp_path), code=1)["error"]
+    html = page(clone)
+    assert "Failed" in html
+    assert error in html
+    assert f"retrain drift vit --input {tmp_path} --version champion" in html
+    assert re.search(r"[.]retrain/logs/[0-9]+-[0-9]+-drift-vit[.]log", html)
 
 
 def test_a_model_that_is_compared_shows_the_difference_and_the_images(clone, first):

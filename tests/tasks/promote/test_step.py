@@ -39,7 +39,7 @@ def test_the_first_model_that_passes_becomes_champion(project, run):
     }
     champion = versions.champion(project, "toy")
     assert champion.train_digest == trained.digest
-    assert champion.metrics == {"accuracy": 0.95, "log_loss": 0.2}
+    assert champion.metrics == {"accuracy": 0.95, "log_loss": 0.2, "rows": ROWS}
     assert (champion.images["resize"], champion.images["mean"]) == ("crop", [0.5])
     assert (champion.data, champion.commit) == ("data-1", "c0ffee")
     written = decisions.read(project, "toy")
