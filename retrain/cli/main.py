@@ -20,14 +20,14 @@ from typing import Annotated, Any
 from cyclopts import CycloptsError, Group, Parameter
 
 from retrain import streams
-from retrain.cli import flows, lineage, params, predict, registry, report, servers, store
+from retrain.cli import flows, init, lineage, params, predict, registry, report, servers, store
 from retrain.cli.command import Answer, app
 from retrain.errors import UsageError
 from retrain.messages import message_of
 from retrain.project import find_project
 
 # The modules with the commands, in the order of `retrain --help`.
-MODULES = (flows, report, params, predict, registry, lineage, store, servers)
+MODULES = (init, flows, report, params, predict, registry, lineage, store, servers)
 
 TERMINATED = 128 + signal.SIGTERM
 

@@ -1,0 +1,219 @@
+"""Makes a workload of images: looks at them, proposes, and writes it with the images under DVC.
+
+retrain init photos
+
+It is no Prefect flow: a person runs it, and nobody deploys it. The images are copied, and neither
+moved nor changed.
+"""
+
+import io
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from humanize import naturalsize
+from ruamel.yaml import YAML
+
+from flows.train import train
+from retrain import atomic
+from retrain.errors import UsageError
+from retrain.params import TEAM_PARAMS, check_name, load_workload, workload_names
+from retrain.project import Project
+from tasks.data.survey import Survey, survey
+from tasks.pull.local_source import LocalSource
+from tasks.train.proposal import Proposal, find_backbone, propose, this_machine
+
+TEAM_DEPLOYMENTS = Path("team", "prefect.yaml")
+PINNED = Path("data.dvc")
+DVC_CONFIG = Path(".dvc", "config")
+STARTER = "starter"  # the remote with the starter data, which is a part of the repository
+NO_NETWORK = "none"  # as `--pretrained`
+
+
+@dataclass(frozen=True)
+class Proposed:
+    """A workload that is not written yet.
+
+    Attributes:
+        name: Its name.
+        images: The folder or file of the images.
+        survey: What they are like.
+        proposal: The entry, and why.
+    """
+
+    name: str
+    images: Path
+    survey: Survey
+    proposal: Proposal
+
+
+def check(project: Project, name: str, images: Path, remote: str | None) -> None:
+    """Refuses what cannot become a workload, before the images are looked at.
+
+    Raises:
+        UsageError: The name is taken or not valid, there are no such images, or DVC has a remote.
+    """
+    check_name(name)
+    if name in workload_names(project.params):
+        raise UsageError(f"There is a workload {name} already: choose another with --name.")
+    if not images.exists():
+        raise UsageError(f"There is no {images}: name a folder of images, or a file of them.")
+    if project.root.resolve().is_relative_to(images.resolve()):
+        raise UsageError(f"{images} holds this project itself; name the folder of the images.")
+    if (project.root / _place(project, name, images)).exists() and not _is_inside(project, images):
+        raise UsageError(f"data/{name} is there already: choose another name with --name.")
+    if remote and (other := _remote(project)) != STARTER:
+        raise UsageError(f"DVC has a remote here, {other}, which is used: leave --remote out.")
+
+
+def look(project: Project, name: str, images: Path, pretrained: str | None) -> Proposed:
+    """Looks at images, and proposes a workload for them and this machine.
+
+    Args:
+        project: The clone.
+        name: The name of the workload.
+        images: The folder or the file.
+        pretrained: A folder, a model on the hub, or `none`; None for one that is chosen.
+
+    Raises:
+        ValueError: The images cannot be read, or are too few; or there is no such network.
+        ConnectionError: The hub does not give the network.
+    """
+    seen = survey(images)
+    free = shutil.disk_usage(project.root).free
+    if not _is_inside(project, images) and 2 * seen.bytes > free:
+        raise ValueError(
+            f"The images take {naturalsize(seen.bytes)}, twice that with DVC's cache, and only "
+            f"{naturalsize(free)} are free here. Put them into data/ of a clone on a larger disk."
+        )
+    backbone = None
+    if pretrained != NO_NETWORK and not (seen.is_grey and pretrained is None):
+        try:
+            backbone = find_backbone(pretrained, project.root)
+        except FileNotFoundError as error:
+            raise UsageError(f"--pretrained: {error}.") from None
+    path = _place(project, name, images).as_posix()
+    return Proposed(name, images, seen, propose(path, seen, this_machine(), backbone))
+
+
+def write(project: Project, proposed: Proposed, remote: str | None) -> list[str]:
+    """Writes a workload and its deployment, and puts the images under DVC; all of it or nothing.
+
+    Args:
+        project: The clone.
+        proposed: The workload.
+        remote: A folder or URL that becomes DVC's default remote; None leaves it as it is.
+
+    Returns:
+        The files that were changed, relative to the project.
+
+    Raises:
+        ValueError: DVC does not take the images, or the workload is not valid here.
+        OSError: A file cannot be read or written.
+    """
+    name, entry = proposed.name, proposed.proposal.entry
+    files = [TEAM_PARAMS, TEAM_DEPLOYMENTS, PINNED, *([DVC_CONFIG] if remote else [])]
+    place = project.root / _place(project, name, proposed.images)
+    had_data = (project.root / "data").is_dir()
+    with _undone_if_it_fails(project, files, None if place.exists() else place):
+        if not place.exists():
+            place.mkdir(parents=True)
+            source = LocalSource(proposed.images)
+            source.fetch(source.digest(), place, place)
+        _dvc(project, "add", "--quiet", "--", str(place))
+        if remote:
+            _dvc(project, "fetch", "--quiet", PINNED.name)  # what the other remote has of data/
+            _dvc(project, "remote", "add", "--quiet", "--default", "--", "team", remote)
+            _dvc(project, "push", "--quiet", PINNED.name)
+        _add(project.root / TEAM_PARAMS, "workloads", {name: entry})
+        _add(project.root / TEAM_DEPLOYMENTS, "deployments", [_deployment(name)])
+        train.check(load_workload(project.params, name), project)
+    if not had_data:  # the version is in DVC's cache, and the rest of data/ was never here
+        shutil.rmtree(project.root / "data")
+    return [str(file) for file in files]
+
+
+def _is_inside(project: Project, images: Path) -> bool:
+    """Whether images are in the folder that DVC has already."""
+    return images.resolve().is_relative_to((project.root / "data").resolve())
+
+
+def _place(project: Project, name: str, images: Path) -> Path:
+    """Where the images of a workload are, relative to the project."""
+    if _is_inside(project, images):
+        return images.resolve().relative_to(project.root.resolve())
+    return Path("data", name)
+
+
+def _deployment(name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "description": f"Trains {name} on the current data and promotes it if the gate passes it.",
+        "entrypoint": "flows/train.py:train",
+        "parameters": {"workload": name},
+        "tags": ["train", name],
+        "schedules": [{"cron": "0 4 * * 1", "timezone": "Etc/UTC"}],
+        "concurrency_limit": {"limit": 1, "collision_strategy": "ENQUEUE"},
+        "work_pool": {"name": "local"},
+    }
+
+
+def _add(file: Path, key: str, entry: Mapping[str, Any] | list[Any]) -> None:
+    """Adds an entry to a mapping or a list of a YAML file, whose comments stay."""
+    yaml = YAML()
+    yaml.preserve_quotes, yaml.width = True, 100
+    yaml.default_flow_style = None  # of what is added: on one line, if it has no sections
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    tree = (yaml.load(file) if file.exists() else None) or {}
+    kept = tree.get(key) or type(entry)()
+    tree[key] = kept | entry if isinstance(entry, Mapping) else [*kept, *entry]
+    text = io.StringIO()
+    yaml.dump(tree, text)
+    atomic.write_text(file, text.getvalue())
+
+
+def _remote(project: Project) -> str:
+    return _dvc(project, "config", "core.remote")
+
+
+def _dvc(project: Project, *arguments: str) -> str:
+    """Runs DVC in the project; returns what it printed.
+
+    Raises:
+        ValueError: It failed; the message is DVC's own.
+    """
+    command = [sys.executable, "-m", "dvc", *arguments]
+    done = subprocess.run(command, cwd=project.root, capture_output=True, encoding="utf-8")
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["it failed"]
+        raise ValueError(f"dvc {arguments[0]}: {lines[0].removeprefix('ERROR: ')}")
+    return done.stdout.strip()
+
+
+@contextmanager
+def _undone_if_it_fails(project: Project, files: list[Path], folder: Path | None) -> Iterator[None]:
+    """Gives files their content back if the block fails, and removes a folder."""
+    before = {}
+    for file in files:
+        path = project.root / file
+        before[path] = path.read_bytes() if path.exists() else None
+    had_data = (project.root / "data").is_dir()
+    try:
+        yield
+    except BaseException:
+        for path, content in before.items():
+            if content is None:
+                path.unlink(missing_ok=True)
+            else:
+                path.write_bytes(content)
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+        if not had_data:
+            with suppress(OSError):
+                (project.root / "data").rmdir()
+        raise
