@@ -170,8 +170,12 @@ def _add(file: Path, key: str, entry: Mapping[str, Any] | list[Any]) -> None:
     yaml.default_flow_style = None  # of what is added: on one line, if it has no sections
     yaml.indent(mapping=2, sequence=4, offset=2)
     tree = (yaml.load(file) if file.exists() else None) or {}
-    kept = tree.get(key) or type(entry)()
-    tree[key] = kept | entry if isinstance(entry, Mapping) else [*kept, *entry]
+    if not tree.get(key):
+        tree[key] = entry
+    elif isinstance(entry, Mapping):
+        tree[key].update(entry)
+    else:
+        tree[key].extend(entry)
     text = io.StringIO()
     yaml.dump(tree, text)
     atomic.write_text(file, text.getvalue())

@@ -14,8 +14,8 @@ from retrain.project import Project
 
 if TYPE_CHECKING:
     from flows.init import Proposed
-    from tasks.data.survey import Survey
 
+LISTINGS = (".csv", ".tsv", ".jsonl", ".json", ".xml")  # lists of the images in their folder
 DEMO = "The starter data, handwritten digits, is a workload already: retrain train vit"
 
 
@@ -37,8 +37,8 @@ def init(
     Examples: `retrain init photos`, `retrain init photos --remote /mnt/team/retrain --yes`
 
     Args:
-        images: A folder of images, in any format that a workload takes, or a file of them. They are
-            copied to data/, and neither moved nor changed.
+        images: A folder of images, in any format that a workload takes, or a file that holds or
+            lists them. They are copied to data/, and neither moved nor changed.
         name: The name of the workload; that of the folder, if it is left out.
         remote: A folder or URL that becomes the DVC remote, to which the images are pushed.
         pretrained: A network to start from: a folder, a model on the Hugging Face hub, or none. If
@@ -54,6 +54,8 @@ def init(
             raise UsageError("Name a folder of images, such as: retrain init photos")
         images = _ask("Folder of images", "photos")
     place = Path(images).expanduser().absolute()
+    if place.suffix.lower() in LISTINGS:
+        place = place.parent
     if name is None:
         name = re.sub(r"[^A-Za-z0-9]+", "-", place.stem).strip("-") or "images"
         name = _ask("Name of the workload", name) if asks else name
@@ -109,7 +111,7 @@ def _lines(proposed: "Proposed") -> list[str]:
     """What was seen and is proposed, for a person."""
     entry = proposed.proposal.entry
     return [
-        *_seen(proposed.survey),
+        *_seen(proposed),
         "",
         f"Workload {proposed.name}:",
         *(f"  {section:<7} {_in_words(entry[section])}" for section in entry if entry[section]),
@@ -119,7 +121,8 @@ def _lines(proposed: "Proposed") -> list[str]:
     ]
 
 
-def _seen(survey: "Survey") -> list[str]:
+def _seen(proposed: "Proposed") -> list[str]:
+    survey = proposed.survey
     ranked = sorted(survey.classes.items(), key=lambda item: -item[1])
     shown = ranked if len(ranked) <= 6 else [*ranked[:3], ("…", 0), *ranked[-2:]]
     classes = ", ".join(f"{label} {count:,}" if count else label for label, count in shown)
