@@ -1,7 +1,6 @@
 """`retrain init`: from a folder of images to a workload, in a clone."""
 
 import shutil
-import subprocess
 import sys
 
 import pytest
@@ -66,19 +65,20 @@ def test_a_workload_a_deployment_and_a_version_of_the_data_are_written(clone, ph
 
 def test_what_was_in_the_files_stays(clone, photos):
     init(clone, photos, "--name", "first")
+    clone.edit("team/params.yaml", "  first:\n", "  first: # ours\n")
     init(clone, photos, "--name", "second")
+    assert "  first: # ours\n" in (clone.root / "team/params.yaml").read_text()
     params, deployments = entries(clone)
     assert [*params] == ["first", "second"]
     assert [each["name"] for each in deployments] == ["first", "second"]
 
 
+@pytest.mark.slow
 def test_the_images_are_pushed_to_a_remote_of_ones_own(clone, photos, tmp_path):
     document = init(clone, photos, "--remote", tmp_path / "remote")
     assert document["files"][-1] == ".dvc/config"
     shutil.rmtree(clone.root / ".dvc/cache")
-    subprocess.run(
-        [sys.executable, "-m", "dvc", "pull", "-q", "data.dvc"], cwd=clone.root, check=True
-    )
+    clone.run(sys.executable, "-m", "dvc", "pull", "-q", "data.dvc")
     assert len(list((clone.root / "data").rglob("*.png"))) == 36
     assert (clone.root / "data/digits").is_dir()
     other = clone.retrain("init", str(photos), "--name", "more", "--remote", "x", code=2)
