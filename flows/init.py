@@ -10,9 +10,8 @@ import io
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -35,23 +34,6 @@ STARTER = "starter"  # the remote with the starter data, which is a part of the 
 NO_NETWORK = "none"  # as `--pretrained`
 
 
-@dataclass(frozen=True)
-class Proposed:
-    """A workload that is not written yet.
-
-    Attributes:
-        name: Its name.
-        images: The folder or file of the images.
-        survey: What they are like.
-        proposal: The entry, and why.
-    """
-
-    name: str
-    images: Path
-    survey: Survey
-    proposal: Proposal
-
-
 def check(project: Project, name: str, images: Path, remote: str | None) -> None:
     """Refuses what cannot become a workload, before the images are looked at.
 
@@ -67,11 +49,13 @@ def check(project: Project, name: str, images: Path, remote: str | None) -> None
         raise UsageError(f"{images} holds this project itself; name the folder of the images.")
     if (project.root / _place(project, name, images)).exists() and not _is_inside(project, images):
         raise UsageError(f"data/{name} is there already: choose another name with --name.")
-    if remote and (other := _remote(project)) != STARTER:
+    if remote and (other := _dvc(project, "config", "core.remote")) != STARTER:
         raise UsageError(f"DVC has a remote here, {other}, which is used: leave --remote out.")
 
 
-def look(project: Project, name: str, images: Path, pretrained: str | None) -> Proposed:
+def look(
+    project: Project, name: str, images: Path, pretrained: str | None
+) -> tuple[Survey, Proposal]:
     """Looks at images, and proposes a workload for them and this machine.
 
     Args:
@@ -81,7 +65,8 @@ def look(project: Project, name: str, images: Path, pretrained: str | None) -> P
         pretrained: A folder, a model on the hub, or `none`; None for one that is chosen.
 
     Raises:
-        ValueError: The images cannot be read, or are too few; or there is no such network.
+        UsageError: There is no such network.
+        ValueError: The images cannot be read, or are too few.
         ConnectionError: The hub does not give the network.
     """
     seen = survey(images)
@@ -98,15 +83,19 @@ def look(project: Project, name: str, images: Path, pretrained: str | None) -> P
         except FileNotFoundError as error:
             raise UsageError(f"--pretrained: {error}.") from None
     path = _place(project, name, images).as_posix()
-    return Proposed(name, images, seen, propose(path, seen, this_machine(), backbone))
+    return seen, propose(path, seen, this_machine(), backbone)
 
 
-def write(project: Project, proposed: Proposed, remote: str | None) -> list[str]:
+def write(
+    project: Project, name: str, images: Path, entry: Mapping[str, Any], remote: str | None
+) -> list[str]:
     """Writes a workload and its deployment, and puts the images under DVC; all of it or nothing.
 
     Args:
         project: The clone.
-        proposed: The workload.
+        name: The name of the workload.
+        images: The folder or the file.
+        entry: Its entry in `params.yaml`.
         remote: A folder or URL that becomes DVC's default remote; None leaves it as it is.
 
     Returns:
@@ -116,14 +105,17 @@ def write(project: Project, proposed: Proposed, remote: str | None) -> list[str]
         ValueError: DVC does not take the images, or the workload is not valid here.
         OSError: A file cannot be read or written.
     """
-    name, entry = proposed.name, proposed.proposal.entry
     files = [TEAM_PARAMS, TEAM_DEPLOYMENTS, PINNED, *([DVC_CONFIG] if remote else [])]
-    place = project.root / _place(project, name, proposed.images)
-    had_data = (project.root / "data").is_dir()
-    with _undone_if_it_fails(project, files, None if place.exists() else place):
+    place, data = project.root / _place(project, name, images), project.root / "data"
+    with ExitStack() as clean_up, ExitStack() as undo:
+        if not data.exists():  # the version is in DVC's cache, and the rest was never here
+            clean_up.callback(shutil.rmtree, data, ignore_errors=True)
+        for path in (project.root / file for file in files):
+            undo.callback(_restore, path, path.read_bytes() if path.exists() else None)
         if not place.exists():
+            undo.callback(shutil.rmtree, place, ignore_errors=True)
             place.mkdir(parents=True)
-            source = LocalSource(proposed.images)
+            source = LocalSource(images)
             source.fetch(source.digest(), place, place)
         _dvc(project, "add", "--quiet", "--", str(place))
         if remote:
@@ -133,9 +125,16 @@ def write(project: Project, proposed: Proposed, remote: str | None) -> list[str]
         _add(project.root / TEAM_PARAMS, "workloads", {name: entry})
         _add(project.root / TEAM_DEPLOYMENTS, "deployments", [_deployment(name)])
         train.check(load_workload(project.params, name), project)
-    if not had_data:  # the version is in DVC's cache, and the rest of data/ was never here
-        shutil.rmtree(project.root / "data")
+        undo.pop_all()
     return [str(file) for file in files]
+
+
+def _restore(path: Path, content: bytes | None) -> None:
+    """Gives a file the content that it had; None removes it."""
+    if content is None:
+        path.unlink(missing_ok=True)
+    else:
+        path.write_bytes(content)
 
 
 def _is_inside(project: Project, images: Path) -> bool:
@@ -181,10 +180,6 @@ def _add(file: Path, key: str, entry: Mapping[str, Any] | list[Any]) -> None:
     atomic.write_text(file, text.getvalue())
 
 
-def _remote(project: Project) -> str:
-    return _dvc(project, "config", "core.remote")
-
-
 def _dvc(project: Project, *arguments: str) -> str:
     """Runs DVC in the project; returns what it printed.
 
@@ -197,27 +192,3 @@ def _dvc(project: Project, *arguments: str) -> str:
         lines = done.stderr.strip().splitlines() or ["it failed"]
         raise ValueError(f"dvc {arguments[0]}: {lines[0].removeprefix('ERROR: ')}")
     return done.stdout.strip()
-
-
-@contextmanager
-def _undone_if_it_fails(project: Project, files: list[Path], folder: Path | None) -> Iterator[None]:
-    """Gives files their content back if the block fails, and removes a folder."""
-    before = {}
-    for file in files:
-        path = project.root / file
-        before[path] = path.read_bytes() if path.exists() else None
-    had_data = (project.root / "data").is_dir()
-    try:
-        yield
-    except BaseException:
-        for path, content in before.items():
-            if content is None:
-                path.unlink(missing_ok=True)
-            else:
-                path.write_bytes(content)
-        if folder:
-            shutil.rmtree(folder, ignore_errors=True)
-        if not had_data:
-            with suppress(OSError):
-                (project.root / "data").rmdir()
-        raise

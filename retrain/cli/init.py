@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from retrain.errors import UsageError
 from retrain.project import Project
 
 if TYPE_CHECKING:
-    from flows.init import Proposed
+    from flows.init import Survey
 
 LISTINGS = (".csv", ".tsv", ".jsonl", ".json", ".xml")  # lists of the images in their folder
 DEMO = "The starter data, handwritten digits, is a workload already: retrain train vit"
@@ -75,29 +76,24 @@ def _init(
 
     remote = remote and located(remote)
     flow.check(project, name, place, remote)
-    proposed = flow.look(project, name, place, pretrained)
+    seen, proposal = flow.look(project, name, place, pretrained)
+    entry, reasons = proposal.entry, proposal.reasons
     out = sys.stderr if to_json else sys.stdout
-    print(*_lines(proposed), sep="\n", file=out)
+    print(*_seen(seen), "", f"Workload {name}:", *_entry(entry), "", *reasons, sep="\n", file=out)
     if asks:
         answer = remote or _ask("DVC remote, a folder or URL (none if empty)", "")
         remote = located(answer) if answer else None
         flow.check(project, name, place, remote)
         if _ask("Write this?", "yes").lower() not in ("y", "yes"):
             raise UsageError("Nothing was written.")
-    files = flow.write(project, proposed, remote)
+    files = flow.write(project, name, place, entry, remote)
     commands = [
         f"git add {' '.join(files)} && git commit -m 'Workload {name}'",
         f"retrain train {name}",
         f'mlflow models serve -m "models:/{name}@champion" --env-manager local --port 5001',
     ]
-    document = {
-        "workload": name,
-        "entry": proposed.proposal.entry,
-        "reasons": proposed.proposal.reasons,
-        "survey": asdict(proposed.survey),
-        "files": files,
-        "next": commands,
-    }
+    document = {"workload": name, "entry": entry, "reasons": reasons, "survey": asdict(seen)}
+    document |= {"files": files, "next": commands}
     return Answer(document, lambda: _show(files, remote, commands))
 
 
@@ -107,46 +103,34 @@ def _ask(question: str, default: str) -> str:
     return Prompt.ask(question, default=default, show_default=bool(default))
 
 
-def _lines(proposed: "Proposed") -> list[str]:
-    """What was seen and is proposed, for a person."""
-    entry = proposed.proposal.entry
-    return [
-        *_seen(proposed),
-        "",
-        f"Workload {proposed.name}:",
-        *(f"  {section:<7} {_in_words(entry[section])}" for section in entry if entry[section]),
-        "",
-        *(f"- {reason}" for reason in proposed.proposal.reasons),
-        "",
-    ]
-
-
-def _seen(proposed: "Proposed") -> list[str]:
-    survey = proposed.survey
-    ranked = sorted(survey.classes.items(), key=lambda item: -item[1])
-    shown = ranked if len(ranked) <= 6 else [*ranked[:3], ("…", 0), *ranked[-2:]]
-    classes = ", ".join(f"{label} {count:,}" if count else label for label, count in shown)
-    lines = [
+def _seen(survey: "Survey") -> Iterator[str]:
+    """What the images are like, for a person."""
+    ranked = sorted(survey.classes, key=lambda label: -survey.classes[label])
+    shown = ranked if len(ranked) <= 6 else [*ranked[:3], "…", *ranked[-2:]]
+    classes = ", ".join(f"{label} {survey.classes.get(label, '')}".strip() for label in shown)
+    yield (
         f"{survey.images:,} images ({survey.format}, {naturalsize(survey.bytes)}) of "
-        f"{len(survey.classes):,} classes: {classes}",
-        f"shorter side {survey.side:,} pixels (median), "
-        f"{'grey' if survey.is_grey else 'in colour'}; {survey.decoded:,} were decoded",
-    ]
-    for path, error in [*survey.undecodable.items()][:1]:
+        f"{len(survey.classes):,} classes: {classes}"
+    )
+    colours = "grey" if survey.is_grey else "in colour"
+    yield f"shorter side {survey.side:,} pixels (median), {colours}"
+    if survey.undecodable:
+        path, error = next(iter(survey.undecodable.items()))
         count = len(survey.undecodable)
-        lines.append(f"{count:,} of those looked at do not decode; the first: {path} ({error})")
-    return lines
+        yield f"{count:,} of {count + survey.decoded:,} do not decode; the first: {path} ({error})"
 
 
-def _in_words(section: Any) -> str:
-    """A section of the entry in one line."""
+def _entry(entry: Mapping[str, Any]) -> Iterator[str]:
+    """The entry for a person, a line for each section."""
     from retrain.workload import flatten
 
-    return ", ".join(f"{name}: {value}" for name, value in flatten(section).items())
+    for section, values in entry.items():
+        words = ", ".join(f"{name}: {value}" for name, value in flatten(values).items())
+        yield f"  {section:<7} {words}"
 
 
 def _show(files: list[str], remote: str | None, commands: list[str]) -> None:
-    print(f"Written: {', '.join(files)}. The images are under DVC.")
+    print(f"\nWritten: {', '.join(files)}. The images are under DVC.")
     if remote is None:
         print(
             "Only this clone has them, until a DVC remote of your own does: "

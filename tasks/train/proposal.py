@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from models import pretrained
-from retrain.hardware import gpu_capabilities, has_bf16
+from retrain.hardware import gpu_capabilities, has_bf16, machine
 from tasks.data.survey import BELOW_CLASS, Survey
 from tasks.train.estimate import CPU_SHARE, GPU_FLOPS, cpu_flops
 
@@ -40,11 +40,11 @@ class Machine:
 
     Attributes:
         flops: FLOP/s that a training reaches, roughly.
-        has_gpu: Whether it trains on a GPU.
+        threads: Its CPU threads; None on a GPU.
     """
 
     flops: float
-    has_gpu: bool
+    threads: int | None
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,11 @@ def this_machine() -> Machine:
     """This machine, when nothing else runs on it."""
     precision = "bf16" if has_bf16() else "fp32"
     if gpu_capabilities():
-        return Machine(GPU_FLOPS[precision], has_gpu=True)
+        return Machine(GPU_FLOPS[precision], threads=None)
+    cores = machine()["cores"]
+    threads = max(1, cores // 2)  # a thread that has to share its core makes all of them wait
     fastest = max(cpu_flops() for _ in range(10))  # other programs slow some of them down
-    return Machine(fastest * CPU_SHARE[precision], has_gpu=False)
+    return Machine(fastest * CPU_SHARE[precision] * threads / cores, threads)
 
 
 def find_backbone(name: str | None, root: Path) -> Backbone | None:
@@ -194,7 +196,7 @@ def _pretrained(backbone: Backbone, seen: Survey) -> tuple[Section, list[str]]:
 
 def _from_scratch(seen: Survey, machine: Machine) -> tuple[Section, list[str]]:
     """The sections about a network with random weights, and why."""
-    kind, config = ("large", LARGE) if machine.has_gpu else ("small", SMALL)
+    kind, config = ("small", SMALL) if machine.threads else ("large", LARGE)
     images = round(0.7 * seen.images) if not seen.splits else seen.splits.get("train", seen.images)
 
     def seconds(size: int) -> float:  # of an epoch; a backward pass costs two forward passes
@@ -215,20 +217,20 @@ def _from_scratch(seen: Survey, machine: Machine) -> tuple[Section, list[str]]:
         },
         "train": {
             "epochs": epochs,
-            "batch_size": batch * (2 if machine.has_gpu else 1),
+            "batch_size": batch * (1 if machine.threads else 2),
             "lr": 0.003,
             "schedule": "one_cycle",
             "warmup": 0.3,
             "label_smoothing": 0.1,
             "augment": augment,
         },
-        "scale": {"workers": 0},
+        "scale": {"workers": 0} | ({"threads": machine.threads} if machine.threads else {}),
     }
     reasons = [
         "A small ResNet is trained from scratch, as no pretrained network is at hand; with one "
         "(--pretrained FOLDER or owner/name) photos are told apart far better.",
         f"{size} pixels and {epochs} epochs take about {seconds(size) * epochs:.0f} s of training "
-        f"on this {'GPU' if machine.has_gpu else 'machine'}; the images have {seen.side}.",
+        f"on this {'machine' if machine.threads else 'GPU'}; the images have {seen.side}.",
     ]
     if not seen.is_grey:
         reasons.append("Images are mirrored at random: take augment.flip out if left is not right.")

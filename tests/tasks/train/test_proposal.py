@@ -16,14 +16,14 @@ SEEN = Survey(
     format="folders", bytes=10**6, classes={"cat": 500, "dog": 400}, splits={}, groups=0,
     side=300, smallest=200, is_grey=False, undecodable={}, decoded=300,
 )  # fmt: skip
-LAPTOP, GPU = Machine(2e11, has_gpu=False), Machine(1.5e14, has_gpu=True)
+LAPTOP, GPU = Machine(2e11, threads=1), Machine(1.5e14, threads=None)
 
 
 def proposed(seen=SEEN, machine=LAPTOP, backbone=None, **changed):
     return propose("data/pets", replace(seen, **changed), machine, backbone)
 
 
-@pytest.mark.parametrize("machine", [LAPTOP, GPU, Machine(1e9, has_gpu=False)])
+@pytest.mark.parametrize("machine", [LAPTOP, GPU, Machine(1e9, threads=1)])
 @pytest.mark.parametrize(
     "changed",
     [
@@ -57,7 +57,7 @@ def test_images_are_as_large_as_they_are_and_the_time_allows(changed, sizes):
 def test_a_faster_machine_trains_longer_on_larger_images():
     slow, fast = (
         proposed(machine=machine, classes={"cat": 4000, "dog": 4000}).entry
-        for machine in (Machine(5e10, has_gpu=False), Machine(1e12, has_gpu=False))
+        for machine in (Machine(5e10, threads=1), Machine(1e12, threads=1))
     )
     assert slow["images"]["size"] < fast["images"]["size"]
     assert slow["train"]["epochs"] <= fast["train"]["epochs"]
