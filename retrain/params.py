@@ -92,9 +92,9 @@ def load_workload(
         sys.path.insert(0, str(folder))  # a workload may name code in the project's folder
     if name not in workloads:
         raise UsageError(f"No workload {name!r} in {params.name}.{did_you_mean(name, workloads)}")
-    _check_name(name)
+    check_name(name)
     if as_name is not None:
-        _check_name(as_name)
+        check_name(as_name)
         if as_name in workloads:
             raise UsageError(
                 f"--as {as_name}: {params.name} has a workload of that name, whose production this "
@@ -285,7 +285,7 @@ def _check_dropped(overrides: Mapping[str, Any], values: Mapping[str, Any], work
             raise UsageError(f"workload {workload}: {shorten(dotted)}: no such key.{hint}")
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
     """Refuses a workload's name that would fail later.
 
     It is used for folders, a model and an experiment in MLflow, and Prefect's artifacts.

@@ -24,6 +24,7 @@ from retrain.cli import (
     configuration,
     doctor,
     flows,
+    init,
     lineage,
     predict,
     registry,
@@ -37,7 +38,7 @@ from retrain.messages import message_of
 from retrain.project import find_project
 
 # The modules with the commands, in the order of `retrain --help`.
-MODULES = (flows, report, configuration, predict, registry, lineage, store, doctor, servers)
+MODULES = (init, flows, report, configuration, predict, registry, lineage, store, doctor, servers)
 
 TERMINATED = 128 + signal.SIGTERM
 

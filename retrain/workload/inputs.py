@@ -31,8 +31,7 @@ class Data(Section):
         ),
     )
     format: Literal[
-        *("auto", "parquet", "folders", "webdataset"),
-        *("table", "coco", "label_studio", "cvat", "hub"),
+        "auto", "parquet", "folders", "webdataset", "table", "coco", "label_studio", "cvat", "hub"
     ] = Field(
         default="auto",
         description=(

@@ -13,18 +13,15 @@ def recognise(root: Path) -> str:
     Raises:
         ValueError: It is none, or a file that lists the images cannot be read.
     """
-    names = [Path(name) for name, _ in list_files(root)]
+    files = [name for name, _ in list_files(root)]
+    names = [Path(name) for name in files]
     suffixes = Counter(name.suffix.lower() for name in names)
     folders = {name.parent for name in names if name.suffix.lower() in IMAGE_SUFFIXES}
     if suffixes[".parquet"]:
         return "parquet"
     in_folders = bool(folders - {Path()})
-    try:
-        if form := listings.recognise(root):
-            return form
-    except ValueError:
-        if len(folders) == 1:  # else they are class folders, and the file means something else
-            raise
+    if folders and (form := listings.recognise(root, files, has_class_folders=len(folders) > 1)):
+        return form
     if in_folders:
         return "folders"
     if suffixes[".tar"]:

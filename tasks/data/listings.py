@@ -13,7 +13,7 @@ of the data.
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -44,25 +44,41 @@ HOLDS = {
     "cvat": "XML file with `annotations` of images",
 }
 
+MOST = 100  # files; more of a kind accompany an image each
 Row = dict[str, Any]
 # What is raised where a file has not the form that it seems to have.
 FAULTS = (KeyError, TypeError, ValueError, AttributeError, ElementTree.ParseError)
 
 
-def recognise(root: Path) -> str | None:
+def recognise(root: Path, names: Sequence[str], has_class_folders: bool = False) -> str | None:
     """The format in which a file of a folder lists images; None if there is none.
 
     A table that only repeats the names of the class folders tells nothing new, and is none.
 
+    Args:
+        root: The folder.
+        names: Its files.
+        has_class_folders: Whether the images may be those of class folders; then a file that is
+            broken counts as another one.
+
     Raises:
-        ValueError: A file lists images, and cannot be read.
+        ValueError: A file is broken, or what it lists is.
     """
-    for form in SUFFIXES:
-        if any(_tables(root, form, None, None)):
-            rows = read(root, form, None, None)
-            told = all(row[LABEL] in name.split("/")[:-1] for name, row in rows.items())
-            return None if told else form
-    return None
+    try:
+        found = [form for form in SUFFIXES if any(_tables(root, names, form, None, None))]
+    except ValueError:
+        if has_class_folders:
+            return None
+        raise
+    if not found:
+        return None
+    try:
+        rows = read(root, found[0], None, None)
+    except ValueError as error:
+        hint = " If the folders are the classes, set data.format to folders."
+        raise ValueError(f"{error}{hint * has_class_folders}") from None
+    repeats = all(row[LABEL] in name.split("/")[:-1] for name, row in rows.items())
+    return None if repeats else found[0]
 
 
 def read(
@@ -80,7 +96,7 @@ def read(
     """
     find = _Finder(root)
     rows: dict[str, Row] = {}
-    tables = list(_tables(root, form, image_column, label_column))
+    tables = list(_tables(root, find.names, form, image_column, label_column))
     if not tables:
         raise ValueError(f"data.path holds no {HOLDS[form]}.")
     for listing, table in tables:
@@ -106,9 +122,10 @@ class _Finder:
 
     def __init__(self, root: Path) -> None:
         self._root, self._real = root, cache(os.path.realpath)
-        self._names = {name for name, _ in list_files(root)}
+        self.names = [name for name, _ in list_files(root)]
+        self._names = {*self.names}
         self._by_last: dict[str, list[str]] = defaultdict(list)
-        for name in self._names:
+        for name in self.names:
             self._by_last[name.rpartition("/")[2]].append(name)
         self._missing: list[str] = []
 
@@ -158,18 +175,22 @@ def _split(value: Any, listing: str, name: str) -> str | None:
 
 
 def _tables(
-    root: Path, form: str, image_column: str | None, label_column: str | None
+    root: Path,
+    names: Iterable[str],
+    form: str,
+    image_column: str | None,
+    label_column: str | None,
 ) -> Iterator[tuple[str, Sequence[Row]]]:
     """The files that list images in a format, and their rows."""
-    for name, _ in list_files(root):
-        if name.lower().endswith(SUFFIXES[form]):
-            try:
-                rows = READ[form](root / name, image_column, label_column)
-            except FAULTS as error:
-                reason = f"no {error}" if isinstance(error, KeyError) else error
-                raise ValueError(f"{name} cannot be read as {form}: {reason}") from None
-            if rows is not None:
-                yield name, rows
+    listings = [name for name in names if name.lower().endswith(SUFFIXES[form])]
+    for name in listings if len(listings) <= MOST else ():
+        try:
+            rows = READ[form](root / name, image_column, label_column)
+        except FAULTS as error:
+            reason = f"no {error}" if isinstance(error, KeyError) else error
+            raise ValueError(f"{name} cannot be read as {form}: {reason}") from None
+        if rows is not None:
+            yield name, rows
 
 
 def _table(path: Path, image_column: str | None, label_column: str | None) -> Sequence[Row] | None:
@@ -225,7 +246,8 @@ def _label_studio(
 ) -> Sequence[Row] | None:
     """A row for each image and choice of a JSON export of Label Studio."""
     tree = json.loads(path.read_bytes())
-    if not (isinstance(tree, list) and tree and {"data", "annotations"} <= {*tree[0]}):
+    is_list = isinstance(tree, list) and tree and isinstance(tree[0], dict)
+    if not (is_list and {"data", "annotations"} <= tree[0].keys()):
         return None
     rows = []
     for task in tree:
@@ -254,7 +276,7 @@ def _cvat(path: Path, image_column: str | None, label_column: str | None) -> Seq
     return [
         {PATH: image.attrib["name"], LABEL: label, SPLIT: _subset(image.get("subset"))}
         for image in tree.iter("image")
-        for label in sorted({tag.attrib["label"] for tag in image.iter("tag")}) or [None]
+        for label in sorted({tag.attrib["label"] for tag in image.iter("tag")}) or (None,)
     ]
 
 

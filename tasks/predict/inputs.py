@@ -113,7 +113,8 @@ def open_labelled(
         UsageError: There are no images, or it is not clear which are meant.
         ValueError: A file cannot be read, or only some belong to a split.
     """
-    name = listings.recognise(root) or _recognise(root, f"--data {place}")
+    names = [name for name, _ in list_files(root)]
+    name = listings.recognise(root, names) or _recognise(root, f"--data {place}")
     if name == "parquet" and not (label_column or _has_labels(root)):
         reader = open_format(name, root, image_column, labelled=False)
         return Source(name, reader, state=state_of(root))

@@ -71,10 +71,10 @@ def validate(data: Data, checks: Checks, pulled: Artifact, workspace: Workspace)
             are too few. A report of all faults goes to the project's state folder.
         ValueError: The data cannot be read.
     """
+    source = open_raw_dataset(data, pulled)
+    names = LabelNames(source.root, data.label_names)
     try:
-        source = open_raw_dataset(data, pulled)
         exif = data.time == groups_and_times.EXIF
-        names = LabelNames(source.root, data.label_names)
         files = scan_units(source, names, workspace.scratch / "inspected", with_times=exif)
         with closing(ImageDatabase(workspace.scratch / "images.sqlite")) as database:
             with console.progress("listing the images"):

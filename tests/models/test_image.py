@@ -1,4 +1,6 @@
+import base64
 import io
+import sys
 from functools import partial
 
 import numpy as np
@@ -9,6 +11,7 @@ from models.image import (
     FORMATS,
     ImageProperties,
     Part,
+    _reads_heic,
     cut_array,
     inspect,
     to_array,
@@ -232,3 +235,35 @@ def test_damage_is_found_in_a_jpeg_that_is_decoded_smaller(progressive):
                     with pytest.raises(ValueError, match=r".+"):
                         function(data)
     assert refused > 30
+
+
+# 32 x 32 pixels, four squares: white and black; written by libheif.
+HEIC = base64.b64decode(
+    "AAAAHGZ0eXBoZWljAAAAAG1pZjFoZWljbWlhZgAAAX1tZXRhAAAAAAAAACFoZGxyAAAAAAAAAABwaWN0AAAAAAAAAAAAAA"
+    "AAAAAAACJpbG9jAAAAAERAAAEAAQAAAAABoQABAAAAAAAAACEAAAAjaWluZgAAAAAAAQAAABVpbmZlAgAAAAABAABodmMx"
+    "AAAAAA5waXRtAAAAAAABAAAA/WlwcnAAAADdaXBjbwAAAHZodmNDAQNwAAAAkAAAAAAAHvAA/P34+AAADwNgAAEAGEABDA"
+    "H//wNwAAADAJAAAAMAAAMAHroCQGEAAQAqQgEBA3AAAAMAkAAAAwAAAwAeoCCBBZbq5Ka5uAhoMCAAAAMDIAAAAwAhYgAB"
+    "AAZEAcFzwIkAAAATY29scm5jbHgAAQANAAaAAAAAFGlzcGUAAAAAAAAAQAAAAEAAAAAoY2xhcAAAACAAAAABAAAAIAAAAA"
+    "H////gAAAAAv///+AAAAACAAAAEHBpeGkAAAAAAwgICAAAABhpcG1hAAAAAAAAAAEAAQWBAgMFhAAAACltZGF0AAAAHSgB"
+    "rxmA9wHIvffU94n/4rNQ//HhPNf1xqaJMBiY"
+)
+
+
+def test_a_photo_of_a_phone_is_read():
+    pytest.importorskip("pi_heif")
+    assert to_array(HEIC, 32, 1, "crop")[::16, ::16, 0].tolist() == [[250, 20], [20, 250]]
+
+
+def test_a_photo_of_a_phone_names_the_package_that_reads_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pi_heif", None)
+    _reads_heic.cache_clear()
+    try:
+        with pytest.raises(ValueError, match=r"^HEIC, which needs a package: pip install pi-heif$"):
+            inspect(HEIC)
+    finally:
+        _reads_heic.cache_clear()
+
+
+def test_an_avif_file_whose_kind_is_general_is_read():
+    data = encode(Image.new("RGB", (9, 8), "red"), "AVIF")
+    assert inspect(data[:8] + b"mif1" + data[12:])[0] == ImageProperties(9, 8, "RGB")

@@ -1,0 +1,169 @@
+"""`retrain init`: from a folder of images to a workload, in a clone."""
+
+import shutil
+import sys
+
+import pytest
+from ruamel.yaml import YAML
+
+from tests.flows.conftest import draw_photos
+from tests.hub import write_clip
+
+WRITTEN = ("team/params.yaml", "team/prefect.yaml", "data.dvc", ".dvc/config")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return draw_photos(tmp_path_factory.mktemp("given") / "my photos")
+
+
+@pytest.fixture(autouse=True)
+def as_before(clone):
+    """Leaves the clone as it was."""
+    before = state(clone)
+    yield
+    for name, content in before.items():
+        if content is None:
+            (clone.root / name).unlink(missing_ok=True)
+        else:
+            (clone.root / name).write_bytes(content)
+    shutil.rmtree(clone.root / "data", ignore_errors=True)
+
+
+def state(clone):
+    """What is in the files that `init` writes; None of one that is not there."""
+    paths = {name: clone.root / name for name in WRITTEN}
+    return {name: path.read_bytes() if path.exists() else None for name, path in paths.items()}
+
+
+def init(clone, *arguments, code=0):
+    return clone.json("init", *map(str, arguments), "--pretrained", "none", code=code)
+
+
+def entries(clone):
+    yaml = YAML(typ="safe")
+    params = yaml.load(clone.root / "team/params.yaml")["workloads"]
+    return params, yaml.load(clone.root / "team/prefect.yaml")["deployments"]
+
+
+def test_a_workload_a_deployment_and_a_version_of_the_data_are_written(clone, photos):
+    before = {path: path.read_bytes() for path in photos.rglob("*.png")}
+    document = init(clone, photos)
+    assert document["files"] == ["team/params.yaml", "team/prefect.yaml", "data.dvc"]
+    params, deployments = entries(clone)
+    assert params == {"my-photos": document["entry"]}
+    assert [each["parameters"] for each in deployments] == [{"workload": "my-photos"}]
+    assert document["survey"]["classes"] == {f"class-{number}": 12 for number in range(3)}
+    assert {path: path.read_bytes() for path in photos.rglob("*.png")} == before
+    assert not (clone.root / "data").exists()  # as before; the images are in DVC's cache
+    assert "# Your team's workloads." in (clone.root / "team/params.yaml").read_text()
+    facts = clone.json("validate", "my-photos")["data"]
+    assert sum(facts["rows"].values()) == 36
+    again = clone.retrain("init", str(photos), "--yes", code=2)
+    assert "There is a workload my-photos already" in again.stderr
+
+
+def test_what_was_in_the_files_stays(clone, photos):
+    init(clone, photos, "--name", "first")
+    clone.edit("team/params.yaml", "  first:\n", "  first: # ours\n")
+    init(clone, photos, "--name", "second")
+    assert "  first: # ours\n" in (clone.root / "team/params.yaml").read_text()
+    params, deployments = entries(clone)
+    assert [*params] == ["first", "second"]
+    assert [each["name"] for each in deployments] == ["first", "second"]
+
+
+@pytest.mark.slow
+def test_the_images_are_pushed_to_a_remote_of_ones_own(clone, photos, tmp_path):
+    document = init(clone, photos, "--remote", tmp_path / "remote")
+    assert document["files"][-1] == ".dvc/config"
+    shutil.rmtree(clone.root / ".dvc/cache")
+    clone.run(sys.executable, "-m", "dvc", "pull", "-q", "data.dvc")
+    assert len(list((clone.root / "data").rglob("*.png"))) == 36
+    assert (clone.root / "data/digits").is_dir()
+    other = clone.retrain("init", str(photos), "--name", "more", "--remote", "x", code=2)
+    assert "DVC has a remote here, team" in other.stderr
+
+
+@pytest.mark.parametrize("with_data", [False, True])
+def test_nothing_half_written_stays_if_it_fails(clone, photos, tmp_path, with_data):
+    if with_data:
+        (clone.root / "data/mine").mkdir(parents=True)
+    before = state(clone)
+    (tmp_path / "file").touch()
+    failed = init(clone, photos, "--remote", tmp_path / "file" / "remote", code=1)
+    assert failed["error"].startswith("dvc push: ")
+    assert state(clone) == before
+    assert (clone.root / "data/mine").exists() == with_data
+    assert not (clone.root / "data/my-photos").exists()
+
+
+def test_a_workload_that_is_not_valid_here_leaves_nothing(clone, photos):
+    path = clone.root / "team/params.yaml"
+    path.write_text("workloads:\n  vit: {data: {path: data/digits}, model: {family: vit}}\n")
+    before = state(clone)
+    assert "has a workload vit, too" in init(clone, photos, code=2)["error"]
+    assert state(clone) == before
+
+
+def test_images_in_data_stay_where_they_are(clone, photos):
+    place = shutil.copytree(photos, clone.root / "data/pets")
+    document = init(clone, place)
+    assert document["entry"]["data"]["path"] == "data/pets"
+    assert len(list(place.rglob("*.png"))) == 36
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "Name a folder of images"),
+        (["nowhere"], 2, "name a folder of images, or a file of them"),
+        (["."], 2, "holds this project itself"),
+        (["{photos}", "--name", "no/name"], 2, "do not all accept this name"),
+        (["{photos}", "--name", "vit"], 2, "There is a workload vit already"),
+        (["{photos}/class-0"], 1, "It should hold Parquet files, a folder of images per class"),
+        (["{photos}", "--pretrained", "./gone"], 2, "--pretrained: there is no folder ./gone"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_sentence(clone, photos, arguments, code, message):
+    before = state(clone)
+    words = [word.format(photos=photos) for word in arguments]
+    refused = clone.retrain("init", *words, "--yes", code=code)
+    assert message in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+    assert state(clone) == before
+
+
+def test_a_folder_with_a_list_is_named_by_the_list(clone, photos):
+    folder = shutil.copytree(photos, photos.parent / "flat")
+    rows = [f"{path.relative_to(folder)},{path.parent.name}!" for path in folder.rglob("*.png")]
+    (folder / "labels.csv").write_text("\n".join(["path,label", *rows]))
+    document = init(clone, folder / "labels.csv")
+    assert (document["workload"], document["survey"]["format"]) == ("flat", "table")
+
+
+def test_the_demo_is_there_already(clone):
+    assert "retrain train vit" in clone.retrain("init", "--demo").stdout
+
+
+def test_the_proposal_is_shown_with_its_reasons(clone, photos):
+    shown = clone.retrain("init", str(photos), "--pretrained", "none", "--yes").stdout
+    assert "36 images (folders" in shown
+    assert "A small ResNet is trained from scratch, as no pretrained network is at hand" in shown
+    assert "  retrain train my-photos" in shown
+
+
+@pytest.mark.slow
+def test_a_folder_becomes_a_champion_without_an_edit(clone, photos):
+    init(clone, photos)
+    document = clone.train("--set", "train.epochs=2", "--promote", workload="my-photos")
+    assert document["model"]["aliases"] == ["champion", "reference"]
+
+
+@pytest.mark.slow
+def test_a_head_on_a_pretrained_network_becomes_a_champion(clone, photos, tmp_path):
+    network = write_clip(tmp_path / "clip", 32)
+    document = clone.json("init", str(photos), "--pretrained", str(network), "--name", "head")
+    assert document["entry"]["model"]["family"] == "embedding_head"
+    document = clone.train(workload="head")
+    assert document["model"]["aliases"] == ["champion", "reference"]

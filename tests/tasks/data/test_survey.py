@@ -1,0 +1,73 @@
+"""What is seen of images before anybody has described them."""
+
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from tasks.data.survey import survey
+from tests.tasks.toy_data import encoded, png, write_files, write_parquet
+
+PHOTO = encoded(Image.new("RGB", (40, 30), "red"), "JPEG")
+
+
+def photos(counts, place="{label}/{number}.jpg"):
+    return {
+        place.format(label=label, number=number, group=number % 4): PHOTO
+        for label, count in counts.items()
+        for number in range(count)
+    }
+
+
+def test_classes_sizes_and_colours_are_counted(tmp_path):
+    write_files(tmp_path, photos({"cat": 7, "dog": 3}) | {"cat/grey.png": png(1, 20, 10)})
+    seen = survey(tmp_path)
+    assert (seen.format, seen.classes, seen.images) == ("folders", {"cat": 8, "dog": 3}, 11)
+    assert (seen.side, seen.smallest, seen.is_grey, seen.splits) == (30, 10, False, {})
+    assert seen.bytes == sum(path.stat().st_size for path in tmp_path.rglob("*.*"))
+
+
+def test_images_of_one_channel_are_grey(tmp_path):
+    write_files(tmp_path, {f"{label}/{n}.png": png(n) for label in "ab" for n in range(3)})
+    assert survey(tmp_path).is_grey
+
+
+@pytest.mark.parametrize(
+    ("place", "groups"),
+    [
+        ("{label}/{group}/{number}.jpg", 4),
+        ("train/{label}/{group}/{number}.jpg", 4),
+        ("{label}/{number}.jpg", 0),
+        ("{label}/one/{number}.jpg", 0),  # a class in one group has images in one split only
+    ],
+)
+def test_folders_below_the_class_folders_are_groups(tmp_path, place, groups):
+    write_files(tmp_path, photos({"cat": 8, "dog": 8}, place))
+    assert survey(tmp_path).groups == groups
+
+
+def test_the_splits_of_the_data_are_counted(tmp_path):
+    for split, count in (("train", 5), ("test", 2)):
+        write_files(tmp_path / split, photos({"cat": count, "dog": count}))
+    assert survey(tmp_path).splits == {"train": 10, "test": 4}
+
+
+def test_a_single_file_is_looked_at_without_those_beside_it(tmp_path):
+    write_parquet(tmp_path / "pets.parquet", [png(n) for n in range(6)], ["cat", "dog"] * 3)
+    pq.write_table(pq.read_table(tmp_path / "pets.parquet"), tmp_path / "more.parquet")
+    seen = survey(tmp_path / "pets.parquet")
+    assert (seen.format, seen.classes) == ("parquet", {"cat": 3, "dog": 3})
+
+
+def test_many_images_are_counted_and_few_decoded(tmp_path, monkeypatch):
+    monkeypatch.setattr("tasks.data.survey.DECODED", 5)
+    write_files(tmp_path, photos({"cat": 30, "dog": 20}))
+    seen = survey(tmp_path)
+    assert (seen.images, seen.decoded) == (50, 5)
+
+
+def test_what_does_not_decode_is_named_and_if_nothing_does_it_is_refused(tmp_path):
+    write_files(tmp_path, photos({"cat": 3}) | {"dog/1.jpg": b"no image"})
+    assert list(survey(tmp_path).undecodable) == ["dog/1.jpg"]
+    write_files(tmp_path / "other", {"cat/1.jpg": b"no image", "dog/1.jpg": b""})
+    with pytest.raises(ValueError, match=r"None of the images in .* decodes: cat/1\.jpg \(not an"):
+        survey(tmp_path / "other")

@@ -1,0 +1,125 @@
+"""What is proposed for images, as a function of what they are like and of the machine."""
+
+from dataclasses import replace
+
+import pytest
+
+from retrain.params import load_workload, parse_yaml
+from retrain.preflight import check
+from retrain.project import Project
+from tasks.data.survey import Survey
+from tasks.train.proposal import Backbone, Machine, find_backbone, propose
+from tasks.train.step import train
+from tests.hub import write_clip
+
+SEEN = Survey(
+    format="folders", bytes=10**6, classes={"cat": 500, "dog": 400}, splits={}, groups=0,
+    side=300, smallest=200, is_grey=False, undecodable={}, decoded=300,
+)  # fmt: skip
+LAPTOP, GPU = Machine(2e11, threads=1), Machine(1.5e14, threads=None)
+
+
+def proposed(seen=SEEN, machine=LAPTOP, backbone=None, **changed):
+    return propose("data/pets", replace(seen, **changed), machine, backbone)
+
+
+@pytest.mark.parametrize("machine", [LAPTOP, GPU, Machine(1e9, threads=1)])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"is_grey": True, "side": 8, "smallest": 5},
+        {"classes": {"cat": 3, "dog": 3}},
+        {"classes": {str(n): 5000 for n in range(100)}},
+        {"splits": {"train": 500, "test": 400}, "groups": 12},
+    ],
+)
+def test_every_proposal_is_a_valid_workload_without_bounds(tmp_path, machine, changed):
+    entry = proposed(machine=machine, **changed).entry
+    (tmp_path / "params.yaml").write_text("workloads: {toy: %s}" % parse_yaml(str(entry)))  # noqa: UP031
+    workload = load_workload(tmp_path / "params.yaml", "toy")
+    check([train], workload, Project(tmp_path))
+    assert (workload.gate.min, workload.gate.max) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("changed", "sizes"),
+    [
+        ({"side": 20}, {64}),  # the network halves an image five times
+        ({"side": 70}, {96}),
+        ({"side": 3000, "classes": {"cat": 60, "dog": 60}}, {224}),
+    ],
+)
+def test_images_are_as_large_as_they_are_and_the_time_allows(changed, sizes):
+    assert proposed(**changed).entry["images"]["size"] in sizes
+
+
+def test_a_faster_machine_trains_longer_on_larger_images():
+    slow, fast = (
+        proposed(machine=machine, classes={"cat": 4000, "dog": 4000}).entry
+        for machine in (Machine(5e10, threads=1), Machine(1e12, threads=1))
+    )
+    assert slow["images"]["size"] < fast["images"]["size"]
+    assert slow["train"]["epochs"] <= fast["train"]["epochs"]
+
+
+@pytest.mark.parametrize(("images", "margin"), [(90, 0.1), (900, 0.06), (20_000, 0.015)])
+def test_the_margin_is_what_the_test_images_can_show(images, margin):
+    gate = proposed(classes={"cat": images // 2, "dog": images // 2}).entry["gate"]
+    assert gate == {"metric": "accuracy", "margin": margin}
+
+
+def test_rare_classes_count_as_much_as_others():
+    found = proposed(classes={"cat": 900, "dog": 100})
+    assert found.entry["train"]["balance"] == "loss"
+    assert found.entry["gate"]["metric"] == "macro_recall"
+    assert any("900 images and the smallest 100" in reason for reason in found.reasons)
+    assert "balance" not in proposed().entry["train"]
+
+
+def test_grey_images_stay_grey_and_are_not_mirrored():
+    entry = proposed(is_grey=True).entry
+    assert entry["images"]["channels"] == 1
+    assert "flip" not in entry["train"]["augment"]
+    assert proposed().entry["train"]["augment"]["flip"]
+
+
+def test_small_classes_pass_the_checks_and_are_named():
+    found = proposed(classes={"cat": 50, "dog": 4})
+    assert found.entry["checks"]["min_images_per_class"] == 4
+    assert any("The smallest class has 4 images" in reason for reason in found.reasons)
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        ({"cat": 50, "dog": 2}, r"too few images, and each needs three: dog \(2\)"),
+        ({"cat": 50}, "a single class"),
+        ({}, "a single class"),
+    ],
+)
+def test_what_cannot_be_a_workload_is_refused(classes, message):
+    with pytest.raises(ValueError, match=message):
+        proposed(classes=classes)
+
+
+def test_groups_are_a_pattern_that_stays_in_the_entry():
+    assert proposed(groups=12).entry["data"]["group"] == "^[^/]+/([^/]+)/"
+
+
+def test_a_pretrained_network_gets_images_of_its_size(tmp_path):
+    backbone = find_backbone(str(write_clip(tmp_path / "clip", 32)), tmp_path)
+    assert backbone == Backbone(str(tmp_path / "clip"), 32)
+    entry = proposed(backbone=backbone).entry
+    assert entry["model"] == {"family": "embedding_head", "pretrained": backbone.name}
+    assert entry["images"] == {"size": 32}
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        find_backbone(str(tmp_path / "gone"), tmp_path)
+
+
+def test_without_the_hub_there_is_no_pretrained_network(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert find_backbone(None, tmp_path) is None
+    with pytest.raises(ConnectionError):
+        find_backbone("owner/name", tmp_path)
