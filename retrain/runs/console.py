@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Event, Lock, Thread, Timer
 from time import monotonic
 from typing import Any, TextIO
 
@@ -190,9 +191,16 @@ def progress(name: str) -> Iterator[Show]:
     if outer := _shown.get():
         outer_name, show = outer
         part = "" if name == outer_name else f"{name}  "
-        show(None, part)
-        yield lambda fraction, text: show(fraction, part + text)
-        show(None, "")
+        # In a log, a line for a part that begins is worth it only if the part lasts.
+        begun = Timer(PLAIN_LINE_SECONDS, show, (None, part))
+        begun.daemon = True
+        begin: Callable[[], object] = partial(show, None, part) if is_live() else begun.start
+        begin()
+        try:
+            yield lambda fraction, text: show(fraction, part + text)
+        finally:
+            begun.cancel()
+            show(None, "")
         return
     with _live_bar(name) if is_live() else nullcontext(_plain_lines(name)) as show:
         token = _shown.set((name, show))
@@ -239,7 +247,8 @@ def _plain_lines(name: str) -> Show:
         nonlocal last
         if text and monotonic() - last >= PLAIN_LINE_SECONDS:
             last = monotonic()
-            context.run(say, escape(f"  {name}  {text}".rstrip()))
+            # Two threads cannot be in the same context.
+            context.copy().run(say, escape(f"  {name}  {text}".rstrip()))
 
     return show
 

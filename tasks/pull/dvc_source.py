@@ -83,9 +83,14 @@ class DvcSource:
                     "DVC has no default remote, so this version of the data is on this machine "
                     "alone: dvc remote add -d NAME URL, dvc push."
                 )
-            if repo.cloud.get_remote_odb(name).exists(self.digest()):
-                return None
-            return f"This version of the data is not in the DVC remote {name!r}: dvc push."
+            objects = repo.cloud.get_remote_odb(name)
+            try:
+                objects.fs.info(objects.oid_to_path(self.digest()))
+            except FileNotFoundError as error:
+                if isinstance(error.__cause__, OSError):  # over HTTP, a server that is away
+                    return None
+                return f"This version of the data is not in the DVC remote {name!r}: dvc push."
+            return None
 
     def _repo(self) -> Any:
         from dvc.repo import Repo
