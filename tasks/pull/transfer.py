@@ -1,6 +1,5 @@
 """Helps the sources of data: safe paths, calls in threads, and errors of storage libraries."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -80,11 +79,9 @@ def _watch(folders: Sequence[Path], show: Callable[[int], None], over: Event) ->
 def _bytes_below(folders: Iterable[Path]) -> int:
     """The bytes of all files below folders, some of which may come and go."""
     size = 0
-    for folder in folders:
-        for place, _, names in os.walk(folder):
-            for name in names:
-                with suppress(FileNotFoundError):
-                    size += os.stat(os.path.join(place, name)).st_size  # noqa: PTH116, PTH118
+    for path in (path for folder in folders for path in folder.rglob("*")):
+        with suppress(FileNotFoundError):
+            size += path.stat().st_size
     return size
 
 
