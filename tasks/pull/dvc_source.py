@@ -135,7 +135,8 @@ class DvcSource:
         with self._repo() as repo:
             cache = _cache_of(repo)
             listing = _object(cache, digest)
-            self._download(repo, [listing])
+            is_whole = self.part == PurePath()
+            self._download(repo, [listing], self._pinned().get("size") if is_whole else None)
             _check([listing], [digest])
             md5s = _read_listing(listing)
             files = self._below(md5s)
@@ -161,8 +162,14 @@ class DvcSource:
             name.removeprefix(prefix): md5 for name, md5 in md5s.items() if name.startswith(prefix)
         }
 
-    def _download(self, repo: Any, objects: Sequence[Path]) -> None:
-        """Runs `dvc fetch` for the part, unless the objects that it takes are in the cache."""
+    def _download(self, repo: Any, objects: Sequence[Path], size: int | None = None) -> None:
+        """Runs `dvc fetch` for the part, unless the objects that it takes are in the cache.
+
+        Args:
+            repo: DVC's repository.
+            objects: The files of the objects in the cache.
+            size: The bytes of the part, if they are known.
+        """
         from dvc.exceptions import DvcException
 
         if all(path.exists() for path in objects):
@@ -183,7 +190,7 @@ class DvcSource:
             "it there, with the data pushed to it?"
         ):
             try:
-                with arriving({path.parent for path in objects}, None):
+                with arriving(_cache_of(repo), size):
                     repo.fetch(
                         targets=[str(root / "data" / self.part)],
                         revs=revisions,
