@@ -12,7 +12,9 @@ from flows.validate import validate
 from retrain import preflight
 from retrain.errors import UsageError
 from retrain.project import Project
+from retrain.runs.state import RunState
 from retrain.step import DataVersion, Forecast
+from retrain.store import RunContext, Store
 from retrain.workload import Data, Gate, Model, Scale, Train, Workload
 from tasks.train import checks as train_checks
 
@@ -137,9 +139,14 @@ def commit(folder, *names):
     git(folder, "commit", "-qm", "some files")
 
 
-def told(root, warning=None, forecasts=()):
+STEP = Forecast()  # of a step that may run
+
+
+def told(root, warning=None, forecasts=(STEP,)):
     version = DataVersion("digest", tracked=True, warning=warning)
-    return preflight.warnings((), workload(), Project(root), version, forecasts)
+    context = RunContext("run", Project(root))
+    run = RunState("train", workload(), version, Store(root / "store"), context)
+    return preflight.warnings((), run, forecasts)
 
 
 def test_files_that_differ_from_the_commit_are_named_up_to_three(tmp_path):
@@ -185,6 +192,7 @@ def test_what_the_data_and_the_steps_tell_comes_too(tmp_path):
         "workload toy: One.", "Two.", "A strict run (--strict) takes this as an error.",
     ]  # fmt: skip
     preflight.refuse_warnings(workload(), [])
+    assert told(tmp_path, "data/ differs.", ()) == []  # nothing runs
 
 
 def test_an_mlflow_server_that_is_down_is_found_before_a_run(tmp_path, monkeypatch):
