@@ -10,9 +10,10 @@ any package; there, the name stands for Prefect's own flow.
 
 import dis
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 from importlib import import_module
+from itertools import dropwhile
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from retrain import preflight, roots
@@ -26,7 +27,7 @@ from retrain.runs.notify import notify_of_end
 from retrain.runs.records import Document
 from retrain.runs.run import Run
 from retrain.runs.state import DryRun, RunState, StepHasToRunError
-from retrain.step import DataVersion, Forecast, Step, following
+from retrain.step import DataVersion, Step, following
 from retrain.store import RunContext, Store
 from retrain.workload import Data, Workload
 
@@ -122,9 +123,7 @@ class StepsFlow(Flow[..., Any]):
 
     def steps_from(self, start: str | None, workload: Workload) -> list[Step]:
         """The steps that a workload needs from `start` on; none if it is None."""
-        steps = self.steps_for(workload)
-        names = [step.name for step in steps]
-        return steps[names.index(start) :] if start in names else []
+        return [*dropwhile(lambda step: step.name != start, self.steps_for(workload))]
 
     def imports_from(self, start: str | None, workload: Workload) -> list[Callable[[], object]]:
         """What a run imports for its steps from `start` on, in calls of about a second."""
@@ -138,21 +137,12 @@ class StepsFlow(Flow[..., Any]):
         revision: str | None = None,
         promote: bool | None = None,
         dry_run: DryRun | None = None,
-        strict: bool = False,
     ) -> RunState:
         """The state of a run that begins; the version of its data is that of a dry run, if any."""
         version = dry_run and dry_run.state.version
         version = version or self._version(workload.data, context.project, revision)
         store = Store(context.project.store)
-        return RunState(self.name, workload, version, store, context, promote, strict)
-
-    def warnings(self, state: RunState, forecasts: Sequence[Forecast]) -> list[str]:
-        """What a person should know before a run, with what the steps would take that may run."""
-        if not forecasts:  # no step may run
-            return []
-        workload, project = state.workload, state.context.project
-        steps = self.steps_for(workload)
-        return preflight.warnings(steps, workload, project, state.version, forecasts)
+        return RunState(self.name, workload, version, store, context, promote)
 
     def dry_run(
         self,
@@ -257,25 +247,21 @@ class StepsFlow(Flow[..., Any]):
             self.check(config, project)
             lost.end_lost_runs(project)
             dry_run = None if refresh else self.dry_run(project, config, data_rev, promote)
-            state = self.state(context, config, data_rev, promote, dry_run, strict)
+            state = self.state(context, config, data_rev, promote, dry_run)
             flow_runs.name_by_data(self.name, config.name, state.version.digest)
             if dry_run and not run and (unchanged := self.unchanged(dry_run)):
                 roots.add(project, ())
                 return unchanged
-            # Steps that are cached need no check, which would import libraries.
-            first_step = dry_run.has_to_run if dry_run else self.steps[0].name
-            may_run = self.steps_from(first_step, config)
-            forecasts = preflight.check_slowly(may_run, config, project, force)
-            preflight.check_surroundings(project)
-            return self._follow(Run(state, refresh), self.warnings(state, forecasts))
+            return self._follow(Run(state, refresh, strict), dry_run, force)
 
-    def _follow(self, run: Run, warnings: Iterable[str]) -> Document:
+    def _follow(self, run: Run, dry_run: DryRun | None, force: bool) -> Document:
         """Runs the steps; keeps, shows and returns the run's document."""
-        state = run.state
-        if state.strict:
-            preflight.refuse_warnings(state.workload, warnings)
-        for sentence in warnings:
-            run.warn(sentence)
+        # Steps that are cached need no check, which would import libraries.
+        start = dry_run.has_to_run if dry_run else self.steps[0].name
+        workload, state, due = run.workload, run.state, self.steps_from(start, run.workload)
+        forecasts = preflight.check_slowly(due, workload, run.project, force)
+        preflight.check_surroundings(run.project)
+        run.warn(*preflight.warnings(self.steps_for(workload), state, forecasts))
         follow = partial(run.follow, self.fn, state.version)
         document = records.record(state, follow, self.tells.document, self.tells.write_page)
         self.tells.publish(run.project, document)

@@ -5,7 +5,6 @@ process has it, for people who wait.
 """
 
 import errno
-import json
 import os
 import socket
 import sys
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 AGAIN_SECONDS = 60.0  # between two lines of a wait
 LONGEST_COMMAND = 200  # characters
+UNKNOWN = "another process has it"
 
 
 @contextmanager
@@ -81,26 +81,19 @@ def _wait(lock: "FileLock", path: Path, purpose: str) -> None:
 
 
 def _holder(path: Path) -> str:
-    """Which process has the lock of a file, and since when."""
-    try:
-        owner = json.loads(path.read_text(encoding="utf-8"))
-        machine = "" if owner["host"] == socket.gethostname() else f" on {owner['host']}"
-        process = f"process {owner['process']}{machine} ({owner['command']})"
-        return f"{process} has it since {datetime.fromisoformat(owner['since']).astimezone():%F %T}"
-    except (OSError, ValueError, LookupError, TypeError):
-        return "another process has it"
+    """Which process has the lock of a file, and since when, as that process has written it."""
+    with suppress(OSError, ValueError):
+        return path.read_text(encoding="utf-8") or UNKNOWN
+    return UNKNOWN
 
 
 def _sign(file: int) -> None:
     """Writes into a lock's file which process has the lock; the file's time stays as it was."""
-    owner = {
-        "process": os.getpid(),
-        "host": socket.gethostname(),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:LONGEST_COMMAND],
-        "since": datetime.now().astimezone().isoformat(timespec="seconds"),
-    }
+    command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:LONGEST_COMMAND]
+    process = f"process {os.getpid()} on {socket.gethostname()} ({command})"
+    text = f"{process} has it since {datetime.now().astimezone():%F %T %Z}"
     status = os.fstat(file)
     with suppress(OSError):  # the disk is full
         os.ftruncate(file, 0)
-        os.pwrite(file, json.dumps(owner).encode(), 0)
+        os.pwrite(file, text.encode(errors="replace"), 0)
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))

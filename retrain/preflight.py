@@ -1,14 +1,18 @@
 """Checks a run before its first step, so that it fails at once and not hours later."""
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from retrain import tracking
 from retrain.errors import UsageError
 from retrain.faults import did_you_mean
 from retrain.project import Project
 from retrain.servers import ray_cluster
-from retrain.step import DataVersion, Forecast, Step
+from retrain.step import Forecast, Step
 from retrain.workload import Workload
+
+if TYPE_CHECKING:
+    from retrain.runs.state import RunState
 
 NAMED = 3  # files in a sentence
 
@@ -64,28 +68,23 @@ def check_slowly(
     return forecasts
 
 
-def warnings(
-    steps: Sequence[Step],
-    workload: Workload,
-    project: Project,
-    version: DataVersion,
-    forecasts: Sequence[Forecast],
-) -> list[str]:
+def warnings(steps: Sequence[Step], run: "RunState", forecasts: Sequence[Forecast]) -> list[str]:
     """Finds what a person should know before a run's first step, though it would not fail.
 
     Args:
         steps: The steps that the workload needs.
-        workload: The workload of the run.
-        project: The clone that it runs in.
-        version: The version of the data.
+        run: The run.
         forecasts: What the steps would take that may run.
 
     Returns:
-        A sentence for each.
+        A sentence for each; none if no step may run.
     """
-    sentences = [version.warning, _uncommitted(project), _behind(project)]
+    if not forecasts:
+        return []
+    project = run.context.project
+    sentences = [run.version.warning, _uncommitted(project), _behind(project)]
     for step in steps:
-        sentences += step.warnings(workload, project, version)
+        sentences += step.warnings(run.workload, project, run.version)
     sentences += [forecast.fetches for forecast in forecasts]
     return [sentence for sentence in sentences if sentence]
 

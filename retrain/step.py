@@ -166,12 +166,8 @@ class Runner(Protocol):
             workload: A workload with other parameters than the run's; None for the run's own.
         """
 
-    def warn(self, sentence: str) -> None:
-        """Tells people before a part of the work what they should know of it.
-
-        Raises:
-            UsageError: The run is strict.
-        """
+    def warn(self, *sentences: str) -> None:
+        """Tells people what they should know before the work that follows; may refuse it."""
 
     def would_run(self, step: str, key: str) -> bool:
         """Whether the call of a cached step would run it, because the store lacks its output."""
@@ -229,8 +225,7 @@ class Step:
         check_slowly: Finds faults that take seconds to find: a sentence for each. It is called only
             when the step is about to run, or may be.
         forecast: What the step would take, also known before a run's first step.
-        warnings: Finds what a person should know before a run's first step, though no step would
-            fail: a sentence for each.
+        warnings: Finds what a person should know before a run starts: a sentence for each.
         dry_function: For a step that is not cached. It has the parameters of the function, changes
             nothing and returns what the function would return, or None if the function would
             change something.

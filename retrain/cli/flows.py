@@ -248,7 +248,8 @@ def _prepare(
     steps = flow.steps_from(first_step, config)
     forecasts = preflight.check_slowly(steps, config, project, options.force)
     if options.strict:  # else the flow warns of it
-        preflight.refuse_warnings(config, flow.warnings(state, forecasts))
+        found = preflight.warnings(flow.steps_for(config), state, forecasts)
+        preflight.refuse_warnings(config, found)
     for forecast in forecasts:
         if forecast.says:
             print(forecast.says, file=sys.stderr)

@@ -9,11 +9,11 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Event, Lock, Thread, Timer
 from time import monotonic
 from typing import Any, TextIO
 
@@ -192,15 +192,18 @@ def progress(name: str) -> Iterator[Show]:
     Yields:
         A function to call with the fraction that is done, None if it is not known, and a text.
     """
-    if outer := _shown.get():
+    outer = _shown.get()
+    if outer and is_live():
         outer_name, show = outer
         part = "" if name == outer_name else f"{name}  "
         show(None, part)
         yield lambda fraction, text: show(fraction, part + text)
         show(None, "")
         return
-    with _live_bar(name) if is_live() else nullcontext(_plain_lines(name)) as show:
-        token = _shown.set((name, show))
+    label = f"{outer[0]}  {name}" if outer and outer[0] != name else name
+    lines = _live_bar(name) if is_live() else _plain_lines(label, is_part=outer is not None)
+    with lines as show:
+        token = _shown.set((label, show))
         try:
             yield show
         finally:
@@ -236,17 +239,27 @@ def _live_bar(name: str) -> Iterator[Show]:
         yield show
 
 
-def _plain_lines(name: str) -> Show:
+@contextmanager
+def _plain_lines(name: str, *, is_part: bool) -> Iterator[Show]:
+    """Shows lines; one for a part of a step that lasts and tells nothing itself."""
     last = monotonic()
     context = copy_context()  # of the run: Prefect needs it for lines from the training's thread
 
     def show(_: float | None, text: str) -> None:
         nonlocal last
-        if text and monotonic() - last >= PLAIN_LINE_SECONDS:
+        if monotonic() - last >= PLAIN_LINE_SECONDS:
             last = monotonic()
-            context.run(say, escape(f"  {name}  {text}".rstrip()))
+            # Two threads cannot be in the same context.
+            context.copy().run(say, escape(f"  {name}  {text}".rstrip()))
 
-    return show
+    begun = Timer(1.5 * PLAIN_LINE_SECONDS, show, (None, ""))
+    begun.daemon = True
+    if is_part:
+        begun.start()
+    try:
+        yield show
+    finally:
+        begun.cancel()
 
 
 @contextmanager

@@ -28,9 +28,11 @@ class Run(StateRunner):
 
     Attributes:
         refresh: Take nothing from the store.
+        strict: Take what people should know before the work as an error.
     """
 
     refresh: bool = False
+    strict: bool = False
     _damaged: dict[Name, str] = field(default_factory=dict)
     _ran: dict[Name, Outcome] = field(default_factory=dict)
     _made_or_found: set[Name] = field(default_factory=set)
@@ -83,17 +85,18 @@ class Run(StateRunner):
             self.state.remember(planned)
         return artifact
 
-    def warn(self, sentence: str) -> None:
-        """Tells people what they should know, once.
+    def warn(self, *sentences: str) -> None:
+        """Tells people what they should know before the work that follows, once.
 
         Raises:
-            UsageError: The run is strict.
+            UsageError: The run is strict, and there is anything to tell.
         """
-        if self.state.strict:
-            preflight.refuse_warnings(self.workload, [sentence])
-        if sentence not in self.state.warnings:
-            self.state.warnings.append(sentence)
-            console.say(escape(sentence))
+        if self.strict:
+            preflight.refuse_warnings(self.workload, sentences)
+        for sentence in sentences:
+            if sentence not in self.state.warnings:
+                self.state.warnings.append(sentence)
+                console.say(escape(sentence))
 
     def would_run(self, step: str, key: str) -> bool:
         """Whether a cached step would run, because the store lacks its output."""

@@ -83,7 +83,6 @@ class RunState:
         context: The Prefect flow run, and the project that it runs in.
         promote: Whether the run may change what is served; None if it may, except for a version
             that was rolled back.
-        strict: Whether what a person should know before the work ends the run.
         warnings: What people were told before the work, a sentence for each.
         outcomes: One per step that has ended, in order.
         artifacts: The outputs of these steps, by the same names.
@@ -96,7 +95,6 @@ class RunState:
     store: Store
     context: RunContext
     promote: bool | None = None
-    strict: bool = False
     warnings: list[str] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     artifacts: dict[str, Artifact] = field(default_factory=dict)
@@ -160,7 +158,7 @@ class StateRunner:
         """Whether the run may change what is served; see `RunState`."""
         return self.state.promote
 
-    def warn(self, sentence: str) -> None:
+    def warn(self, *sentences: str) -> None:
         """Nothing, unless the steps are run."""
 
 

@@ -1,5 +1,6 @@
 """Fetches data under DVC: the folder `data/`, whose version is in `data.dvc`."""
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from retrain.digests import digest_of_file
 from retrain.errors import UsageError
 from retrain.logins import without_login
 from retrain.project import Project
@@ -83,9 +83,14 @@ class DvcSource:
                     "DVC has no default remote, so this version of the data is on this machine "
                     "alone: dvc remote add -d NAME URL, dvc push."
                 )
-            if repo.cloud.get_remote_odb(name).exists(self.digest()):
-                return None
-            return f"This version of the data is not in the DVC remote {name!r}: dvc push."
+            objects = repo.cloud.get_remote_odb(name)
+            try:
+                objects.fs.info(objects.oid_to_path(self.digest()))
+            except FileNotFoundError as error:
+                if isinstance(error.__cause__, OSError):  # over HTTP, a server that is away
+                    return None
+                return f"This version of the data is not in the DVC remote {name!r}: dvc push."
+            return None
 
     def _repo(self) -> Any:
         from dvc.repo import Repo
@@ -130,7 +135,8 @@ class DvcSource:
         with self._repo() as repo:
             cache = _cache_of(repo)
             listing = _object(cache, digest)
-            self._download(repo, [listing])
+            is_whole = self.part == PurePath()
+            self._download(repo, [listing], self._pinned().get("size") if is_whole else None)
             _check([listing], [digest])
             md5s = _read_listing(listing)
             files = self._below(md5s)
@@ -156,8 +162,14 @@ class DvcSource:
             name.removeprefix(prefix): md5 for name, md5 in md5s.items() if name.startswith(prefix)
         }
 
-    def _download(self, repo: Any, objects: Sequence[Path]) -> None:
-        """Runs `dvc fetch` for the part, unless the objects that it takes are in the cache."""
+    def _download(self, repo: Any, objects: Sequence[Path], size: int | None = None) -> None:
+        """Runs `dvc fetch` for the part, unless the objects that it takes are in the cache.
+
+        Args:
+            repo: DVC's repository.
+            objects: The files of the objects in the cache.
+            size: The bytes of the part, if they are known.
+        """
         from dvc.exceptions import DvcException
 
         if all(path.exists() for path in objects):
@@ -178,7 +190,7 @@ class DvcSource:
             "it there, with the data pushed to it?"
         ):
             try:
-                with arriving({path.parent for path in objects}, None):
+                with arriving(_cache_of(repo), size):
                     repo.fetch(
                         targets=[str(root / "data" / self.part)],
                         revs=revisions,
@@ -221,7 +233,10 @@ def _check(objects: Sequence[Path], md5s: Sequence[str]) -> None:
 
     def is_damaged(item: tuple[Path, str]) -> bool:
         path, md5 = item
-        return digest_of_file(path, "md5", show) != md5.removesuffix(".dir")
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "md5").hexdigest()
+        show(path.stat().st_size)
+        return digest != md5.removesuffix(".dir")
 
     size = sum(path.stat().st_size for path in objects)
     with console.counted("checking", size, "bytes") as show:

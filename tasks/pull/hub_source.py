@@ -50,7 +50,7 @@ class HubSource:
                 for entry in listed
                 if entry.path.endswith(".parquet") and not (downloaded / entry.path).exists()
             )
-            with arriving([downloaded], sum(missing)):
+            with arriving(downloaded, sum(missing)):
                 snapshot_download(
                     self.name,
                     repo_type="dataset",

@@ -1,11 +1,11 @@
 """Helps the sources of data: safe paths, calls in threads, and errors of storage libraries."""
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from threading import Event, Thread
+from time import monotonic
 from typing import TypeVar
 
 from retrain.runs import console
@@ -55,36 +55,34 @@ def in_time(seconds: float, function: Callable[[], R]) -> R | None:
 
 
 @contextmanager
-def arriving(folders: Iterable[Path], total: int | None) -> Iterator[None]:
-    """Shows how many bytes arrive in folders while the block has a library download into them.
+def arriving(folder: Path, total: int | None) -> Iterator[None]:
+    """Shows how many bytes arrive in a folder while the block has a library download into it.
 
     Args:
-        folders: The folders; none lies in another one.
-        total: The bytes that are to arrive; None if it is not known.
+        folder: The folder, with whatever is in it.
+        total: The bytes that are to arrive; None if they are not known.
     """
     with (
         console.counted("downloading", total, "bytes") as show,
-        console.telling_meanwhile(_watch, [*folders], show),
+        console.telling_meanwhile(_watch, folder, show),
     ):
         yield
 
 
-def _watch(folders: Sequence[Path], show: Callable[[int], None], over: Event) -> None:
-    before = _bytes_below(folders)
-    while not over.wait(LOOK_SECONDS):
-        there = _bytes_below(folders)
+def _watch(folder: Path, show: Callable[[int], None], over: Event) -> None:
+    before, pause = _bytes_below(folder), LOOK_SECONDS
+    while not over.wait(pause):
+        began, there = monotonic(), _bytes_below(folder)
         show(there - before)
-        before = there
+        before, pause = there, max(LOOK_SECONDS, 10 * (monotonic() - began))
 
 
-def _bytes_below(folders: Iterable[Path]) -> int:
-    """The bytes of all files below folders, some of which may come and go."""
+def _bytes_below(folder: Path) -> int:
+    """The bytes of all files below a folder, some of which may come and go."""
     size = 0
-    for folder in folders:
-        for place, _, names in os.walk(folder):
-            for name in names:
-                with suppress(FileNotFoundError):
-                    size += os.stat(os.path.join(place, name)).st_size  # noqa: PTH116, PTH118
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            size += path.stat().st_size
     return size
 
 

@@ -50,7 +50,7 @@ class UrlSource:
             targets = {name: inside(folder, name) for name in files}
             downloaded = {name: downloads / digest_of(name) for name in files}
             sizes = [files[name]["size"] for name in files if not downloaded[name].exists()]
-            with arriving([downloads], None if None in sizes else sum(sizes)):
+            with arriving(downloads, None if None in sizes else sum(sizes)):
                 map_in_threads(
                     lambda name: _download(file_system, files[name], downloaded[name]),
                     files,

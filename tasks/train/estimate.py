@@ -10,9 +10,10 @@ The time is rough. On a CPU it follows from the speed of a matrix product, measu
 speed is assumed, and may be wrong by a factor of three.
 """
 
-import re
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -45,13 +46,11 @@ GPU_FLOPS = {"fp32": 10e12, "bf16": 150e12}
 # From these limits on, a training is announced with its estimate.
 MANY_SECONDS = 600.0
 MUCH_OF_MEMORY = 0.25
-# What `transformers` reads of pretrained weights: one of these files, or the parts that it lists.
+# What `transformers` reads of pretrained weights: one of these, with the parts that it lists.
 WEIGHTS = (
     *("model.safetensors", "model.safetensors.index.json"),
     *("pytorch_model.bin", "pytorch_model.bin.index.json"),
 )
-PART = r"(-\d+-of-\d+)?"
-KINDS = (re.compile(rf"model{PART}\.safetensors"), re.compile(rf"pytorch_model{PART}\.bin"))
 HUB_SECONDS = 3.0  # to wait for the size of a download
 IMAGES = 1000  # the time is given for so many, because the number of images is not known yet
 
@@ -120,16 +119,14 @@ def download(workload: Workload, project: Project) -> str | None:
     model = split_name(name)[0]
     if any(try_to_load_from_cache(model, file, revision=commit) for file in WEIGHTS):
         return None
-    size = ""
+    bytes_by_kind, ask = Counter[str](), HfApi().model_info
     with suppress(Exception):  # no answer; the download will say what is wrong
-        listed = (
-            HfApi()
-            .model_info(model, revision=commit, files_metadata=True, timeout=HUB_SECONDS)
-            .siblings
-        )
-        sizes = {file.rfilename: file.size for file in listed or () if file.size}
-        found = (sum(sizes[file] for file in sizes if kind.fullmatch(file)) for kind in KINDS)
-        size = f", {naturalsize(next(filter(None, found)))}"
+        listed = ask(model, revision=commit, files_metadata=True, timeout=HUB_SECONDS).siblings
+        for file in listed or ():
+            if "/" not in file.rfilename:
+                bytes_by_kind[Path(file.rfilename).suffix] += file.size or 0
+    total = bytes_by_kind[".safetensors"] or bytes_by_kind[".bin"]
+    size = f", {naturalsize(total)}" if total else ""
     return f"{name} will be fetched from the Hugging Face hub first{size}."
 
 

@@ -213,6 +213,30 @@ def test_own_images_have_a_name_and_a_champion_of_their_own(clone, first, photos
     assert [event["action"] for event in clone.json("history", "photos")] == ["promoted"]
 
 
+def test_what_a_person_should_know_is_told_first_and_is_an_error_in_a_strict_run(clone, first):
+    uncommitted = "These files differ from the commit that the run is recorded with: params.yaml."
+    assert first["warnings"] == [uncommitted]
+    stricter = ("--strict", "--set", "train.lr=0.0008", "--set", "gate.margin=0.01")
+    done = clone.retrain("train", "vit", *stricter, code=2)
+    assert done.stderr.startswith(f"retrain: workload vit: {uncommitted}\nA strict run")
+    assert last_steps(clone, "vit") == [step["step"] for step in first["steps"]]  # nothing ran
+
+    who = ("-c", "user.name=t", "-c", "user.email=t@t")
+    clone.run("git", *who, "commit", "-qam", "parameters")
+    try:
+        done = clone.retrain("train", "vit", *stricter, code=2)
+        assert "workload vit: 360 test images are too few to see" in done.stderr
+        assert "0.01" not in done.stderr and "1.0 points: that needs at least 619." in done.stderr
+        assert last_steps(clone, "vit") == ["pull", "validate", "preprocess"]
+    finally:
+        clone.run("git", "reset", "-q", "HEAD~1")
+    unchanged = clone.retrain("train", "vit", "--run")
+    assert uncommitted not in unchanged.stdout + unchanged.stderr  # no step may run
+    unchanged = clone.retrain("train", "vit", "--strict")
+    assert unchanged.stdout.startswith("Nothing changed since run ")
+    assert unchanged.stderr == ""
+
+
 @pytest.mark.slow
 def test_a_class_that_is_renamed_has_to_be_dropped_by_name(clone, first, photos):
     folder, own = photos
@@ -225,6 +249,8 @@ def test_a_class_that_is_renamed_has_to_be_dropped_by_name(clone, first, photos)
     renamed = clone.train(*own, *settings(rules))
     assert renamed["model"]["digest"] == done["model"]["digest"]
     assert renamed["decision"]["verdict"] == "not worse"
+    classes = "The classes are not those of photos version 1, the champion: class-00 is new, and"
+    assert f"{classes} class-0 is gone." in renamed["warnings"]
     assert "The comparison is of the classes that both know." in renamed["decision"]["says"][0]
     assert (renamed["model"]["version"], renamed["model"]["aliases"]) == (2, ["champion"])
 

@@ -1,6 +1,7 @@
 """Locks, and what a person is told who waits for one."""
 
 import logging
+import os
 import socket
 import subprocess
 import sys
@@ -26,7 +27,6 @@ with locked(Path(sys.argv[1])):
 def test_a_wait_says_which_process_has_the_lock_and_since_when(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(console, "QUIET_SECONDS", 0.05)
     monkeypatch.setattr(locks, "AGAIN_SECONDS", 0.05)
-    monkeypatch.setattr(socket, "gethostname", lambda: "here")
     caplog.set_level(logging.INFO, "retrain")
     file, waited = tmp_path / "a.lock", []
 
@@ -46,23 +46,19 @@ def test_a_wait_says_which_process_has_the_lock_and_since_when(tmp_path, monkeyp
         monkeypatch.setattr(console, "say", say)
         with locked(file, purpose="It waits"):
             pass
-    process = f"It waits: process {holding.pid} on {socket_name()} (-c {file}) has it since 20"
+    process = (
+        f"It waits: process {holding.pid} on {socket.gethostname()} (-c {file}) has it since 20"
+    )
     assert len(waited) >= 3
     for line in waited[:3]:
         assert line.startswith(process)
 
 
-def socket_name():
-    return subprocess.check_output(
-        [sys.executable, "-c", "import socket; print(socket.gethostname())"], text=True
-    ).strip()
-
-
-@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"process": 1}'])
+@pytest.mark.parametrize("content", [b"", b"\xff"])
 def test_a_lock_that_does_not_say_who_has_it_is_waited_for_all_the_same(tmp_path, content):
     file = tmp_path / "a.lock"
-    file.write_text(content)
-    assert locks._holder(file) == "another process has it"
+    file.write_bytes(content)
+    assert locks._holder(file) == locks._holder(tmp_path / "gone") == "another process has it"
 
 
 def test_a_lock_that_is_taken_keeps_the_time_of_its_file(tmp_path):
@@ -70,6 +66,6 @@ def test_a_lock_that_is_taken_keeps_the_time_of_its_file(tmp_path):
     file.write_text("of an earlier process, whose text was longer" * 20)
     before = file.stat().st_mtime_ns
     with locked(file, wait=False):
-        assert '"process":' in file.read_text()
+        assert file.read_text().startswith(f"process {os.getpid()} on ")
         assert "earlier" not in file.read_text()
         assert file.stat().st_mtime_ns == before

@@ -1,6 +1,7 @@
 """Faults that would make a run fail are found before its first step."""
 
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ from flows.validate import validate
 from retrain import preflight
 from retrain.errors import UsageError
 from retrain.project import Project
+from retrain.runs.state import RunState
+from retrain.step import DataVersion, Forecast
+from retrain.store import RunContext, Store
 from retrain.workload import Data, Gate, Model, Scale, Train, Workload
 from tasks.train import checks as train_checks
 
@@ -120,6 +124,75 @@ def test_what_takes_seconds_to_find_is_said_when_a_run_is_about_to_start(tmp_pat
     with pytest.raises(UsageError) as error:
         preflight.check_slowly(train.steps, workload(model=model), Project(tmp_path))
     assert "images of 224 x 224 pixels" in str(error.value)
+
+
+def git(folder, *arguments):
+    who = ("-c", "user.name=t", "-c", "user.email=t@localhost")
+    subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def commit(folder, *names):
+    for name in names:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(f"{name} {len(names)}")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "some files")
+
+
+STEP = Forecast()  # of a step that may run
+
+
+def told(root, warning=None, forecasts=(STEP,)):
+    version = DataVersion("digest", tracked=True, warning=warning)
+    context = RunContext("run", Project(root))
+    run = RunState("train", workload(), version, Store(root / "store"), context)
+    return preflight.warnings((), run, forecasts)
+
+
+def test_files_that_differ_from_the_commit_are_named_up_to_three(tmp_path):
+    assert told(tmp_path) == []  # no repository
+    git(tmp_path, "init", "-q")
+    commit(tmp_path, "params.yaml", "a.py", "data.dvc", "ledger/vit.json")
+    for name in ("data.dvc", "ledger/vit.json", "notes.txt"):  # not of the code
+        (tmp_path / name).write_text("changed")
+    assert told(tmp_path) == []
+    (tmp_path / "params.yaml").write_text("changed")
+    start = "These files differ from the commit that the run is recorded with: "
+    assert told(tmp_path) == [f"{start}params.yaml."]
+    for name in ("a.py", "b.py", "c.py", "d.py"):
+        (tmp_path / name).write_text("new or changed")
+    assert told(tmp_path) == [f"{start}a.py, b.py, c.py and 2 more."]
+
+
+def test_a_clone_behind_its_upstream_is_told_of_as_far_as_it_has_fetched(tmp_path):
+    upstream, clone = tmp_path / "upstream", tmp_path / "clone"
+    upstream.mkdir()
+    git(upstream, "init", "-q", "-b", "main")
+    commit(upstream, "params.yaml")
+    git(tmp_path, "clone", "-q", "upstream", "clone")
+    commit(upstream, "a.py")
+    assert told(clone) == []
+    for count in ("1 commit", "2 commits"):
+        git(clone, "fetch", "-q")
+        line = f"This clone is {count} behind origin/main, as of the last fetch: git pull."
+        assert told(clone) == [line]
+        commit(upstream, f"{count}.py")
+    git(clone, "pull", "-q")
+    assert told(clone) == []
+    git(clone, "checkout", "-q", "--detach")
+    assert told(clone) == []
+
+
+def test_what_the_data_and_the_steps_tell_comes_too(tmp_path):
+    forecasts = [Forecast(says="large", fetches="It will be fetched."), Forecast()]
+    assert told(tmp_path, "data/ differs.", forecasts) == ["data/ differs.", "It will be fetched."]
+    with pytest.raises(UsageError) as error:
+        preflight.refuse_warnings(workload(), ["One.", "Two."])
+    assert str(error.value).splitlines() == [
+        "workload toy: One.", "Two.", "A strict run (--strict) takes this as an error.",
+    ]  # fmt: skip
+    preflight.refuse_warnings(workload(), [])
+    assert told(tmp_path, "data/ differs.", ()) == []  # nothing runs
 
 
 def test_an_mlflow_server_that_is_down_is_found_before_a_run(tmp_path, monkeypatch):

@@ -89,7 +89,7 @@ def test_a_wait_for_another_run_is_said_and_is_not_time_of_the_step(
     other.join()
     assert reasons(run) == ["first run"]
     [line] = [line for line in caplog.messages if "waits" in line]
-    start = f"first waits for another run, which has the same to make: process {os.getpid()} ("
+    start = f"first waits for another run, which has the same to make: process {os.getpid()} on "
     assert line.startswith(start)
 
 

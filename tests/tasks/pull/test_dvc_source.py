@@ -3,15 +3,18 @@
 import hashlib
 import json
 import shutil
+from http.server import BaseHTTPRequestHandler
+from threading import Event
 
 import pytest
 
 from retrain.caching import is_transient
 from retrain.errors import UsageError
 from retrain.project import Project
-from retrain.workload import Data
-from tasks.pull.step import data_version
-from tests.tasks.pull.pulling import dvc, git, make_files, pulled, read_files
+from retrain.workload import Data, Model, Workload
+from tasks.pull import dvc_source
+from tasks.pull.step import data_version, pull
+from tests.tasks.pull.pulling import dvc, git, make_files, pulled, read_files, serving
 
 REMOTE = ".dvc/remote/files/md5"
 CACHE = ".dvc/cache/files/md5"
@@ -98,6 +101,46 @@ def test_another_version_is_that_of_a_git_revision(project):
     assert files == OLD
     assert old.digest != new.digest
     assert old.revision == "old"
+
+
+def warnings(project):
+    """What is told before a run on the data."""
+    workload = Workload(name="toy", data=Data(path="data/digits"), model=Model(family="vit"))
+    return [*pull.warnings(workload, project, data_version(workload.data, project))]
+
+
+def test_data_that_nobody_else_can_have_is_told_of(project, monkeypatch):
+    shutil.copytree(project.root / ".dvc" / "remote", project.root / ".dvc" / "cache")
+    assert warnings(project) == []
+    make_files(project.root / "data", "digits/cat/2.png")
+    dvc(project.root, "add", "-q", "data")
+    uncommitted, unpushed = warnings(project)
+    assert uncommitted.startswith("data.dvc is not committed, so nobody else knows of this version")
+    assert unpushed == "This version of the data is not in the DVC remote 'here': dvc push."
+    dvc(project.root, "push", "-q")
+    git(project.root, "commit", "-qam", "more")
+    assert warnings(project) == []
+    dvc(project.root, "remote", "modify", "here", "url", "http://127.0.0.1:9/remote")
+    assert warnings(project) == []  # nobody knows
+    with serving(Slow) as url:
+        dvc(project.root, "remote", "modify", "here", "url", url)
+        monkeypatch.setattr(dvc_source, "REMOTE_SECONDS", 0.5)
+        assert warnings(project) == []
+        Slow.may_end.set()
+    dvc(project.root, "config", "-u", "core.remote")
+    [alone] = warnings(project)
+    assert alone.startswith(
+        "DVC has no default remote, so this version of the data is on this mach"
+    )
+
+
+class Slow(BaseHTTPRequestHandler):
+    """A server that does not answer for long."""
+
+    may_end = Event()
+
+    def do_HEAD(self):
+        self.may_end.wait(60)
 
 
 def test_the_working_trees_data_is_neither_read_nor_changed(project):

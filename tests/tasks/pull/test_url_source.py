@@ -1,8 +1,10 @@
 """URLs, on a real server."""
 
+import logging
 import os
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
+from typing import ClassVar
 
 import fsspec
 import pytest
@@ -10,10 +12,12 @@ import pytest
 from retrain.caching import is_transient
 from retrain.errors import UsageError
 from retrain.project import Project
+from retrain.runs import console
 from retrain.workload import Data
-from tasks.pull import url_source
+from tasks.pull import transfer, url_source
 from tasks.pull.step import data_version
 from tasks.pull.url_source import UrlSource
+from tests.flows.conftest import until
 from tests.tasks.pull.pulling import make_files, pulled, read_files, serving
 
 
@@ -150,6 +154,31 @@ def test_a_file_that_changes_on_the_server_or_breaks_off_is_an_error(tmp_path):
 def test_a_protocol_that_is_unknown_or_not_installed_is_named(project, url):
     with pytest.raises(UsageError, match=r"s3fs|nonsense"):
         version_of(project, url)
+
+
+def test_the_bytes_that_arrive_are_shown_while_a_server_sends_them(tmp_path, monkeypatch, caplog):
+    class Slow(Answer):
+        body = b"PAR1" * 250_000
+        headers_sent: ClassVar = {"ETag": "1"}
+
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(self.body)))
+            self.end_headers()
+            self.wfile.write(self.body[:400_000])
+            self.wfile.flush()
+            until(lambda: any("400.0 kB of 1.0 MB" in line for line in caplog.messages))
+            self.wfile.write(self.body[400_000:])
+
+    monkeypatch.setattr(console, "PLAIN_LINE_SECONDS", 0.0)
+    monkeypatch.setattr(transfer, "LOOK_SECONDS", 0.02)
+    caplog.set_level(logging.INFO, "retrain")
+    (tmp_path / "scratch").mkdir()
+    with serving(Slow) as url:
+        source = UrlSource(f"{url}/train.parquet")
+        source.fetch(source.digest(), tmp_path, tmp_path / "scratch")
+    assert len((tmp_path / "train.parquet").read_bytes()) == 1_000_000
+    assert any(line.startswith("downloading  400.0 kB of 1.0 MB  ") for line in caplog.messages)
 
 
 def test_files_that_a_killed_download_has_fetched_are_not_fetched_again(tmp_path, monkeypatch):

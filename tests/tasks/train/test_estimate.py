@@ -1,6 +1,9 @@
 """What is said about a training before it runs, against networks that are really built."""
 
+import json
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -13,6 +16,7 @@ from retrain.workload import Checks, Data, Images, Lora, Model, Scale, Train, Wo
 from tasks.train import estimate as module
 from tasks.train.estimate import estimate, forecast
 from tasks.train.optimizer import make_optimizer
+from tests.tasks.pull.pulling import serving
 
 SHIPPED = Path(__file__).parents[3] / "params.yaml"
 PROJECT = Project(SHIPPED.parent)
@@ -20,6 +24,7 @@ VIT_B16 = {
     "images.size": 224, "images.channels": 3, "model.patch_size": 16, "model.hidden_size": 768,
     "model.layers": 12, "model.heads": 12, "train.precision": "bf16", "scale.threads": 2,
 }  # fmt: skip
+SHA = "0123456789abcdef0123456789abcdef01234567"
 SMALL = Model(family="vit", patch_size=8, hidden_size=128, layers=4, heads=4)
 
 
@@ -166,6 +171,46 @@ def test_what_does_not_fit_into_the_machine_is_refused(machine, of_machine, chan
     machine(**of_machine)
     excess = told(**VIT_B16 | changes).excess
     assert said in excess if said else excess is None
+
+
+class Hub(BaseHTTPRequestHandler):
+    """A hub that tells the sizes of the files of a model."""
+
+    sizes: ClassVar = {
+        "config.json": 700, "model.safetensors": 346_000_000, "onnx/model.safetensors": 1,
+        "pytorch_model.bin": 350_000_000,
+    }  # fmt: skip
+
+    def do_GET(self):
+        files = [{"rfilename": name, "size": size} for name, size in self.sizes.items()]
+        body = json.dumps({"id": "me/vit", "sha": SHA, "siblings": files}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_weights_that_will_be_fetched_are_announced_with_their_size(tmp_path, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    model = Model(family="vit", pretrained="me/vit@v1", pretrained_version=SHA)
+    training = Workload(name="sides", data=Data(path="data/sides"), model=model)
+    said = "me/vit@v1 will be fetched from the Hugging Face hub first"
+    with serving(Hub) as url:
+        monkeypatch.setattr(constants, "ENDPOINT", url)
+        assert forecast(training, PROJECT).fetches == f"{said}, 346.0 MB."
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    assert forecast(training, PROJECT).fetches == f"{said}."
+    snapshot = tmp_path / "models--me--vit" / "snapshots" / SHA
+    snapshot.mkdir(parents=True)
+    (snapshot / "pytorch_model.bin").touch()
+    assert forecast(training, PROJECT).fetches is None
+    assert told().fetches is None
 
 
 def test_a_cluster_is_not_judged_by_this_machine(machine, monkeypatch):
