@@ -11,7 +11,7 @@ whole run; the size of the page with 2 MB, its limit; and the highest resident s
 with what it had before, without the imports.
 
 Result of 2026-11-25, two cores: a page takes 0.85 s of the starter workload's run of 35 s (ratio
-0.025), 1.2 s with 100,000 images of ten classes, of a run of 77 s (0.016), and 1.5 s with those of a
+0.025), 1.2 s with 100,000 images of ten classes, of 77 s (0.016), and 1.5 s with those of a
 thousand classes, of 213 s (0.008); the runs were measured beside other work. The pages have 0.11,
 0.14 and 0.22 MB; the process had 99 MB before, and 231, 330 and 530 MB at most.
 """
