@@ -14,7 +14,7 @@ from retrain.errors import UsageError
 from retrain.messages import local_time
 from retrain.project import Project
 
-Place = Literal["report", "data-docs", "mlflow", "prefect"]
+Place = Literal["report", "mlflow", "prefect"]
 
 WATCH_SECONDS = 0.3
 
@@ -102,7 +102,7 @@ def open_place(
 ) -> Answer:
     """Open a report, or a page of a server, in the browser.
 
-    Examples: `retrain open vit`, `retrain open vit data-docs`, `retrain open mlflow`
+    Examples: `retrain open vit`, `retrain open vit prefect`, `retrain open mlflow`
 
     Args:
         workload: An entry of params.yaml, or a name of `--as`; for a server it may be left out.
@@ -112,7 +112,7 @@ def open_place(
 
     if workload in get_args(Place):
         workload, place = "", workload  # type: ignore[assignment]  # it is one of them
-    if not workload and place in ("report", "data-docs"):
+    if not workload and place == "report":
         raise UsageError(f"Of which workload?{did_you_mean('', names())}")
     url = _address_of(project, place, workload)
     if not to_json:
@@ -133,11 +133,6 @@ def _address_of(project: Project, place: Place, workload: str) -> str:
     if workload:
         records.check_name(project, workload)
     run = records.last_run(project, workload) if workload else None
-    if place == "data-docs":
-        docs = (run or {}).get("look", {}).get("Data Docs")
-        if docs is None:
-            raise UsageError(f"{workload}: the last run has no Data Docs: retrain train {workload}")
-        return Path(project.root, docs).as_uri()
     if place == "mlflow":
         return _server(project, place) + (f"/#/models/{workload}" if workload else "")
     return _server(project, place) + (f"/runs/flow-run/{run['run']}" if run else "")
