@@ -102,7 +102,7 @@ def open_place(
 ) -> Answer:
     """Open a report, or a page of a server, in the browser.
 
-    Examples: `retrain open vit`, `retrain open mlflow`
+    Examples: `retrain open vit`, `retrain open vit prefect`, `retrain open mlflow`
 
     Args:
         workload: An entry of params.yaml, or a name of `--as`; for a server it may be left out.

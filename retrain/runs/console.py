@@ -335,5 +335,5 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Prints rows under column names; None is an empty cell."""
     drawn = Table(*columns, box=SIMPLE, pad_edge=False)
     for row in rows:
-        drawn.add_row(*("" if cell is None else str(cell) for cell in row))
+        drawn.add_row(*("" if cell is None else escape(str(cell)) for cell in row))
     Console(width=None if sys.stdout.isatty() else WIDTH).print(drawn, highlight=False)

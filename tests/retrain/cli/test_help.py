@@ -85,7 +85,7 @@ def completed(tmp_path, *words):
         (("train", "toy", "--refr"), {"--refresh"}),
         (("train", "toy", "--set", "train.lr"), {"train.lr="}),
         (("params", "toy", "gate.marg"), {"gate.margin"}),
-        (("open", "toy", ""), {"report", "data-docs", "mlflow", "prefect"}),
+        (("open", "toy", ""), {"report", "mlflow", "prefect"}),
     ],
 )
 def test_bash_completes_commands_workloads_and_keys(clone, words, offered):

@@ -164,3 +164,8 @@ print("the result")
 def test_a_log_on_a_full_disk_keeps_no_run_from_its_result():
     done = subprocess.run([sys.executable, "-c", FULL_LOG], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "the result\n", "")
+
+
+def test_a_table_shows_what_a_person_wrote_as_it_is(capsys):
+    console.print_table(("reason", "who"), [("[b]wrong[/b] [at night]", None)])
+    assert "[b]wrong[/b] [at night]" in capsys.readouterr().out
