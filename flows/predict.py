@@ -229,7 +229,7 @@ def show(document: Document) -> None:
 
 def _outcome(document: Document) -> str:
     model, errors = document["model"], document["errors"]
-    outcome = f"{document['rows']:,} images, {model['name']} version {model['version']}"
+    outcome = f"{model['name']} version {model['version']} was given {document['rows']:,} images"
     if document["reused"]:
         outcome += f"; {document['reused']:,} units were there from a run that was ended"
     if errors:

@@ -9,7 +9,6 @@ from retrain.messages import message_of
 from retrain.project import Project
 from retrain.runs import console
 from retrain.runs.records import Document
-from retrain.servers import services
 
 REPORT = "report/report.html"  # the latest one, among the artifacts of the training's MLflow run
 
@@ -54,6 +53,8 @@ def _mlflow_server(project: Project) -> str | None:
     """The address of the server that the project uses, or that `retrain up` has started."""
     if project.tracking_uri.startswith("http"):
         return without_login(project.tracking_uri).rstrip("/")
+    from retrain.servers import services  # which takes a while, and a run may change nothing
+
     return next(
         (server.url for server in services.running(project) if server.name == "mlflow"), None
     )

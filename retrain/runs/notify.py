@@ -17,6 +17,7 @@ import ssl
 import urllib.request
 from collections.abc import Mapping
 from email.message import EmailMessage
+from email.utils import localtime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlsplit
@@ -77,6 +78,7 @@ def _mail(url: str, event: Event, subject: str, text: str) -> None:
     """Sends an event by e-mail; a password only over TLS."""
     server, message = urlsplit(url), EmailMessage()
     message["Subject"], message["To"] = f"{subject}: {event}", os.environ[TO]
+    message["Date"] = localtime()
     message["From"] = os.environ.get(FROM) or os.environ[TO].split(",")[0]
     message.set_content(f"{text}\n")
     tls, host = ssl.create_default_context(), server.hostname or ""
@@ -124,9 +126,9 @@ def _links(run: UUID, is_deployed: bool, document: Mapping[str, Any]) -> str:
     report = document.get("links", {}).get("report", "")
     if not report.startswith("http"):  # no server has it; runs work in the project's folder
         report = next(map(str, Path().glob(f"reports/*/{run}.html")), "")
-    place = f"run {run}"
+    place = str(run)
     if is_deployed:  # its server stays up, unlike that of a run from the command line
         from prefect.utilities.urls import url_for
 
         place = url_for("flow-run", obj_id=run) or place
-    return (f"\nreport: {report}" if report else "") + f"\n{place}"
+    return (f"\nreport: {report}" if report else "") + f"\nrun: {place}"

@@ -117,7 +117,9 @@ def servers(clone):
     }
     templates.place_prefect_database(clone.root)
     try:
-        clone.run(*RETRAIN, "up", **ports)
+        shown = clone.run(*RETRAIN, "up", **ports).stdout
+        assert ports["PREFECT_API_URL"].replace("/api", "/deployments") in shown
+        assert f":{ports['MLFLOW_PORT']}/#/experiments?" in shown
         yield ports
     finally:
         clone.run(*RETRAIN, "down", **ports)

@@ -42,13 +42,13 @@ def ends(workload, how):
 @pytest.mark.parametrize(
     ("how", "event", "text"),
     [
-        ("fails", "failed", "toy: the run failed: no such data: a b\nrun "),
+        ("fails", "failed", "toy: the run failed: no such data: a b\nrun: "),
         ("is interrupted", "failed", "toy: the run crashed: Execution was aborted by an interrupt"),
-        ("Rejected", "rejected", f"toy: {OUTCOME}\nrun "),
-        ("Waiting", "waiting", f"toy: {OUTCOME}\nrun "),
-        ("Promoted", "promoted", f"toy: {OUTCOME}\nrun "),
-        ("Drifted", "drift", f"toy: {OUTCOME}\nrun "),
-        ("is served", "waiting", f"toy: {OUTCOME}\nreport: http://127.0.0.1:1/#/report\nrun "),
+        ("Rejected", "rejected", f"toy: {OUTCOME}\nrun: "),
+        ("Waiting", "waiting", f"toy: {OUTCOME}\nrun: "),
+        ("Promoted", "promoted", f"toy: {OUTCOME}\nrun: "),
+        ("Drifted", "drift", f"toy: {OUTCOME}\nrun: "),
+        ("is served", "waiting", f"toy: {OUTCOME}\nreport: http://127.0.0.1:1/#/report\nrun: "),
     ],
 )
 def test_people_are_notified_of_news(webhook, prefect_session, how, event, text):

@@ -222,7 +222,7 @@ def test_a_run_of_a_deployment_is_suspended_until_a_person_fills_in_the_form(
 ):
     assert deployment.state.state_details.pause_timeout is None
     [told] = webhook
-    assert told["text"].startswith("toy: it waits\nhttp")
+    assert told["text"].startswith("toy: it waits\nrun: http")
     assert deployment.question().startswith("# Is toy version 2 to be the champion?\n\n**Waiting**")
     lost.end_lost_runs(project)
     for form in ({}, {"decision": "yes", "reason": "x"}, {"decision": "approve", "reason": ""}):
