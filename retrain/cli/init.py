@@ -79,7 +79,8 @@ def _init(
     seen, proposal = flow.look(project, name, place, pretrained)
     entry, reasons = proposal.entry, proposal.reasons
     out = sys.stderr if to_json else sys.stdout
-    print(*_seen(seen), "", f"Workload {name}:", *_entry(entry), "", *reasons, sep="\n", file=out)
+    print(*_seen(seen), "", f"Workload {name}:", *_entry(entry), sep="\n", file=out)
+    print("", *(f"- {reason}" for reason in reasons), sep="\n", file=out)
     if asks:
         answer = remote or _ask("DVC remote, a folder or URL (none if empty)", "")
         remote = located(answer) if answer else None

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from flows.pages import charts, page
+from flows.pages import charts, page, thumbnails
 from flows.pages.blocks import (
     Cell,
     Columns,
@@ -26,6 +26,7 @@ from flows.pages.blocks import (
     cells,
 )
 from flows.pages.charts import Interval, Line, Point
+from tests.tasks.toy_data import HEIC
 
 HOSTILE = "<script>alert(1)</script>\"' onmouseover=x &amp;"
 PIXEL = "data:image/png;base64,AA=="
@@ -115,3 +116,9 @@ def test_intervals_are_placed_on_the_axis_and_cut_at_its_ends():
     assert first.low == chart.left
     assert first.at < first.high < second.at == chart.width - 8
     assert second.low is None
+
+
+def test_a_photo_of_a_phone_has_a_thumbnail_where_its_package_is_installed():
+    pytest.importorskip("pi_heif")
+    assert thumbnails.of_encoded(HEIC, "a photo").alt == "a photo"
+    assert "cannot be decoded" in thumbnails.of_encoded(HEIC[:300], "a photo").alt

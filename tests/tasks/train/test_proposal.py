@@ -90,6 +90,13 @@ def test_small_classes_pass_the_checks_and_are_named():
     assert any("The smallest class has 4 images" in reason for reason in found.reasons)
 
 
+def test_few_images_are_seen_more_often_and_cannot_be_compared():
+    found = proposed(classes={"cat": 50, "dog": 50})
+    assert found.entry["train"]["epochs"] > 100
+    assert any("About 20 test images are too few" in reason for reason in found.reasons)
+    assert proposed(classes={"cat": 5000, "dog": 5000}).entry["train"]["epochs"] <= 40
+
+
 @pytest.mark.parametrize(
     ("classes", "message"),
     [
