@@ -134,7 +134,7 @@ def _show(files: list[str], remote: str | None, commands: list[str]) -> None:
     print(f"\nWritten: {', '.join(files)}. The images are under DVC.")
     if remote is None:
         print(
-            "Only this clone has them, until a DVC remote of your own does: "
-            "dvc remote add --default team PLACE && dvc push"
+            "Only this clone has them. dvc push sends them to a remote of your own, once there is "
+            "one: dvc remote add --default team PLACE"
         )
     print("Next:", *(f"  {command}" for command in commands), sep="\n")
