@@ -123,7 +123,7 @@ def propose(path: str, seen: Survey, machine: Machine, backbone: Backbone | None
         backbone: The pretrained network to use; None trains from scratch.
 
     Raises:
-        ValueError: There are too few classes, or images of one.
+        ValueError: There are too few classes, or images of one, or none to train on.
     """
     few = {label: count for label, count in seen.classes.items() if count < 3}
     if len(seen.classes) < 2 or few:
@@ -133,6 +133,11 @@ def propose(path: str, seen: Survey, machine: Machine, backbone: Backbone | None
             if few
             else "There is a single class, and a classifier needs two: name the folder that holds "
             "the class folders."
+        )
+    if seen.splits and "train" not in seen.splits:
+        raise ValueError(
+            f"The names of the files mean the split {' and '.join(seen.splits)}, and nothing is left "
+            "to train on: name them otherwise."
         )
     data, checks, of_data = _data(path, seen)
     network = _pretrained(backbone, seen) if backbone else _from_scratch(seen, machine)
