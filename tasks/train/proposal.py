@@ -136,8 +136,8 @@ def propose(path: str, seen: Survey, machine: Machine, backbone: Backbone | None
         )
     if seen.splits and "train" not in seen.splits:
         raise ValueError(
-            f"The names of the files mean the split {' and '.join(seen.splits)}, and nothing is left "
-            "to train on: name them otherwise."
+            f"The names of the files mean the split {' and '.join(seen.splits)}, and nothing is "
+            "left to train on: name them otherwise."
         )
     data, checks, of_data = _data(path, seen)
     network = _pretrained(backbone, seen) if backbone else _from_scratch(seen, machine)

@@ -63,6 +63,7 @@ def test_a_workload_a_deployment_and_a_version_of_the_data_are_written(clone, ph
     assert "There is a workload my-photos already" in again.stderr
 
 
+@pytest.mark.slow
 def test_what_was_in_the_files_stays(clone, photos):
     init(clone, photos, "--name", "first")
     clone.edit("team/params.yaml", "  first:\n", "  first: # ours\n")
@@ -85,7 +86,7 @@ def test_the_images_are_pushed_to_a_remote_of_ones_own(clone, photos, tmp_path):
     assert "DVC has a remote here, team" in other.stderr
 
 
-@pytest.mark.parametrize("with_data", [False, True])
+@pytest.mark.parametrize("with_data", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_nothing_half_written_stays_if_it_fails(clone, photos, tmp_path, with_data):
     if with_data:
         (clone.root / "data/mine").mkdir(parents=True)
@@ -106,6 +107,7 @@ def test_a_workload_that_is_not_valid_here_leaves_nothing(clone, photos):
     assert state(clone) == before
 
 
+@pytest.mark.slow
 def test_images_in_data_stay_where_they_are(clone, photos):
     place = shutil.copytree(photos, clone.root / "data/pets")
     document = init(clone, place)
