@@ -23,7 +23,7 @@ from retrain import atomic
 from retrain.errors import UsageError
 from retrain.params import TEAM_PARAMS, check_name, load_workload, workload_names
 from retrain.project import Project
-from tasks.data.survey import Survey, survey
+from tasks.data.survey import Survey as Survey, survey
 from tasks.pull.local_source import LocalSource
 from tasks.train.proposal import Proposal, find_backbone, propose, this_machine
 

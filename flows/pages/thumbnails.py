@@ -2,6 +2,7 @@
 
 from base64 import b64encode
 from collections.abc import Iterable
+from contextlib import suppress
 from io import BytesIO
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,11 @@ def of_encoded(data: bytes, alt: str) -> Thumbnail:
     """A thumbnail of an encoded image; a crossed square if it cannot be decoded."""
     from PIL import Image, ImageOps
 
+    if data[4:8] == b"ftyp":  # AVIF, or HEIC, for which there is a package
+        with suppress(ImportError):
+            from pi_heif import register_heif_opener
+
+            register_heif_opener()
     try:
         with Image.open(BytesIO(data)) as image:
             image.draft("RGB", (2 * SIDE, 2 * SIDE))

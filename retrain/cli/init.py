@@ -79,7 +79,8 @@ def _init(
     seen, proposal = flow.look(project, name, place, pretrained)
     entry, reasons = proposal.entry, proposal.reasons
     out = sys.stderr if to_json else sys.stdout
-    print(*_seen(seen), "", f"Workload {name}:", *_entry(entry), "", *reasons, sep="\n", file=out)
+    print(*_seen(seen), "", f"Workload {name}:", *_entry(entry), sep="\n", file=out)
+    print("", *(f"- {reason}" for reason in reasons), sep="\n", file=out)
     if asks:
         answer = remote or _ask("DVC remote, a folder or URL (none if empty)", "")
         remote = located(answer) if answer else None
@@ -133,7 +134,7 @@ def _show(files: list[str], remote: str | None, commands: list[str]) -> None:
     print(f"\nWritten: {', '.join(files)}. The images are under DVC.")
     if remote is None:
         print(
-            "Only this clone has them, until a DVC remote of your own does: "
-            "dvc remote add --default team PLACE && dvc push"
+            "Only this clone has them. dvc push sends them to a remote of your own, once there is "
+            "one: dvc remote add --default team PLACE"
         )
     print("Next:", *(f"  {command}" for command in commands), sep="\n")

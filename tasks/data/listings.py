@@ -167,7 +167,7 @@ class _Finder:
 
 
 def _split(value: Any, listing: str, name: str) -> str | None:
-    if value in (None, ""):
+    if value in (None, "", "default"):  # which CVAT writes where there are no subsets
         return split_of_parquet(listing.rpartition(".")[0]) or split_of_folder(name)
     if str(value).lower() not in ALIASES:
         raise ValueError(f"{listing}: {name} is in a split {value!r}: name train, val or test.")
@@ -274,15 +274,10 @@ def _cvat(path: Path, image_column: str | None, label_column: str | None) -> Seq
     if tree.tag != "annotations":
         return None
     return [
-        {PATH: image.attrib["name"], LABEL: label, SPLIT: _subset(image.get("subset"))}
+        {PATH: image.attrib["name"], LABEL: label, SPLIT: image.get("subset")}
         for image in tree.iter("image")
         for label in sorted({tag.attrib["label"] for tag in image.iter("tag")}) or (None,)
     ]
-
-
-def _subset(name: str | None) -> str | None:
-    """The split of a subset of CVAT, which has one for all images without."""
-    return None if (name or "").lower() == "default" else name
 
 
 READ = {"table": _table, "coco": _coco, "label_studio": _label_studio, "cvat": _cvat}

@@ -12,6 +12,7 @@ from typing import Any
 
 from models import pretrained
 from retrain.hardware import gpu_capabilities, has_bf16, machine
+from retrain.workload import Gate
 from tasks.data.survey import BELOW_CLASS, Survey
 from tasks.train.estimate import CPU_SHARE, GPU_FLOPS, cpu_flops
 
@@ -19,7 +20,8 @@ from tasks.train.estimate import CPU_SHARE, GPU_FLOPS, cpu_flops
 PUBLISHED = "facebook/dinov2-small"
 
 SECONDS = 120.0  # that a training from scratch may take
-EPOCHS = (10, 40)  # at least and at most
+EPOCHS = (10, 40)  # at least and at most, or more for few images, up to
+STEPS, MOST_EPOCHS = 1000, 200
 SIZES = (32, 64, 96, 128, 224)  # of images, for a training from scratch
 
 # A ResNet of eight 3 x 3 convolutions, trained from scratch; and that with 18 layers, for a GPU.
@@ -31,6 +33,7 @@ FLOPS_AT_64 = {"small": 4.1e7, "large": 2.96e8}
 UNBALANCED = 3  # times as many images in the largest class as in the smallest
 DIFFERING = 0.1  # the share of test images that two trainings usually answer differently
 STANDARD_ERRORS = 2.49  # of the difference that the gate sees with a probability of 80 %
+MIN_COMPARED = Gate().min_compared
 MARGINS = (0.01, 0.1)  # the smallest and the largest that is proposed
 
 
@@ -120,7 +123,7 @@ def propose(path: str, seen: Survey, machine: Machine, backbone: Backbone | None
         backbone: The pretrained network to use; None trains from scratch.
 
     Raises:
-        ValueError: There are too few classes, or images of one.
+        ValueError: There are too few classes, or images of one, or none to train on.
     """
     few = {label: count for label, count in seen.classes.items() if count < 3}
     if len(seen.classes) < 2 or few:
@@ -130,6 +133,11 @@ def propose(path: str, seen: Survey, machine: Machine, backbone: Backbone | None
             if few
             else "There is a single class, and a classifier needs two: name the folder that holds "
             "the class folders."
+        )
+    if seen.splits and "train" not in seen.splits:
+        raise ValueError(
+            f"The names of the files mean the split {' and '.join(seen.splits)}, and nothing is "
+            "left to train on: name them otherwise."
         )
     data, checks, of_data = _data(path, seen)
     network = _pretrained(backbone, seen) if backbone else _from_scratch(seen, machine)
@@ -166,7 +174,7 @@ def _data(path: str, seen: Survey) -> tuple[Section, Section, list[str]]:
     if (smallest := min(seen.classes.values())) < 10:
         checks["min_images_per_class"] = smallest
         reasons.append(
-            f"The smallest class has {smallest} images; ten times as many make a model of it."
+            f"The smallest class has {smallest} images: a good model needs some ten times as many."
         )
     if seen.smallest < 8:
         checks["min_side"] = seen.smallest
@@ -206,8 +214,9 @@ def _from_scratch(seen: Survey, machine: Machine) -> tuple[Section, list[str]]:
     enough = next((size for size in SIZES if size >= seen.side), SIZES[-1])
     # The network halves an image five times, so smaller ones are enlarged.
     size = max(SIZES[1], min(enough, max(fitting, default=0)))
-    epochs = min(EPOCHS[1], max(EPOCHS[0], int(SECONDS / seconds(size))))
     batch = 64 if images >= 2000 else 32 if images >= 500 else 16
+    most = max(EPOCHS[1], min(MOST_EPOCHS, STEPS * batch // images))
+    epochs = min(most, max(EPOCHS[0], int(SECONDS / seconds(size))))
     augment = {"shift": size // 16} | ({} if seen.is_grey else {"flip": True})
     sections = {
         "images": {"size": size, "channels": 1 if seen.is_grey else 3},
@@ -247,7 +256,10 @@ def _gate(seen: Survey) -> tuple[Section, list[str]]:
         "The first model becomes champion whatever it scores; later set bounds that it must keep "
         "(gate.min).",
         f"About {tested:,} test images show a difference of {visible:.1%} or more, so a later "
-        f"model is promoted if it is better, or not worse by {margin:.1%}.",
+        f"model is promoted if it is better, or not worse by {margin:.1%}."
+        if tested >= MIN_COMPARED
+        else f"About {tested:,} test images are too few to compare a later model with the first: "
+        f"{MIN_COMPARED} are needed, so add images.",
     ]
     if metric != "accuracy":
         reasons.append(
@@ -255,6 +267,4 @@ def _gate(seen: Survey) -> tuple[Section, list[str]]:
             f"{min(seen.classes.values()):,}, so each class counts the same, in the loss and in "
             "the gate (macro_recall)."
         )
-    if tested < 30:
-        reasons.append("Below 30 test images a later model cannot be compared: add images.")
     return {"metric": metric, "margin": margin}, reasons

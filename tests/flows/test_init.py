@@ -63,6 +63,7 @@ def test_a_workload_a_deployment_and_a_version_of_the_data_are_written(clone, ph
     assert "There is a workload my-photos already" in again.stderr
 
 
+@pytest.mark.slow
 def test_what_was_in_the_files_stays(clone, photos):
     init(clone, photos, "--name", "first")
     clone.edit("team/params.yaml", "  first:\n", "  first: # ours\n")
@@ -85,7 +86,7 @@ def test_the_images_are_pushed_to_a_remote_of_ones_own(clone, photos, tmp_path):
     assert "DVC has a remote here, team" in other.stderr
 
 
-@pytest.mark.parametrize("with_data", [False, True])
+@pytest.mark.parametrize("with_data", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_nothing_half_written_stays_if_it_fails(clone, photos, tmp_path, with_data):
     if with_data:
         (clone.root / "data/mine").mkdir(parents=True)
@@ -106,6 +107,7 @@ def test_a_workload_that_is_not_valid_here_leaves_nothing(clone, photos):
     assert state(clone) == before
 
 
+@pytest.mark.slow
 def test_images_in_data_stay_where_they_are(clone, photos):
     place = shutil.copytree(photos, clone.root / "data/pets")
     document = init(clone, place)
@@ -134,11 +136,17 @@ def test_what_cannot_be_is_refused_with_a_sentence(clone, photos, arguments, cod
     assert state(clone) == before
 
 
-def test_a_folder_with_a_list_is_named_by_the_list(clone, photos):
-    folder = shutil.copytree(photos, photos.parent / "flat")
+@pytest.fixture(scope="module")
+def listed(photos, tmp_path_factory):
+    """A table that lists the same images, by other names of the classes."""
+    folder = shutil.copytree(photos, tmp_path_factory.mktemp("listed") / "flat")
     rows = [f"{path.relative_to(folder)},{path.parent.name}!" for path in folder.rglob("*.png")]
     (folder / "labels.csv").write_text("\n".join(["path,label", *rows]))
-    document = init(clone, folder / "labels.csv")
+    return folder / "labels.csv"
+
+
+def test_a_folder_with_a_list_is_named_by_the_list(clone, listed):
+    document = init(clone, listed)
     assert (document["workload"], document["survey"]["format"]) == ("flat", "table")
 
 
@@ -154,10 +162,17 @@ def test_the_proposal_is_shown_with_its_reasons(clone, photos):
 
 
 @pytest.mark.slow
-def test_a_folder_becomes_a_champion_without_an_edit(clone, photos):
-    init(clone, photos)
-    document = clone.train("--set", "train.epochs=2", "--promote", workload="my-photos")
+@pytest.mark.parametrize("given", ["photos", "listed"])
+def test_what_is_given_becomes_a_champion_without_an_edit(clone, given, request):
+    init(clone, request.getfixturevalue(given), "--name", given)
+    document = clone.train(workload=given)
     assert document["model"]["aliases"] == ["champion", "reference"]
+    if given == "listed":
+        classes = clone.json("lineage", f"{given}@champion")
+        assert "class-0!" in str(classes)
+        page = (clone.root / "reports" / given / "latest.html").read_text()
+        assert "class-0!" in page
+        assert "cannot be decoded" not in page
 
 
 @pytest.mark.slow

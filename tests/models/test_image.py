@@ -1,4 +1,3 @@
-import base64
 import io
 import sys
 from functools import partial
@@ -17,6 +16,7 @@ from models.image import (
     to_array,
     to_arrays,
 )
+from tests.tasks.toy_data import HEIC
 
 RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255,) * 3, (0,) * 3
 SMALL = {"size": 20, "channels": 3, "resize": "crop"}
@@ -235,18 +235,6 @@ def test_damage_is_found_in_a_jpeg_that_is_decoded_smaller(progressive):
                     with pytest.raises(ValueError, match=r".+"):
                         function(data)
     assert refused > 30
-
-
-# 32 x 32 pixels, four squares: white and black; written by libheif.
-HEIC = base64.b64decode(
-    "AAAAHGZ0eXBoZWljAAAAAG1pZjFoZWljbWlhZgAAAX1tZXRhAAAAAAAAACFoZGxyAAAAAAAAAABwaWN0AAAAAAAAAAAAAA"
-    "AAAAAAACJpbG9jAAAAAERAAAEAAQAAAAABoQABAAAAAAAAACEAAAAjaWluZgAAAAAAAQAAABVpbmZlAgAAAAABAABodmMx"
-    "AAAAAA5waXRtAAAAAAABAAAA/WlwcnAAAADdaXBjbwAAAHZodmNDAQNwAAAAkAAAAAAAHvAA/P34+AAADwNgAAEAGEABDA"
-    "H//wNwAAADAJAAAAMAAAMAHroCQGEAAQAqQgEBA3AAAAMAkAAAAwAAAwAeoCCBBZbq5Ka5uAhoMCAAAAMDIAAAAwAhYgAB"
-    "AAZEAcFzwIkAAAATY29scm5jbHgAAQANAAaAAAAAFGlzcGUAAAAAAAAAQAAAAEAAAAAoY2xhcAAAACAAAAABAAAAIAAAAA"
-    "H////gAAAAAv///+AAAAACAAAAEHBpeGkAAAAAAwgICAAAABhpcG1hAAAAAAAAAAEAAQWBAgMFhAAAACltZGF0AAAAHSgB"
-    "rxmA9wHIvffU94n/4rNQ//HhPNf1xqaJMBiY"
-)
 
 
 def test_a_photo_of_a_phone_is_read():

@@ -1,5 +1,6 @@
 """Small real images, and what a step is run with."""
 
+import base64
 import io
 import json
 from pathlib import Path
@@ -12,6 +13,17 @@ from PIL import Image
 from retrain.project import Project
 from retrain.step import Workspace
 from retrain.store import Artifact
+
+# 32 x 32 pixels, four squares: white and black; written by libheif.
+HEIC = base64.b64decode(
+    "AAAAHGZ0eXBoZWljAAAAAG1pZjFoZWljbWlhZgAAAX1tZXRhAAAAAAAAACFoZGxyAAAAAAAAAABwaWN0AAAAAAAAAAAAAA"
+    "AAAAAAACJpbG9jAAAAAERAAAEAAQAAAAABoQABAAAAAAAAACEAAAAjaWluZgAAAAAAAQAAABVpbmZlAgAAAAABAABodmMx"
+    "AAAAAA5waXRtAAAAAAABAAAA/WlwcnAAAADdaXBjbwAAAHZodmNDAQNwAAAAkAAAAAAAHvAA/P34+AAADwNgAAEAGEABDA"
+    "H//wNwAAADAJAAAAMAAAMAHroCQGEAAQAqQgEBA3AAAAMAkAAAAwAAAwAeoCCBBZbq5Ka5uAhoMCAAAAMDIAAAAwAhYgAB"
+    "AAZEAcFzwIkAAAATY29scm5jbHgAAQANAAaAAAAAFGlzcGUAAAAAAAAAQAAAAEAAAAAoY2xhcAAAACAAAAABAAAAIAAAAA"
+    "H////gAAAAAv///+AAAAACAAAAEHBpeGkAAAAAAwgICAAAABhpcG1hAAAAAAAAAAEAAQWBAgMFhAAAACltZGF0AAAAHSgB"
+    "rxmA9wHIvffU94n/4rNQ//HhPNf1xqaJMBiY"
+)
 
 
 def png(number: int, width: int = 8, height: int = 8) -> bytes:

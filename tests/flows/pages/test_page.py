@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from flows.pages import charts, page
+from flows.pages import charts, page, thumbnails
 from flows.pages.blocks import (
     Cell,
     Columns,
@@ -27,6 +27,7 @@ from flows.pages.blocks import (
     cells,
 )
 from flows.pages.charts import Interval, Line, Point
+from tests.tasks.toy_data import HEIC
 
 HOSTILE = "<script>alert(1)</script>\"' onmouseover=x &amp;"
 PIXEL = "data:image/png;base64,AA=="
@@ -138,3 +139,9 @@ def test_dates_on_an_axis_are_few_and_within_it(days):
     assert 2 <= len(labels) <= 8
     assert all(1.7e9 <= time <= 1.7e9 + days * 86400 for time, _ in labels)
     assert all(one != other for (_, one), (_, other) in pairwise(labels))
+
+
+def test_a_photo_of_a_phone_has_a_thumbnail_where_its_package_is_installed():
+    pytest.importorskip("pi_heif")
+    assert thumbnails.of_encoded(HEIC, "a photo").alt == "a photo"
+    assert "cannot be decoded" in thumbnails.of_encoded(HEIC[:300], "a photo").alt

@@ -90,17 +90,25 @@ def test_small_classes_pass_the_checks_and_are_named():
     assert any("The smallest class has 4 images" in reason for reason in found.reasons)
 
 
+def test_few_images_are_seen_more_often_and_cannot_be_compared():
+    found = proposed(classes={"cat": 50, "dog": 50})
+    assert found.entry["train"]["epochs"] > 100
+    assert any("About 20 test images are too few" in reason for reason in found.reasons)
+    assert proposed(classes={"cat": 5000, "dog": 5000}).entry["train"]["epochs"] <= 40
+
+
 @pytest.mark.parametrize(
-    ("classes", "message"),
+    ("changed", "message"),
     [
-        ({"cat": 50, "dog": 2}, r"too few images, and each needs three: dog \(2\)"),
-        ({"cat": 50}, "a single class"),
-        ({}, "a single class"),
+        ({"classes": {"cat": 50, "dog": 2}}, r"too few images, and each needs three: dog \(2\)"),
+        ({"classes": {"cat": 50}}, "a single class"),
+        ({"classes": {}}, "a single class"),
+        ({"splits": {"test": 900}}, "mean the split test, and nothing is left to train on"),
     ],
 )
-def test_what_cannot_be_a_workload_is_refused(classes, message):
+def test_what_cannot_be_a_workload_is_refused(changed, message):
     with pytest.raises(ValueError, match=message):
-        proposed(classes=classes)
+        proposed(**changed)
 
 
 def test_groups_are_a_pattern_that_stays_in_the_entry():
