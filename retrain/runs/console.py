@@ -201,7 +201,7 @@ def progress(name: str) -> Iterator[Show]:
         show(None, "")
         return
     label = f"{outer[0]}  {name}" if outer and outer[0] != name else name
-    lines = _live_bar(name) if is_live() else _plain_lines(label, is_part=outer is not None)
+    lines = _live_bar(name) if is_live() else _plain_lines(label, is_part=label != name)
     with lines as show:
         token = _shown.set((label, show))
         try:

@@ -268,7 +268,7 @@ def _evaluate(
                 "%s was registered with other libraries: %s.", name, ", ".join(differing)
             )
         asked = ask(package, images, rows, workspace.scratch)
-        with closing(asked) as served, console.counted(f"asking {name}", rows) as show:
+        with closing(asked) as served, console.counted(name, rows) as show:
             first = next(served)
             answers = _answers(chain([first], served), show)
             predictions.write(answers, first.known, workspace.folder)

@@ -72,17 +72,24 @@ def test_faults_of_a_folder_are_found_before_it_is_loaded(tmp_path):
     assert faults(tmp_path) == ["model.pretrained: start has no config.json."]
 
 
+SIZES = {
+    "config.json": 700, "model.safetensors": 346_000_000, "onnx/model.safetensors": 1,
+    "pytorch_model.bin": 350_000_000,
+}  # fmt: skip
+
+
 class Hub(BaseHTTPRequestHandler):
-    """The requests for the commit of a model."""
+    """The requests for the commit of a model, and for the sizes of its files."""
 
     def do_GET(self):
         known = {
             f"/api/models/me/vit/revision/{name}": sha
-            for name, sha in (("main", SHA), ("v1", SHA[::-1]))
+            for name, sha in (("main", SHA), ("v1", SHA[::-1]), (SHA, SHA))
         }
         sha = known.get(self.path.partition("?")[0])
         self.send_response(200 if sha else 404)
-        body = json.dumps({"id": "me/vit", "sha": sha, "siblings": []}).encode()
+        files = [{"rfilename": name, "size": size} for name, size in SIZES.items()]
+        body = json.dumps({"id": "me/vit", "sha": sha, "siblings": files}).encode()
         if not sha:
             missing = "RevisionNotFound" if "/me/vit/" in self.path else "RepoNotFound"
             self.send_header("X-Error-Code", missing)

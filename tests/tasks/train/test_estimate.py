@@ -1,9 +1,6 @@
 """What is said about a training before it runs, against networks that are really built."""
 
-import json
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 import torch
@@ -16,6 +13,7 @@ from retrain.workload import Checks, Data, Images, Lora, Model, Scale, Train, Wo
 from tasks.train import estimate as module
 from tasks.train.estimate import estimate, forecast
 from tasks.train.optimizer import make_optimizer
+from tests.models.test_pretrained import SHA, Hub
 from tests.tasks.pull.pulling import serving
 
 SHIPPED = Path(__file__).parents[3] / "params.yaml"
@@ -24,7 +22,6 @@ VIT_B16 = {
     "images.size": 224, "images.channels": 3, "model.patch_size": 16, "model.hidden_size": 768,
     "model.layers": 12, "model.heads": 12, "train.precision": "bf16", "scale.threads": 2,
 }  # fmt: skip
-SHA = "0123456789abcdef0123456789abcdef01234567"
 SMALL = Model(family="vit", patch_size=8, hidden_size=128, layers=4, heads=4)
 
 
@@ -171,27 +168,6 @@ def test_what_does_not_fit_into_the_machine_is_refused(machine, of_machine, chan
     machine(**of_machine)
     excess = told(**VIT_B16 | changes).excess
     assert said in excess if said else excess is None
-
-
-class Hub(BaseHTTPRequestHandler):
-    """A hub that tells the sizes of the files of a model."""
-
-    sizes: ClassVar = {
-        "config.json": 700, "model.safetensors": 346_000_000, "onnx/model.safetensors": 1,
-        "pytorch_model.bin": 350_000_000,
-    }  # fmt: skip
-
-    def do_GET(self):
-        files = [{"rfilename": name, "size": size} for name, size in self.sizes.items()]
-        body = json.dumps({"id": "me/vit", "sha": SHA, "siblings": files}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
 
 
 def test_weights_that_will_be_fetched_are_announced_with_their_size(tmp_path, monkeypatch):
