@@ -82,18 +82,12 @@ def _show(listed: "Sequence[Declared]") -> None:
 
 
 @app.command(group=LOOKING)
-def schema(*, markdown: bool = False) -> Answer:
+def schema() -> Answer:
     """Write the JSON schema of params.yaml, for editors.
 
     Example: `retrain schema > params.schema.json`
-
-    Args:
-        markdown: Write the page docs/parameters.md instead.
     """
-    from retrain.cli.params import json_schema, markdown_page
+    from retrain.cli.params import json_schema
 
-    if markdown:
-        page = markdown_page()
-        return Answer({"markdown": page}, lambda: print(page, end=""))
     document = json_schema()
     return Answer(document, lambda: print(json.dumps(document, indent=1)))

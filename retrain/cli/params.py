@@ -1,6 +1,7 @@
 """What a workload may set and what it sets, from the declarations of the parameters.
 
-`params.schema.json`, by which editors check `params.yaml`, and `docs/parameters.md` are made here.
+`make docs` makes of it `params.schema.json`, by which editors check `params.yaml`, and
+`docs/parameters.md`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -137,28 +138,6 @@ def parameters() -> list[Parameter]:
     for family in families.FAMILIES:
         parameters_found += _below(_family(family), {}, "model.", family)
     return parameters_found
-
-
-def markdown_page() -> str:
-    """The parameters as a page, with a table for each section."""
-    lines = ["# The parameters of a workload", "", "Made by `retrain schema --markdown`.", ""]
-    heading = None
-    for parameter in parameters():
-        section = parameter.name.partition(".")[0]
-        new_heading = f"{section} of the family {parameter.family}" if parameter.family else section
-        if new_heading != heading:
-            heading = new_heading
-            lines += [
-                "",
-                f"## {heading}",
-                "",
-                "| parameter | values | default | |",
-                "|---|---|---|---|",
-            ]
-        cells = [f"`{parameter.name}`", parameter.values, parameter.default_in_words]
-        cells.append(parameter.description)
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join([*lines, ""])
 
 
 def _family(family: str) -> dict[str, Any]:

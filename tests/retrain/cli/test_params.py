@@ -1,10 +1,9 @@
-import json
 from pathlib import Path
 
 import jsonschema
 import pytest
 
-from retrain.cli.params import json_schema, markdown_page, parameters
+from retrain.cli.params import json_schema, parameters
 from retrain.params import parse_yaml
 from retrain.workload import Workload
 
@@ -22,12 +21,6 @@ def test_every_parameter_has_a_description_and_its_default():
             assert by_name[name].default == value, name
 
 
-def test_the_schema_and_the_page_are_those_of_the_parameters():
-    root = SHIPPED.parent
-    assert json.loads((root / "params.schema.json").read_text(encoding="utf-8")) == json_schema()
-    assert (root / "docs" / "parameters.md").read_text(encoding="utf-8") == markdown_page()
-
-
 def test_bounds_and_values_are_those_that_are_checked():
     by_name = {each.name: each for each in parameters()}
     assert by_name["train.epochs"].values == "whole number >= 1 <= 100000"
@@ -35,10 +28,6 @@ def test_bounds_and_values_are_those_that_are_checked():
     assert by_name["scale.threads"].values == "`auto` or whole number >= 1 <= 1024 or none"
     assert by_name["data.path"].is_required
     assert by_name["model.factory"].family == "custom"
-    assert (
-        "| `train.lora.r` | whole number >= 1 <= 4096 | must be set | The rank. |"
-        in markdown_page()
-    )
 
 
 def test_the_schema_takes_the_shipped_file_and_refuses_what_a_run_would_refuse():
