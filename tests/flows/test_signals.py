@@ -91,7 +91,7 @@ def test_sigterm_ends_a_run_as_ctrl_c_does_and_people_are_notified(run, clone, w
     assert tracked(clone) == "FAILED"
     [received] = webhook
     assert received["text"].startswith(
-        "vit: the run crashed. Execution was aborted by a termination signal."
+        "vit: the run crashed: Execution was aborted by a termination signal."
     )
 
 
