@@ -33,7 +33,7 @@ def init(
     project: Clone,
     to_json: ToJson,
 ) -> Answer:
-    """Make a workload of your images: look at them, propose, write it, put them under DVC.
+    """Make a workload of your images, and put them under DVC.
 
     Examples: `retrain init photos`, `retrain init photos --remote /mnt/team/retrain --yes`
 
