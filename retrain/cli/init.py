@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from humanize import naturalsize
 
-from retrain.cli.command import TRAINING, Answer, Clone, ToJson, app, place as located
+from retrain.cli.command import (
+    TRAINING,
+    Answer,
+    Clone,
+    ToJson,
+    app,
+    place as located,
+)
 from retrain.errors import UsageError
+from retrain.messages import wrapped
 from retrain.project import Project
 
 if TYPE_CHECKING:
@@ -55,6 +63,8 @@ def init(
             raise UsageError("Name a folder of images, such as: retrain init photos")
         images = _ask("Folder of images", "photos")
     place = Path(images).expanduser().absolute()
+    if not place.exists():
+        raise UsageError(f"There is no {place}: name a folder of images, or a file of them.")
     if place.suffix.lower() in LISTINGS:
         place = place.parent
     if name is None:
@@ -80,7 +90,7 @@ def _init(
     entry, reasons = proposal.entry, proposal.reasons
     out = sys.stderr if to_json else sys.stdout
     print(*_seen(seen), "", f"Workload {name}:", *_entry(entry), sep="\n", file=out)
-    print("", *(f"- {reason}" for reason in reasons), sep="\n", file=out)
+    print("", *(wrapped(f"- {reason}", "  ") for reason in reasons), sep="\n", file=out)
     if asks:
         answer = remote or _ask("DVC remote, a folder or URL (none if empty)", "")
         remote = located(answer) if answer else None
@@ -109,7 +119,7 @@ def _seen(survey: "Survey") -> Iterator[str]:
     ranked = sorted(survey.classes, key=lambda label: -survey.classes[label])
     shown = ranked if len(ranked) <= 6 else [*ranked[:3], "…", *ranked[-2:]]
     classes = ", ".join(f"{label} {survey.classes.get(label, '')}".strip() for label in shown)
-    yield (
+    yield wrapped(
         f"{survey.images:,} images ({survey.format}, {naturalsize(survey.bytes)}) of "
         f"{len(survey.classes):,} classes: {classes}"
     )
@@ -127,14 +137,13 @@ def _entry(entry: Mapping[str, Any]) -> Iterator[str]:
 
     for section, values in entry.items():
         words = ", ".join(f"{name}: {value}" for name, value in flatten(values).items())
-        yield f"  {section:<7} {words}"
+        yield wrapped(f"  {section:<7} {words}", " " * 10)
 
 
 def _show(files: list[str], remote: str | None, commands: list[str]) -> None:
-    print(f"\nWritten: {', '.join(files)}. The images are under DVC.")
+    print()
+    print(wrapped(f"Written: {', '.join(files)}. The images are under DVC."))
     if remote is None:
-        print(
-            "Only this clone has them. dvc push sends them to a remote of your own, once there is "
-            "one: dvc remote add --default team PLACE"
-        )
+        print(wrapped("Only this clone has them, as long as DVC has no remote of your own:"))
+        print("  dvc fetch data.dvc && dvc remote add --default team PLACE && dvc push data.dvc")
     print("Next:", *(f"  {command}" for command in commands), sep="\n")

@@ -33,7 +33,6 @@ class Survey:
         groups: The number of folders below the class folders, if all images are in one, and each
             class in several; else 0.
         side: The median of the shorter sides, in pixels.
-        smallest: The smallest shorter side.
         is_grey: Whether no image has colours.
         undecodable: Why images do not decode, by their paths.
         decoded: How many images were decoded, for these figures.
@@ -45,7 +44,6 @@ class Survey:
     splits: Mapping[str, int]
     groups: int
     side: int
-    smallest: int
     is_grey: bool
     undecodable: Mapping[str, str]
     decoded: int
@@ -78,7 +76,6 @@ def survey(place: Path) -> Survey:
         splits=dict(Counter(split for _, split in labels if split is not None)),
         groups=groups,
         side=round(median(shapes)),
-        smallest=min(shapes),
         is_grey=all(mode in ("1", "L", "LA", "I", "F") or mode.startswith("I;") for mode in modes),
         undecodable=undecodable,
         decoded=len(shapes),

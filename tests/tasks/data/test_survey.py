@@ -22,7 +22,7 @@ def test_classes_sizes_and_colours_are_counted(tmp_path):
     write_files(tmp_path, photos({"cat": 7, "dog": 3}) | {"cat/grey.png": png(1, 20, 10)})
     seen = survey(tmp_path)
     assert (seen.format, seen.classes, seen.images) == ("folders", {"cat": 8, "dog": 3}, 11)
-    assert (seen.side, seen.smallest, seen.is_grey, seen.splits) == (30, 10, False, {})
+    assert (seen.side, seen.is_grey, seen.splits) == (30, False, {})
     assert seen.bytes == sum(path.stat().st_size for path in tmp_path.rglob("*.*"))
 
 
