@@ -58,7 +58,7 @@ def look(
     Args:
         project: The clone.
         name: The name of the workload.
-        images: The folder or the file.
+        images: The folder.
         pretrained: A folder, a model on the hub, or `none`; None for one that is chosen.
 
     Raises:
@@ -85,7 +85,7 @@ def write(
     Args:
         project: The clone.
         name: The name of the workload.
-        images: The folder or the file.
+        images: The folder.
         entry: Its entry in `params.yaml`.
         remote: A folder or URL that becomes DVC's default remote; None leaves it as it is.
 

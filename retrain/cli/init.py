@@ -24,7 +24,6 @@ from retrain.project import Project
 if TYPE_CHECKING:
     from flows.init import Survey
 
-LISTINGS = (".csv", ".tsv", ".jsonl", ".json", ".xml")  # lists of the images in their folder
 DEMO = "The starter data, handwritten digits, is a workload already: retrain train vit"
 
 
@@ -41,13 +40,13 @@ def init(
     project: Clone,
     to_json: ToJson,
 ) -> Answer:
-    """Make a workload of your images: look at them, propose, write it, put them under DVC.
+    """Make a workload of your images, with a fitting network and gate.
 
     Examples: `retrain init photos`, `retrain init photos --remote /mnt/team/retrain --yes`
 
     Args:
-        images: A folder of images, in any format that a workload takes, or a file that holds or
-            lists them. They are copied to data/, and neither moved nor changed.
+        images: A folder of images, in any format that a workload takes. They are copied to data/,
+            and neither moved nor changed.
         name: The name of the workload; that of the folder, if it is left out.
         remote: A folder or URL that becomes the DVC remote, to which the images are pushed.
         pretrained: A network to start from: a folder, a model on the Hugging Face hub, or none. If
@@ -63,12 +62,10 @@ def init(
             raise UsageError("Name a folder of images, such as: retrain init photos")
         images = _ask("Folder of images", "photos")
     place = Path(images).expanduser().absolute()
-    if not place.exists():
-        raise UsageError(f"There is no {place}: name a folder of images, or a file of them.")
-    if place.suffix.lower() in LISTINGS:
-        place = place.parent
+    if not place.is_dir():
+        raise UsageError(f"There is no folder {place}: name a folder of images.")
     if name is None:
-        name = re.sub(r"[^A-Za-z0-9]+", "-", place.stem).strip("-") or "images"
+        name = re.sub(r"[^A-Za-z0-9]+", "-", place.name).strip("-") or "images"
         name = _ask("Name of the workload", name) if asks else name
     return _init(project, name, place, remote, pretrained, asks, to_json)
 
