@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from humanize import naturalsize
 from ruamel.yaml import YAML
 
 from flows.train import train
@@ -24,13 +23,13 @@ from retrain.errors import UsageError
 from retrain.params import TEAM_PARAMS, check_name, load_workload, workload_names
 from retrain.project import Project
 from tasks.data.survey import Survey as Survey, survey
+from tasks.pull.dvc_source import STARTER
 from tasks.pull.local_source import LocalSource
 from tasks.train.proposal import Proposal, find_backbone, propose, this_machine
 
 TEAM_DEPLOYMENTS = Path("team", "prefect.yaml")
 PINNED = Path("data.dvc")
 DVC_CONFIG = Path(".dvc", "config")
-STARTER = "starter"  # the remote with the starter data, which is a part of the repository
 NO_NETWORK = "none"  # as `--pretrained`
 
 
@@ -38,13 +37,11 @@ def check(project: Project, name: str, images: Path, remote: str | None) -> None
     """Refuses what cannot become a workload, before the images are looked at.
 
     Raises:
-        UsageError: The name is taken or not valid, there are no such images, or DVC has a remote.
+        UsageError: The name is taken or not valid, or DVC has a remote.
     """
     check_name(name)
     if name in workload_names(project.params):
         raise UsageError(f"There is a workload {name} already: choose another with --name.")
-    if not images.exists():
-        raise UsageError(f"There is no {images}: name a folder of images, or a file of them.")
     if project.root.resolve().is_relative_to(images.resolve()):
         raise UsageError(f"{images} holds this project itself; name the folder of the images.")
     if (project.root / _place(project, name, images)).exists() and not _is_inside(project, images):
@@ -61,7 +58,7 @@ def look(
     Args:
         project: The clone.
         name: The name of the workload.
-        images: The folder or the file.
+        images: The folder.
         pretrained: A folder, a model on the hub, or `none`; None for one that is chosen.
 
     Raises:
@@ -70,12 +67,6 @@ def look(
         ConnectionError: The hub does not give the network.
     """
     seen = survey(images)
-    free = shutil.disk_usage(project.root).free
-    if not _is_inside(project, images) and 2 * seen.bytes > free:
-        raise ValueError(
-            f"The images take {naturalsize(seen.bytes)}, twice that with DVC's cache, and only "
-            f"{naturalsize(free)} are free here. Put them into data/ of a clone on a larger disk."
-        )
     backbone = None
     if pretrained != NO_NETWORK and not (seen.is_grey and pretrained is None):
         try:
@@ -94,7 +85,7 @@ def write(
     Args:
         project: The clone.
         name: The name of the workload.
-        images: The folder or the file.
+        images: The folder.
         entry: Its entry in `params.yaml`.
         remote: A folder or URL that becomes DVC's default remote; None leaves it as it is.
 

@@ -7,9 +7,11 @@ import errno
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from textwrap import fill
 
 from retrain.errors import UsageError
 from retrain.project import find_project
@@ -38,6 +40,30 @@ def ago(time: str) -> str:
     from humanize import naturaltime
 
     return naturaltime(datetime.now(UTC) - datetime.fromisoformat(time))
+
+
+def wrapped(text: str, indent: str = "", width: int | None = None) -> str:
+    """A text whose lines end between words; a longer word, such as a path, stays whole.
+
+    Args:
+        text: The text.
+        indent: What each line but the first begins with.
+        width: The width of a line; None for that of the terminal that standard output is, and
+            without a terminal the text stays as it is.
+    """
+    if width is None and not sys.stdout.isatty():
+        return text
+    columns = width or shutil.get_terminal_size().columns
+    return "\n".join(
+        fill(
+            line,
+            columns,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in text.split("\n")
+    )
 
 
 def message_of(error: BaseException) -> str:

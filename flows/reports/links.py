@@ -4,7 +4,6 @@ from rich.markup import escape
 
 from flows.pages import page
 from retrain import tracking
-from retrain.logins import without_login
 from retrain.messages import message_of
 from retrain.project import Project
 from retrain.runs import console
@@ -35,9 +34,11 @@ def links_of(project: Project, document: Document) -> dict[str, str]:
 
     The report is the file, and the others are left out, if no MLflow server runs.
     """
+    from retrain.servers import services  # which takes a while, and a run may change nothing
+
     name, look = document["workload"], document["look"]
     links = {"report": (page.folder_of(project, name) / f"{document['run']}.html").as_uri()}
-    server, run = _mlflow_server(project), look.get("MLflow run")
+    server, run = services.address_of(project, "mlflow"), look.get("MLflow run")
     if server is None or run is None or (found := tracking.find_run(project, run)) is None:
         return links
     place = f"experiments/{found.info.experiment_id}/runs/{run}"
@@ -47,14 +48,3 @@ def links_of(project: Project, document: Document) -> dict[str, str]:
         version = f"models/{model['name']}/versions/{model['version']}"
         links["MLflow version"] = tracking.page(server, version)
     return links
-
-
-def _mlflow_server(project: Project) -> str | None:
-    """The address of the server that the project uses, or that `retrain up` has started."""
-    if project.tracking_uri.startswith("http"):
-        return without_login(project.tracking_uri).rstrip("/")
-    from retrain.servers import services  # which takes a while, and a run may change nothing
-
-    return next(
-        (server.url for server in services.running(project) if server.name == "mlflow"), None
-    )

@@ -201,9 +201,6 @@ def _in_training(facts: Mapping[str, Any]) -> str:
 def _where_to_look(run: RunState) -> dict[str, str]:
     """Where a person finds the results of a run, by name."""
     places = {}
-    if "evaluate" in run.artifacts:
-        plots = run.artifacts["evaluate"].folder / REPORT
-        places["plots"] = run.context.project.relative(plots)
     if "train" in run.artifacts:
         mlflow = run.artifacts["train"].folder / REPORT / "mlflow.json"
         if mlflow.is_file():

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from retrain.cli.command import LOOKING, Answer, Clone, app, workloads
 from retrain.errors import UsageError
+from retrain.messages import wrapped
 
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
@@ -77,7 +78,7 @@ def _show(listed: "Sequence[Declared]") -> None:
             origin = f"{parameter.set_in}; {default}{parameter.default_in_words}"
             origin = origin if parameter.set_in else "default"
             line = f"{parameter.name} = {as_yaml(parameter.value)}   ({origin})"
-        print(line.replace("`", ""))
+        print(wrapped(line.replace("`", ""), "    "))
         print(fill(parameter.description, 80, initial_indent="    ", subsequent_indent="    "))
 
 

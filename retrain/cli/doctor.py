@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Literal
 
-from retrain import TELEMETRY_OFF
 from retrain.cli.command import KEEPING, Answer, Clone, app
 from retrain.messages import message_of
 from retrain.project import Project
@@ -168,16 +167,6 @@ def _locks(project: Project) -> str:
             return f"files in {project.relative(file.parent)} can be locked"
 
 
-def _git(project: Project) -> str:
-    if not project.is_in_git():
-        raise UserWarning("this folder is in no repository, so no commit is recorded: git init")
-    keys = ("user.name", "user.email")
-    name, email = (project.git("config", "--default", "", "--get", key) for key in keys)
-    if not (name and email):
-        raise UserWarning("who commits is not set: git config --global user.name NAME, user.email")
-    return f"{name} <{email}>"
-
-
 def _remote(project: Project) -> str:
     try:
         done = subprocess.run(
@@ -232,13 +221,6 @@ def _ports(project: Project) -> str:
     return f"free or ours: {', '.join(ports)}"
 
 
-def _telemetry(_: Project) -> str:
-    on = [name for name, off in TELEMETRY_OFF.items() if os.environ.get(name) != off]
-    if on:
-        raise UserWarning(f"the environment sets {', '.join(on)} otherwise: unset them")
-    return "off in all libraries"
-
-
 # The clock is not checked: there is no machine that every clone may ask for the time.
 CHECKS: dict[str, Callable[[Project], str]] = {
     "Python": _python,
@@ -246,9 +228,7 @@ CHECKS: dict[str, Callable[[Project], str]] = {
     "GPU": _gpu,
     "disk": _disk,
     "locks": _locks,
-    "git": _git,
     "DVC remote": _remote,
     "servers": _servers,
     "ports": _ports,
-    "telemetry": _telemetry,
 }

@@ -27,7 +27,7 @@ from retrain.cli.command import (
 )
 from retrain.cli.configuration import assignments
 from retrain.errors import UsageError
-from retrain.messages import message_of, with_local_times
+from retrain.messages import message_of, with_local_times, wrapped
 from retrain.project import Project
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def _tell_unchanged(project: Project, unchanged: "Document", warning: str | None
     roots.add(project, ())
     if warning:
         print(warning, file=sys.stderr)
-    return Answer(unchanged | {"took": _seconds()}, lambda: print(unchanged["outcome"]))
+    return Answer(unchanged | {"took": _seconds()}, lambda: print(wrapped(unchanged["outcome"])))
 
 
 def _prepare(

@@ -9,14 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from humanize import naturalsize
 
-from retrain.cli.command import TRAINING, Answer, Clone, ToJson, app, place as located
+from retrain.cli.command import (
+    TRAINING,
+    Answer,
+    Clone,
+    ToJson,
+    app,
+    place as located,
+)
 from retrain.errors import UsageError
+from retrain.messages import wrapped
 from retrain.project import Project
 
 if TYPE_CHECKING:
     from flows.init import Survey
 
-LISTINGS = (".csv", ".tsv", ".jsonl", ".json", ".xml")  # lists of the images in their folder
 DEMO = "The starter data, handwritten digits, is a workload already: retrain train vit"
 
 
@@ -33,13 +40,13 @@ def init(
     project: Clone,
     to_json: ToJson,
 ) -> Answer:
-    """Make a workload of your images, and put them under DVC.
+    """Make a workload of your images, with a fitting network and gate.
 
     Examples: `retrain init photos`, `retrain init photos --remote /mnt/team/retrain --yes`
 
     Args:
-        images: A folder of images, in any format that a workload takes, or a file that holds or
-            lists them. They are copied to data/, and neither moved nor changed.
+        images: A folder of images, in any format that a workload takes. They are copied to data/,
+            and neither moved nor changed.
         name: The name of the workload; that of the folder, if it is left out.
         remote: A folder or URL that becomes the DVC remote, to which the images are pushed.
         pretrained: A network to start from: a folder, a model on the Hugging Face hub, or none. If
@@ -55,10 +62,10 @@ def init(
             raise UsageError("Name a folder of images, such as: retrain init photos")
         images = _ask("Folder of images", "photos")
     place = Path(images).expanduser().absolute()
-    if place.suffix.lower() in LISTINGS:
-        place = place.parent
+    if not place.is_dir():
+        raise UsageError(f"There is no folder {place}: name a folder of images.")
     if name is None:
-        name = re.sub(r"[^A-Za-z0-9]+", "-", place.stem).strip("-") or "images"
+        name = re.sub(r"[^A-Za-z0-9]+", "-", place.name).strip("-") or "images"
         name = _ask("Name of the workload", name) if asks else name
     return _init(project, name, place, remote, pretrained, asks, to_json)
 
@@ -80,7 +87,7 @@ def _init(
     entry, reasons = proposal.entry, proposal.reasons
     out = sys.stderr if to_json else sys.stdout
     print(*_seen(seen), "", f"Workload {name}:", *_entry(entry), sep="\n", file=out)
-    print("", *(f"- {reason}" for reason in reasons), sep="\n", file=out)
+    print("", *(wrapped(f"- {reason}", "  ") for reason in reasons), sep="\n", file=out)
     if asks:
         answer = remote or _ask("DVC remote, a folder or URL (none if empty)", "")
         remote = located(answer) if answer else None
@@ -109,7 +116,7 @@ def _seen(survey: "Survey") -> Iterator[str]:
     ranked = sorted(survey.classes, key=lambda label: -survey.classes[label])
     shown = ranked if len(ranked) <= 6 else [*ranked[:3], "…", *ranked[-2:]]
     classes = ", ".join(f"{label} {survey.classes.get(label, '')}".strip() for label in shown)
-    yield (
+    yield wrapped(
         f"{survey.images:,} images ({survey.format}, {naturalsize(survey.bytes)}) of "
         f"{len(survey.classes):,} classes: {classes}"
     )
@@ -127,14 +134,13 @@ def _entry(entry: Mapping[str, Any]) -> Iterator[str]:
 
     for section, values in entry.items():
         words = ", ".join(f"{name}: {value}" for name, value in flatten(values).items())
-        yield f"  {section:<7} {words}"
+        yield wrapped(f"  {section:<7} {words}", " " * 10)
 
 
 def _show(files: list[str], remote: str | None, commands: list[str]) -> None:
-    print(f"\nWritten: {', '.join(files)}. The images are under DVC.")
+    print()
+    print(wrapped(f"Written: {', '.join(files)}. The images are under DVC."))
     if remote is None:
-        print(
-            "Only this clone has them. dvc push sends them to a remote of your own, once there is "
-            "one: dvc remote add --default team PLACE"
-        )
+        print(wrapped("Only this clone has them, as long as DVC has no remote of your own:"))
+        print("  dvc fetch data.dvc && dvc remote add --default team PLACE && dvc push data.dvc")
     print("Next:", *(f"  {command}" for command in commands), sep="\n")

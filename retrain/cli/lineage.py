@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrain.cli.command import KEEPING, LOOKING, UNKNOWN, Answer, Clone, Version, app, in_words
+from retrain.messages import wrapped
 
 if TYPE_CHECKING:
     from retrain.registry.ledger import Entry
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from retrain.registry.reproduce import Reproduction
     from retrain.registry.versions import ModelVersion
 
-KEY_SHOWN = 12  # characters of a key in a table
+KEY_SHOWN, RUN_SHOWN = 12, 8  # characters of a key, and of a run, in a table
 
 
 @app.command(group=LOOKING)
@@ -55,7 +56,7 @@ def lineage(subject: str, /, *, images: Path | None = None, project: Clone) -> A
     def show() -> None:
         fields = _of_version(version, entries) + _of_record(version, record)
         for name, value in [("predictions", origin), *fields] if origin else fields:
-            print(f"{name:<13}{in_words(value)}")
+            print(wrapped(f"{name:<13}{in_words(value)}", " " * 13))
         if record:
             _show_steps(record)
         if images:
@@ -73,11 +74,12 @@ def _show_steps(record: "Lineage") -> None:
             output.step,
             (output.key or "")[:KEY_SHOWN],
             output.digest[:KEY_SHOWN],
-            *(output.provenance.get(name) for name in ("time", "run", "seconds")),
+            in_words(output.provenance.get("time")),
+            (output.provenance.get("run") or "")[:RUN_SHOWN],
         )
         for output in record.steps
     ]
-    console.print_table(("step", "key", "output", "made", "by run", "seconds"), rows)
+    console.print_table(("step", "key", "output", "made", "by run"), rows)
 
 
 @app.command(group=KEEPING)

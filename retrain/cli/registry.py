@@ -2,20 +2,26 @@
 
 import sys
 from collections.abc import Iterator, Mapping
-from datetime import datetime
-from pathlib import Path
 from time import strftime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from retrain.cli.command import DECIDING, LOOKING, UNKNOWN, Answer, Clone, Name, app, in_words
-from retrain.errors import UsageError
-from retrain.messages import ago, local_time, message_of, with_local_times
+from retrain.cli.command import (
+    DECIDING,
+    LOOKING,
+    UNKNOWN,
+    Answer,
+    Clone,
+    Name,
+    app,
+    in_words,
+)
+from retrain.messages import ago, local_time, message_of, with_local_times, wrapped
 from retrain.project import Project
 
 if TYPE_CHECKING:
-    from retrain.registry.ledger import Entry, Ledger
+    from retrain.registry.ledger import Entry
 
 Reason = Annotated[str, Parameter(help="Why, for the ledger.")]
 Waiting = Annotated[int | None, Parameter(help="Only if it is this version that waits.")]
@@ -45,7 +51,7 @@ def status(workload: Name | None = None, /, *, project: Clone) -> Answer:
             columns = ("workload", "champion", "accuracy", "age", "data", "next run")
             console.print_table(columns, [_status_row(state) for state in used])
         for sentence in (sentence for state in used for sentence in _sentences(state)):
-            print(with_local_times(sentence))
+            print(wrapped(with_local_times(sentence)))
         if unused := [state["workload"] for state in states if state not in used]:
             print(f"Not run here yet: {', '.join(unused)}")
         if workload:
@@ -70,8 +76,9 @@ def _sentences(state: Mapping[str, Any]) -> Iterator[str]:
     from retrain.runs import records
 
     name, champion, last_run = state["workload"], state["champion"], state["last_run"]
-    if last_run and last_run.get("waiting") and state["waiting"] is None:
-        yield f"{name}: the model of the last run waited for approval; see retrain history {name}"
+    if last_run and last_run.get("waiting"):
+        if state["waiting"] is None:
+            yield f"{name}: the model of the last run waited for approval: retrain history {name}"
     elif last_run:
         when = f"{last_run['flow']}, {ago(last_run['time'])}"
         yield f"{name}: {when}: {records.outcome(last_run)}"
@@ -96,20 +103,17 @@ def _show_workload(state: Mapping[str, Any]) -> None:
     last_run = state["last_run"]
     for whose, model in (("the champion", state["champion"]), ("the last run's model", last_run)):
         if images := (model or {}).get("images"):
-            print(f"{whose} takes images of {in_words(dict(sorted(images.items())))}")
+            print(wrapped(f"{whose} takes images of {in_words(dict(sorted(images.items())))}"))
     if last_run and "error" not in last_run:
         with console.shown_on(sys.stdout):
             flow_with_steps(last_run["flow"]).tells.show(last_run | {"took": last_run["seconds"]})
 
 
 @app.command(group=LOOKING)
-def history(workload: Name, /, *, plot: Path | None = None, project: Clone) -> Answer:
+def history(workload: Name, /, *, project: Clone) -> Answer:
     """Show every decision about a workload's models, the newest first.
 
-    Example: `retrain history vit --plot champions.png`
-
-    Args:
-        plot: Draw the champions' metric over time into this PNG file.
+    Example: `retrain history vit`
     """
     from dataclasses import asdict
 
@@ -120,8 +124,6 @@ def history(workload: Name, /, *, plot: Path | None = None, project: Clone) -> A
     ledger = decisions.read(project, workload)
     if not ledger.entries:
         records.check_name(project, workload)
-    if plot:
-        _plot(project, workload, ledger, plot)
     document = [
         asdict(entry)
         | {"rules": decisions.considered(project, ledger, entry).get("rules", [])}
@@ -146,9 +148,7 @@ def history(workload: Name, /, *, plot: Path | None = None, project: Clone) -> A
         ]
         console.print_table(columns, rows[::-1])
         if any(facts["comparison"] for facts in document):
-            print(
-                "Difference to the champion of its time, of accuracies in points, and its interval."
-            )
+            print("Difference to the champion then, with its interval; of accuracies in points.")
 
     return Answer(document, show)
 
@@ -175,44 +175,6 @@ def _from_to(entry: "Entry") -> str:
     if entry.appoints:
         return f"{previous} -> {entry.version}"
     return f"{previous}, not {'yet ' if entry.action == 'waiting' else ''}{entry.version}"
-
-
-def _plot(project: Project, name: str, ledger: "Ledger", file: Path) -> None:
-    """Draws a step for each champion: the gate's metric, as measured when it was registered.
-
-    Raises:
-        UsageError: The file cannot be written.
-    """
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    from retrain.params import load_section
-    from retrain.plot_style import BLUE, STYLE
-    from retrain.registry import versions
-    from retrain.workload import Gate
-
-    metric = load_section(project.params, name, Gate).metric
-    times: list[Any] = []
-    values: list[float] = []
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(7.0, 3.2), layout="constrained")
-        axes = figure.subplots()
-        for entry in ledger.entries:
-            version = versions.get(project, name, entry.version)
-            if entry.appoints and version and metric in version.metrics:
-                point = (datetime.fromisoformat(entry.time), version.metrics[metric])
-                label = str(entry.version)
-                axes.annotate(label, point, (4, 4), textcoords="offset points", fontsize=8)
-                times.append(point[0])
-                values.append(point[1])
-        axes.plot(times, values, drawstyle="steps-post", color=BLUE, marker="o")
-        axes.set_ylabel(f"{metric} on its test split")
-        axes.set_title("Champions, by version")
-        axes.tick_params("x", rotation=30)
-        try:
-            figure.savefig(file, format="png")
-        except OSError as error:
-            raise UsageError(f"{file} cannot be written: {error.strerror}.") from error
 
 
 @app.command(group=DECIDING)

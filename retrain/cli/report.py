@@ -3,7 +3,6 @@
 import glob
 import time
 import webbrowser
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -84,6 +83,8 @@ def _page_of(project: Project, workload: str, run: str | None = None) -> Path:
     files = sorted(page.folder_of(project, workload).glob(f"{glob.escape(name or '')}*.html"))
     if name and files:
         return files[0]
+    if document is None and run is None:
+        raise ValueError(f"{workload} has not been run here yet: retrain train {workload}")
     if document is None:
         raise UsageError(
             f"{workload}: no such run is recorded here; see {page.FOLDER}/{workload}/."
@@ -142,12 +143,10 @@ def _server(project: Project, name: str) -> str:
     """The address of a server of `retrain up`, or of MLflow's, if the environment names one."""
     from retrain.servers import services
 
-    urls = {service.name: service.url for service in services.running(project)}
-    if name == "mlflow" and project.tracking_uri.startswith("http"):
-        urls[name] = project.tracking_uri
-    if not urls.get(name):
+    url = services.address_of(project, name)
+    if url is None:
         raise UsageError(f"{name} does not run here: start it with retrain up.")
-    return str(urls[name]).rstrip("/")
+    return url
 
 
 @app.command(group=LOOKING)
@@ -163,7 +162,7 @@ def logs(
     Examples: `retrain logs vit`, `retrain logs worker --follow`
 
     Args:
-        subject: A workload, a run (how its id begins), or a server of `retrain up`.
+        subject: A workload, or a server of `retrain up`.
         follow: Go on printing what is added, until Ctrl-C.
     """
     file = _log_of(project, subject)
@@ -179,18 +178,13 @@ def logs(
 
 
 def _log_of(project: Project, subject: str) -> Path:
-    """The newest log of a workload, of a run or of a server; of any run without a subject."""
+    """The newest log of a workload or of a server; of any workload without a subject."""
     from retrain.faults import did_you_mean
     from retrain.runs import records
 
     files = sorted(project.logs.glob("[0-9]*-[0-9]*-*.log"))
     if subject in records.names(project):
         files = [file for file in files if file.stem.split("-", 3)[3:] == [subject]]
-    elif subject and (run := records.find_run(project, "*", subject)):
-        # The last one that was begun before the run ended.
-        end = datetime.fromisoformat(run["time"]).astimezone().strftime("%Y%m%d-%H%M%S")
-        name = [run["flow"], run["workload"]]
-        files = [file for file in files if file.stem.split("-", 3)[2:] == name and file.name < end]
     elif subject:
         files = [file for file in [project.logs / f"{subject}.log"] if file.is_file()]
     if not files:

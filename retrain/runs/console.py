@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Lock, Thread, Timer
+from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any, TextIO
 
@@ -32,7 +32,7 @@ from rich.table import Table
 from rich.text import Text
 
 from retrain import streams
-from retrain.messages import with_local_times
+from retrain.messages import with_local_times, wrapped
 
 logger = logging.getLogger("retrain")
 logger.setLevel(logging.INFO)  # else it drops these records before Prefect gets them
@@ -141,7 +141,9 @@ def say(line: str | Table) -> None:
     if isinstance(line, str) and line:
         logger.info(Text.from_markup(line).plain.strip())
     if _screen.console:
-        # A path is not wrapped in a narrow terminal, so that it can be copied.
+        # A path is not broken in a narrow terminal, so that it can be copied.
+        if isinstance(line, str) and is_live():
+            line = wrapped(line, width=_screen.console.width)
         _screen.console.print(line, highlight=False, soft_wrap=isinstance(line, str))
 
 
@@ -201,8 +203,7 @@ def progress(name: str) -> Iterator[Show]:
         show(None, "")
         return
     label = f"{outer[0]}  {name}" if outer and outer[0] != name else name
-    lines = _live_bar(name) if is_live() else _plain_lines(label, is_part=label != name)
-    with lines as show:
+    with _live_bar(name) if is_live() else _plain_lines(label) as show:
         token = _shown.set((label, show))
         try:
             yield show
@@ -240,8 +241,7 @@ def _live_bar(name: str) -> Iterator[Show]:
 
 
 @contextmanager
-def _plain_lines(name: str, *, is_part: bool) -> Iterator[Show]:
-    """Shows lines; one for a part of a step that lasts and tells nothing itself."""
+def _plain_lines(name: str) -> Iterator[Show]:
     last = monotonic()
     context = copy_context()  # of the run: Prefect needs it for lines from the training's thread
 
@@ -250,16 +250,9 @@ def _plain_lines(name: str, *, is_part: bool) -> Iterator[Show]:
         if monotonic() - last >= PLAIN_LINE_SECONDS:
             last = monotonic()
             # Two threads cannot be in the same context.
-            context.copy().run(say, escape(f"  {name}  {text}".rstrip()))
+            context.copy().run(say, escape(f"  {name}  {text}"))
 
-    begun = Timer(1.5 * PLAIN_LINE_SECONDS, show, (None, ""))
-    begun.daemon = True
-    if is_part:
-        begun.start()
-    try:
-        yield show
-    finally:
-        begun.cancel()
+    yield show
 
 
 @contextmanager

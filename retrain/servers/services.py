@@ -27,6 +27,7 @@ import psutil
 from retrain.atomic import write_text
 from retrain.errors import UsageError
 from retrain.locks import locked
+from retrain.logins import without_login
 from retrain.project import Project
 from retrain.servers import ray_cluster
 from retrain.servers.program import MARK, POOL, end_processes
@@ -115,11 +116,7 @@ def up(project: Project) -> list[Service]:
 
 
 def down(project: Project) -> list[str]:
-    """Stops every service that `up` started, and waits until they are gone.
-
-    Returns:
-        The names of those that were running.
-    """
+    """Stops every service that `up` started; returns the names of those that were running."""
     project.state.mkdir(parents=True, exist_ok=True)
     with locked(project.state / "services.lock"):
         names = [service.name for service in running(project)]
@@ -132,6 +129,13 @@ def running(project: Project) -> list[Service]:
     states = _states(project)
     alive = {name for name, info in states.items() if info["statename"] in ALIVE}
     return [service for service in services_of(project) if service.name in alive] if alive else []
+
+
+def address_of(project: Project, name: str) -> str | None:
+    """The address of a service that runs, or of the MLflow server that the project uses."""
+    if name == "mlflow" and project.tracking_uri.startswith("http"):
+        return without_login(project.tracking_uri).rstrip("/")
+    return next((service.url for service in running(project) if service.name == name), None)
 
 
 def server_api(project: Project) -> str:
@@ -221,12 +225,11 @@ def refuse_taken_port(service: Service) -> None:
         return
     port = urlsplit(service.url or "").port
     with socket.socket() as probe:
-        is_taken = probe.connect_ex((HOST, port)) == 0
-    if is_taken:
-        raise ValueError(
-            f"Port {port}, for {service.name}, is used by another process: stop that, or "
-            f"{service.other_port}."
-        )
+        if probe.connect_ex((HOST, port)) == 0:
+            raise ValueError(
+                f"Port {port}, for {service.name}, is used by another process: stop that, or "
+                f"{service.other_port}."
+            )
 
 
 def _start_supervisor(project: Project, services: Sequence[Service], api: str) -> None:

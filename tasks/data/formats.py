@@ -30,7 +30,8 @@ def recognise(root: Path) -> str:
     listed = ", ".join(f"{count} files with {kind or 'no suffix'}" for kind, count in kinds)
     where = "" if any(len(name.parts) > 1 for name in names) else " in no folder"
     raise ValueError(
-        f"data.path holds {listed or 'no files'}{where}. It should hold Parquet files, a folder "
-        "of images per class (below train, val and test or not), a file that lists the images with "
-        "their classes (CSV, JSONL, COCO, Label Studio, CVAT), or be one archive of these."
+        f"The folder of the data holds {listed or 'no files'}{where}. It should hold Parquet "
+        "files, a folder of images per class (below train, val and test or not), a file that lists "
+        "the images with their classes (CSV, JSONL, COCO, Label Studio, CVAT), or be one archive "
+        "of these."
     )

@@ -102,8 +102,6 @@ def read(
     for listing, table in tables:
         for row in table:
             name = find(row[PATH], listing)
-            if not name:
-                continue
             label = None if row[LABEL] in (None, "") else str(row[LABEL])
             split = _split(row.get(SPLIT), listing, name)
             known = rows.setdefault(name, row | {PATH: name, LABEL: label, SPLIT: split})
@@ -113,7 +111,6 @@ def read(
                         f"{listing} lists {name} with two values of {column}, {known[column]} and "
                         f"{value}: an image has one."
                     )
-    find.check()
     return rows
 
 
@@ -127,13 +124,12 @@ class _Finder:
         self._by_last: dict[str, list[str]] = defaultdict(list)
         for name in self.names:
             self._by_last[name.rpartition("/")[2]].append(name)
-        self._missing: list[str] = []
 
-    def __call__(self, path: Any, listing: str) -> str | None:
+    def __call__(self, path: Any, listing: str) -> str:
         """The file that a path means: from the listing's folder on, or the only one that ends so.
 
         Raises:
-            ValueError: It leads out of the data, or several files end with it.
+            ValueError: It leads out of the data, or no file or several end with it.
         """
         listed = os.path.normpath(str(path).replace("\\", "/"))
         if "://" in str(path) or listed.startswith(("../", "/")) or listed[1:2] == ":":
@@ -151,19 +147,12 @@ class _Finder:
         if len(found) > 1:
             raise ValueError(f"{listing} names {listed}, which may be {' or '.join(found[:2])}.")
         if not found:
-            self._missing.append(f"{listing} names {listed}")
-            return None
+            raise ValueError(f"{listing} names {listed}, which is not in data.path.")
         place = self._root / found[0]
         real = os.path.realpath(place) if place.is_symlink() else self._real(place.parent)
         if not f"{real}/".startswith(f"{self._real(self._root)}/"):
             raise ValueError(f"{listing} names {listed}, which is a link out of data.path.")
         return found[0]
-
-    def check(self) -> None:
-        """Raises a ValueError if listed images are not there."""
-        if self._missing:
-            more = f", and so for {len(self._missing) - 1:,} more" if self._missing[1:] else ""
-            raise ValueError(f"{self._missing[0]}, which is not in data.path{more}.")
 
 
 def _split(value: Any, listing: str, name: str) -> str | None:

@@ -1,10 +1,8 @@
 """Looks at images that nobody has described yet: how many, of which classes and sizes."""
 
 import re
-import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -33,7 +31,6 @@ class Survey:
         groups: The number of folders below the class folders, if all images are in one, and each
             class in several; else 0.
         side: The median of the shorter sides, in pixels.
-        smallest: The smallest shorter side.
         is_grey: Whether no image has colours.
         undecodable: Why images do not decode, by their paths.
         decoded: How many images were decoded, for these figures.
@@ -45,7 +42,6 @@ class Survey:
     splits: Mapping[str, int]
     groups: int
     side: int
-    smallest: int
     is_grey: bool
     undecodable: Mapping[str, str]
     decoded: int
@@ -57,43 +53,28 @@ class Survey:
 
 
 def survey(place: Path) -> Survey:
-    """Looks at a folder of images, or at a file of them.
+    """Looks at a folder of images.
 
     Raises:
         ValueError: The format is not recognised, a file is broken, or no image decodes.
     """
-    with _as_folder(place) as root:
-        source = open_format(recognise(root), root)
-        labels = list(source.labels())
-        shapes, modes, undecodable = _decode(source, len(labels))
-        size = sum(size for _, size in list_files(root))
-        groups = _groups(source)
+    source = open_format(recognise(place), place)
+    labels = list(source.labels())
+    shapes, modes, undecodable = _decode(source, len(labels))
     if not shapes:
         path, error = next(iter(undecodable.items()), ("", "there is none"))
         raise ValueError(f"None of the images in {place} decodes: {path} ({error}).")
     return Survey(
         format=source.format,
-        bytes=size,
+        bytes=sum(size for _, size in list_files(place)),
         classes=dict(Counter(label for label, _ in labels if label is not None)),
         splits=dict(Counter(split for _, split in labels if split is not None)),
-        groups=groups,
+        groups=_groups(source),
         side=round(median(shapes)),
-        smallest=min(shapes),
         is_grey=all(mode in ("1", "L", "LA", "I", "F") or mode.startswith("I;") for mode in modes),
         undecodable=undecodable,
         decoded=len(shapes),
     )
-
-
-@contextmanager
-def _as_folder(place: Path) -> Iterator[Path]:
-    """A folder, or one that holds nothing but a certain file."""
-    if place.is_dir():
-        yield place
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, place.name).symlink_to(place.resolve())
-        yield Path(folder)
 
 
 def _decode(source: RawDataset, count: int) -> tuple[list[int], set[str], dict[str, str]]:

@@ -77,6 +77,8 @@ def resolution(rules: Gate, comparison: Mapping[str, Any]) -> str:
         f"With {comparison['images']:,} test images, an improvement below "
         f"{_amount(visible, points)} cannot be seen"
     )
+    if visible <= rules.margin:
+        return f"{words}."
     if rules.margin:
         needed = images_needed(comparison["images"], visible, rules.margin)
         words += f"; the margin of {_amount(rules.margin, points)} needs about {needed:,}"

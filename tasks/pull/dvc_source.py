@@ -16,6 +16,7 @@ from tasks.data.listing import link_file, list_files
 from tasks.pull.transfer import arriving, in_time, inside, map_in_threads, reaching
 
 _FILE, _FOLDER = re.compile(r"[0-9a-f]{32}\Z"), re.compile(r"[0-9a-f]{32}\.dir\Z")  # MD5
+STARTER = "starter"  # the remote with the starter data, which is a part of the repository
 REMOTE_SECONDS = 5.0  # to wait for the remote, before a run
 MAX_COUNTED = 100_000  # files, which takes a second
 
@@ -89,7 +90,12 @@ class DvcSource:
             except FileNotFoundError as error:
                 if isinstance(error.__cause__, OSError):  # over HTTP, a server that is away
                     return None
-                return f"This version of the data is not in the DVC remote {name!r}: dvc push."
+                own = ("dvc fetch data.dvc", "dvc remote add --default team PLACE")
+                commands = [*(own if name == STARTER else ()), "dvc push data.dvc"]
+                return (
+                    f"This version of the data is not in the DVC remote {name!r}: "
+                    f"{', '.join(commands)}."
+                )
             return None
 
     def _repo(self) -> Any:

@@ -176,8 +176,6 @@ def _data(path: str, seen: Survey) -> tuple[Section, Section, list[str]]:
         reasons.append(
             f"The smallest class has {smallest} images: a good model needs some ten times as many."
         )
-    if seen.smallest < 8:
-        checks["min_side"] = seen.smallest
     return data, checks, reasons
 
 

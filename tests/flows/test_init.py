@@ -119,7 +119,7 @@ def test_images_in_data_stay_where_they_are(clone, photos):
     ("arguments", "code", "message"),
     [
         ([], 2, "Name a folder of images"),
-        (["nowhere"], 2, "name a folder of images, or a file of them"),
+        (["nowhere"], 2, "There is no folder"),
         (["."], 2, "holds this project itself"),
         (["{photos}", "--name", "no/name"], 2, "do not all accept this name"),
         (["{photos}", "--name", "vit"], 2, "There is a workload vit already"),
@@ -142,10 +142,10 @@ def listed(photos, tmp_path_factory):
     folder = shutil.copytree(photos, tmp_path_factory.mktemp("listed") / "flat")
     rows = [f"{path.relative_to(folder)},{path.parent.name}!" for path in folder.rglob("*.png")]
     (folder / "labels.csv").write_text("\n".join(["path,label", *rows]))
-    return folder / "labels.csv"
+    return folder
 
 
-def test_a_folder_with_a_list_is_named_by_the_list(clone, listed):
+def test_a_list_in_the_folder_says_the_classes(clone, listed):
     document = init(clone, listed)
     assert (document["workload"], document["survey"]["format"]) == ("flat", "table")
 

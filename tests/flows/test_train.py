@@ -189,6 +189,7 @@ def test_another_version_of_the_data_runs_everything(clone, first):
     assert ran(old) == []
     assert old["data"]["version"] == first["data"]["version"]
     clone.run("git", "checkout", "-q", "data.dvc")
+    clone.run("dvc", "checkout", "-q", "data")
 
 
 @pytest.fixture(scope="module")

@@ -96,3 +96,10 @@ def test_the_locale_does_not_matter(tmp_path):
         capture_output=True,
     )
     assert done.stdout.decode() == "b'\\xc2\\xb5' \u00b5\n", done.stderr
+
+
+def test_lines_end_between_words_and_a_path_stays_whole():
+    path = "a/long/path/of/which/nobody/wants/two/halves"
+    text = messages.wrapped(f"Read {path} first.\nThen go on with that.", "  ", width=20)
+    assert text.split("\n") == ["Read", f"  {path}", "  first.", "Then go on with", "  that."]
+    assert messages.wrapped(f"Read {path} first.") == f"Read {path} first."  # no terminal

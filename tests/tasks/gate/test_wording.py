@@ -48,6 +48,14 @@ def test_it_is_a_warning_if_only_large_improvements_can_be_seen(visible, is_warn
     )
 
 
+def test_a_margin_that_can_be_seen_needs_no_more_images():
+    comparison = found("cannot tell")
+    comparison["metrics"]["accuracy"]["visible"] = 0.061
+    assert decide(Gate(margin=0.1), scores(), against(comparison))["says"][-1] == (
+        "With 360 test images, an improvement below 6.1 points cannot be seen."
+    )
+
+
 @pytest.mark.parametrize(
     ("images", "margin", "metric", "compared", "needs"),
     [

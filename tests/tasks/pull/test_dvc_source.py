@@ -116,7 +116,15 @@ def test_data_that_nobody_else_can_have_is_told_of(project, monkeypatch):
     dvc(project.root, "add", "-q", "data")
     uncommitted, unpushed = warnings(project)
     assert uncommitted.startswith("data.dvc is not committed, so nobody else knows of this version")
-    assert unpushed == "This version of the data is not in the DVC remote 'here': dvc push."
+    assert (
+        unpushed == "This version of the data is not in the DVC remote 'here': dvc push data.dvc."
+    )
+    dvc(project.root, "remote", "rename", "here", "starter")
+    [*_, unpushed] = warnings(project)
+    assert unpushed.endswith(
+        "'starter': dvc fetch data.dvc, dvc remote add --default team PLACE, dvc push data.dvc."
+    )
+    dvc(project.root, "remote", "rename", "starter", "here")
     dvc(project.root, "push", "-q")
     git(project.root, "commit", "-qam", "more")
     assert warnings(project) == []

@@ -14,7 +14,7 @@ from tests.hub import write_clip
 
 SEEN = Survey(
     format="folders", bytes=10**6, classes={"cat": 500, "dog": 400}, splits={}, groups=0,
-    side=300, smallest=200, is_grey=False, undecodable={}, decoded=300,
+    side=300, is_grey=False, undecodable={}, decoded=300,
 )  # fmt: skip
 LAPTOP, GPU = Machine(2e11, threads=1), Machine(1.5e14, threads=None)
 
@@ -28,7 +28,7 @@ def proposed(seen=SEEN, machine=LAPTOP, backbone=None, **changed):
     "changed",
     [
         {},
-        {"is_grey": True, "side": 8, "smallest": 5},
+        {"is_grey": True, "side": 8},
         {"classes": {"cat": 3, "dog": 3}},
         {"classes": {str(n): 5000 for n in range(100)}},
         {"splits": {"train": 500, "test": 400}, "groups": 12},
