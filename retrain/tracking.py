@@ -133,7 +133,20 @@ def _describe(
     mlflow.log_batch(run_id, params=new)
     # MLflow refuses a digest that is longer than its column, and keeps one of two datasets.
     dataset = Dataset(workload, images[:36], "retrain", f'{{"digest": "{images}"}}')
-    mlflow.log_inputs(run_id, [DatasetInput(dataset)])
+    set_at_once(mlflow.log_inputs, run_id, [DatasetInput(dataset)])
+
+
+def set_at_once(function: Callable[..., object], *arguments: Any) -> None:
+    """Sets what another process may set for the first time at the same moment.
+
+    The database then refuses one of the two, which finds it there when it tries again.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        function(*arguments)
+    except MlflowException:
+        function(*arguments)
 
 
 def end_lost_runs(project: Project, is_lost: Callable[[str], bool]) -> None:

@@ -6,7 +6,6 @@ entry and the alias is done by the next run that looks.
 """
 
 import json
-from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -259,30 +258,19 @@ def _carry_out(project: Project, client: "MlflowClient", model_ledger: Ledger) -
             number = str(entry.version)
             client.update_model_version(name, number, text)
             if tracking.is_active(project, version.run_id):
-                client.set_tag(version.run_id, tracking.NOTE, text)
-            _set(client.set_model_version_tag, name, number, "retrain.verdict", entry.verdict)
+                tracking.set_at_once(client.set_tag, version.run_id, tracking.NOTE, text)
+            tracking.set_at_once(
+                client.set_model_version_tag, name, number, "retrain.verdict", entry.verdict
+            )
     appointed = [entry for entry in model_ledger.unfinished if entry.appoints]
     if appointed:  # several are left only if the last one sets the others aside
         number = str(appointed[-1].version)
         for alias in (REFERENCE, CHAMPION) if appointed[-1].reference else (CHAMPION,):
-            _set(client.set_registered_model_alias, name, alias, number)
+            tracking.set_at_once(client.set_registered_model_alias, name, alias, number)
     last_entry = model_ledger.entries[-1]
-    _set(
+    tracking.set_at_once(
         client.set_registered_model_tag,
         name,
         ledger.DONE,
         f"{last_entry.number} {last_entry.digest}",
     )
-
-
-def _set(function: Callable[..., None], *arguments: str) -> None:
-    """Sets what another process may set for the first time at the same moment.
-
-    The database then refuses one of the two, which finds it there when it tries again.
-    """
-    from mlflow.exceptions import MlflowException
-
-    try:
-        function(*arguments)
-    except MlflowException:
-        function(*arguments)
