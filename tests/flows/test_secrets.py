@@ -113,7 +113,8 @@ def interactive(clone, served, netrc):
         if pid == 0:
             os.chdir(clone.root)
             arguments = (*RETRAIN, "train", "vit", "--set", f"data.path={url}", *SIZES)
-            environment = clone.environment | ENVIRONMENT | netrc | {"TERM": "xterm"}
+            terminal = {"TERM": "xterm", "COLUMNS": "400"}  # so that no line is wrapped
+            environment = clone.environment | ENVIRONMENT | netrc | terminal
             os.execve(arguments[0], arguments, environment)
         watching = threading.Thread(target=watch, args=(psutil.Process(pid), run))
         watching.start()
