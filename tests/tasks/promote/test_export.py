@@ -24,7 +24,7 @@ from tests.tasks.toy_model import IMAGES, LABELS, model_in, write_report
 
 ROOT = Path(__file__).parents[3]
 
-# Classifies the files in a folder as the README.md that is written there shows it, and prints labels and probabilities.
+# Classifies the files in a folder as the README shows it, and prints labels and probabilities.
 PROGRAM = """
 import json, sys
 from pathlib import Path
