@@ -172,8 +172,10 @@ def find_or_create(client: "MlflowClient", project: Project, name: str) -> str:
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-        client.delete_run(run)
-        return str(client.get_registered_model(name).tags[LEDGER_RUN])
+        taken = str(client.get_registered_model(name).tags[LEDGER_RUN])
+        if taken != run:  # the other machine may have taken the empty run that this one made
+            client.delete_run(run)
+        return taken
     return run
 
 
