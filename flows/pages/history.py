@@ -19,7 +19,8 @@ from flows.pages.blocks import (
     cells,
 )  # fmt: skip
 from flows.pages.charts import Point
-from flows.pages.page import folder_of, local_time
+from flows.pages.page import folder_of
+from retrain.messages import local_time
 from retrain.project import Project
 from retrain.registry import decisions, versions
 from retrain.registry.ledger import Entry

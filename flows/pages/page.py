@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from flows.pages.blocks import Page
-from retrain.messages import local_time as local_time
 from retrain.project import Project
 
 TEMPLATES = Path(__file__).with_name("templates")

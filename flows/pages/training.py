@@ -22,7 +22,7 @@ from flows.pages.blocks import (
 )  # fmt: skip
 from flows.pages.charts import Interval, Line, Point
 from flows.pages.files import Files, files_of
-from flows.pages.page import local_time
+from retrain.messages import local_time
 from retrain.params import workload_names
 from retrain.project import Project
 from retrain.runs import console

@@ -20,8 +20,8 @@ from flows.pages.blocks import (
 )
 from flows.pages.charts import Interval, Line, Point
 from flows.pages.files import files_of
-from flows.pages.page import local_time
 from flows.pages.training import differences, failure, gone, interval, run_blocks
+from retrain.messages import local_time
 from retrain.project import Project
 from retrain.runs import console
 from retrain.runs.records import Document
