@@ -25,11 +25,13 @@ def artifact(client, document, kind):
 
 
 def test_the_flow_run_has_the_verdict_and_the_version_of_the_data(clone, first, ask):
-    run = ask.read_flow_run(first["run"])
+    assert (first["state"], first["outcome"]) == ("Promoted", "vit version 1 is the first champion.")
+    again = clone.train("--run")  # another process of the tests may have made the first run
+    run = ask.read_flow_run(again["run"])
     assert run.name == f"train-vit-{first['data']['version'][:8]}"
-    assert (run.state.type.value, run.state.name) == ("COMPLETED", "Promoted")
-    assert run.state.message == first["outcome"] == "vit version 1 is the first champion."
-    assert first["state"] == "Promoted"
+    assert (run.state.type.value, run.state.name) == ("COMPLETED", again["state"])
+    assert run.state.message == again["outcome"]
+    assert again["state"] == "Unchanged"
 
 
 def test_a_refused_run_fails_with_one_line(clone, first, ask):
