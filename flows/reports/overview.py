@@ -10,7 +10,7 @@ from retrain.errors import UsageError
 from retrain.params import load_section
 from retrain.project import Project
 from retrain.registry import decisions, versions
-from retrain.registry.ledger import Entry, Ledger
+from retrain.registry.ledger import Ledger
 from retrain.runs import records
 from retrain.servers.schedule import NextRun
 from retrain.workload import Gate
@@ -43,13 +43,16 @@ def state_of(project: Project, name: str, next_run: NextRun | None) -> dict[str,
     }
 
 
-def comparison_of(project: Project, ledger: Ledger, entry: Entry) -> dict[str, Any] | None:
-    """The comparison with the champion that an entry was decided by: its metric and its images.
+def comparison_of(considered: Mapping[str, Any], metric: str) -> dict[str, Any] | None:
+    """The comparison with the champion that a decision rests on: its metric and its images.
 
     None if there was no champion, or too few images, or if a person has decided.
+
+    Args:
+        considered: All that was considered for the decision.
+        metric: The metric by which models are compared.
     """
-    comparison = decisions.considered(project, ledger, entry).get("comparisons", {}).get("champion")
-    metric = load_section(project.params, ledger.name, Gate).metric
+    comparison = considered.get("comparisons", {}).get("champion")
     if not comparison or metric not in comparison["metrics"]:
         return None
     return {"metric": metric, "images": comparison["images"], **comparison["metrics"][metric]}
@@ -72,7 +75,8 @@ def _resolution(project: Project, ledger: Ledger) -> dict[str, Any] | None:
     """Which improvement the gate can see, by the last comparison; None before the first."""
     gate = load_section(project.params, ledger.name, Gate)
     for entry in reversed(ledger.entries):
-        if found := comparison_of(project, ledger, entry):
+        considered = decisions.considered(project, ledger, entry)
+        if found := comparison_of(considered, gate.metric):
             comparison = {"images": found["images"], "metrics": {gate.metric: found}}
             says = wording.resolution(gate, comparison)
             return {name: found[name] for name in ("metric", "visible", "images")} | {"says": says}

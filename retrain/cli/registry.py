@@ -17,6 +17,7 @@ from retrain.cli.command import (
     app,
     in_words,
 )
+from retrain.errors import UsageError
 from retrain.messages import ago, local_time, message_of, with_local_times, wrapped
 from retrain.project import Project
 
@@ -110,26 +111,37 @@ def _show_workload(state: Mapping[str, Any]) -> None:
 
 
 @app.command(group=LOOKING)
-def history(workload: Name, /, *, project: Clone) -> Answer:
-    """Show every decision about a workload's models, the newest first.
+def history(workload: Name, /, *, last: int = 50, project: Clone) -> Answer:
+    """Show the decisions about a workload's models, the newest first.
 
-    Example: `retrain history vit`
+    Examples: `retrain history vit`, `retrain history vit --last 1000`
+
+    Args:
+        last: How many of them, with `--json` too.
     """
     from dataclasses import asdict
 
     from flows.reports import overview
+    from retrain.params import load_section
     from retrain.registry import decisions
     from retrain.runs import console, records
+    from retrain.workload import Gate
 
+    if last < 1:
+        raise UsageError("--last: at least the last decision is shown.")
     ledger = decisions.read(project, workload)
     if not ledger.entries:
         records.check_name(project, workload)
-    document = [
-        asdict(entry)
-        | {"rules": decisions.considered(project, ledger, entry).get("rules", [])}
-        | {"comparison": overview.comparison_of(project, ledger, entry)}
-        for entry in ledger.entries
-    ]
+    entries = ledger.entries[-last:]
+    metric = load_section(project.params, workload, Gate).metric
+    document = []
+    for entry in entries:
+        considered = decisions.considered(project, ledger, entry)
+        found = {
+            "rules": considered.get("rules", []),
+            "comparison": overview.comparison_of(considered, metric),
+        }
+        document.append(asdict(entry) | found)
 
     def show() -> None:
         if not ledger.entries:
@@ -144,9 +156,11 @@ def history(workload: Name, /, *, project: Clone) -> Answer:
                 _difference(facts),
                 entry.who,
             )
-            for entry, facts in zip(ledger.entries, document, strict=True)
+            for entry, facts in zip(entries, document, strict=True)
         ]
         console.print_table(columns, rows[::-1])
+        if (total := len(ledger.entries)) > last:
+            print(f"{total - last} are older: retrain history {workload} --last {total}")
         if any(facts["comparison"] for facts in document):
             print("Difference to the champion then, with its interval; of accuracies in points.")
 

@@ -8,6 +8,7 @@ changes in the file's header, as its documentation of the format says.
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,7 +68,7 @@ def read(project: Project, name: str) -> Model:
     if state is None:
         return ask(project, name)
     cache_file = project.state / "registry" / f"{name}.json"
-    adapter = TypeAdapter(tuple[str, Model])  # the state of the file before it was asked
+    adapter = _kept_answer()
     with suppress(FileNotFoundError, ValueError):
         cached_state, model = adapter.validate_json(cache_file.read_bytes())
         if cached_state == state and model.name == name:
@@ -77,6 +78,12 @@ def read(project: Project, name: str) -> Model:
     with atomic.replacing(cache_file) as aside:
         aside.write_bytes(adapter.dump_json((state, model)))
     return model
+
+
+@cache
+def _kept_answer() -> TypeAdapter[tuple[str, Model]]:
+    """A model, and before it the state of the database's file before it was asked."""
+    return TypeAdapter(tuple[str, Model])
 
 
 def state_of(file: Path) -> str | None:

@@ -204,7 +204,6 @@ def test_a_fault_of_the_file_is_named_with_its_line(tmp_path, text, line, said):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (f"    train: {'[' * 9999}\n", "maximum recursion depth"),
         (f"    train: {{lr: {10**400}}}\n", "train.lr: should be"),
         (f"    train: {{epochs: {'9' * 5000}}}\n", "Exceeds the limit (4300 digits)"),
         ("    train: {epochs: 2020-13-45}\n", "month must be in 1..12"),
@@ -213,7 +212,7 @@ def test_a_fault_of_the_file_is_named_with_its_line(tmp_path, text, line, said):
         ("    train: {1: 2}\n", "train.1"),
         ("    train: {compile: [1, 2]}\n", "train.compile: should be 'auto' or should be a valid"),
         ("    gate: {min: {1: 2.0}}\n", "gate.min.1"),
-        ('    checks: {labels: ["\\ud800"]}\n', "checks.labels"),
+        ('    checks: {labels: ["\\ud800"]}\n', "invalid Unicode"),
         (f"    checks: {{labels: {list(range(99))}}}\n", "and 79 more"),
         (f"    train: {{lr: {'x' * 900_000}}}\n", "train.lr: should be a valid number, is 'xxx"),
     ],
