@@ -5,12 +5,12 @@ if its store is an SQLite file, what it answers is kept until the file changes: 
 changes in the file's header, as its documentation of the format says.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
@@ -106,13 +106,8 @@ def names(project: Project) -> list[str]:
     file = tracking.database_of(project)
     if file and not file.exists():
         return []
-    client, model_names, token = tracking.client(project), [], None
-    while True:
-        page = client.search_registered_models(page_token=token)
-        model_names += [model.name for model in page]
-        token = page.token
-        if not token:
-            return model_names
+    search = tracking.client(project).search_registered_models
+    return [model.name for model in _all_pages(search)]
 
 
 def ask(project: Project, name: str) -> Model:
@@ -125,7 +120,7 @@ def ask(project: Project, name: str) -> Model:
     model = _find(client, name)
     if model is None:
         return Model(name)
-    listed = client.search_model_versions(f"name = '{name}'")
+    listed = _all_pages(partial(client.search_model_versions, f"name = '{name}'"))
     run_id = model.tags.get(LEDGER_RUN)
     run = tracking.find_run(project, run_id) if run_id else None
     return Model(
@@ -144,6 +139,16 @@ def ask(project: Project, name: str) -> Model:
         },
         ledger=run.data.params if run else {},
     )
+
+
+def _all_pages(search: Callable[..., Any]) -> Iterator[Any]:
+    """What a search of MLflow finds, which it gives in pages: of versions, 10,000 in each."""
+    token = None
+    while True:
+        page = search(page_token=token)
+        yield from page
+        if not (token := page.token):
+            return
 
 
 def find_or_create(client: "MlflowClient", project: Project, name: str) -> str:
