@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
@@ -60,6 +61,8 @@ def get_or_run(
     """
     store.use(step.name, plan.key)
     store.clear(step.name, plan.key)
+    if store.remote and store.damage(step.name, plan.key):
+        store.discard(step.name, plan.key)  # the remote may have what is damaged here
     if not refresh and (artifact := store.find(step.name, plan.key)):
         # A run that was killed just after it published or refreshed its output left the scratch.
         shutil.rmtree(store.scratch(step.name, plan.key))
@@ -78,15 +81,16 @@ def _make(
     refresh: bool,
 ) -> Artifact:
     """Runs a step and publishes its output; see `get_or_run`."""
-    partial = store.partial(step.name, plan.key)
+    half = store.partial(step.name, plan.key)
     # The step itself checks what it looks up; all of that output may be far more.
     to_check = [source for source in inputs if source.step not in step.looked_up]
+    fetch(store, step, workload, inputs)
     try:
-        with _checked(to_check, check) as state:
-            partial.mkdir(parents=True)
+        with _checked(to_check, partial(_opened, step, workload), check) as state:
+            half.mkdir(parents=True)
             scratch, is_stale = store.scratch_from(step.name, plan.key, state)
             workspace = Workspace(
-                partial,
+                half,
                 scratch,
                 plan.key,
                 workload.name,
@@ -97,10 +101,9 @@ def _make(
             )
             _run(step, plan, workload, inputs, workspace, context)
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(half, ignore_errors=True)
         raise
-    store.discard(step.name, plan.key)
-    partial.rename(store.folder(step.name, plan.key))
+    store.replace(step.name, plan.key)
     shutil.rmtree(scratch)
     artifact = store.find(step.name, plan.key)
     assert artifact is not None
@@ -123,8 +126,10 @@ def run_uncached(
         DamagedArtifactError: An input has changed since it was made.
         ValueError: From the step.
     """
+    store = Store.of(context.project)
+    fetch(store, step, workload, inputs)
     check(inputs)
-    with TemporaryDirectory(dir=Store(context.project.store).temporary(context.run)) as folder:
+    with TemporaryDirectory(dir=store.runs.temporary(context.run)) as folder:
         workspace = Workspace(
             Path(folder),
             Path(folder),
@@ -137,9 +142,31 @@ def run_uncached(
     return Artifact.of(step.name, plan.key, Path(), manifest)
 
 
+def fetch(store: Store, step: Step, workload: Workload, inputs: Sequence[Input]) -> None:
+    """Brings what a step opens of its inputs from the remote store."""
+    for source in inputs:
+        if isinstance(source, Artifact) and source.folder.name:
+            store.fetch(source, _opened(step, workload, source))
+
+
+def _opened(step: Step, workload: Workload, source: Artifact) -> Callable[[str], bool]:
+    """Whether a step opens a file of an input."""
+    names = step.opens(workload).get(source.step)
+    if names is None:
+        return lambda path: True
+    return lambda path: any(path == name or path.startswith(f"{name}/") for name in names)
+
+
 @contextmanager
-def _checked(inputs: Sequence[Input], check: Check) -> Iterator[str]:
+def _checked(
+    inputs: Sequence[Input], opened: Callable[[Artifact], Callable[[str], bool]], check: Check
+) -> Iterator[str]:
     """Checks inputs before the block, and after it that nobody has changed their files meanwhile.
+
+    Args:
+        inputs: The inputs.
+        opened: Which files of an input the step opens.
+        check: Checks them.
 
     Yields:
         What identifies the inputs' files as they were checked.
@@ -149,23 +176,23 @@ def _checked(inputs: Sequence[Input], check: Check) -> Iterator[str]:
             raises another error, to which the damage may have led.
     """
     artifacts = [artifact for artifact in inputs if isinstance(artifact, Artifact)]
-    states = [state_of(artifact.folder) for artifact in artifacts]
+    states = [state_of(artifact.folder, opened(artifact)) for artifact in artifacts]
+
+    def check_unchanged() -> None:
+        for artifact, state in zip(artifacts, states, strict=True):
+            if state_of(artifact.folder, opened(artifact)) != state:
+                check([artifact])
+                # It is undamaged now: another run has made it again, or a person has restored it.
+                reason = "its files changed while they were read"
+                raise DamagedArtifactError(artifact.step, artifact.key, reason)
+
     check(inputs)
     try:
         yield digest_of(states)
     except Exception:
-        _check_unchanged(artifacts, states, check)
+        check_unchanged()
         raise
-    _check_unchanged(artifacts, states, check)
-
-
-def _check_unchanged(artifacts: Sequence[Artifact], states: Sequence[str], check: Check) -> None:
-    for artifact, state in zip(artifacts, states, strict=True):
-        if state_of(artifact.folder) != state:
-            check([artifact])
-            # It is undamaged now: another run has made it again, or a person has restored it.
-            reason = "its files changed while they were read"
-            raise DamagedArtifactError(artifact.step, artifact.key, reason)
+    check_unchanged()
 
 
 def _run(

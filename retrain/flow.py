@@ -16,7 +16,7 @@ from importlib import import_module
 from itertools import dropwhile
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from retrain import preflight, roots
+from retrain import preflight
 from retrain.code import source_of
 from retrain.messages import local_time
 from retrain.params import load_workload
@@ -141,7 +141,7 @@ class StepsFlow(Flow[..., Any]):
         """The state of a run that begins; the version of its data is that of a dry run, if any."""
         version = dry_run and dry_run.state.version
         version = version or self._version(workload.data, context.project, revision)
-        store = Store(context.project.store)
+        store = Store.of(context.project)
         return RunState(self.name, workload, version, store, context, promote)
 
     def dry_run(
@@ -241,7 +241,7 @@ class StepsFlow(Flow[..., Any]):
         project = find_project()
         config = load_workload(project.params, workload, overrides, as_name=as_name)
         context = RunContext(str(runtime.flow_run.id), project)
-        with Store(project.store).holding(context.run):
+        with Store(project.store).runs.holding(context.run):
             if ended := self.tells.resume(project, config.name, context.run):
                 return ended
             self.check(config, project)
@@ -250,7 +250,7 @@ class StepsFlow(Flow[..., Any]):
             state = self.state(context, config, data_rev, promote, dry_run)
             flow_runs.name_by_data(self.name, config.name, state.version.digest)
             if dry_run and not run and (unchanged := self.unchanged(dry_run)):
-                roots.add(project, ())
+                dry_run.state.keep()
                 return unchanged
             return self._follow(Run(state, refresh, strict), dry_run, force)
 

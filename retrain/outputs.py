@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -143,6 +143,8 @@ class Artifact:
         provenance: How it was made: `run` (Prefect flow run, or `dvc`), `time` (ISO 8601, UTC),
             `seconds`, `commit`, what was `uncommitted` (`Project.uncommitted`), `workload`, and on
             which `machine` (`retrain.hardware.machine`).
+        remote: The URL of the remote store that has the files too; some may not be here. None if
+            only this machine has them.
     """
 
     step: str
@@ -151,11 +153,13 @@ class Artifact:
     folder: Path
     facts: Mapping[str, Any]
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    remote: str | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, step: str, key: str, folder: Path, manifest: Mapping[str, Any]) -> "Artifact":
         """Makes the record of an output from its manifest."""
-        return cls(step, key, manifest["digest"], folder, manifest["facts"], manifest["provenance"])
+        facts, provenance = manifest["facts"], manifest["provenance"]
+        return cls(step, key, manifest["digest"], folder, facts, provenance, manifest.get("remote"))
 
 
 def digest_of_output(facts: Mapping[str, Any], files: Sequence[Mapping[str, Any]]) -> str:
@@ -167,6 +171,21 @@ def digest_of_output(facts: Mapping[str, Any], files: Sequence[Mapping[str, Any]
         file["path"]: file["sha256"] for file in files if not file["path"].startswith(f"{REPORT}/")
     }
     return digest_of({"facts": facts, "files": contents})
+
+
+def parse_manifest(content: bytes, key: str) -> dict[str, Any] | None:
+    """Reads a manifest; None if it is not that of the key, or was changed.
+
+    Raises:
+        ValueError, KeyError, TypeError: It is no manifest.
+    """
+    manifest: dict[str, Any] = json.loads(content)
+    is_consistent = (
+        manifest["digest"] == digest_of_output(manifest["facts"], manifest["files"])
+        and Plan(**manifest["plan"]).key == key
+        and "run" in manifest["provenance"]
+    )
+    return manifest if is_consistent else None
 
 
 def list_files(folder: Path) -> list[dict[str, Any]]:
@@ -184,17 +203,24 @@ def list_files(folder: Path) -> list[dict[str, Any]]:
     return sorted(listed, key=lambda file: str(file["path"]))
 
 
-def state_of(folder: Path) -> str:
+def state_of(folder: Path, opened: Callable[[str], bool] = lambda path: True) -> str:
     """SHA-256 (hex) over the paths, inodes, sizes and times of change of all files below a folder.
 
     The digest is another one after a file was written to, replaced, added or removed. No file is
     read. A manifest does not count: its time says when the artifact was used.
+
+    Args:
+        folder: The folder of an artifact.
+        opened: Whether a file counts, by its path below the folder. Others may still be fetched.
     """
     digest = hashlib.sha256()
     for place, folders, names in os.walk(folder):
         folders.sort()
-        digest.update(os.fsencode(os.path.relpath(place, folder)))
+        below = os.path.relpath(place, folder)
+        digest.update(os.fsencode(below))
         for name in sorted(set(names) - {MANIFEST}):
+            if not opened(f"{below}/{name}".removeprefix("./")):
+                continue
             with suppress(FileNotFoundError):
                 status = os.stat(os.path.join(place, name))  # noqa: PTH116, PTH118  millions of them
                 file_state = (name, status.st_ino, status.st_size, status.st_mtime_ns)

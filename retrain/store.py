@@ -7,76 +7,197 @@ safetensors, and files for people.
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from errno import ENOTEMPTY
 from pathlib import Path
-from time import time
 from typing import Any
 
-from retrain.atomic import write_json
+from retrain import exchange
+from retrain.atomic import replacing, write_json
+from retrain.errors import DamagedArtifactError
+from retrain.holds import RunContext as RunContext, Runs
 from retrain.locks import locked
-from retrain.outputs import MANIFEST, Artifact as Artifact, Plan, digest_of_output
+from retrain.outputs import MANIFEST, Artifact as Artifact, parse_manifest
 from retrain.project import Project
-from retrain.step import TrialContext
+from retrain.remote import Remote
 
 _SCRATCH = "scratch"
 _LAST = "last"
 _HOLDS = ".holds"
-_KILLED_SECONDS = 7 * 86400.0
 ROOTS = "roots"
 _FILES = "files.json"  # of a scratch: which files it was made from
 
 
 @dataclass(frozen=True)
 class Store:
-    """The artifacts of one project, by step and key: `<root>/<step>/<key>/`."""
+    """The artifacts that this machine knows, by step and key: `<root>/<step>/<key>/`.
+
+    With a remote store, those of other machines are known too. Their files are fetched when they
+    are needed: the manifest then has the remote's URL as `remote`, and files may be missing.
+
+    Attributes:
+        root: The folder.
+        remote: Where all machines find what one has made; None if this one works alone.
+    """
 
     root: Path
+    remote: Remote | None = None
+
+    @classmethod
+    def of(cls, project: Project) -> "Store":
+        """The store of a project, with the remote store that its settings name."""
+        remote = project.store_remote
+        return cls(project.store, Remote(remote) if remote else None)
+
+    @property
+    def runs(self) -> Runs:
+        """The runs that use the store."""
+        return Runs(self.root / _HOLDS)
 
     def folder(self, step: str, key: str) -> Path:
         """The folder of an artifact, whether it exists or not."""
         return self.root / step / key
 
     def find(self, step: str, key: str) -> Artifact | None:
-        """The artifact with a key; None if it is missing or damaged, as `damage` finds."""
+        """The artifact with a key, here or in the remote store.
+
+        None if it is missing or damaged, as `inspect` finds.
+        """
         manifest, damage = self.inspect(step, key)
-        if damage:
+        if damage and not (manifest := self._adopt(step, key) or {}):
             return None
         return Artifact.of(step, key, self.folder(step, key), manifest)
 
     def damage(self, step: str, key: str) -> str | None:
-        """What is wrong with an artifact; None if nothing is.
+        """What is wrong with an artifact; None if nothing is, or the remote store has it.
 
         Only the manifest and the names and sizes of the files are checked, not their content.
         """
-        return self.inspect(step, key)[1]
+        damage = self.inspect(step, key)[1]
+        return None if damage and self._adopt(step, key) else damage
 
     def inspect(self, step: str, key: str) -> tuple[dict[str, Any], str | None]:
-        """An artifact's manifest and its `damage`; a damaged manifest is returned empty."""
+        """The manifest of an artifact that is known here, and its `damage`.
+
+        A damaged manifest is returned empty. A file that can be fetched need not be here.
+        """
         folder = self.folder(step, key)
         try:
-            manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-            files = manifest["files"]
-            is_consistent = (
-                manifest["digest"] == digest_of_output(manifest["facts"], files)
-                and Plan(**manifest["plan"]).key == key
-                and "run" in manifest["provenance"]
-            )
+            manifest = parse_manifest((folder / MANIFEST).read_bytes(), key)
         except FileNotFoundError:
             return {}, "its artifact is gone"
         except (OSError, ValueError, KeyError, TypeError):
             return {}, f"its {MANIFEST} cannot be read"
-        if not is_consistent:
+        if manifest is None:
             return {}, f"its {MANIFEST} has changed"
-        for file in files:
+        for file in manifest["files"]:
             try:
                 size = (folder / file["path"]).stat().st_size
             except OSError:
+                if self.can_fetch(manifest):
+                    continue
                 return manifest, f"{file['path']} is gone"
             if size != file["bytes"]:
                 return manifest, f"{file['path']} has changed its size"
         return manifest, None
+
+    def can_fetch(self, manifest: Mapping[str, Any]) -> bool:
+        """Whether the remote store has the files of an artifact."""
+        return self.remote is not None and manifest.get("remote") == self.remote.url
+
+    def _adopt(self, step: str, key: str, *, patient: bool = False) -> dict[str, Any] | None:
+        """The manifest of an artifact that only the remote store has; it is known here from now on.
+
+        None if there is none, or the folder is here and damaged.
+        """
+        remote, folder = self.remote, self.folder(step, key)
+        if remote is None or folder.exists():
+            return None
+        if patient:
+            manifest = exchange.find(remote, step, key, patient=True)
+        else:
+            manifest = remote.attempt(lambda: exchange.find(remote, step, key))
+        if manifest:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(folder) as aside:
+                aside.mkdir()
+                write_json(aside / MANIFEST, manifest)
+        return manifest
+
+    def fetch(self, artifact: Artifact, wanted: Callable[[str], bool] = lambda path: True) -> Path:
+        """Brings the files of an artifact that are missing here from the remote store.
+
+        Several processes of a machine bring each file once.
+
+        Args:
+            artifact: The artifact, as this machine or another one has found it.
+            wanted: Whether a file is needed, by its path below the artifact's folder.
+
+        Returns:
+            The folder of the artifact on this machine.
+
+        Raises:
+            DamagedArtifactError: A file has changed in the remote store, or is gone there; the
+                artifact has to be made again.
+            RemoteError: The remote store does not answer.
+        """
+        step, key, folder = artifact.step, artifact.key, self.folder(artifact.step, artifact.key)
+        if self.remote is None:
+            return folder
+        self._adopt(step, key, patient=True)
+        if self.missing(step, key, wanted):
+            purpose = f"another process fetches what {step} has made"
+            with self.lock(step, key, purpose=purpose):
+                missing = self.missing(step, key, wanted)
+                aside = self.partial(step, key)
+                if damage := exchange.receive(self.remote, missing, folder, aside):
+                    exchange.withdraw(self.remote, step, key, self.inspect(step, key)[0])
+                    self.discard(step, key)
+                    raise DamagedArtifactError(step, key, damage)
+        return folder
+
+    def missing(
+        self, step: str, key: str, wanted: Callable[[str], bool] = lambda path: True
+    ) -> list[Mapping[str, Any]]:
+        """The files of an artifact that are wanted, and that only the remote store has."""
+        manifest, folder = self.inspect(step, key)[0], self.folder(step, key)
+        files = manifest["files"] if self.can_fetch(manifest) else ()
+        return [
+            file for file in files if wanted(file["path"]) and not (folder / file["path"]).exists()
+        ]
+
+    def push(self, step: str, key: str) -> None:
+        """Sends an artifact to the remote store, if that does not have it.
+
+        If the remote is away, this is told, and a later run sends the artifact. The caller holds
+        the key's lock.
+        """
+        remote, (manifest, damage) = self.remote, self.inspect(step, key)
+        if remote is None or damage or self.can_fetch(manifest):
+            return
+        folder = self.folder(step, key)
+        if sent := remote.attempt(lambda: exchange.send(remote, step, key, manifest, folder)):
+            write_json(folder / MANIFEST, sent)
+
+    @contextmanager
+    def making(self, step: str, key: str, *, refresh: bool = False) -> Iterator[None]:
+        """Keeps other runs, of all machines, from making an artifact that the block makes or finds.
+
+        After the block it is sent to the remote store.
+
+        Args:
+            step: The step of the key.
+            key: The key.
+            refresh: Whether the block makes it even if it is there.
+        """
+        with self.lock(step, key), ExitStack() as stack:
+            if self.remote and (refresh or self.damage(step, key)):
+                purpose = f"{step} waits for another machine, which has the same to make"
+                stack.enter_context(self.remote.lease(f"{step}/{key}", purpose))
+            yield
+            self.push(step, key)
 
     def entries(self) -> Iterator[tuple[str, str]]:
         """The step and the key of every artifact, damaged ones too."""
@@ -114,6 +235,17 @@ class Store:
             folder.rename(discarded)
             shutil.rmtree(discarded)
 
+    def replace(self, step: str, key: str) -> None:
+        """Publishes what is in `partial` in place of what is there; the caller holds the lock."""
+        while True:
+            self.discard(step, key)
+            try:
+                self.partial(step, key).rename(self.folder(step, key))
+                return
+            except OSError as error:  # a reader has just found it in the remote store
+                if error.errno != ENOTEMPTY:
+                    raise
+
     def clear(self, step: str, key: str) -> None:
         """Removes leftovers of a key, except its scratch; the caller holds its lock."""
         for end in ("partial", "discarded"):
@@ -124,13 +256,14 @@ class Store:
         return self.root / step / f".{key}.partial"
 
     @contextmanager
-    def lock(self, step: str, key: str, *, wait: bool = True) -> Iterator[None]:
+    def lock(self, step: str, key: str, *, wait: bool = True, purpose: str = "") -> Iterator[None]:
         """Holds the lock of a key, so that only one of two runs makes the artifact.
 
         Args:
             step: The step of the key.
             key: The key to lock.
             wait: Whether to wait until another process releases it, which is shown.
+            purpose: The sentence about a wait, if it is not for the same work.
 
         Raises:
             filelock.Timeout: Another process holds it, and `wait` is false.
@@ -138,9 +271,8 @@ class Store:
         """
         path = self.lock_file(step, key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(
-            path, wait=wait, purpose=f"{step} waits for another run, which has the same to make"
-        ):
+        default = f"{step} waits for another run, which has the same to make"
+        with locked(path, wait=wait, purpose=purpose or default):
             yield
 
     def find_digest(self, step: str, digest: str) -> Artifact | None:
@@ -196,63 +328,6 @@ class Store:
         """The file that keeps the last plan of a step."""
         return self.root / _LAST / workload / f"{step}.json"
 
-    @contextmanager
-    def holding(self, run: str) -> Iterator[None]:
-        """Protects what a run uses and makes from `retrain gc` while it lasts."""
-        hold = self._hold(run)
-        hold.parent.mkdir(parents=True, exist_ok=True)
-        with locked(hold):
-            try:
-                yield
-            finally:
-                self._release(hold)
-
-    def temporary(self, run: str) -> Path:
-        """A folder for temporary files, which goes with the run that is `holding` the store."""
-        folder = self._hold(run).with_suffix(".files")
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
-
-    def killed_runs(self) -> set[str]:
-        """The runs that were killed, until they are forgotten."""
-        killed = {hold.stem.rpartition("-")[0] for hold in self._free_holds()}
-        return killed - {"dvc"}
-
-    def forget_killed_runs(self) -> None:
-        """Removes what killed runs have left, except their scratch."""
-        for hold in self._free_holds():
-            self._release(hold)
-
-    def oldest_run(self) -> float:
-        """When the oldest run began that goes on, or was killed and not forgotten for a week.
-
-        Returns:
-            Seconds since the epoch; now if there is none.
-        """
-        began, killed = [time()], set(self._free_holds())
-        for hold in (self.root / _HOLDS).glob("*.lock"):
-            with suppress(FileNotFoundError):  # it has ended
-                start = hold.stat().st_mtime
-                if hold not in killed or time() - start < _KILLED_SECONDS:
-                    began.append(start)
-        return min(began)
-
-    def _free_holds(self) -> Iterator[Path]:
-        """The locks of killed runs; each is held until the next is asked for."""
-        from filelock import Timeout
-
-        for hold in (self.root / _HOLDS).glob("*.lock"):
-            with suppress(Timeout), locked(hold, wait=False):
-                yield hold
-
-    def _release(self, hold: Path) -> None:
-        """Removes the files of a run that has ended; the caller has its lock."""
-        shutil.rmtree(hold.with_suffix(".files"), ignore_errors=True)
-        hold.unlink(missing_ok=True)
-
-    def _hold(self, run: str) -> Path:
-        return self.root / _HOLDS / f"{run}-{os.getpid()}.lock"
-
     def use(self, step: str, key: str) -> None:
         """Records that an artifact or its scratch is used now; the caller holds the key's lock."""
         for path in (self.folder(step, key) / MANIFEST, self.root / _SCRATCH / step / key):
@@ -272,18 +347,3 @@ class Store:
             with suppress(FileNotFoundError):
                 latest = max(latest, path.stat().st_mtime)
         return latest
-
-
-@dataclass(frozen=True)
-class RunContext:
-    """The run that makes an artifact (a Prefect flow run, or `dvc`), and its project.
-
-    Attributes:
-        run: The id of the run.
-        project: The clone that the run is in.
-        trial: The trial of a search that a step is run for.
-    """
-
-    run: str
-    project: Project
-    trial: TrialContext | None = None

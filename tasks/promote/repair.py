@@ -82,7 +82,7 @@ def _repair(project: Project, version: ModelVersion, example: Example | None) ->
     folder = tracking.local_path(packages.uri_of(project, version))
     if folder is None:
         return "its files are not on this machine"
-    store = Store(project.store)
+    store = Store.of(project)
     trained = store.find("train", version.train_key) if version.train_key else None
     if trained is None or trained.digest != version.train_digest:
         return "the store does not have its training any more"
@@ -91,6 +91,7 @@ def _repair(project: Project, version: ModelVersion, example: Example | None) ->
     with suppress(OSError, ValueError):  # of the images of each class; without them if damaged
         counts = json.loads((folder / package.CLASSES).read_text(encoding="utf-8"))
     try:
+        store.fetch(trained)
         Verifier(store).check([trained])
         with TemporaryDirectory(dir=folder.parent) as place:
             for precision in PRECISIONS:
