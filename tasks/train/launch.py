@@ -30,10 +30,10 @@ from retrain.runs import console
 from retrain.servers import ray_cluster
 from retrain.workload import Scale
 from tasks.compute.placement import cpus_of_worker, telling_that_it_waits
-from tasks.train import checkpoint
+from tasks.train import checkpoint, elsewhere
 from tasks.train.checks import lacking_gpus
 from tasks.train.ingest import STREAM
-from tasks.train.job import TrainingJob
+from tasks.train.job import RAY, WAITING, TrainingJob
 from tasks.train.loops import loop_of
 
 # Ray Train's variable: how long a worker waits for the others in `ray.train.report`.
@@ -59,16 +59,20 @@ def launch(job: TrainingJob) -> dict[str, Any]:
         ray_cluster.connect()
     if scale.workers and ray_cluster.is_remote():
         ray_cluster.forget_others(Project(job.root).state)
+        job = elsewhere.prepare(job)
     scaling, loop = _scaling(scale), loop_of(job.hyperparameters)
     trainer = _trainer(job, loop, scaling)
     if scale.workers:
         job.waiting.touch()
     resources = scaling.resources_per_worker or {}
     try:
-        with telling_that_it_waits(job.waiting, scaling.num_workers, resources):
+        with (
+            elsewhere.writing_what_workers_tell(job),
+            telling_that_it_waits(job.waiting, scaling.num_workers, resources),
+        ):
             returned = fit(trainer).return_value
     except KeyboardInterrupt:
-        if step := checkpoint.newest(job.scratch):
+        if step := checkpoint.newest(job.scratch, job.checkpoints):
             console.say(f"train ended at step {step}. The same command goes on from there.")
         raise
     except ControllerError as error:
@@ -93,8 +97,8 @@ def _trainer(job: TrainingJob, loop: Any, scaling: ScalingConfig) -> TorchTraine
         scaling_config=scaling,
         # Started again with the same name and storage, Ray Train goes on where it was.
         run_config=RunConfig(
-            name="ray",
-            storage_path=str(job.scratch),
+            name=RAY,
+            storage_path=job.storage,
             checkpoint_config=CheckpointConfig(num_to_keep=scale.keep_checkpoints),
             failure_config=FailureConfig(max_failures=scale.max_failures),
             callbacks=[StopAtVerdict(job.waiting), *loop.callbacks(job)],
@@ -105,8 +109,9 @@ def _trainer(job: TrainingJob, loop: Any, scaling: ScalingConfig) -> TorchTraine
 
 def _work(config: Mapping[str, Any]) -> Any:
     """Runs the loop, as one of the workers."""
-    config["job"].waiting.unlink(missing_ok=True)
-    return config["loop"](config["job"])
+    job = elsewhere.on_this_machine(config["job"])
+    job.tell(WAITING, None)
+    return config["loop"](job)
 
 
 def fit(trainer: TorchTrainer) -> Any:
