@@ -38,6 +38,9 @@ NOT_SENT = ("benchmarks", "tests")
 SHELL = ("PWD", "OLDPWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES")
 NOT_PASSED_ON = ("PREFECT_", "RAY_", "RETRAIN_SERVICE", *SHELL)
 
+# What is passed to the workers of a cluster whose machines do not have it.
+PASSED_TO_A_CLUSTER = ("AWS_", "HF_TOKEN", "MLFLOW_TRACKING_")
+
 logger = logging.getLogger("retrain")
 
 
@@ -50,7 +53,11 @@ def connect() -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if is_remote():
         check()
-        ray.init(runtime_env=_project_code(), log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(
+            runtime_env=_project_code() | _passing_on(_for_a_cluster(), replace=False),
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
     elif not _connect_to_service():
         ray.init(
             address="local",  # not the Ray of another user on this machine
@@ -274,17 +281,28 @@ def _changed(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _passing_on(variables: Mapping[str, str]) -> dict[str, Any]:
+def _for_a_cluster() -> dict[str, str]:
+    """The variables that a cluster's workers need for the servers of the run."""
+    return {
+        name: value for name, value in os.environ.items() if name.startswith(PASSED_TO_A_CLUSTER)
+    }
+
+
+def _passing_on(variables: Mapping[str, str], *, replace: bool = True) -> dict[str, Any]:
     """The `runtime_env` that sets variables in a run's workers; empty if there are none to set.
 
     Ray's own `env_vars` are not used, because Ray writes their values to its logs, passwords too.
     An empty `runtime_env` reuses workers that run already.
+
+    Args:
+        variables: The variables.
+        replace: Whether they replace those that the workers have.
     """
 
     def set_variables() -> None:
         import os  # of the worker
 
-        os.environ.update(variables)
+        os.environ.update(variables if replace else variables | os.environ)
 
     return {"worker_process_setup_hook": set_variables} if variables else {}
 

@@ -12,6 +12,7 @@ its workers. What they make goes through the training's own place in the remote,
 The small files that show the progress go through an actor of Ray.
 """
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -21,14 +22,14 @@ from typing import Any
 from uuid import uuid4
 
 from retrain import atomic
-from retrain.errors import UsageError
+from retrain.errors import RemoteError, UsageError
 from retrain.project import CODE, Project
 from retrain.remote import Remote
 from retrain.runs import console
 from retrain.servers import ray_cluster
-from retrain.store import Store
+from retrain.store import Artifact, Store
 from tasks.data.shards import ROWS
-from tasks.train.job import TrainingJob, put
+from tasks.train.job import TrainingJob
 
 START, MODEL = "start", "model"
 BEGUN = "begun"  # a file in the scratch: what is in the remote is not of another try
@@ -52,9 +53,10 @@ def prepare(job: TrainingJob) -> TrainingJob:
     """Makes sure that the machines of the cluster come by the files of a training.
 
     Returns:
-        The training for `on_this_machine`.
+        The training for `located`.
 
     Raises:
+        RemoteError: The remote does not answer.
         UsageError: A machine does not see the store, and there is no remote.
     """
     token = job.scratch / uuid4().hex
@@ -70,32 +72,45 @@ def prepare(job: TrainingJob) -> TrainingJob:
             )
         return job
     store = Store.of(Project(job.root))
-    for folder in _opened(job):
-        store.push(*folder.parts[-2:])
+    for folder in [job.images, job.pulled] if job.ingest == "stream" else [job.images]:
+        step, key = folder.parts[-2:]
+        with store.lock(step, key):
+            store.push(step, key)
+        if not store.can_fetch(store.inspect(step, key)[0]):
+            raise RemoteError(f"The output of {step} could not be sent to {job.remote}.")
     if job.start:
         _copy(job.start, f"{job.storage}/{START}")
     return replace(job, token=token.name, board=_start_board())
 
 
-def on_this_machine(job: TrainingJob) -> TrainingJob:
-    """A training as one of the machines has it: with folders that are there.
+@contextmanager
+def on_this_machine(job: TrainingJob) -> Iterator[TrainingJob]:
+    """A training as a worker has it: with folders of its machine, which go after the block.
 
-    A machine that sees the folders of the step uses them.
+    What is raised in the block leaves the folders there, for the next try.
     """
+    import ray.train
+
+    here = located(job)
+    yield here
+    if here is not job and ray.train.get_context().get_local_rank() == 0:
+        shutil.rmtree(here.scratch)
+
+
+def located(job: TrainingJob) -> TrainingJob:
+    """A training with folders of this machine; those of the step, if they are to be seen here."""
     if not job.remote or (job.scratch / job.token).exists():
         return job
     store = Store(ray_cluster.node_root(), Remote(job.remote))
-    scratch = store.scratch("train", job.scratch.name)
+    scratch, streams = store.scratch("train", job.scratch.name), job.ingest == "stream"
     here = replace(
         job,
         start=job.start and scratch / START,
         root=CODE.parent,
         scratch=scratch,
         output=scratch / MODEL,
-        **{
-            name: _fetched(store, folder, job.ingest == "stream")
-            for name, folder in zip(("images", "pulled"), _opened(job), strict=False)
-        },
+        images=_fetched(store, job.images, streams),
+        pulled=_fetched(store, job.pulled, streams) if streams else job.pulled,
     )
     if here.start and not here.start.exists():
         with atomic.replacing(here.start) as aside:
@@ -103,17 +118,11 @@ def on_this_machine(job: TrainingJob) -> TrainingJob:
     return here
 
 
-def _opened(job: TrainingJob) -> list[Path]:
-    """The folders of the artifacts that the workers open."""
-    return [job.images, job.pulled] if job.ingest == "stream" else [job.images]
-
-
 def _fetched(store: Store, folder: Path, with_rows: bool) -> Path:
     """The folder of an artifact on this machine, with the files that a training opens."""
-    artifact = store.find(*folder.parts[-2:])
-    assert artifact is not None  # `prepare` has put it there
+    step, key = folder.parts[-2:]
     return store.fetch(
-        artifact,
+        Artifact(step, key, "", folder, {}),
         wanted=lambda path: (
             not path.startswith(("test/", "report/")) and (with_rows or not path.endswith(ROWS))
         ),
@@ -151,17 +160,17 @@ def forget(job: TrainingJob) -> None:
 
 
 class Board:
-    """The newest texts of small files, by name; None for a file that is to be removed."""
+    """The newest texts of small files, by name."""
 
     def __init__(self) -> None:
         """Starts without any."""
-        self._texts: dict[str, str | None] = {}
+        self._texts: dict[str, str] = {}
 
-    def put(self, name: str, text: str | None) -> None:
+    def put(self, name: str, text: str) -> None:
         """Takes a text."""
         self._texts[name] = text
 
-    def take(self) -> dict[str, str | None]:
+    def take(self) -> dict[str, str]:
         """Gives the texts that have come since the last call."""
         texts, self._texts = self._texts, {}
         return texts
@@ -193,4 +202,4 @@ def _write(board: Any, scratch: Path, over: Event) -> None:
     while not ends:
         ends = over.wait(TICK_SECONDS)
         for name, text in ray.get(board.take.remote()).items():
-            put(scratch, name, text)
+            atomic.write_text(scratch / name, text)

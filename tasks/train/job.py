@@ -17,16 +17,7 @@ if TYPE_CHECKING:
     from tasks.data.shards import Prepared
 
 
-WAITING = "waiting"
 RAY = "ray"  # the name of a training for Ray Train
-
-
-def put(folder: Path, name: str, text: str | None) -> None:
-    """Writes a file of a folder; removes it if the text is None."""
-    if text is None:
-        (folder / name).unlink(missing_ok=True)
-    else:
-        write_text(folder / name, text)
 
 
 @dataclass(frozen=True)
@@ -92,15 +83,10 @@ class TrainingJob:
         """Where Ray Train keeps the checkpoints; None if the project's own loop finds its own."""
         return f"{self.storage}/{RAY}" if self.remote else None
 
-    @property
-    def waiting(self) -> Path:
-        """A file that exists while workers have been asked for and have not started."""
-        return self.scratch / WAITING
-
-    def tell(self, name: str, text: str | None) -> None:
-        """Writes a file of the scratch on the machine of the step, or removes it."""
+    def tell(self, name: str, text: str) -> None:
+        """Writes a file of the scratch on the machine of the step."""
         if self.board is None:
-            put(self.scratch, name, text)
+            write_text(self.scratch / name, text)
         else:
             self.board.put.remote(name, text)
 
