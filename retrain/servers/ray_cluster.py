@@ -7,7 +7,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -25,6 +26,7 @@ from retrain.servers import reachable
 MIN_LOGICAL_CPUS = 4
 
 HOST = "127.0.0.1"
+ONLY_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0" has Ray listen there; the name is Ray's
 SERVICE = "ray"
 SHARED = "ray.json"  # where the Ray of `make up` listens, and its process
 # Ray's sockets have paths 65 characters longer than this folder's; the system's limit is 107.
@@ -37,6 +39,9 @@ NOT_SENT = ("benchmarks", "tests")
 SHELL = ("PWD", "OLDPWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES")
 NOT_PASSED_ON = ("PREFECT_", "RAY_", "RETRAIN_SERVICE", *SHELL)
 
+# What is passed to the workers of a cluster whose machines do not have it.
+PASSED_TO_A_CLUSTER = ("AWS_", "HF_TOKEN", "MLFLOW_TRACKING_")
+
 logger = logging.getLogger("retrain")
 
 
@@ -48,8 +53,7 @@ def connect() -> None:
         return
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if is_remote():
-        check()
-        ray.init(runtime_env=_project_code(), log_to_driver=False, logging_level=logging.ERROR)
+        _connect_to_cluster()
     elif not _connect_to_service():
         ray.init(
             address="local",  # not the Ray of another user on this machine
@@ -57,6 +61,51 @@ def connect() -> None:
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
+        )
+
+
+def _connect_to_cluster() -> None:
+    """Connects to the cluster of `RAY_ADDRESS`.
+
+    Raises:
+        ConnectionError: It does not answer, or does not take this machine as one of its own.
+    """
+    import ray
+
+    check()
+    _check_loopback()
+    try:
+        ray.init(
+            runtime_env=_project_code() | _passing_on(_for_a_cluster(), replace=False),
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except (ConnectionError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0].removesuffix(".")
+        raise ConnectionError(
+            f"RAY_ADDRESS: {reason}. It is the address of a cluster's head, such as head:6379, of "
+            "which this machine is a node (ray start --address=…); where the cluster wants a "
+            "token, RAY_AUTH_MODE=token has to be set too."
+        ) from error
+
+
+def _check_loopback() -> None:
+    """Checks that a head of this machine is not for this machine alone; Ray would wait for minutes.
+
+    Raises:
+        ConnectionError: It is.
+    """
+    import ray
+
+    host, _, port = os.environ["RAY_ADDRESS"].rpartition(":")
+    if host not in ("127.0.0.1", "localhost") or os.environ.get(ONLY_LOOPBACK) == "0":
+        return
+    own = ray.util.get_node_ip_address()  # by which Ray replaces it
+    if not answers(f"{own}:{port}"):
+        raise ConnectionError(
+            f"RAY_ADDRESS: the head at {host}:{port} listens on loopback alone, where no other "
+            f"machine reaches it. Start it with ray start --head --node-ip-address={own}, or set "
+            f"{ONLY_LOOPBACK}=0 here too."
         )
 
 
@@ -113,24 +162,51 @@ def training_nodes() -> list[dict[str, Any]]:
     ]
 
 
+def machines_without(file: Path) -> list[str]:
+    """The machines of the cluster on which a file of this machine is not to be seen: their names.
+
+    Only machines count on which workers may start.
+    """
+    nodes = training_nodes()
+    answers = _on_each(nodes, lambda: file.exists())
+    return [
+        f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+        for node, is_seen in zip(nodes, answers, strict=True)
+        if not is_seen
+    ]
+
+
+def node_root() -> Path:
+    """The store of a machine of the cluster that does not see the one of the run.
+
+    It is the folder that `RETRAIN_STORE` names there, or a temporary one.
+    """
+    temporary = Path(tempfile.gettempdir()) / f"retrain-{os.getuid()}" / "store"
+    return Path(os.environ.get("RETRAIN_STORE") or temporary)
+
+
 def _ask_nodes() -> dict[str, dict[str, Any]]:
     """What each machine of the cluster is, by its identity in Ray."""
+    nodes = training_nodes()
+    return {
+        # Ray may have been given fewer GPUs than the machine has.
+        node["NodeID"]: asdict(answer)
+        | {"gpus": answer.gpus[: int(node["Resources"].get("GPU", 0))]}
+        for node, answer in zip(nodes, _on_each(nodes, hardware.this_node), strict=True)
+    }
+
+
+def _on_each(nodes: Sequence[Mapping[str, Any]], function: Callable[[], Any]) -> list[Any]:
+    """Calls a function on each of some machines, in a task that takes no CPU."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    gpus_by_node = {
-        node["NodeID"]: int(node["Resources"].get("GPU", 0)) for node in training_nodes()
-    }
-    ask = ray.remote(num_cpus=0)(hardware.this_node)
-    pending = [
-        ask.options(scheduling_strategy=NodeAffinitySchedulingStrategy(name, soft=False)).remote()
-        for name in gpus_by_node
-    ]
-    return {
-        # Ray may have been given fewer GPUs than the machine has.
-        name: asdict(answer) | {"gpus": answer.gpus[:gpus]}
-        for (name, gpus), answer in zip(gpus_by_node.items(), ray.get(pending), strict=True)
-    }
+    task = ray.remote(num_cpus=0)(function)
+    places = (NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes)
+    answers: list[Any] = ray.get(
+        [task.options(scheduling_strategy=place).remote() for place in places]
+    )
+    return answers
 
 
 def logical_cpus() -> int:
@@ -246,17 +322,28 @@ def _changed(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _passing_on(variables: Mapping[str, str]) -> dict[str, Any]:
+def _for_a_cluster() -> dict[str, str]:
+    """The variables that a cluster's workers need for the servers of the run."""
+    return {
+        name: value for name, value in os.environ.items() if name.startswith(PASSED_TO_A_CLUSTER)
+    }
+
+
+def _passing_on(variables: Mapping[str, str], *, replace: bool = True) -> dict[str, Any]:
     """The `runtime_env` that sets variables in a run's workers; empty if there are none to set.
 
     Ray's own `env_vars` are not used, because Ray writes their values to its logs, passwords too.
     An empty `runtime_env` reuses workers that run already.
+
+    Args:
+        variables: The variables.
+        replace: Whether they replace those that the workers have.
     """
 
     def set_variables() -> None:
         import os  # of the worker
 
-        os.environ.update(variables)
+        os.environ.update(variables if replace else variables | os.environ)
 
     return {"worker_process_setup_hook": set_variables} if variables else {}
 
