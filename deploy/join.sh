@@ -3,10 +3,11 @@
 #
 #     deploy/join.sh deploy/worker.sh
 #
-# A run has to be on a machine of the cluster. Ends when the command ends, or this part of Ray.
+# A run has to be on a machine of the cluster. When one of the two ends, the other is ended, too.
 set -euo pipefail
 ray start --address "$RAY_ADDRESS" --num-cpus 0 --num-gpus 0 --disable-usage-stats
-trap 'kill $(jobs -p)' EXIT
-tail --pid "$(pgrep --newest raylet)" --follow /dev/null &
+raylet=$(pgrep --newest raylet)
+trap 'kill $(jobs -p) $raylet' EXIT
+tail --pid "$raylet" --follow /dev/null &
 "$@" &
 wait -n

@@ -144,5 +144,5 @@ def team_servers(folder: Path) -> Iterator[dict[str, str]]:
 
 def command_of(service: str) -> list[str]:
     """The command of a service in deploy/compose.yaml, to be followed by another host and port."""
-    services = YAML(typ="safe").load(DEPLOY / "compose.yaml")["services"]
-    return [sys.executable, "-m", *services[service]["command"]]
+    command = YAML(typ="safe").load(DEPLOY / "compose.yaml")["services"][service]["command"]
+    return [sys.executable, "-m", *(each for each in command if not each.startswith("--host="))]
