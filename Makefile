@@ -31,7 +31,8 @@ upgrade:  ## Merge a newer version of this project (REF=upstream/main), and show
 	@$(BIN)/retrain plan
 
 lock:  ## Lock the newest versions that pyproject.toml allows (UPGRADE=NAME for one package).
-	$(BIN)/uv pip compile --quiet $(UPGRADE_OPTION) pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --quiet $(UPGRADE_OPTION) pyproject.toml --extra s3 --extra servers \
+	  -o requirements.lock
 	$(BIN)/uv pip compile --quiet $(UPGRADE_OPTION) pyproject.toml --all-extras \
 	  --constraint requirements.lock -o requirements-dev.lock
 

@@ -19,7 +19,11 @@ def locked(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("lock", "extras"), [("requirements.lock", ()), ("requirements-dev.lock", ("onnx", "dev"))]
+    ("lock", "extras"),
+    [
+        ("requirements.lock", ("s3", "servers")),
+        ("requirements-dev.lock", ("dev", "heif", "onnx", "s3", "servers")),
+    ],
 )
 def test_what_is_declared_is_locked_within_its_range(lock, extras):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -246,8 +246,8 @@ def _keep(project: Project, content: str) -> None:
 def _carry_out(project: Project, client: "MlflowClient", model_ledger: Ledger) -> None:
     """Does what the unfinished entries say; the alias comes last.
 
-    Another process may be at it, too. One that is slow may set the alias to an earlier champion:
-    so each reads the ledger again until nothing is left.
+    Another process may be at it, too, and have a later champion by now. So one that finds them
+    carried out leaves the alias alone, and each reads the ledger again until nothing is left.
     """
     name = model_ledger.name
     for entry in model_ledger.unfinished:
@@ -262,6 +262,8 @@ def _carry_out(project: Project, client: "MlflowClient", model_ledger: Ledger) -
             tracking.set_at_once(
                 client.set_model_version_tag, name, number, "retrain.verdict", entry.verdict
             )
+    if client.get_registered_model(name).tags.get(ledger.DONE, "") != model_ledger.seal:
+        return
     appointed = [entry for entry in model_ledger.unfinished if entry.appoints]
     if appointed:  # several are left only if the last one sets the others aside
         number = str(appointed[-1].version)

@@ -7,11 +7,12 @@ from dataclasses import replace
 from threading import Barrier
 
 import pytest
+from mlflow import MlflowClient
 
 from retrain import tracking
 from retrain.errors import ChampionChangedError
 from retrain.project import Project
-from retrain.registry import decisions, ledger, versions
+from retrain.registry import decisions, ledger, model_card, versions
 from retrain.registry.ledger import Decision
 from retrain.registry.snapshot import Model
 from tests import templates
@@ -96,6 +97,26 @@ def test_an_alias_that_a_person_has_moved_stays(project, name, pair):
     decisions.apply(project, pair[1], decision(2, previous=1))
     assert alias(project, name) == 2
     assert len(history(project, name)) == 4
+
+
+def test_a_slow_machine_gives_the_alias_to_no_earlier_champion(
+    project, name, pair, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", project.tracking_uri)
+    there, description = Project(tmp_path / "there"), model_card.description
+
+    def late(*arguments):
+        """Another machine carries out what this one is at, and decides once more."""
+        monkeypatch.setattr(model_card, "description", description)
+        decisions.apply(there, pair[1], decision(2, previous=1))
+        monkeypatch.setattr(MlflowClient, "set_registered_model_alias", lambda *_: pytest.fail())
+        return description(*arguments)
+
+    there.root.mkdir()
+    monkeypatch.setattr(model_card, "description", late)
+    decisions.apply(project, pair[0], decision(1))
+    assert alias(project, name) == 2
+    assert [entry.version for entry in history(project, name)] == [1, 2]
 
 
 ACTIONS = {"<": "rolled back", "?": "waiting", "~": "compared", "-": "rejected", "!": "rejected"}

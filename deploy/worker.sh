@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Registers the deployments of this clone at the Prefect server of PREFECT_API_URL, and runs them.
+#
+# One worker for each server: when it starts, it ends the runs that an earlier one has left.
+set -euo pipefail
+prefect --no-prompt work-pool create local --type process --overwrite
+for file in prefect.yaml team/prefect.yaml; do
+  if [ -e "$file" ]; then
+    prefect --no-prompt deploy --all --prefect-file "$file"
+  fi
+done
+exec python -m retrain.servers.program worker prefect worker start \
+  --pool local --type process --name team

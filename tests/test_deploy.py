@@ -1,0 +1,166 @@
+"""The files in deploy/: what is pinned, who may what, and that no secret stands in them."""
+
+import json
+import re
+import subprocess
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from tests.test_lock import locked
+
+ROOT = Path(__file__).parents[1]
+DEPLOY = ROOT / "deploy"
+KUBERNETES = DEPLOY / "kubernetes"
+COMPOSE = YAML(typ="safe").load(DEPLOY / "compose.yaml")
+SERVICES = COMPOSE["services"]
+POOL = json.loads((KUBERNETES / "work-pool.json").read_text(encoding="utf-8"))
+SECRET = re.compile("PASSWORD|SECRET|TOKEN|AUTH_STRING|ACCESS_KEY")
+NO_SECRET = {"MLFLOW_AUTH_CONFIG_PATH"}
+# Variables of programs that have no list of them.
+OTHERS = re.compile(
+    "AWS_(ENDPOINT_URL|(DEFAULT_)?REGION|ACCESS_KEY_ID|SECRET_ACCESS_KEY)|POSTGRES_(USER|PASSWORD)"
+    "|PG(HOST|USER|PASSWORD)|RAY_(ADDRESS|AUTH_MODE|AUTH_TOKEN)|(GLOO|NCCL)_SOCKET_IFNAME"
+    "|DO_NOT_TRACK"
+)
+
+
+def documents(name: str) -> list[dict]:
+    return list(YAML(typ="safe").load_all(KUBERNETES / name))
+
+
+def pods() -> list[dict]:
+    """The pods that the files of Kubernetes describe."""
+    [cluster] = documents("ray-cluster.yaml")
+    groups = [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
+    worker = documents("prefect-worker.yaml")[-1]["spec"]
+    owners = [*groups, worker, POOL["job_configuration"]["job_manifest"]["spec"]]
+    return [owner["template"]["spec"] for owner in owners]
+
+
+def containers() -> list[dict]:
+    return [each for pod in pods() for each in (*pod.get("initContainers", ()), *pod["containers"])]
+
+
+def variables() -> set[str]:
+    """The names of all variables that the files set."""
+    names = {name for service in SERVICES.values() for name in service.get("environment", ())}
+    names |= {each["name"] for one in containers() if "env" in one for each in environment_of(one)}
+    names |= set(POOL["variables"]["properties"]["env"]["default"])
+    return names | set(documents("secret.example.yaml")[0]["stringData"])
+
+
+def environment_of(container: dict) -> list[dict]:
+    return container["env"] if isinstance(container["env"], list) else []  # else Prefect's own
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_is_pinned_and_reached_from_this_machine_only(name):
+    service = SERVICES[name]
+    assert service["image"] == "retrain:local" or re.search(r":\d.*@sha256:", service["image"])
+    assert service["restart"] == ("on-failure" if name == "prepare" else "unless-stopped")
+    assert "no-new-privileges:true" in service["security_opt"]
+    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+    for needed, condition in service.get("depends_on", {}).items():
+        is_server = condition["condition"] == "service_healthy"
+        assert ("healthcheck" in SERVICES[needed]) == is_server
+
+
+def test_no_secret_stands_in_a_file():
+    given = dict(
+        line.split("=", 1)
+        for line in (DEPLOY / ".env.example").read_text().splitlines()
+        if not line.startswith("#")
+    )
+    asked = set(re.findall(r"\$\{(\w+):", (DEPLOY / "compose.yaml").read_text()))
+    assert asked == set(given)
+    assert {name for name, value in given.items() if value} == {"TORCH_INDEX"}
+    for service in SERVICES.values():
+        for name, value in service.get("environment", {}).items():
+            if SECRET.search(name) and name not in NO_SECRET:
+                assert re.fullmatch(r"(team:)?\$\{\w+:\?.*\}", value), name
+    [secret] = documents("secret.example.yaml")
+    assert set(secret["stringData"].values()) == {""}
+    assert not [
+        each
+        for container in containers()
+        if "env" in container
+        for each in environment_of(container)
+        if SECRET.search(each["name"])
+    ]
+    done = subprocess.run(["git", "check-ignore", "-q", "deploy/.env"], cwd=ROOT)
+    assert done.returncode == 0
+
+
+def test_every_variable_is_one_that_its_program_knows():
+    import mlflow.environment_variables
+    import prefect.settings
+
+    code = "".join(path.read_text() for path in (ROOT / "retrain").rglob("*.py"))
+    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    for name in {*variables(), *re.findall(r"\b(?:MLFLOW|PREFECT|RETRAIN)_[A-Z_]+[A-Z]\b", page)}:
+        if name.startswith("MLFLOW_"):
+            assert hasattr(mlflow.environment_variables, name), name
+        elif name.startswith("PREFECT_"):
+            assert hasattr(prefect.settings, name), name
+        elif name.startswith("RETRAIN_"):
+            assert f'"{name}"' in code, name
+        else:
+            assert OTHERS.fullmatch(name), name
+
+
+def test_the_image_is_made_of_what_is_locked_and_runs_as_nobody_special():
+    text = (DEPLOY / "Dockerfile").read_text()
+    assert re.findall("^FROM (.*)", text, re.MULTILINE) == re.findall(
+        r"^FROM (python:3\.11\.\d+-slim-\w+@sha256:[0-9a-f]{64})$", text, re.MULTILINE
+    )
+    assert "--require-hashes --requirement requirements.lock" in text
+    assert re.findall("^USER (.*)", text, re.MULTILINE) == ["10001"]
+    assert "useradd --uid 10001" in text
+
+
+def test_the_image_has_all_of_the_commit_and_nothing_else():
+    """Otherwise the runs of a container would record a changed commit."""
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    ignored = [line for line in lines if line and not line.startswith("#")]
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+
+    def is_left_out(path: str) -> bool:
+        parts = path.split("/")
+        starts = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+        return any(
+            fnmatch(start, pattern) or fnmatch(start, pattern.removeprefix("**/"))
+            for pattern in ignored
+            for start in (starts if not pattern.startswith("**/") else parts)
+        )
+
+    assert [path for path in listed.stdout.split() if is_left_out(path)] == []
+    lines = (ROOT / ".gitignore").read_text().splitlines()
+    for line in lines:
+        if line and not line.startswith("#"):
+            assert is_left_out(line.strip("/").replace("*", "x")), line
+
+
+def test_a_pod_may_little_and_has_bounds():
+    assert len(pods()) == 4
+    for pod in pods():
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["securityContext"]["runAsUser"] == 10001
+    for container in containers():
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["resources"]["limits"]["memory"]
+        assert container["resources"]["requests"]["cpu"]
+
+
+def test_kubernetes_runs_the_versions_that_are_locked():
+    versions = locked("requirements.lock")
+    [cluster] = documents("ray-cluster.yaml")
+    assert cluster["spec"]["rayVersion"] == versions["ray"]
+    image = POOL["variables"]["properties"]["image"]["default"]
+    others = {each["image"] for each in containers()} - {image, "{{ image }}"}
+    assert others == {f"prefecthq/prefect:{versions['prefect']}-python3.11-kubernetes"}
+    used = set(re.findall(r"\{\{ (\w+) \}\}", json.dumps(POOL["job_configuration"])))
+    assert used == set(POOL["variables"]["properties"])
